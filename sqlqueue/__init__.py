@@ -1,0 +1,3 @@
+"""A durable, partitioned, replayable message log with consumer groups in your Django project's own database."""
+
+__version__ = "0.1.0"
