@@ -56,7 +56,7 @@ def end_in_order_when_terminated() -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     database = config.stash[DATABASE]
-    return f"database: {database.name} ({'private server' if database.server else 'DATABASE_URL or a file'})"
+    return f"database: {database.name}, {'a private server' if database.server else database.place}"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -36,6 +36,11 @@ class TestDatabase:
         self.server: PrivateMariaDB | None = None
         self._folder: tempfile.TemporaryDirectory | None = None
 
+    @property
+    def place(self) -> str:
+        """Where the database is, without a password."""
+        return self.url.rpartition("@")[2].removeprefix("sqlite:///")
+
     @classmethod
     def start(cls, environment: Mapping[str, str]) -> "TestDatabase":
         """Choose by the environment, and start what has to be started. Raise DatabaseChoiceError otherwise."""

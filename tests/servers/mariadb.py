@@ -170,6 +170,7 @@ class PrivateMariaDB:
             "--character-set-server=utf8mb4",
             "--collation-server=utf8mb4_unicode_ci",
             "--max-connections=300",
+            "--lock-wait-timeout=60",  # a forgotten transaction fails a test's clean-up, and does not hang it for a day
             "--innodb-buffer-pool-size=256M",
             "--innodb-flush-log-at-trx-commit=1",
             *run_as(),
