@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from django.db import transaction
-
 from sqlqueue.core.plan import Hand, Run
 from sqlqueue.core.stream import Address
 from sqlqueue.database.dialects import dialect, execute
@@ -31,11 +29,6 @@ MOVE = """
     offset_acked = COALESCE((SELECT MIN(s.message_offset) - 1 FROM sqlqueue_delivery_state s WHERE s.topic = %s
     AND s.consumer_group = %s AND s."partition" = %s AND s.priority = %s AND s.acked = {false}
     AND s.message_offset <= %s), %s) WHERE id = %s AND fencing_token = %s
-"""
-STANDS = """
-    SELECT o.position, s.acked FROM sqlqueue_offset o LEFT JOIN sqlqueue_delivery_state s ON s.topic = o.topic
-    AND s.consumer_group = o.consumer_group AND s."partition" = o."partition" AND s.priority = o.priority
-    AND s.message_offset = %s WHERE o.id = %s AND o.fencing_token = %s
 """
 
 
@@ -96,17 +89,20 @@ def _insert_acked(alias: str, address: Address, hands: list[Hand]) -> None:
         execute(alias, INSERT_ACKED + rows, [value for hand in some for value in (*key, hand.offset)])
 
 
-def was_committed(alias: str, run: Run, hands: list[Hand]) -> bool:
-    """Tell whether an atomic settle whose commit got no reply came through.
+def was_committed(alias: str, run: Run, hands: list[Hand]) -> tuple[int | None, bool]:
+    """Tell whether an atomic settle whose commit got no reply came through: (the position if it moved that, whether).
 
-    Takes the offset row's lock, and so waits until that transaction has ended, one way or the other.
+    Takes the offset row's lock, and so waits until that transaction has ended, one way or the other. Raises LeaseLost if the
+    token is stale.
     """
     stream, last = run.stream, hands[-1]
-    with transaction.atomic(using=alias):
-        found = execute(alias, FENCE_ALONE, (stream.id, stream.token)).fetchone()
-        if found is None:
-            raise LeaseLost
-        position, acked = execute(alias, STANDS, (last.offset, stream.id, stream.token)).fetchone()
-    if acked is not None:
-        return bool(acked)
-    return run.moves_to is not None and position >= last.offset
+    found = execute(alias, FENCE_ALONE, (stream.id, stream.token)).fetchone()
+    if found is None:
+        raise LeaseLost
+    address = stream.address
+    key = (address.topic, address.group, address.partition, address.priority, last.offset)
+    row = execute(alias, STATE, key).fetchone()
+    if row is not None:
+        return None, bool(row[0])
+    moved = run.moves_to is not None and found[0] >= last.offset
+    return (run.moves_to, True) if moved else (None, False)
