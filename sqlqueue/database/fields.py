@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from django.db import models
 from django.db.models import DateTimeField, Func
 
-
 if TYPE_CHECKING:
     CharField = models.CharField[str, str]
 else:

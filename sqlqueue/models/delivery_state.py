@@ -10,7 +10,6 @@ from sqlqueue.core.plan import ALONE, NOT_IN_FLIGHT, TOGETHER
 from sqlqueue.database.fields import DatabaseNow, ExactField
 from sqlqueue.models.topic import TOPIC_COLUMN
 
-
 # Whether a message is with a handler, and in what company.
 IN_FLIGHT = [(NOT_IN_FLIGHT, _("no")), (TOGETHER, _("together")), (ALONE, _("alone"))]
 
