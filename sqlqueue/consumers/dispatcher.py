@@ -93,6 +93,7 @@ class Dispatcher:
         while self._ended:
             self._runs.pop(self._ended.popleft(), None)
         self.throttle.finished(count, now)
+        self.throttle.handed(self.outstanding)
         return count > 0
 
     def _out_of_hand(self, hand: Hand) -> None:
@@ -144,17 +145,21 @@ class Dispatcher:
                 self._in_hand(1)
                 return {stream: runs}
         chosen: dict[Stream, list[Run]] = {}
-        room = self.throttle.room(self.outstanding)
+        runs_in_hand = len(self._runs)
+        room = self.throttle.room(self.outstanding, runs_in_hand)
         for stream in self.throttle.in_turn(streams):
             if room <= 0:
                 break
             if not stream.has_turns or not self.ownership.hands_out(stream):
                 continue
-            runs = stream.choose(min(room, stream.manners.batch_size))
+            if stream.manners.batch and self.throttle.runs(runs_in_hand) <= 0:
+                continue
+            runs = stream.choose(min(room, stream.manners.batch_size), self.throttle.of_a_lane(room))
             if runs:
                 chosen[stream] = runs
                 handed = sum(len(run.hands) for run in runs)
-                room -= 1 if stream.manners.batch else handed
+                room -= len(runs) if stream.manners.batch else handed
+                runs_in_hand += len(runs)
                 self._in_hand(handed)
         return chosen
 

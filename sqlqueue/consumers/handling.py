@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from sqlqueue.core import outcomes
 from sqlqueue.core.outcomes import COMMITTED, SUCCESS, SUPERSEDED, UNSTARTED, Outcome
 from sqlqueue.core.plan import Hand, Run
 from sqlqueue.database import faults
+from sqlqueue.database.dialects import dialect
 from sqlqueue.database.faults import Fault
 from sqlqueue.exceptions import LeaseLost, Settlement
 from sqlqueue.log.atomic import settle_run, was_committed
@@ -23,6 +25,7 @@ logger = logging.getLogger("sqlqueue")
 now = time.monotonic
 
 Report = Callable[[Hand, Outcome], None]
+CONNECTIONS_LAST = 1.0  # seconds
 ATOMIC_TRIES = 3  # of a handler whose transaction met a deadlock: rolled back, so it is simply run again
 
 
@@ -31,6 +34,19 @@ def close_stale_connections() -> None:
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
+
+
+_care = threading.local()
+
+
+def care_for_connections(failed: bool = False) -> None:
+    """Close stale connections before and after deliveries, but at most once a second while they follow each other
+    without
+    a failure: CONN_MAX_AGE = 0 would otherwise mean a new connection for each of thousands of messages a second."""
+    moment = now()
+    if failed or moment - getattr(_care, "taken", 0.0) >= CONNECTIONS_LAST:
+        _care.taken = moment
+        close_stale_connections()
 
 
 class Handling:
@@ -57,15 +73,15 @@ class Handling:
 
     def run(self, run: Run, report: Report) -> None:
         """Run the hands of a run, one after another or as one batch; report what became of each of them."""
-        close_stale_connections()
+        care_for_connections()
         if run.batch:
             self._run_batch(run, report)
         else:
             while (hand := run.start_next()) is not None:
                 if not self._go_on(run, hand, self._handle(run, hand), report):
                     break
-                close_stale_connections()
-        close_stale_connections()
+                care_for_connections()
+        care_for_connections(failed=run.stopped)
 
     def _go_on(self, run: Run, hand: Hand, outcome: Outcome, report: Report) -> bool:
         """Report; a hand that was not acked ends its run: what stands behind it must wait for it."""
@@ -133,7 +149,7 @@ class Handling:
             committed: list[bool] = []
             settled = False
             try:
-                with transaction.atomic(using=self.alias):
+                with dialect(self.alias).writers, transaction.atomic(using=self.alias):
                     transaction.on_commit(lambda: committed.append(True), using=self.alias)  # noqa: B023  run by this turn
                     handle()
                     moved_to = settle_run(self.alias, run, hands)

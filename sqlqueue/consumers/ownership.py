@@ -90,14 +90,14 @@ class Ownership:
             )
         return bool(taken)
 
-    def drained(self) -> list[tuple[Subscription, int]]:
-        """Return the leaving partitions of which nothing is in a handler's hands any more."""
-        return [
-            (subscription, partition)
-            for subscription in self.subscriptions
-            for partition in subscription.leaving
-            if not any(stream.handed for stream in subscription.of_partition(partition))
-        ]
+    def drained(self) -> list[tuple[Subscription, set[int]]]:
+        """Return the leaving partitions of which nothing is in a handler's hands any more, by subscription."""
+        found: list[tuple[Subscription, set[int]]] = []
+        for subscription in self.subscriptions:
+            busy = {a.partition for a, s in subscription.streams.items() if s.handed} if subscription.leaving else set()
+            if subscription.leaving - busy:
+                found.append((subscription, subscription.leaving - busy))
+        return found
 
     def release(self, subscription: Subscription, partitions: Iterable[int]) -> None:
         """Give up leases whose streams have been settled for the last time."""

@@ -6,12 +6,12 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from django.db import connections
 
-from sqlqueue.consumers.handling import Handling, Report
+from sqlqueue.consumers.handling import CONNECTIONS_LAST, Handling, Report, close_stale_connections
 from sqlqueue.core.plan import Run
 
 logger = logging.getLogger("sqlqueue")
@@ -73,7 +73,7 @@ class ThreadPool:
 
     def _work(self) -> None:
         try:
-            while (task := self._tasks.get()) is not None:
+            while (task := self._next()) is not None:
                 handling, run = task
                 try:
                     handling.run(run, self._report)
@@ -86,6 +86,14 @@ class ThreadPool:
                         return  # somebody else has taken this thread's place
         finally:
             connections.close_all()
+
+    def _next(self) -> Task | None:
+        """Wait for a task; a thread that has been idle for a while gives its connections back first."""
+        try:
+            return self._tasks.get(timeout=CONNECTIONS_LAST)
+        except Empty:
+            close_stale_connections()
+            return self._tasks.get()
 
     def abandon(self, run: Run) -> None:
         """Start a thread in place of the one whose handler hangs; on the event loop, cancel it."""

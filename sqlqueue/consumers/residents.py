@@ -145,7 +145,7 @@ class Collector(Resident):
         if self._horizon is None:
             self._horizon = Horizon(self.alias)
         self._horizon.probe(highest_offset(self.alias))
-        collected = collect(self.alias, self._horizon)
+        collected = collect(self.alias, self._horizon, stop=lambda: self._stopping)
         report_absent(self.alias)
         heartbeat.bury_dead(self.alias, self._lease_duration)
         return collected.more

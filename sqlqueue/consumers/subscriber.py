@@ -214,8 +214,8 @@ class Subscriber:
             self.stop()
         worked = self.dispatcher.advance(streams, now, hand_out=not self.stopping) or worked
         if not self.stopping:
-            for subscription, partition in self.ownership.drained():
-                self._release(subscription, {partition})
+            for subscription, partitions in self.ownership.drained():
+                self._release(subscription, partitions)
         self._pause = settings.POLL_INTERVAL if worked else min(self._pause * 2, settings.IDLE_POLL_INTERVAL)
         return self._sleep(streams)
 

@@ -35,9 +35,19 @@ class Throttle:
             self._target = min(wanted, 2 * self._target) if wanted > self._target else (wanted + self._target) // 2
             self._count, self._since = 0, now
 
-    def room(self, outstanding: int) -> int:
-        """Return how many more hands may be given out."""
-        return self._target - outstanding
+    def room(self, outstanding: int, runs: int) -> int:
+        """Return how many more hands may be given out: what the rate allows, or what keeps every thread busy, even
+        while
+        some of them hold long or slow runs."""
+        return max(self._target - outstanding, self.runs(runs))
+
+    def runs(self, runs: int) -> int:
+        """Return how many more runs may be started."""
+        return 2 * self._threads - runs
+
+    def of_a_lane(self, room: int) -> int:
+        """Return how many hands of one lane may be given out together: they are one thread's work."""
+        return max(1, room // (2 * self._threads))
 
     def handed(self, outstanding: int) -> None:
         """Take note of how many are in hand now."""

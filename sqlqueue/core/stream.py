@@ -19,7 +19,6 @@ from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Final
 
 from sqlqueue.core.lanes import ACKED, HANDED, HELD, READY, Entry, Lane
@@ -82,6 +81,8 @@ class Stream:
         self._lanes: dict[str, Lane] = {}
         self._turns: deque[Entry | Lane] = deque()  # free entries, and lanes that may have something to hand out
         self._waiting: list[tuple[float, int]] = []  # heap of (due, offset)
+        self._loaded: dict[int, Entry] = {}  # ready, with a row: they have been handed out before
+        self._stalled = False  # of a batch consumer: what is ready waits for something else
         self._due: dict[int, Entry] = {}  # due rows, to be loaded
         self._suspects: dict[int, Entry] = {}
         self._unsettled_rows: list[int] = []  # heap of offsets, cleaned lazily
@@ -114,7 +115,9 @@ class Stream:
 
     @property
     def has_turns(self) -> bool:
-        """Something may be handed out."""
+        """Something may be handed out now."""
+        if self.manners.batch:
+            return bool(self.ready and not self.handed and not self._stalled)
         return bool(self._turns)
 
     @property
@@ -179,6 +182,7 @@ class Stream:
     def take_in(self, messages: Sequence[Message], start: int, limit: int, horizon: int) -> None:
         """Remember what a fetch of at most `limit` messages beyond `start` has read; `horizon` was known before it."""
         position, entries, window = self.position, self._entries, self.window
+        self._stalled = False
         for message in messages:
             offset = message[0]
             if offset <= position or offset in entries:
@@ -259,6 +263,8 @@ class Stream:
         elif not entry.mark:
             entry.state = READY
             self.ready += 1
+            self._loaded[offset] = entry
+            self._stalled = False
             if entry.lane is None:
                 self._turns.append(entry)
             else:
@@ -271,9 +277,10 @@ class Stream:
             lane.listed = True
             self._turns.append(lane)
 
-    def choose(self, most: int) -> list[Run]:
-        """Hand out at most `most` messages (or one batch): the runs to start once the plan that claims them is
-        written."""
+    def choose(self, most: int, of_a_lane: int) -> list[Run]:
+        """Hand out at most `most` messages, of one lane at most `of_a_lane` (or one batch): the runs to start once the
+        plan
+        that claims them is written."""
         if self.manners.batch:
             return self._choose_batch()
         runs: list[Run] = []
@@ -281,7 +288,7 @@ class Stream:
             if most <= 0:
                 break
             turn = self._turns.popleft()
-            entries = self._take_turn(turn, most)
+            entries = self._take_turn(turn, min(most, of_a_lane))
             if entries:
                 most -= len(entries)
                 runs.append(Run(self, [self._hand(entry) for entry in entries]))
@@ -296,41 +303,45 @@ class Stream:
         return [] if turn.busy else turn.head_run(most)
 
     def _choose_batch(self) -> list[Run]:
-        """One batch at a time: fresh messages together; what has failed before comes one by one, so that a bad message
-        is found and its neighbours are not charged for it."""
+        """One batch at a time: fresh messages together, in the order of the log; what has failed before comes one by
+        one,
+        so that a bad message is found and its neighbours are not charged for it."""
         if self.handed:
             return []
-        fresh: list[Entry] = []
-        again: list[Entry] = []
-        size, offsets, final = self.manners.batch_size, self.window.offsets, self.window.final
-        # An atomic batch that ends at F can move the position itself instead of writing a row for each message.
-        bound = final if self.manners.atomic and offsets and offsets[0] <= final else None
-        for _ in range(len(self._turns)):
-            turn = self._turns.popleft()
-            if again or len(fresh) >= size:
-                self._put_off(turn)
-                continue
-            entries = self._take_turn(turn, size - len(fresh))
-            if entries and entries[0].row:
-                if fresh:
-                    self._put_off(turn)  # its turn comes with the next hand-out
-                else:
-                    again = entries[:1]
-                continue
-            chosen = list(takewhile(lambda e: not e.row and (bound is None or e.offset <= bound), entries))
-            if entries and not chosen:
-                self._put_off(turn)
-            fresh += chosen
-        chosen = again or sorted(fresh)
+        chosen = self._choose_again() or self._choose_fresh()
         if not chosen:
+            self._stalled = True
             return []
         moves_to = self._would_move_to(chosen) if self.manners.atomic else None
         return [Run(self, [self._hand(entry) for entry in chosen], True, self.position, moves_to)]
 
-    def _put_off(self, turn: Entry | Lane) -> None:
-        if isinstance(turn, Lane):
-            turn.listed = True
-        self._turns.append(turn)
+    def _choose_again(self) -> list[Entry]:
+        for entry in self._loaded.values():
+            if entry.lane is None or entry.lane.items[0] is entry:
+                return [entry]
+        return []
+
+    def _choose_fresh(self) -> list[Entry]:
+        """Ready messages of lanes whose earlier ones are all chosen too."""
+        offsets, final = self.window.offsets, self.window.final
+        # An atomic batch that ends at F can move the position itself instead of writing a row for each message.
+        bound = final if self.manners.atomic and offsets and offsets[0] <= final else None
+        chosen: list[Entry] = []
+        taken: dict[Lane, int] = {}
+        for offset in offsets:
+            if len(chosen) >= self.manners.batch_size or (bound is not None and offset > bound):
+                break
+            entry = self._entries[offset]
+            if entry.state != READY or entry.row:
+                continue
+            lane = entry.lane
+            if lane is not None:
+                before = taken.get(lane, 0)
+                if lane.busy or lane.items[before] is not entry:
+                    continue
+                taken[lane] = before + 1
+            chosen.append(entry)
+        return chosen
 
     def _would_move_to(self, chosen: Sequence[Entry]) -> int | None:
         """Return where the position may move when all of these are acked: they follow it without a gap, up to F."""
@@ -344,6 +355,7 @@ class Stream:
         hand = entry.hand = Hand(self, entry.message, attempt, alone)
         if entry.state == READY:
             self.ready -= 1
+        self._loaded.pop(entry.offset, None)
         entry.state = HANDED
         if entry.lane is not None:
             entry.lane.busy += 1
@@ -381,6 +393,7 @@ class Stream:
             return False
         entry.hand = None
         self.handed -= 1
+        self._stalled = False
         lane = entry.lane
         if lane is not None:
             lane.busy -= 1
@@ -419,6 +432,7 @@ class Stream:
         if entry.state == READY:
             self.ready -= 1
         entry.state, entry.message = ACKED, None
+        self._loaded.pop(entry.offset, None)
         self._suspects.pop(entry.offset, None)
         if had_row:
             self._row_count -= 1
@@ -465,6 +479,7 @@ class Stream:
         self.ready += 1
         if entry.row:
             entry.count = hand.attempt - 1
+            self._loaded[entry.offset] = entry
             self._writes[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, entry.count)
         if entry.lane is None:
             self._turns.appendleft(entry)
@@ -502,7 +517,10 @@ class Stream:
         if self._acks_since is not None and now - self._acks_since >= flush_after:
             self._flush()
         plan = self._write_plan(runs)
-        self._acks_since = (self._acks_since or now) if self._acks_waiting else None
+        if not self._acks_waiting:
+            self._acks_since = None
+        elif self._acks_since is None or self.position > before:
+            self._acks_since = now
         written = plan.rows or plan.deletes or plan.dead or plan.settled or runs
         return plan if written or self.position > before else None
 

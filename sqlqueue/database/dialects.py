@@ -2,11 +2,15 @@
 
 A statement is standard SQL with "quoted" identifiers and these words in braces: {now} the database's clock; {later} the
 same plus a parameter in microseconds; {earlier} minus one; {greatest}; {true}, {false}; {share}, {update} row locks;
-{skip} skip locked rows.
+{skip} skip locked rows; {by_stream}, {by_offset} the index of the log to use: left to itself an optimizer that sees
+ORDER BY
+offset LIMIT may walk the primary key through all other topics' messages, which costs more the longer the history is.
 """
 
 from __future__ import annotations
 
+import threading
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, ClassVar
 
@@ -22,6 +26,7 @@ class Dialect:
     words: ClassVar[dict[str, str]]
     quote: ClassVar[str] = '"'
     branch: ClassVar[str]  # one SELECT with its own LIMIT inside a UNION ALL
+    writers: ClassVar[AbstractContextManager[Any]] = nullcontext()  # what a thread holds while it writes
     gated: ClassVar[bool] = True  # publishers need the gate: offsets can become visible out of order
     rows_of_one_insert: ClassVar[int] = 1_000
 
@@ -80,6 +85,8 @@ class MySQL(Dialect):
         "share": " LOCK IN SHARE MODE",
         "update": " FOR UPDATE",
         "skip": " FOR UPDATE SKIP LOCKED",
+        "by_stream": " FORCE INDEX (sqlqueue_message_fetch)",
+        "by_offset": " FORCE INDEX (PRIMARY)",
     }
 
     def remaining(self, column: str) -> str:
@@ -108,6 +115,8 @@ class SQLite(Dialect):
     """One writer at a time: offsets become visible in their order, and no lock is needed but the writer's."""
 
     vendor = "sqlite"
+    # SQLite has one writer, and lets the others sleep and try again; threads of one process had better queue up here.
+    writers = threading.RLock()
     gated = False
     branch = "SELECT * FROM ({})"
     rows_of_one_insert = 500
@@ -121,6 +130,8 @@ class SQLite(Dialect):
         "share": "",
         "update": "",
         "skip": "",
+        "by_stream": " INDEXED BY sqlqueue_message_fetch",
+        "by_offset": " NOT INDEXED",
     }
 
     def remaining(self, column: str) -> str:
@@ -141,6 +152,7 @@ class PostgreSQL(SQLite):
     """PostgreSQL from 14."""
 
     vendor = "postgresql"
+    writers = nullcontext()
     gated = True
     branch = "({})"
     rows_of_one_insert = 1_000
@@ -154,6 +166,8 @@ class PostgreSQL(SQLite):
         "share": " FOR SHARE",
         "update": " FOR UPDATE",
         "skip": " FOR UPDATE SKIP LOCKED",
+        "by_stream": "",
+        "by_offset": "",
     }
 
     def remaining(self, column: str) -> str:

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 from django.db import Error, connections, transaction
 
+from sqlqueue.database.dialects import dialect
+
 T = TypeVar("T")
 logger = logging.getLogger("sqlqueue")
 
@@ -113,7 +115,7 @@ def run(alias: str, verb: Callable[..., T], *args: Any, **options: Any) -> T:
     alone = not connection.in_atomic_block
     for attempt in range(1, RERUNS + 1):
         try:
-            with transaction.atomic(using=alias):
+            with dialect(alias).writers, transaction.atomic(using=alias):
                 return verb(*args, **options)
         except Error as error:
             if not alone or attempt == RERUNS or classify(error) is not Fault.CONTENTION:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
+from operator import itemgetter
 
 from sqlqueue.conf import settings
 from sqlqueue.database import faults
@@ -19,23 +21,22 @@ BATCH = 1_000
 # nothing.
 # Index: (topic, partition, priority, offset).
 OLDEST = """
-    SELECT "offset", created_at <= {earlier} FROM sqlqueue_message
+    SELECT "offset", created_at <= {earlier} FROM sqlqueue_message{by_stream}
     WHERE topic = %s AND "partition" = %s AND priority = %s AND "offset" <= %s ORDER BY "offset" LIMIT %s
 """
 # The same for the very oldest message of many streams at once: which of them are worth a visit?
 FIRST = """
-    SELECT %s, %s, created_at <= {earlier} FROM sqlqueue_message WHERE topic = %s AND "partition" = %s AND priority = %s
-    ORDER BY "offset" LIMIT 1
+    SELECT %s, %s, created_at <= {earlier} FROM sqlqueue_message{by_stream}
+    WHERE topic = %s AND "partition" = %s AND priority = %s ORDER BY "offset" LIMIT 1
 """
 STREAMS_AT_ONCE = 32
-DELETE = """
-    DELETE FROM sqlqueue_message WHERE topic = %s AND "partition" = %s AND priority = %s AND "offset" <= %s
-"""
+DELETE = 'DELETE FROM sqlqueue_message WHERE "offset" IN ({marks})'  # index: the primary key
 OLDEST_RECEIPTS = "SELECT id, finished_at <= {earlier} FROM sqlqueue_receipt ORDER BY id LIMIT %s"  # the primary key
 DELETE_RECEIPTS = "DELETE FROM sqlqueue_receipt WHERE id <= %s"
-NEWER = (
-    'SELECT 1 FROM sqlqueue_message WHERE topic = %s AND "partition" = %s AND priority = %s AND "offset" > %s LIMIT 1'
-)
+NEWER = """
+    SELECT 1 FROM sqlqueue_message{by_stream}
+    WHERE topic = %s AND "partition" = %s AND priority = %s AND "offset" > %s LIMIT 1
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +48,21 @@ class Collected:
     more: bool
 
 
-def collect(alias: str, horizon: Horizon | None = None, batches: int = 100) -> Collected:
-    """Collect all topics once; at most `batches` deletes of 1,000 rows each. One process at a time: others return at
-    once."""
+def collect(
+    alias: str, horizon: Horizon | None = None, batches: int = 100, stop: Callable[[], bool] = lambda: False
+) -> Collected:
+    """Collect all topics once; at most `batches` deletes of 1,000 rows each, or until `stop` says so between two
+    topics.
+
+    One process at a time: others return at once.
+    """
     reached = (horizon or Horizon(alias)).value
     messages = 0
     left = batches
     more = False
     for name in Topic.objects.using(alias).filter(retention__isnull=False).values_list("name", flat=True):
+        if stop():
+            break
         deleted, left = _collect_topic(alias, name, reached, left)
         messages += deleted
         more = more or left <= 0
@@ -97,15 +105,10 @@ def _collect_batch(alias: str, topic: str, partition: int, priority: int, horizo
     floor = acked_by_all(alias, topic, partition, priority, horizon)
     age = round(options.retention * 1_000_000)
     oldest = execute(alias, OLDEST, (age, topic, partition, priority, floor, BATCH)).fetchall()
-    released = 0
-    last = None
-    for offset, old_enough in oldest:
-        if not old_enough:
-            break
-        last, released = offset, released + 1
-    if last is not None:
-        execute(alias, DELETE, (topic, partition, priority, last))
-    return released
+    released = [offset for offset, _ in takewhile(itemgetter(1), oldest)]
+    if released:
+        execute(alias, DELETE.replace("{marks}", ", ".join(["%s"] * len(released))), released)
+    return len(released)
 
 
 def acked_by_all(alias: str, topic: str, partition: int, priority: int, horizon: int) -> int:

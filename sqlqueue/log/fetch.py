@@ -21,13 +21,13 @@ PULSE = """
 """
 # Which streams have how many messages in a range of the log? Index: the primary key.
 WATCH = """
-    SELECT topic, "partition", priority, COUNT(*) FROM sqlqueue_message
+    SELECT topic, "partition", priority, COUNT(*) FROM sqlqueue_message{by_offset}
     WHERE "offset" > %s AND "offset" <= %s GROUP BY topic, "partition", priority
 """
 COLUMNS = '"offset", partition_key, message_id, payload, headers, {created}, target_group'
 # Index: (topic, partition, priority, offset).
 FETCH = """
-    SELECT %s, {columns} FROM sqlqueue_message
+    SELECT %s, {columns} FROM sqlqueue_message{by_stream}
     WHERE topic = %s AND "partition" = %s AND priority = %s AND "offset" > %s ORDER BY "offset" LIMIT %s
 """
 # Rows of delivery state with their messages. Index: the unique (topic, group, partition, priority, offset); the
