@@ -52,7 +52,7 @@ class Command(BaseCommand):
                 self.tell(port, operator)
             while not (ended := _ended(children)):
                 time.sleep(POLL_SECONDS)
-        raise CommandError(f"The {ended} ended by itself, with exit code {children[ended].returncode}.")
+        raise CommandError(f"The {ended} process ended by itself, with exit code {children[ended].returncode}.")
 
     def tell(self, port: int, operator: tuple[str, str] | None) -> None:
         """Say where the site is and who may enter."""
