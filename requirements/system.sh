@@ -1,0 +1,47 @@
+#!/bin/sh
+# Sees that the machine has what the tests on MariaDB need: system.sh PYTHON
+# As root on Debian it installs what is missing, otherwise it says what is. No system server is started.
+# With DATABASE_URL set, the server is somebody else's and only the client library is needed.
+set -eu
+python=$1
+missing=""
+
+has() {
+    command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ]
+}
+
+if [ -z "${DATABASE_URL:-}" ] && ! { has mariadbd && has mariadb-install-db; }; then
+    missing="$missing mariadb-server"
+fi
+has cc || missing="$missing gcc libc6-dev"
+has pkg-config || missing="$missing pkg-config"
+if ! has pkg-config || ! { pkg-config --exists mysqlclient || pkg-config --exists mariadb || pkg-config --exists libmariadb; }; then
+    missing="$missing libmariadb-dev"
+fi
+headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+[ -f "$headers/Python.h" ] || missing="$missing python3-dev"
+
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" -ne 0 ] || ! has apt-get; then
+    echo "The tests on MariaDB need packages that this machine lacks:$missing" >&2
+    echo "On Debian and Ubuntu, as root: apt-get install$missing" >&2
+    echo "Or set DATABASE_URL=mysql://user:password@host:port/name to use a MariaDB server of yours (the server" >&2
+    echo "package is then not needed; the user must be allowed to create the database test_name)." >&2
+    exit 1
+fi
+
+# Debian starts a server when its package is installed, unless this policy says no.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    trap 'rm -f "$policy"' EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+fi
+echo "Installing:$missing"
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq </dev/null
+# shellcheck disable=SC2086 # a list of words
+apt-get install -qq -y --no-install-recommends $missing </dev/null

@@ -1,0 +1,1 @@
+"""Handlers that the tests' own processes run."""

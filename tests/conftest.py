@@ -1,0 +1,91 @@
+"""Starts the database before Django's settings are read, and gives the tests their processes."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import django
+import pytest
+from django.conf import settings
+from django.db import connections
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+
+from tests.processes import ManageCommands
+from tests.servers import DatabaseChoiceError, TestDatabase
+from tests.servers.mariadb import PrivateMariaDB, ServerError
+
+DATABASE = pytest.StashKey[TestDatabase]()
+
+hypothesis_settings.register_profile(
+    "sqlqueue", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+hypothesis_settings.load_profile("sqlqueue")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    # The settings need the database's URL, so they are named here, and pytest-django has not read any before.
+    if settings.configured:
+        raise pytest.UsageError("Unset DJANGO_SETTINGS_MODULE (or --ds): the tests choose their own settings.")
+    end_in_order_when_terminated()
+    try:
+        database = TestDatabase.start(os.environ)
+    except (DatabaseChoiceError, ServerError) as error:
+        raise pytest.UsageError(str(error)) from error
+    config.stash[DATABASE] = database
+    config.add_cleanup(database.end)
+    os.environ.update(DATABASE=database.name, DATABASE_URL=database.url, DJANGO_SETTINGS_MODULE="tests.settings")
+    django.setup()
+
+
+def end_in_order_when_terminated() -> None:
+    """Let SIGTERM end the run as Ctrl-C does, so that no server and no process outlives it."""
+    owner = os.getpid()
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        if os.getpid() != owner:  # a fork's
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        pytest.exit("terminated", returncode=128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    database = config.stash[DATABASE]
+    return f"database: {database.name}, {'a private server' if database.server else database.place}"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    name = item.config.stash[DATABASE].name
+    for marker in item.iter_markers("database"):
+        if name not in marker.args:
+            pytest.skip(f"concerns {', '.join(marker.args)}; this run is on {name}")
+
+
+@pytest.fixture(scope="session")
+def database_name(pytestconfig: pytest.Config) -> str:
+    """The database that this run was asked to use: sqlite, mariadb, mysql or postgresql."""
+    return pytestconfig.stash[DATABASE].name
+
+
+@pytest.fixture
+def manage(transactional_db: None, tmp_path: Path) -> Iterator[ManageCommands]:
+    """Start `manage.py` commands as processes on the test database; all are ended after the test."""
+    commands = ManageCommands(tmp_path)
+    yield commands
+    commands.end()
+
+
+@pytest.fixture
+def database_server(transactional_db: None, pytestconfig: pytest.Config) -> Iterator[PrivateMariaDB]:
+    """The private server that the test database lives on, for tests that stop, kill and restart it."""
+    server = pytestconfig.stash[DATABASE].server
+    if server is None:
+        pytest.skip("concerns a private database server")
+    yield server
+    server.start()
+    connections.close_all()

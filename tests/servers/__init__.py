@@ -1,0 +1,84 @@
+"""The database that the suite runs on, chosen by two environment variables.
+
+DATABASE is `sqlite` (the default), `mariadb` or `mysql`. DATABASE_URL names a server that is there already;
+without it `sqlite` is a file in a temporary folder and `mariadb` a private server.
+"""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.servers.mariadb import PrivateMariaDB
+
+NAMES = ("sqlite", "mariadb", "mysql", "postgresql")
+# mysql:// is both servers' scheme: DATABASE says which it is, and tests/test_databases.py holds it to that.
+NAME_BY_SCHEME = {
+    "sqlite": "sqlite",
+    "mysql": "mariadb",
+    "postgres": "postgresql",
+    "postgresql": "postgresql",
+    "psql": "postgresql",
+}
+
+
+class DatabaseChoiceError(Exception):
+    """The environment asks for a database that the suite cannot have; the message says what to do."""
+
+
+class TestDatabase:
+    """The database of one run of the suite: `name`, `url`, and `server` where it is our own."""
+
+    __test__ = False
+
+    def __init__(self, name: str, url: str) -> None:
+        self.name = name
+        self.url = url
+        self.server: PrivateMariaDB | None = None
+        self._folder: tempfile.TemporaryDirectory | None = None
+
+    @property
+    def place(self) -> str:
+        """Where the database is, without a password."""
+        return self.url.rpartition("@")[2].removeprefix("sqlite:///")
+
+    @classmethod
+    def start(cls, environment: Mapping[str, str]) -> "TestDatabase":
+        """Choose by the environment, and start what has to be started. Raise DatabaseChoiceError otherwise."""
+        name, url = choose(environment)
+        database = cls(name, url)
+        if url:
+            return database
+        if name == "sqlite":
+            database._folder = tempfile.TemporaryDirectory(prefix="sqlqueue-")
+            database.url = f"sqlite:///{Path(database._folder.name) / 'sqlqueue.sqlite3'}"
+        else:
+            database.server = PrivateMariaDB()
+            database.server.start()
+            database.url = database.server.url("sqlqueue")
+        return database
+
+    def end(self) -> None:
+        """End what start() started."""
+        if self.server:
+            self.server.close()
+        if self._folder:
+            self._folder.cleanup()
+
+
+def choose(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return the database's name and its URL (empty: one of our own has to be started)."""
+    url = environment.get("DATABASE_URL", "")
+    scheme = url.partition("://")[0]
+    if url and scheme not in NAME_BY_SCHEME:
+        raise DatabaseChoiceError(f"DATABASE_URL begins with {scheme!r}: known are {', '.join(NAME_BY_SCHEME)}.")
+    name = environment.get("DATABASE") or NAME_BY_SCHEME.get(scheme, "sqlite")
+    if name not in NAMES:
+        raise DatabaseChoiceError(f"DATABASE={name} is unknown: choose one of {', '.join(NAMES)}.")
+    if not url and name in ("mysql", "postgresql"):
+        raise DatabaseChoiceError(
+            f"DATABASE={name} needs a server of yours: set DATABASE_URL={name}://user:password@host:port/name. "
+            "The user must be allowed to create and drop the database test_name."
+        )
+    if url and {name, NAME_BY_SCHEME[scheme]} not in ({name}, {"mysql", "mariadb"}):
+        raise DatabaseChoiceError(f"DATABASE={name} does not go with a DATABASE_URL of {scheme}://.")
+    return name, url

@@ -1,0 +1,82 @@
+"""The tests' Django project, inside pytest and in the processes that tests start.
+
+DATABASE_URL names the database. Inside pytest Django makes the test database beside it (`test_…`); in a
+process started by tests.processes it names the test database itself.
+"""
+
+from pathlib import Path
+
+import environ
+
+BASE_DIR = Path(__file__).resolve().parent
+env = environ.Env()
+
+DATABASE_OPTIONS = {
+    "django.db.backends.sqlite3": {
+        "timeout": 20,
+        "transaction_mode": "IMMEDIATE",
+        "init_command": "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL",
+    },
+    "django.db.backends.mysql": {
+        "charset": "utf8mb4",
+        "init_command": "SET sql_mode = 'STRICT_TRANS_TABLES'",
+    },
+}
+
+
+def database() -> dict:
+    """Return the settings of the database that DATABASE_URL names; options in its query win over these."""
+    config = env.db_url("DATABASE_URL", default=f"sqlite:///{BASE_DIR / 'tests.sqlite3'}")
+    engine = config["ENGINE"]
+    config["OPTIONS"] = DATABASE_OPTIONS.get(engine, {}) | config.get("OPTIONS", {})
+    if engine == "django.db.backends.sqlite3":
+        # A file: threads and processes cannot share a database in memory.
+        file = Path(config["NAME"])
+        config["TEST"] = {"NAME": str(file.with_name(f"test_{file.name}"))}
+    elif engine == "django.db.backends.mysql":
+        config["TEST"] = {"CHARSET": "utf8mb4", "COLLATION": "utf8mb4_unicode_ci"}
+    return config
+
+
+DATABASES = {"default": database()}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+SECRET_KEY = "only for tests"
+ALLOWED_HOSTS = ["*"]
+USE_TZ = True
+TIME_ZONE = "UTC"
+ROOT_URLCONF = "tests.urls"
+STATIC_URL = "static/"
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "sqlqueue",
+    "tests.app",
+]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+SQLQUEUE = {}
