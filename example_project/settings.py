@@ -91,6 +91,9 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "static/"
 
+# Nothing is ever collected, so that `checkflights` can compare the whole log at any time.
+SQLQUEUE = {"RETENTION": None}
+
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from django.db.models import Q, QuerySet
 from sqlqueue.models import DeliveryState, Message, Offset
 
-from example_project.flights.rules import DEAD_LETTER_TOPIC, TOPIC
+from example_project.flights.rules import TOPIC
 
 COUNTED = 10_000
 """Rows are counted up to here, so that the home page costs the same however many there are."""
@@ -48,7 +48,7 @@ def group_standings() -> list[GroupStanding]:
             position=position,
             unread=_counted(Message.objects.filter(unread[group], topic=TOPIC)),
             unsettled=_counted(DeliveryState.objects.filter(consumer_group=group, topic=TOPIC, acked=False)),
-            dead_letters=_counted(Message.objects.filter(topic=DEAD_LETTER_TOPIC, failed_group=group)),
+            dead_letters=_counted(Message.objects.dead_letters(group, TOPIC)),
         )
         for group, position in positions.items()
     ]

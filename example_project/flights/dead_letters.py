@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlqueue.models import Message
 
 from example_project.flights.data import published_flight_id
-from example_project.flights.rules import DEAD_LETTER_TOPIC, NEVER_DEPARTED, NO_TAIL_NUMBER
+from example_project.flights.rules import NEVER_DEPARTED, NO_TAIL_NUMBER, TOPIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,13 @@ class DeadLetter:
 
 def dead_letters() -> list[DeadLetter]:
     """Return the dead letters of all groups, in the order in which they were given up."""
-    rows = Message.objects.filter(topic=DEAD_LETTER_TOPIC).order_by("offset")
+    rows = Message.objects.dead_letters(topic=TOPIC).order_by("offset")
     return [
         DeadLetter(
             group=row.failed_group,
             flight=published_flight_id(row.payload),
-            reason=_reason(_last_line(row.last_error)),
-            error=_last_line(row.last_error),
+            reason=_reason(_last_line(row.last_error or "")),
+            error=_last_line(row.last_error or ""),
             attempts=row.failure_count,
         )
         for row in rows.iterator()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from django.conf import settings
-from django.db import connections
+from django.db import connection, connections
 
 
 class DemoDatabaseInUse(Exception):
@@ -17,8 +17,7 @@ class DemoDatabaseInUse(Exception):
 
 def is_demo_database() -> bool:
     """Return whether the default database is the demo's own SQLite file."""
-    database = settings.DATABASES["default"]
-    return database["ENGINE"].endswith("sqlite3") and database["NAME"] == str(settings.DEMO_DATABASE)
+    return connection.vendor == "sqlite" and connection.settings_dict["NAME"] == str(settings.DEMO_DATABASE)
 
 
 def remove_demo_database() -> bool:

@@ -8,6 +8,9 @@ from collections import Counter, defaultdict
 
 from sqlqueue.models import DeliveryState, Message, Offset
 
+Stream = tuple[int, int]
+"""A partition and a priority: what a group has one position in."""
+
 
 class SettledCounter:
     """Counts settled messages of a topic to which nothing is published any more.
@@ -18,28 +21,28 @@ class SettledCounter:
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
-        self._offsets: dict[int, array[int]] = defaultdict(lambda: array("q"))
-        messages = Message.objects.filter(topic=topic).order_by("offset").values_list("partition", "offset")
-        for partition, offset in messages.iterator(chunk_size=10_000):
-            self._offsets[partition].append(offset)
+        self._offsets: dict[Stream, array[int]] = defaultdict(lambda: array("q"))
+        messages = Message.objects.filter(topic=topic).order_by("offset").values_list("partition", "priority", "offset")
+        for partition, priority, offset in messages.iterator(chunk_size=10_000):
+            self._offsets[partition, priority].append(offset)
         self.total = sum(len(offsets) for offsets in self._offsets.values())
 
     def settled(self) -> dict[str, int]:
-        """Return the number of settled messages by group; a group that has not begun is not there.
-
-        All messages have the same priority, so that a partition has one position.
-        """
+        """Return the number of settled messages by group; a group that has not begun is not there."""
         counts: Counter[str] = Counter()
-        positions: dict[tuple[str, int], int] = {}
-        rows = Offset.objects.filter(topic=self.topic).values_list("consumer_group", "partition", "position")
-        for group, partition, position in rows:
-            positions[group, partition] = position
-            counts[group] += bisect_right(self._offsets[partition], position)
-        states = DeliveryState.objects.filter(topic=self.topic)
-        for group, partition, offset, acked in states.values_list(
-            "consumer_group", "partition", "message_offset", "acked"
+        positions: dict[tuple[str, Stream], int] = {}
+        offsets = Offset.objects.filter(topic=self.topic)
+        for group, partition, priority, position in offsets.values_list(
+            "consumer_group", "partition", "priority", "position"
         ):
-            behind = offset <= positions.get((group, partition), 0)
+            stream = (partition, priority)
+            positions[group, stream] = position
+            counts[group] += bisect_right(self._offsets[stream], position)
+        states = DeliveryState.objects.filter(topic=self.topic)
+        for group, partition, priority, offset, acked in states.values_list(
+            "consumer_group", "partition", "priority", "message_offset", "acked"
+        ):
+            behind = offset <= positions.get((group, (partition, priority)), 0)
             if behind and not acked:
                 counts[group] -= 1
             elif acked and not behind:

@@ -1,7 +1,6 @@
 """What flight operations agreed on: names and limits that its modules share."""
 
 TOPIC = "flights"
-DEAD_LETTER_TOPIC = "flights_dlq"
 GROUPS = ("aircraft", "delays", "alerts")
 
 LONG_DELAY_MINUTES = 120
