@@ -1,0 +1,34 @@
+"""The Django app."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.apps import AppConfig
+from django.db.models.signals import post_migrate
+from django.utils.translation import gettext_lazy as _
+
+
+class SqlqueueConfig(AppConfig):
+    """Registers the checks and the filling of the publish gate. Opens nothing, asks nothing."""
+
+    name = "sqlqueue"
+    label = "sqlqueue"
+    verbose_name = _("Message queue")
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Connect what waits for Django's own signals."""
+        post_migrate.connect(_fill_gate, sender=self, dispatch_uid="sqlqueue.gate")
+
+
+def _fill_gate(using: str, apps: Any, **kwargs: Any) -> None:
+    from django.db import connections, router
+
+    from sqlqueue.models import PublishGate
+    from sqlqueue.models.publish_gate import fill
+
+    if router.allow_migrate_model(using, PublishGate) and (
+        PublishGate._meta.db_table in connections[using].introspection.table_names()
+    ):
+        fill(using)

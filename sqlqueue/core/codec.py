@@ -1,0 +1,37 @@
+"""Payloads and headers as JSON text."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sqlqueue.exceptions import InvalidMessage
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def encode(value: Any, kind: str = "payload") -> str:
+    """Return the JSON text of a value; refuse what JSON cannot say (NaN, dates, half surrogates)."""
+    try:
+        text = _encode(value)
+        if not text.isascii():
+            text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(f"{kind} has text that is not valid Unicode: {error.reason}") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidMessage(f"{kind} is not JSON: {error}. Turn it into dicts, lists, strings and numbers.") from None
+    return text
+
+
+def encode_headers(headers: object) -> str | None:
+    """Return the JSON text of headers, a mapping of strings to JSON values; None for none."""
+    if not headers:
+        return None
+    if not isinstance(headers, dict) or not all(isinstance(name, str) for name in headers):
+        raise InvalidMessage(f"headers must be a dict with string keys, not {headers!r}")
+    return encode(headers, "headers")
+
+
+def decode(stored: Any) -> Any:
+    """Return the value of a stored JSON column, whether the driver gives text or has decoded it already."""
+    return json.loads(stored) if isinstance(stored, (str, bytes)) else stored

@@ -1,0 +1,77 @@
+"""Keys, ids and names: their limits, and the partition that a key belongs to."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import time
+import uuid
+import zlib
+from collections.abc import Iterable
+
+from sqlqueue.exceptions import ConfigurationError, InvalidMessage
+
+TOPIC_LENGTH = 100
+GROUP_LENGTH = 100
+KEY_LENGTH = 255
+ID_LENGTH = 255
+DEAD_LETTER_SUFFIX = "_dlq"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """Return the partition of a key: crc32 of its UTF-8 bytes, as MySQL's CRC32() and Spark's crc32 give it."""
+    return zlib.crc32(key.encode()) % partitions
+
+
+def new_id() -> str:
+    """Return a fresh message id: a UUID whose leading bits grow with time (version 7 of RFC 9562, section 5.7).
+
+    Growing ids keep the unique index's inserts at its end. Nothing depends on the host's clock being right.
+    """
+    number = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
+    number = number & ~(0xF << 76) | 7 << 76
+    number = number & ~(0x3 << 62) | 2 << 62
+    return str(uuid.UUID(int=number & (1 << 128) - 1))
+
+
+def checked_name(value: object, kind: str, length: int) -> str:
+    """Return a topic's or group's name, or refuse it."""
+    if not isinstance(value, str) or not NAME.fullmatch(value):
+        raise ConfigurationError(
+            f"{kind} {value!r} is not a name: use letters, digits and . _ : / - and begin with a letter or digit"
+        )
+    if len(value) > length:
+        raise ConfigurationError(f"{kind} {value!r} has {len(value)} characters; {length} is the most")
+    return value
+
+
+def checked_topic(value: object) -> str:
+    """Return a topic's name, or refuse it; a dead-letter topic may be longer than its topic by the suffix."""
+    longest = TOPIC_LENGTH + len(DEAD_LETTER_SUFFIX) * str(value).endswith(DEAD_LETTER_SUFFIX)
+    return checked_name(value, "topic", longest)
+
+
+def checked_text(value: object, kind: str, length: int) -> str:
+    """Return a key or an id that the database will keep whole, or refuse it: nothing is ever cut."""
+    if not isinstance(value, str):
+        raise InvalidMessage(f"{kind} must be a string, not {type(value).__name__}: say str(…) if that is meant")
+    if len(value) > length:
+        raise InvalidMessage(
+            f"{kind} has {len(value)} characters; {length} is the most: use a shorter one, or a hash of it"
+        )
+    if "\0" in value:
+        raise InvalidMessage(f"{kind} {value!r} has a NUL character, which not every database can store")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(f"{kind} {value!r} is not valid Unicode: {error.reason}") from None
+    return value
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ` Did you mean 'x'?` if a known word is near, else the list of known words."""
+    known = sorted(known)
+    near = difflib.get_close_matches(word, known, n=1)
+    return f" Did you mean {near[0]!r}?" if near else f" Known are: {', '.join(known)}."

@@ -1,0 +1,71 @@
+"""Lanes: what must stay in order. A lane is a key, or a whole partition; a message without one is free."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from typing import Final
+
+from sqlqueue.core.plan import Hand, Message
+
+READY: Final = 0  # read, in memory, may be handed out when its turn comes
+HANDED: Final = 1  # with a handler, or queued for one
+HELD: Final = 2  # has a row, and waits: for its time, its key, or (a suspect) to be handed out alone
+ACKED: Final = 3  # settled; stays in memory until the position passes it
+
+
+class Entry:
+    """What a stream remembers of one message."""
+
+    __slots__ = ("count", "due", "hand", "lane", "mark", "message", "offset", "parked", "row", "state")
+
+    def __init__(self, offset: int, lane: Lane | None, state: int, message: Message | None):
+        self.offset, self.lane, self.state, self.message = offset, lane, state, message
+        self.row = False  # there is a delivery-state row
+        self.count = 0  # its retry_count
+        self.parked = False  # has a row only so that the position could pass it
+        self.mark = 0  # in flight by a former owner (together or alone): a suspect
+        self.due = 0.0  # monotonic
+        self.hand: Hand | None = None
+
+    def __lt__(self, other: Entry) -> bool:
+        return self.offset < other.offset
+
+
+class Lane:
+    """The unsettled messages of one lane, by offset, and how many of them are handed out."""
+
+    __slots__ = ("busy", "items", "listed", "name")
+
+    def __init__(self, name: str):
+        self.name = name
+        self.items: deque[Entry] = deque()
+        self.busy = 0
+        self.listed = False  # it stands in the stream's list of lanes that may have something to hand out
+
+    def add(self, entry: Entry) -> None:
+        """Put an entry in its place; nearly always at the end, for offsets grow."""
+        if not self.items or self.items[-1].offset < entry.offset:
+            self.items.append(entry)
+        else:
+            insort(self.items, entry)
+
+    def remove(self, entry: Entry) -> None:
+        """Take a settled entry out; nearly always the first."""
+        if self.items[0] is entry:
+            self.items.popleft()
+        else:
+            self.items.remove(entry)
+
+    def blocked_by_row(self, entry: Entry) -> bool:
+        """Tell whether an earlier message of the lane is unsettled and has a row."""
+        return self.items[0] is not entry and self.items[0].row
+
+    def head_run(self, most: int) -> list[Entry]:
+        """Return the first entries that are ready, one behind another, at most `most`."""
+        run: list[Entry] = []
+        for entry in self.items:
+            if entry.state != READY or len(run) >= most:
+                break
+            run.append(entry)
+        return run

@@ -1,0 +1,65 @@
+"""What became of a delivery, decided purely."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from typing import Final
+
+from sqlqueue.core.backoff import Backoff
+from sqlqueue.exceptions import LeaseLost, Postpone, Reject, Retry
+
+ACKED: Final = "acked"
+RETRIED: Final = "retried"
+POSTPONED: Final = "postponed"
+DEAD: Final = "dead"
+HANDED_BACK: Final = "handed back"
+LOST: Final = "lost"
+
+ERROR_LENGTH = 10_000
+
+
+class VisibilityTimeout(Exception):
+    """The handler was still running when its visibility timeout had passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """kind: one of the words above; delay: seconds until the next delivery; error: what went wrong, for people."""
+
+    kind: str
+    delay: float = 0.0
+    error: str = ""
+    committed: bool = False  # the handler's own transaction has settled it already (atomic)
+
+
+SUCCESS: Final = Outcome(ACKED)
+COMMITTED: Final = Outcome(ACKED, committed=True)
+UNSTARTED: Final = Outcome(HANDED_BACK)
+SUPERSEDED: Final = Outcome(LOST)
+
+
+def describe(error: BaseException) -> str:
+    """Return an error's traceback as text, its end kept where it is too long: the end names the error."""
+    text = "".join(traceback.format_exception(error)).strip()
+    return text if len(text) <= ERROR_LENGTH else "… " + text[-ERROR_LENGTH:]
+
+
+def decide(error: BaseException | None, attempt: int, max_attempts: int, backoff: Backoff) -> Outcome:
+    """Return the outcome of a handler that returned (None) or raised, at this attempt."""
+    if error is None:
+        return SUCCESS
+    if isinstance(error, Postpone):
+        return Outcome(POSTPONED, error.delay, str(error))
+    if isinstance(error, Reject):
+        return Outcome(DEAD, error=str(error) or "rejected")
+    if isinstance(error, LeaseLost):
+        return SUPERSEDED
+    if isinstance(error, (Retry, VisibilityTimeout)):
+        text = str(error) or type(error).__name__
+    else:
+        text = describe(error)
+    if attempt >= max_attempts:
+        return Outcome(DEAD, error=text)
+    delay = error.delay if isinstance(error, Retry) and error.delay is not None else backoff.delay(attempt)
+    return Outcome(RETRIED, delay, text)

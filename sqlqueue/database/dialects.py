@@ -1,0 +1,178 @@
+"""What differs by vendor, in words that the statements are composed of.
+
+A statement is standard SQL with "quoted" identifiers and these words in braces: {now} the database's clock; {later} the
+same plus a parameter in microseconds; {earlier} minus one; {greatest}; {true}, {false}; {share}, {update} row locks; {skip} skip locked rows.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, ClassVar
+
+from django.db import connections
+
+from sqlqueue.exceptions import ConfigurationError
+
+
+class Dialect:
+    """One vendor's way of saying things."""
+
+    vendor: ClassVar[str]
+    words: ClassVar[dict[str, str]]
+    quote: ClassVar[str] = '"'
+    branch: ClassVar[str]  # one SELECT with its own LIMIT inside a UNION ALL
+    gated: ClassVar[bool] = True  # publishers need the gate: offsets can become visible out of order
+    rows_of_one_insert: ClassVar[int] = 1_000
+
+    def sql(self, text: str) -> str:
+        """Return a statement in this vendor's words."""
+        return _composed(type(self), text)
+
+    def remaining(self, column: str) -> str:
+        """Return SQL for the seconds until the time in a column, negative if it is past."""
+        raise NotImplementedError
+
+    def epoch(self, column: str) -> str:
+        """Return SQL for a time column in whatever form the driver reads fastest."""
+        return column
+
+    def upsert(self, conflict: str, updates: dict[str, str], where: str = "") -> str:
+        """Return the clause that updates instead of inserting a duplicate. updates: column to SQL, in which {new:x} is the
+        value that was to be inserted; where: keep the old row unless this holds."""
+        raise NotImplementedError
+
+    def ignore(self, conflict: str) -> str:
+        """Return the clause that changes nothing where the row is there already."""
+        raise NotImplementedError
+
+
+@cache
+def _composed(kind: type[Dialect], text: str) -> str:
+    composed = text
+    for word, meaning in kind.words.items():
+        composed = composed.replace("{" + word + "}", meaning)
+    return composed.replace('"', kind.quote)
+
+
+def _new_values(sql: str, form: str) -> str:
+    before, found, rest = sql.partition("{new:")
+    if not found:
+        return sql
+    column, _, after = rest.partition("}")
+    return before + form.format(column) + _new_values(after, form)
+
+
+class MySQL(Dialect):
+    """MySQL 8 and 9, MariaDB from 10.6."""
+
+    vendor = "mysql"
+    quote = "`"
+    branch = "({})"
+    words: ClassVar = {
+        "now": "UTC_TIMESTAMP(6)",
+        "later": "UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND",
+        "earlier": "UTC_TIMESTAMP(6) - INTERVAL %s MICROSECOND",
+        "greatest": "GREATEST",
+        "true": "1",
+        "false": "0",
+        "share": " LOCK IN SHARE MODE",
+        "update": " FOR UPDATE",
+        "skip": " FOR UPDATE SKIP LOCKED",
+    }
+
+    def remaining(self, column: str) -> str:
+        """TIMESTAMPDIFF gives whole microseconds."""
+        return f"TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), {column}) / 1000000"
+
+    def epoch(self, column: str) -> str:
+        """A number: the driver would spend more on a datetime than on all other columns."""
+        return f"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {column})"
+
+    def upsert(self, conflict: str, updates: dict[str, str], where: str = "") -> str:
+        """Assignments are done from left to right: a column that `where` reads must be the last."""
+        parts = []
+        for column, sql in updates.items():
+            value = _new_values(sql, "VALUES({})")
+            parts.append(f"{column} = IF({where}, {value}, {column})" if where else f"{column} = {value}")
+        return "ON DUPLICATE KEY UPDATE " + ", ".join(parts)
+
+    def ignore(self, conflict: str) -> str:
+        """Not INSERT IGNORE: that would also cut what is too long, and swallow every other error."""
+        column = conflict.split(",")[0].strip()
+        return f"ON DUPLICATE KEY UPDATE {column} = {column}"
+
+
+class SQLite(Dialect):
+    """One writer at a time: offsets become visible in their order, and no lock is needed but the writer's."""
+
+    vendor = "sqlite"
+    gated = False
+    branch = "SELECT * FROM ({})"
+    rows_of_one_insert = 500
+    words: ClassVar = {
+        "now": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f000', 'now')",
+        "later": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', '+' || (%s / 1000000.0) || ' seconds')",
+        "earlier": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', '-' || (%s / 1000000.0) || ' seconds')",
+        "greatest": "MAX",
+        "true": "1",
+        "false": "0",
+        "share": "",
+        "update": "",
+        "skip": "",
+    }
+
+    def remaining(self, column: str) -> str:
+        """Julian days; a double keeps them to some 50 microseconds."""
+        return f"(JULIANDAY({column}) - JULIANDAY('now')) * 86400.0"
+
+    def upsert(self, conflict: str, updates: dict[str, str], where: str = "") -> str:
+        """ON CONFLICT, from SQLite 3.24."""
+        parts = ", ".join(f"{column} = {_new_values(sql, 'excluded.{}')}" for column, sql in updates.items())
+        return f"ON CONFLICT ({conflict}) DO UPDATE SET {parts}" + (f" WHERE {where}" if where else "")
+
+    def ignore(self, conflict: str) -> str:
+        """ON CONFLICT … DO NOTHING names the index, so no other error is swallowed."""
+        return f"ON CONFLICT ({conflict}) DO NOTHING"
+
+
+class PostgreSQL(SQLite):
+    """PostgreSQL from 14."""
+
+    vendor = "postgresql"
+    gated = True
+    branch = "({})"
+    rows_of_one_insert = 1_000
+    words: ClassVar = {
+        "now": "STATEMENT_TIMESTAMP()",
+        "later": "STATEMENT_TIMESTAMP() + %s * INTERVAL '1 microsecond'",
+        "earlier": "STATEMENT_TIMESTAMP() - %s * INTERVAL '1 microsecond'",
+        "greatest": "GREATEST",
+        "true": "TRUE",
+        "false": "FALSE",
+        "share": " FOR SHARE",
+        "update": " FOR UPDATE",
+        "skip": " FOR UPDATE SKIP LOCKED",
+    }
+
+    def remaining(self, column: str) -> str:
+        """Seconds, with their fraction."""
+        return f"EXTRACT(EPOCH FROM {column} - STATEMENT_TIMESTAMP())"
+
+
+DIALECTS: dict[str, Dialect] = {kind.vendor: kind() for kind in (MySQL, SQLite, PostgreSQL)}
+
+
+def dialect(alias: str) -> Dialect:
+    """Return the dialect of a database alias."""
+    vendor = connections[alias].vendor
+    try:
+        return DIALECTS[vendor]
+    except KeyError:
+        raise ConfigurationError(f"sqlqueue runs on MySQL, MariaDB, PostgreSQL and SQLite, not on {vendor}") from None
+
+
+def execute(alias: str, text: str, parameters: Any = ()) -> Any:
+    """Run a statement written in the dialects' words; return Django's cursor."""
+    cursor = connections[alias].cursor()
+    cursor.execute(DIALECTS[connections[alias].vendor].sql(text), parameters)
+    return cursor

@@ -1,0 +1,43 @@
+"""Columns whose values compare byte by byte, and times that the database's clock gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.models import DateTimeField, Func
+
+
+class ExactField(models.CharField):  # type: ignore[type-arg]
+    """A string that equals only itself: 'A' is not 'a', and 'a ' is not 'a'.
+
+    MySQL's usual collations fold case, and even its older binary ones ignore trailing spaces (PAD SPACE).
+    """
+
+    def db_parameters(self, connection: Any) -> dict[str, Any]:
+        """Return the column's type with the server's binary collation that does not pad."""
+        parameters = super().db_parameters(connection)
+        if connection.vendor == "mysql":
+            exact = "utf8mb4_nopad_bin" if connection.mysql_is_mariadb else "utf8mb4_0900_bin"
+            parameters["collation"] = exact
+        return parameters
+
+
+class DatabaseNow(Func):
+    """The database's own clock, in UTC, to the microsecond (SQLite: the millisecond)."""
+
+    template = "CURRENT_TIMESTAMP"
+    arity = 0
+    output_field = DateTimeField()
+
+    def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        """MySQL's NOW() would be in the server's time zone."""
+        return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        """Six digits, as Django writes times there, so that texts compare as times do."""
+        return self.as_sql(compiler, connection, template="STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f000', 'now')", **context)
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        """The statement's time: now() would stand still for a whole transaction."""
+        return self.as_sql(compiler, connection, template="STATEMENT_TIMESTAMP()", **context)

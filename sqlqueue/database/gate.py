@@ -1,0 +1,155 @@
+"""Adding messages to the log, through the publish gate, in one statement."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from django.db import connections
+
+from sqlqueue.database.dialects import dialect, execute
+
+SLOTS = 256  # of 10 ms each: a publishing transaction under 2.5 s always leaves some slot free to be seen
+SLOT_SECONDS = 0.01
+SCHEDULER = -1  # whoever moves scheduled messages into the log holds this row: one at a time keeps their order
+COLLECTOR = -2  # likewise whoever collects
+ADVISORY = 1936093029  # PostgreSQL's advisory locks of the slots: (this, slot)
+
+COLUMNS = 'topic, "partition", priority, partition_key, message_id, payload, headers, target_group'
+FAILURE_COLUMNS = "failed_at, failure_count, last_error, original_topic, original_offset, failed_group"
+ROW = "(%s, %s, %s, %s, %s, %s, %s, %s)"
+FAILED_ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, %s, %s, %s, %s)"
+# The first value of the first row reads the gate, so that its lock is held before the first offset is taken. A gate row that
+# is missing makes the topic NULL, which the column refuses: better no message than one that could be missed.
+GATED = (
+    "(IF((SELECT slot FROM sqlqueue_publish_gate WHERE slot = %s LOCK IN SHARE MODE) >= 0, %s, NULL), "
+    "%s, %s, %s, %s, %s, %s, %s"
+)
+GATED_ROW = GATED + ")"
+GATED_FAILED_ROW = GATED + ", {now}, %s, %s, %s, %s, %s)"
+# A duplicate changes nothing; LAST_INSERT_ID marks it (by a high bit) and tells where the first one stands.
+MARK = 1 << 62
+MARK_DUPLICATE = (
+    f' ON DUPLICATE KEY UPDATE "offset" = sqlqueue_message."offset"'
+    f' + 0 * LAST_INSERT_ID(sqlqueue_message."offset" + {MARK})'
+)
+KEEP_DUPLICATE = ' ON CONFLICT (topic, "partition", message_id) DO NOTHING'
+REFRESH_FAILURE = {
+    "failed_at": "{new:failed_at}",
+    "failure_count": "{new:failure_count}",
+    "last_error": "{new:last_error}",
+}
+FIND = 'SELECT "offset" FROM sqlqueue_message WHERE topic = %s AND "partition" = %s AND message_id = %s'
+HOLD_GATE = "SELECT PG_ADVISORY_XACT_LOCK_SHARED(%s, %s)"
+
+
+class LogRow(NamedTuple):
+    """A message as it is written: payload and headers are JSON text."""
+
+    topic: str
+    partition: int
+    priority: int
+    key: str
+    id: str
+    payload: str
+    headers: str | None
+    target_group: str
+
+
+class FailedRow(NamedTuple):
+    """A dead letter's further columns; failed_at is the database's now."""
+
+    failures: int
+    error: str
+    topic: str
+    offset: int
+    group: str
+
+
+def slot() -> int:
+    """Return the slot of this moment. Which one it is matters for progress only, never for safety."""
+    return int(time.time() / SLOT_SECONDS) % SLOTS
+
+
+def take_duty(alias: str, duty: int) -> bool:
+    """Hold a duty (SCHEDULER, COLLECTOR) until the transaction ends; False if another process has it. Never waits."""
+    text = "SELECT slot FROM sqlqueue_publish_gate WHERE slot = %s{skip}"  # index: the primary key
+    return execute(alias, text, (duty,)).fetchone() is not None
+
+
+def insert_one(alias: str, row: LogRow, may_repeat: bool) -> tuple[int, bool]:
+    """Add one message; return its offset, and whether it is new. may_repeat: its id may have been published before."""
+    vendor = connections[alias].vendor
+    if vendor == "mysql":
+        cursor = execute(
+            alias,
+            f"INSERT INTO sqlqueue_message ({COLUMNS}) VALUES {GATED_ROW}{MARK_DUPLICATE if may_repeat else ''}",
+            (slot(), *row),
+        )
+        offset = cursor.lastrowid
+        return (offset - MARK, False) if offset >= MARK else (offset, True)
+    if vendor == "postgresql":
+        execute(alias, HOLD_GATE, (ADVISORY, slot()))
+    cursor = execute(
+        alias,
+        f"INSERT INTO sqlqueue_message ({COLUMNS}) VALUES {ROW}{KEEP_DUPLICATE if may_repeat else ''}"
+        ' RETURNING "offset"',
+        row,
+    )
+    found = cursor.fetchone()
+    if found:
+        return found[0], True
+    return execute(alias, FIND, (row.topic, row.partition, row.id)).fetchone()[0], False
+
+
+def insert_many(alias: str, rows: Sequence[LogRow], may_repeat: bool) -> int:
+    """Add messages, in chunks of one statement each; return how many of them were new."""
+    vendor = connections[alias].vendor
+    size = dialect(alias).rows_of_one_insert
+    created = 0
+    for start in range(0, len(rows), size):
+        chunk = rows[start : start + size]
+        values: list[Any] = [value for row in chunk for value in row]
+        first = GATED_ROW if vendor == "mysql" else ROW
+        if vendor == "mysql":
+            values.insert(0, slot())
+        elif vendor == "postgresql":
+            execute(alias, HOLD_GATE, (ADVISORY, slot()))
+        text = f"INSERT INTO sqlqueue_message ({COLUMNS}) VALUES {', '.join([first, *[ROW] * (len(chunk) - 1)])}"
+        if not may_repeat:
+            execute(alias, text, values)
+            created += len(chunk)
+        elif vendor == "mysql":
+            execute(alias, text + MARK_DUPLICATE, values)
+            created += len(chunk) - _duplicates(alias, len(chunk))
+        else:
+            created += execute(alias, text + KEEP_DUPLICATE, values).rowcount
+    return created
+
+
+def _duplicates(alias: str, rows: int) -> int:
+    """Return how many rows of the last INSERT were there already: the client library's own account of it.
+
+    For one row there is no such account; its duplicate shows in LAST_INSERT_ID.
+    """
+    driver = connections[alias].connection
+    if rows == 1:
+        return int(driver.insert_id() >= MARK)
+    # "Records: 3  Duplicates: 1  Warnings: 0"; MySQL counts a duplicate that an update has touched.
+    words = driver.info()
+    words = words.decode() if isinstance(words, bytes) else words
+    return int(words.split("Duplicates:")[1].split()[0])
+
+
+def insert_failed(alias: str, row: LogRow, failed: FailedRow) -> None:
+    """Add a dead letter; one that is there already (the message was replayed and failed again) shows the newest failure."""
+    vendor = connections[alias].vendor
+    values: list[Any] = [*row, *failed]
+    if vendor == "mysql":
+        values.insert(0, slot())
+    elif vendor == "postgresql":
+        execute(alias, HOLD_GATE, (ADVISORY, slot()))
+    upsert = dialect(alias).upsert('topic, "partition", message_id', REFRESH_FAILURE)
+    form = GATED_FAILED_ROW if vendor == "mysql" else FAILED_ROW
+    execute(alias, f"INSERT INTO sqlqueue_message ({COLUMNS}, {FAILURE_COLUMNS}) VALUES {form} {upsert}", values)

@@ -1,0 +1,62 @@
+"""One tree of errors: what was wrong, and what to do about it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+class SqlqueueError(Exception):
+    """The root of every error that sqlqueue raises."""
+
+
+class ConfigurationError(SqlqueueError):
+    """A setting, an option or a registration that cannot work."""
+
+
+class InvalidMessage(SqlqueueError, ValueError):
+    """A message was refused where it entered; nothing was written."""
+
+
+class LeaseLost(SqlqueueError):
+    """The lease has another owner now: what was being settled has changed nothing, and will be delivered again."""
+
+    def __init__(self, message: str = "the lease of this partition was lost; its new owner delivers the message again"):
+        super().__init__(message)
+
+
+class HorizonUnknown(SqlqueueError):
+    """No probe of the publish gate has finished yet: some transaction that publishes has been open all the time."""
+
+
+class Settlement(Exception):
+    """What a handler raises to say what should become of its delivery."""
+
+
+def seconds(value: float | timedelta, name: str = "delay") -> float:
+    """Return a duration in seconds; refuse what is negative or not a duration."""
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or number != number:
+        raise InvalidMessage(f"{name} must be a number of seconds or a timedelta, not {value!r}")
+    if not 0 <= number <= 10 * 365 * 86400:
+        raise InvalidMessage(f"{name} must lie between 0 and ten years, not {value!r}")
+    return float(number)
+
+
+class Retry(Settlement):
+    """Deliver again after `delay` seconds (or the consumer's backoff); the attempt counts."""
+
+    def __init__(self, reason: str = "", *, delay: float | timedelta | None = None):
+        super().__init__(reason)
+        self.delay = None if delay is None else seconds(delay)
+
+
+class Postpone(Settlement):
+    """Not now: deliver again after `delay` seconds; no attempt is charged."""
+
+    def __init__(self, reason: str = "", *, delay: float | timedelta):
+        super().__init__(reason)
+        self.delay = seconds(delay)
+
+
+class Reject(Settlement):
+    """Straight to the dead letters, with the reason."""

@@ -1,0 +1,185 @@
+"""Publish: in the caller's transaction, one statement, through the gate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import connections, transaction
+
+from sqlqueue.conf import settings
+from sqlqueue.core.codec import encode, encode_headers
+from sqlqueue.core.keys import GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, checked_name, checked_text, new_id, partition_of
+from sqlqueue.database.gate import LogRow, insert_many, insert_one
+from sqlqueue.exceptions import InvalidMessage, seconds
+from sqlqueue.log.bell import ring_after_commit
+from sqlqueue.log.schedule import schedule
+from sqlqueue.log.topics import TopicInfo, topic_info
+from sqlqueue.signals import announce, message_published
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What publish returns. offset: where the message stands (None: it is scheduled, and has no place yet); created: False
+    if a message with this id was there already."""
+
+    offset: int | None
+    id: str
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedMany:
+    """What publish_many returns: the ids in the order given, and how many of the messages were new."""
+
+    ids: list[str]
+    created: int
+
+
+class NewMessage:
+    """A message for publish_many: payload, and optionally key, id, headers and priority as in publish."""
+
+    __slots__ = ("headers", "id", "key", "payload", "priority")
+
+    def __init__(
+        self,
+        payload: Any,
+        *,
+        key: str = "",
+        id: str | None = None,
+        headers: dict[str, Any] | None = None,
+        priority: int = 0,
+    ):
+        self.payload, self.key, self.id, self.headers, self.priority = payload, key, id, headers, priority
+
+    def __repr__(self) -> str:
+        return f"NewMessage({self.payload!r}, key={self.key!r}, id={self.id!r})"
+
+
+def publish(
+    topic: str,
+    payload: Any,
+    *,
+    key: str = "",
+    id: str | None = None,
+    headers: dict[str, Any] | None = None,
+    priority: int = 0,
+    delay: float | timedelta | None = None,
+    at: datetime | None = None,
+    group: str = "",
+) -> Published:
+    """Publish one message in the caller's transaction: it is delivered once that commits, or never was.
+
+    key: what keeps its order; id: a second message of this id (and key) is no message; headers: for whoever handles it;
+    priority: lower first, below the topic's number of priorities; delay (seconds or timedelta) or at (aware datetime):
+    not before; group: for this consumer group only.
+
+    Raises InvalidMessage if anything cannot be stored as given; nothing is cut.
+    """
+    alias = settings.DATABASE
+    info = topic_info(alias, topic)
+    row = _row(info, payload, key, id, headers, priority, group)
+    if delay is not None or at is not None:
+        schedule(alias, row, _due(delay, at), at)
+        return Published(None, row.id, True)
+    if connections[alias].vendor == "postgresql":
+        with transaction.atomic(using=alias, savepoint=False):
+            offset, created = insert_one(alias, row, id is not None)
+    else:
+        offset, created = insert_one(alias, row, id is not None)
+    if created:
+        ring_after_commit(alias)
+        announce(message_published, publish, topic=topic, count=1)
+    return Published(offset, row.id, created)
+
+
+def publish_many(topic: str, messages: Iterable[NewMessage | Any]) -> PublishedMany:
+    """Publish many messages to one topic, all or none of them, 1,000 a statement.
+
+    A message is a NewMessage, or just a payload. Raises InvalidMessage, and then has published none.
+    """
+    alias = settings.DATABASE
+    info = topic_info(alias, topic)
+    rows: list[LogRow] = []
+    may_repeat = False
+    for message in messages:
+        if isinstance(message, NewMessage):
+            may_repeat = may_repeat or message.id is not None
+            rows.append(
+                _row(info, message.payload, message.key, message.id, message.headers, message.priority, "")
+            )
+        else:
+            rows.append(_row(info, message, "", None, None, 0, ""))
+    if not rows:
+        return PublishedMany([], 0)
+    with transaction.atomic(using=alias, savepoint=False):
+        created = insert_many(alias, rows, may_repeat)
+        if created:
+            ring_after_commit(alias)
+    announce(message_published, publish_many, topic=topic, count=created)
+    return PublishedMany([row.id for row in rows], created)
+
+
+def publish_on_commit(topic: str, payload: Any, **options: Any) -> None:
+    """Publish once the caller's transaction has committed; at once if there is none. Options as in publish.
+
+    What cannot be published is refused now, not then. If the process dies between the commit and the publish, the message
+    was never published: where that matters, use publish, which is part of the transaction.
+    """
+    alias = settings.DATABASE
+    unknown = set(options) - {"key", "id", "headers", "priority", "delay", "at", "group"}
+    if unknown:
+        raise TypeError(f"publish_on_commit has no option {sorted(unknown)[0]!r}")
+    info = topic_info(alias, topic)
+    plain = {name: value for name, value in options.items() if name not in ("delay", "at")}
+    _row(info, payload, *(plain.get(name, default) for name, default in _ROW_OPTIONS))
+    _due(options.get("delay"), options.get("at"))
+    transaction.on_commit(lambda: publish(topic, payload, **options), using=alias)
+
+
+_ROW_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("key", ""),
+    ("id", None),
+    ("headers", None),
+    ("priority", 0),
+    ("group", ""),
+)
+
+
+def _row(
+    info: TopicInfo,
+    payload: Any,
+    key: str,
+    id: str | None,
+    headers: dict[str, Any] | None,
+    priority: int,
+    group: str,
+) -> LogRow:
+    if key != "":
+        checked_text(key, "key", KEY_LENGTH)
+    if id is None:
+        id = new_id()
+    elif id == "":
+        raise InvalidMessage("id is empty: leave it out to get a fresh one")
+    else:
+        checked_text(id, "id", ID_LENGTH)
+    if priority != 0 and (not isinstance(priority, int) or not 0 <= priority < info.priorities):
+        raise InvalidMessage(
+            f"priority {priority!r} is not one of topic {info.name!r}, which has {info.priorities} (0 is the first): "
+            f"set SQLQUEUE['TOPICS'][{info.name!r}]['priorities'] before the topic is first used"
+        )
+    if group:
+        checked_name(group, "group", GROUP_LENGTH)
+    # A message without a key goes where its id belongs: evenly spread, and a repeated id meets its first.
+    partition = partition_of(key or id, info.partitions)
+    return LogRow(info.name, partition, priority, key, id, encode(payload), encode_headers(headers), group)
+
+
+def _due(delay: float | timedelta | None, at: datetime | None) -> float | None:
+    if delay is not None and at is not None:
+        raise InvalidMessage("give delay or at, not both")
+    if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
+        raise InvalidMessage(f"at must be an aware datetime (with a time zone), not {at!r}")
+    return None if delay is None else seconds(delay)

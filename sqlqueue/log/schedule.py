@@ -1,0 +1,98 @@
+"""Messages that are due later, and those that plain SQL has inserted: kept aside, and moved into the log when due."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from django.db import connections
+
+from sqlqueue.core.codec import decode, encode, encode_headers
+from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text, new_id, partition_of
+from sqlqueue.database import faults
+from sqlqueue.database.dialects import execute
+from sqlqueue.database.gate import SCHEDULER, LogRow, insert_many, take_duty
+from sqlqueue.exceptions import InvalidMessage, SqlqueueError
+from sqlqueue.log.bell import ring_after_commit
+from sqlqueue.log.topics import topic_info
+from sqlqueue.models import ScheduledMessage
+from sqlqueue.signals import announce, message_refused
+
+INSERT = (
+    "INSERT INTO sqlqueue_scheduled_message"
+    " (topic, partition_key, message_id, payload, headers, priority, target_group, due_at)"
+)
+MOVED_AT_ONCE = 500
+# Is anything due? Index: (refused, due_at).
+ANY_DUE = "SELECT 1 FROM sqlqueue_scheduled_message WHERE refused = {false} AND due_at <= {now} LIMIT 1"
+DUE = """
+    SELECT id, topic, partition_key, message_id, payload, headers, priority, target_group
+    FROM sqlqueue_scheduled_message WHERE refused = {false} AND due_at <= {now} ORDER BY due_at, id LIMIT %s{update}
+"""
+
+
+def schedule(alias: str, row: LogRow, delay: float | None, at: datetime | None) -> None:
+    """Keep a message until it is due: `delay` seconds from now by the database's clock, or `at`."""
+    values = (row.topic, row.key, row.id, row.payload, row.headers, row.priority, row.target_group)
+    if delay is not None:
+        text = f"{INSERT} VALUES (%s, %s, %s, %s, %s, %s, %s, {{later}})"
+        execute(alias, text, (*values, round(delay * 1_000_000)))
+    else:
+        assert at is not None
+        text = f"{INSERT} VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
+        execute(alias, text, (*values, _stored_time(alias, at)))
+
+
+def _stored_time(alias: str, at: datetime) -> object:
+    """Return a time as the column holds it: UTC, whatever the connection's time zone is."""
+    if connections[alias].vendor == "postgresql":
+        return at
+    return at.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
+def move_due(alias: str) -> int:
+    """Move due messages into the log, at most 500; return how many were taken off the schedule.
+
+    One process at a time, so that messages of one key enter in the order in which they are due. A message that the log
+    refuses keeps the reason, and holds back nobody.
+    """
+    if execute(alias, ANY_DUE).fetchone() is None:
+        return 0
+    return faults.run(alias, _move, alias)
+
+
+def _move(alias: str) -> int:
+    if not take_duty(alias, SCHEDULER):
+        return 0
+    due = execute(alias, DUE, (MOVED_AT_ONCE,)).fetchall()
+    taken, rows = [], []
+    for id, *columns in due:
+        try:
+            rows.append(_log_row(alias, *columns))
+            taken.append(id)
+        except SqlqueueError as error:
+            ScheduledMessage.objects.using(alias).filter(id=id).update(refused=True, refusal=str(error))
+            announce(message_refused, move_due, id=id, topic=columns[0], reason=str(error))
+    if rows:
+        insert_many(alias, rows, may_repeat=True)
+        ScheduledMessage.objects.using(alias).filter(id__in=taken).delete()
+        ring_after_commit(alias)
+    return len(due)
+
+
+def _log_row(
+    alias: str, topic: str, key: str, id: str, payload: object, headers: object, priority: int, group: str
+) -> LogRow:
+    """Return a scheduled message as a row of the log; refuse what plain SQL may have put into it."""
+    info = topic_info(alias, topic)
+    checked_text(key, "key", KEY_LENGTH)
+    checked_text(id, "id", ID_LENGTH)
+    if not 0 <= priority < info.priorities:
+        raise InvalidMessage(f"priority {priority} is not one of topic {topic!r}, which has {info.priorities}")
+    id = id or new_id()
+    try:
+        text = payload if isinstance(payload, str) else encode(payload)
+        decode(text)
+        stored_headers = headers if isinstance(headers, str) else encode_headers(decode(headers) if headers else None)
+    except ValueError as error:
+        raise InvalidMessage(f"payload or headers are not JSON: {error}") from None
+    return LogRow(info.name, partition_of(key or id, info.partitions), priority, key, id, text, stored_headers, group)

@@ -1,0 +1,86 @@
+"""Topics: created on first use, and what a publisher has to know of one."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from django.db import connections, transaction
+
+from sqlqueue.conf import settings
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic
+from sqlqueue.database.dialects import dialect, execute
+from sqlqueue.models import Topic
+
+CREATE = "INSERT INTO sqlqueue_topic (name, partitions, priorities, retention, history) VALUES (%s, %s, %s, %s, %s) "
+
+
+class TopicInfo(NamedTuple):
+    """What never changes of a topic."""
+
+    name: str
+    partitions: int
+    priorities: int
+
+
+_known: dict[tuple[str, str], TopicInfo] = {}
+
+
+def topic_info(alias: str, name: str) -> TopicInfo:
+    """Return a topic's partitions and priorities; create it from the settings if it is new. Remembered once committed."""
+    try:
+        return _known[alias, name]
+    except (KeyError, TypeError):
+        pass
+    checked_topic(name)
+    info = _stored(alias, name)
+    if info is None:
+        create(alias, name)
+        info = _stored(alias, name)
+        assert info is not None
+    connection = connections[alias]
+    if not connection.in_atomic_block:
+        _known[alias, name] = info
+    else:
+        transaction.on_commit(lambda: _known.setdefault((alias, name), info), using=alias)
+    return info
+
+
+def forget_topics() -> None:
+    """Look topics up again: after their table was emptied (tests), or the settings changed."""
+    _known.clear()
+
+
+def _stored(alias: str, name: str) -> TopicInfo | None:
+    row = Topic.objects.using(alias).filter(name=name).values_list("name", "partitions", "priorities").first()
+    return TopicInfo(*row) if row else None
+
+
+def create(alias: str, name: str, partitions: int | None = None) -> None:
+    """Insert a topic's row if there is none. Inside somebody's transaction it is done on a connection of its own, so that
+    a long transaction which happens to publish first holds up no other publisher of the topic."""
+    connection = connections[alias]
+    if not connection.in_atomic_block or not dialect(alias).gated or _in_test_case(connection):
+        _insert(alias, name, partitions)
+        return
+    separate = connection.copy()
+    try:
+        with separate.cursor() as cursor:
+            cursor.execute(dialect(alias).sql(CREATE + dialect(alias).ignore("name")), _values(name, partitions))
+    finally:
+        separate.close()
+
+
+def _insert(alias: str, name: str, partitions: int | None) -> None:
+    execute(alias, CREATE + dialect(alias).ignore("name"), _values(name, partitions))
+
+
+def _values(name: str, partitions: int | None) -> tuple[object, ...]:
+    options = settings.topic(name)
+    # Dead letters are kept until a person replays or discards them.
+    retention = None if name.endswith(DEAD_LETTER_SUFFIX) else options.retention
+    return name, partitions or options.partitions, options.priorities, retention, options.history
+
+
+def _in_test_case(connection: object) -> bool:
+    """Tell whether the transaction is a TestCase's, whose rows must vanish with it."""
+    return any(getattr(block, "_from_testcase", False) for block in getattr(connection, "atomic_blocks", ()))

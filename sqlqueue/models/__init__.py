@@ -1,0 +1,27 @@
+"""The tables, one a file. Names and columns are the contract of plain-SQL users too."""
+
+from sqlqueue.models.consumer_group import ConsumerGroup
+from sqlqueue.models.delivery_state import DeliveryState, InFlight
+from sqlqueue.models.message import Message, dead_letter_topic
+from sqlqueue.models.offset import Offset
+from sqlqueue.models.partition_lease import PartitionLease
+from sqlqueue.models.publish_gate import PublishGate
+from sqlqueue.models.receipt import Receipt
+from sqlqueue.models.scheduled_message import ScheduledMessage
+from sqlqueue.models.subscriber_heartbeat import SubscriberHeartbeat
+from sqlqueue.models.topic import Topic
+
+__all__ = [
+    "ConsumerGroup",
+    "DeliveryState",
+    "InFlight",
+    "Message",
+    "Offset",
+    "PartitionLease",
+    "PublishGate",
+    "Receipt",
+    "ScheduledMessage",
+    "SubscriberHeartbeat",
+    "Topic",
+    "dead_letter_topic",
+]

@@ -1,0 +1,33 @@
+"""A registered consumer group."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from sqlqueue.core.keys import GROUP_LENGTH
+from sqlqueue.database.fields import DatabaseNow, ExactField
+from sqlqueue.models.topic import TOPIC_COLUMN
+
+
+class ConsumerGroup(models.Model):
+    """A group that reads a topic: registered before its first read, removed only on purpose, so that collection waits for
+    a group that is away. `start` is where it began, for the whole log."""
+
+    consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
+    topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
+    start = models.BigIntegerField(_("start"), db_default=0)
+    paused = models.BooleanField(_("paused"), db_default=False)
+    created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
+
+    class Meta:
+        db_table = "sqlqueue_consumer_group"
+        verbose_name = _("consumer group")
+        verbose_name_plural = _("consumer groups")
+        constraints = [
+            # Supports: SELECT … WHERE topic [AND consumer_group] (registration, collection, acquiring).
+            models.UniqueConstraint(fields=["topic", "consumer_group"], name="sqlqueue_consumer_group_topic"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.consumer_group} of {self.topic}"

@@ -1,0 +1,64 @@
+"""One message for one group that needs remembering."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from sqlqueue.core.keys import GROUP_LENGTH
+from sqlqueue.database.fields import DatabaseNow, ExactField
+from sqlqueue.models.topic import TOPIC_COLUMN
+
+
+class InFlight(models.IntegerChoices):
+    """Whether a message is with a handler, and in what company."""
+
+    NO = 0, _("no")
+    TOGETHER = 1, _("together")
+    ALONE = 2, _("alone")
+
+
+class DeliveryStateQuerySet(models.QuerySet):
+    """Queries of the delivery states."""
+
+    def unsettled(self) -> DeliveryStateQuerySet:
+        """Return those that are still to be delivered, or being delivered."""
+        return self.filter(acked=False)
+
+    def due(self) -> DeliveryStateQuerySet:
+        """Return those that wait for a handler and may have one now."""
+        return self.unsettled().filter(in_flight=InFlight.NO, invisible_until__lte=DatabaseNow())
+
+
+class DeliveryState(models.Model):
+    """A message that failed, is delayed, was in flight at a crash, or was acked out of order. A message without a row is
+    settled if it is at or below the position, and not if it is above."""
+
+    consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
+    topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
+    partition = models.IntegerField(_("partition"))
+    priority = models.SmallIntegerField(_("priority"), db_default=0)
+    message_offset = models.BigIntegerField(_("offset"))
+    acked = models.BooleanField(_("acked"), db_default=False)
+    in_flight = models.SmallIntegerField(_("in flight"), choices=InFlight, db_default=InFlight.NO)
+    invisible_until = models.DateTimeField(_("invisible until"), db_default=DatabaseNow())
+    retry_count = models.IntegerField(_("attempts"), db_default=0)
+    last_error = models.TextField(_("last error"), null=True)  # noqa: DJ001  MySQL's TEXT has no plain default
+
+    objects = DeliveryStateQuerySet.as_manager()
+
+    class Meta:
+        db_table = "sqlqueue_delivery_state"
+        verbose_name = _("delivery state")
+        verbose_name_plural = _("delivery states")
+        constraints = [
+            # Supports: upserts of a settle; SELECT … WHERE topic, consumer_group, partition, priority [AND message_offset]
+            # (acquire, load, atomic settle, the lowest unacked one).
+            models.UniqueConstraint(
+                fields=["topic", "consumer_group", "partition", "priority", "message_offset"],
+                name="sqlqueue_state_message",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.consumer_group} of {self.topic}[{self.partition}]@{self.message_offset}"

@@ -1,0 +1,54 @@
+"""Who is alive."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from sqlqueue.core.keys import GROUP_LENGTH
+from sqlqueue.database.fields import DatabaseNow, ExactField
+from sqlqueue.models.partition_lease import HOLDER_LENGTH
+from sqlqueue.models.topic import TOPIC_COLUMN
+
+
+class SubscriberHeartbeatQuerySet(models.QuerySet):
+    """Queries of the heartbeats."""
+
+    def alive(self) -> SubscriberHeartbeatQuerySet:
+        """Return those whose last beat still counts, by the database's clock."""
+        return self.filter(expires_at__gt=DatabaseNow())
+
+
+class SubscriberHeartbeat(models.Model):
+    """A live consumer process incarnation in one group of one topic. `address` is where it hears a ring."""
+
+    subscriber = ExactField(_("subscriber"), max_length=HOLDER_LENGTH)
+    consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
+    topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
+    host = models.CharField(_("host"), max_length=255, db_default="")
+    pid = models.IntegerField(_("process id"), db_default=0)
+    address = models.CharField(_("address"), max_length=100, db_default="")
+    activity = models.CharField(_("activity"), max_length=200, db_default="")
+    started_at = models.DateTimeField(_("started at"), db_default=DatabaseNow())
+    beat_at = models.DateTimeField(_("last beat"), db_default=DatabaseNow())
+    expires_at = models.DateTimeField(_("expires at"))
+
+    objects = SubscriberHeartbeatQuerySet.as_manager()
+
+    class Meta:
+        db_table = "sqlqueue_subscriber_heartbeat"
+        verbose_name = _("subscriber")
+        verbose_name_plural = _("subscribers")
+        constraints = [
+            # Supports: SELECT … WHERE topic AND consumer_group (who shares the partitions); the upsert of a beat.
+            models.UniqueConstraint(
+                fields=["topic", "consumer_group", "subscriber"], name="sqlqueue_heartbeat_subscriber"
+            ),
+        ]
+        indexes = [
+            # Supports: UPDATE/DELETE … WHERE subscriber = ? (one process's beats, its leaving).
+            models.Index(fields=["subscriber"], name="sqlqueue_heartbeat_beat"),
+        ]
+
+    def __str__(self) -> str:
+        return self.subscriber

@@ -1,0 +1,36 @@
+"""Facts, announced once, after they have become true; logs and metrics subscribe to them.
+
+Every signal's sender is the `sqlqueue` module's class or function that did the work; the arguments are listed here. A
+receiver that raises is logged and changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django.dispatch import Signal
+
+logger = logging.getLogger("sqlqueue")
+
+message_published = Signal()  # topic, count
+delivery_settled = Signal()  # group, topic, partition, offset, outcome, attempt, seconds, error
+dead_lettered = Signal()  # group, topic, partition, offset, attempt, error
+lease_acquired = Signal()  # subscriber, group, topic, partitions
+lease_released = Signal()  # subscriber, group, topic, partitions
+lease_lost = Signal()  # subscriber, group, topic, partition
+subscriber_started = Signal()  # subscriber, subscriptions
+subscriber_stopped = Signal()  # subscriber
+messages_collected = Signal()  # topic, count
+group_away = Signal()  # group, topic, messages held back from collection
+database_unreachable = Signal()  # subscriber, error
+message_refused = Signal()  # scheduled message's id, topic, reason
+
+
+def announce(signal: Signal, sender: Any, **facts: Any) -> None:
+    """Tell every receiver; one that raises is logged and keeps nobody else from hearing."""
+    if not signal.receivers:
+        return
+    for receiver, answer in signal.send_robust(sender, **facts):
+        if isinstance(answer, Exception):
+            logger.error("event=receiver_failed receiver=%r error=%r", receiver, answer, exc_info=answer)
