@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 from django.db.models import Q, QuerySet
-from sqlqueue.models import DeliveryState, Message, Offset
 
 from example_project.flights.rules import TOPIC
+from sqlqueue.models import DeliveryState, Message, Offset
 
 COUNTED = 10_000
 """Rows are counted up to here, so that the home page costs the same however many there are."""
@@ -54,5 +55,5 @@ def group_standings() -> list[GroupStanding]:
     ]
 
 
-def _counted(rows: QuerySet) -> int:
+def _counted(rows: QuerySet[Any]) -> int:
     return rows.order_by()[:COUNTED].count()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlqueue.models import Message
-
 from example_project.flights.data import published_flight_id
 from example_project.flights.rules import NEVER_DEPARTED, NO_TAIL_NUMBER, TOPIC
+from sqlqueue.models import Message
 
 
 @dataclass(frozen=True, slots=True)

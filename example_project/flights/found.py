@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sqlqueue.models import Message
-
 from example_project.flights.dead_letters import DeadLetter
 from example_project.flights.models import Aircraft, Alert, DelayStatistic
 from example_project.flights.results import AircraftHistory, DelayTotals, FlightResults
 from example_project.flights.rules import TOPIC
+from sqlqueue.models import Message
 
 
 def found_results(settled: dict[str, int], dead_letters: list[DeadLetter]) -> FlightResults:

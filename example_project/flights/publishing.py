@@ -37,7 +37,7 @@ def publish_flights(total: int, batch_rows: int = BATCH_ROWS) -> Iterator[int]:
 
 def flight_message(flight: Flight) -> NewMessage:
     """Return a flight as a message: in order with its aircraft's other flights, and published once whatever happens."""
-    return NewMessage(flight.payload(), key=flight.tail_number, id=flight.id)
+    return NewMessage(flight.payload(), key=flight.tail_number or "", id=flight.id)
 
 
 def _claim_rows(start: int, stop: int) -> None:

@@ -12,13 +12,13 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
-from sqlqueue.models import Receipt
 
 from example_project.flights.check import Check
 from example_project.flights.comparison import Comparison
 from example_project.flights.dead_letters import DeadLetter
 from example_project.flights.models import DelayStatistic
 from example_project.flights.rules import GROUPS, TOPIC
+from sqlqueue.models import Receipt
 
 SHOWN_CARRIERS = 8
 SHOWN_DIFFERENCES = 3

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from django.conf import LazySettings
 from django.test import Client
-from sqlqueue.models import Offset
 
 from example_project.flights.models import Aircraft, Alert, DelayStatistic, PublishedBatch
+from sqlqueue.models import Offset
 
 pytestmark = pytest.mark.django_db
 

@@ -1,10 +1,10 @@
 """Settled messages are counted right whatever the positions and the delivery states are."""
 
 import pytest
-from sqlqueue.models import DeliveryState, Message, Offset
 
 from example_project.flights.backlog import group_standings
 from example_project.flights.progress import SettledCounter
+from sqlqueue.models import DeliveryState, Message, Offset
 
 pytestmark = pytest.mark.django_db
 

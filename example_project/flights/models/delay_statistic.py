@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import models
 from django.db.models import F, Value
 from django.db.models.functions import Coalesce, Greatest
@@ -18,7 +20,7 @@ class DelayStatisticQuerySet(models.QuerySet["DelayStatistic"]):
         The database does the arithmetic, so that side by side additions lose nothing.
         """
         statistic, _ = self.get_or_create(origin=origin, carrier=carrier)
-        changes = {
+        changes: dict[str, Any] = {
             "flights": F("flights") + totals.flights,
             "departed": F("departed") + totals.departed,
             "cancelled": F("cancelled") + totals.cancelled,
