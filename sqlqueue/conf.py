@@ -50,6 +50,7 @@ class Options:
     THREADS: int = 4
     CONSUMERS_MODULE: str = "consumers"
     WAKE: bool = True  # ring sleeping consumers after a commit, by datagrams
+    WAKE_ADDRESS: str = "127.0.0.1"  # where a consumer process listens for them: an address that publishers can reach
 
 
 DURATIONS = {
@@ -99,7 +100,7 @@ def read(given: Any) -> tuple[Options, dict[str, TopicOptions], list[str]]:
     options = Options(**{"TOPICS": {}, **values})
     whole(options.PARTITIONS, "PARTITIONS", 10_000, problems)
     whole(options.THREADS, "THREADS", 1_000, problems)
-    for name in ("DATABASE", "CONSUMERS_MODULE"):
+    for name in ("DATABASE", "CONSUMERS_MODULE", "WAKE_ADDRESS"):
         if not isinstance(getattr(options, name), str):
             problems.append(f"{name} must be a string, not {getattr(options, name)!r}")
     for name in ("POLL_INTERVAL", "IDLE_POLL_INTERVAL", "BALANCE_INTERVAL", "HEARTBEAT_INTERVAL", "COLLECT_INTERVAL"):

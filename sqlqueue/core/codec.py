@@ -35,3 +35,8 @@ def encode_headers(headers: object) -> str | None:
 def decode(stored: Any) -> Any:
     """Return the value of a stored JSON column, whether the driver gives text or has decoded it already."""
     return json.loads(stored) if isinstance(stored, (str, bytes)) else stored
+
+
+def as_text(stored: Any) -> str | None:
+    """Return a stored JSON column as JSON text again; None for none."""
+    return stored if stored is None or isinstance(stored, str) else encode(stored)

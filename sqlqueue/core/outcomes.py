@@ -31,6 +31,7 @@ class Outcome:
     delay: float = 0.0
     error: str = ""
     committed: bool = False  # the handler's own transaction has settled it already (atomic)
+    moved_to: int | None = None  # and moved the stored position there
 
 
 SUCCESS: Final = Outcome(ACKED)

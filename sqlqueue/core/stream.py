@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
@@ -104,6 +104,16 @@ class Stream:
     def active(self) -> bool:
         """There is something in memory that a plan might have to write."""
         return bool(self.window.offsets or self._turns or self._writes or self._settled or self._acked_rows)
+
+    @property
+    def has_suspects(self) -> bool:
+        """Some rows were in flight with a former owner."""
+        return bool(self._suspects)
+
+    @property
+    def has_turns(self) -> bool:
+        """Something may be handed out."""
+        return bool(self._turns)
 
     @property
     def settled_up(self) -> bool:
@@ -196,7 +206,8 @@ class Stream:
             entry = self._entries.get(offset)
             if entry is not None and entry.state == HELD and not entry.mark and entry.due <= now:
                 self._mark_due(entry, now)
-        return list(self._due)[:most] if self._due else []
+        # What the next plan has yet to write cannot be read back before.
+        return [offset for offset in self._due if offset not in self._writes][:most] if self._due else []
 
     def _mark_due(self, entry: Entry, now: float) -> None:
         if entry.lane is None:
@@ -481,17 +492,15 @@ class Stream:
             return
         self._pass(position)
 
-    def plan(self, now: float, flush_after: float, choose: Callable[[Stream], list[Run]] | None = None) -> Plan | None:
-        """Return what to write now, claims of the next hand-outs included; None if there is nothing."""
-        before, claimed = self.position, self.claimed
-        runs = choose(self) if choose is not None else []
+    def plan(self, now: float, flush_after: float, runs: list[Run]) -> Plan | None:
+        """Return what to write now, the claims of the runs that were chosen included; None if there is nothing."""
+        before = self.position
         self._walk()
         if self._acks_since is not None and now - self._acks_since >= flush_after:
             self._flush()
         plan = self._write_plan(runs)
         self._acks_since = (self._acks_since or now) if self._acks_waiting else None
-        moved = self.position > before or self.claimed > claimed
-        return plan if moved or plan.rows or plan.deletes or plan.dead or plan.settled or runs else None
+        return plan if self.position > before or plan.rows or plan.deletes or plan.dead or plan.settled or runs else None
 
     def _walk(self) -> None:
         """Move P to the highest p <= F such that every message read in (P, p] is acked or has a row."""

@@ -64,8 +64,8 @@ class Window:
     def watched(self, low: int, high: int, count: int, final: bool) -> None:
         """Be told that the log holds `count` messages of this stream in (low, high]; final: no more can appear there."""
         if self.more or self.late:
-            self.late = self.late or self.cursor > self.final
-            self._expected = None
+            if self.cursor > self.final:
+                self.late, self._expected = True, None
         elif self.position > low:
             # Some of the counted ones have been passed already, so the count cannot be compared.
             self.late = count > 0
@@ -78,6 +78,12 @@ class Window:
             self.more, self._expected = True, (low, high, count, final)
         else:
             self.more = True
+
+    def alarm(self) -> None:
+        """Be told that there may be anything: read onward, and once more what was not final."""
+        self.more = True
+        self.late = self.late or self.cursor > self.final
+        self._expected = None
 
     def _known(self, low: int, high: int) -> int:
         return bisect_right(self.offsets, high) - bisect_right(self.offsets, low)

@@ -1,0 +1,210 @@
+"""Running handlers: what happens between a run's start and its outcomes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.db import Error, connections, transaction
+
+from sqlqueue.consumers.delivery import Delivery
+from sqlqueue.consumers.registry import Consumer
+from sqlqueue.core import outcomes
+from sqlqueue.core.outcomes import COMMITTED, SUCCESS, SUPERSEDED, UNSTARTED, Outcome
+from sqlqueue.core.plan import Hand, Run
+from sqlqueue.database import faults
+from sqlqueue.database.faults import Fault
+from sqlqueue.exceptions import LeaseLost, Settlement
+from sqlqueue.log.atomic import settle_run, was_committed
+
+logger = logging.getLogger("sqlqueue")
+now = time.monotonic
+
+Report = Callable[[Hand, Outcome], None]
+ATOMIC_TRIES = 3  # of a handler whose transaction met a deadlock: rolled back, so it is simply run again
+
+
+def close_stale_connections() -> None:
+    """Close this thread's connections that are too old or broken, as Django's request cycle does."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
+
+
+class Handling:
+    """How the deliveries of one consumer are handled. The same object serves all threads."""
+
+    def __init__(self, alias: str, consumer: Consumer):
+        self.alias, self.consumer = alias, consumer
+        self._timeout = consumer.manners.visibility_timeout
+
+    # -- starting -----------------------------------------------------------------------------------------------------
+
+    def started(self, hands: Sequence[Hand]) -> bool:
+        """Note that these begin now; False if the lease may have ended by this process's own clock: then nothing begins."""
+        moment = now()
+        stream = hands[0].stream
+        if stream.lost or moment >= stream.deadline:
+            return False
+        for hand in hands:
+            hand.started, hand.deadline = moment, moment + self._timeout
+        return True
+
+    # -- in a thread --------------------------------------------------------------------------------------------------
+
+    def run(self, run: Run, report: Report) -> None:
+        """Run the hands of a run, one after another or as one batch; report what became of each of them."""
+        close_stale_connections()
+        if run.batch:
+            self._run_batch(run, report)
+        else:
+            while (hand := run.start_next()) is not None:
+                if not self._go_on(run, hand, self._handle(run, hand), report):
+                    break
+                close_stale_connections()
+        close_stale_connections()
+
+    def _go_on(self, run: Run, hand: Hand, outcome: Outcome, report: Report) -> bool:
+        """Report; a hand that was not acked ends its run: what stands behind it must wait for it."""
+        hand.finished = now()
+        if outcome.kind == outcomes.ACKED:
+            report(hand, outcome)
+            return True
+        behind = run.stop()
+        for later in behind:
+            report(later, UNSTARTED)
+        report(hand, outcome)
+        return False
+
+    def _handle(self, run: Run, hand: Hand) -> Outcome:
+        if not self.started([hand]):
+            return UNSTARTED
+        delivery = Delivery(hand)
+        try:
+            if self.consumer.manners.atomic:
+                return self._in_transaction(run, [hand], lambda: self.consumer.handler(delivery))
+            self.consumer.handler(delivery)
+        except BaseException as error:  # noqa: BLE001  whatever a handler raises is an outcome, SystemExit too
+            return self._decide(error, hand)
+        return SUCCESS
+
+    def _decide(self, error: BaseException, hand: Hand) -> Outcome:
+        return outcomes.decide(error, hand.attempt, self.consumer.manners.max_attempts, self.consumer.backoff)
+
+    def _run_batch(self, run: Run, report: Report) -> None:
+        hands = []
+        while (hand := run.start_next()) is not None:
+            hands.append(hand)
+        if not hands:
+            return
+        if not self.started(hands):
+            for hand in hands:
+                report(hand, UNSTARTED)
+            return
+        deliveries = [Delivery(hand) for hand in hands]
+        error: BaseException | None = None
+        outcome = SUCCESS
+        try:
+            if self.consumer.manners.atomic:
+                outcome = self._in_transaction(run, hands, lambda: self.consumer.handler(deliveries))
+            else:
+                self.consumer.handler(deliveries)
+        except BaseException as raised:  # noqa: BLE001  see _handle
+            error = raised
+        self.report_batch(hands, outcome, error, report)
+
+    def report_batch(self, hands: Sequence[Hand], outcome: Outcome, error: BaseException | None, report: Report) -> None:
+        """A batch has one outcome; what it raised counts for each of its messages, which then come back one by one."""
+        moment = now()
+        for hand in hands:
+            hand.finished = moment
+            report(hand, self._decide(error, hand) if error is not None else outcome)
+
+    # -- atomic -------------------------------------------------------------------------------------------------------
+
+    def _in_transaction(self, run: Run, hands: list[Hand], handle: Callable[[], Any]) -> Outcome:
+        """Run a handler and its ack in one transaction. LeaseLost and every other error roll both back."""
+        for attempt in range(1, ATOMIC_TRIES + 1):
+            committed: list[bool] = []
+            settled = False
+            try:
+                with transaction.atomic(using=self.alias):
+                    transaction.on_commit(lambda: committed.append(True), using=self.alias)  # noqa: B023  run by this turn
+                    handle()
+                    moved_to = settle_run(self.alias, run, hands)
+                    settled = True
+            except Settlement:
+                raise
+            except Exception as error:
+                if committed:
+                    logger.error("event=commit_hook_failed handler=%s", self.consumer.name, exc_info=error)
+                    return self._committed(moved_to)
+                fault = faults.classify(error) if isinstance(error, Error) else Fault.OTHER
+                if fault is Fault.GONE and settled:
+                    return self._after_lost_reply(run, hands, error)
+                if fault is Fault.CONTENTION and attempt < ATOMIC_TRIES:
+                    logger.info("event=handler_rerun handler=%s error=%r", self.consumer.name, error)
+                    time.sleep(0.01 * attempt)
+                    continue
+                raise
+            return self._committed(moved_to)
+        raise AssertionError("unreachable")
+
+    def _committed(self, moved_to: int | None) -> Outcome:
+        return COMMITTED if moved_to is None else Outcome(outcomes.ACKED, committed=True, moved_to=moved_to)
+
+    def _after_lost_reply(self, run: Run, hands: list[Hand], error: Exception) -> Outcome:
+        """The commit got no reply: ask until the database tells whether it came through, or the lease is over."""
+        logger.warning("event=commit_in_doubt handler=%s error=%r", self.consumer.name, error)
+        faults.drop_connection(self.alias)
+        try:
+            known = faults.patiently(
+                self.alias, was_committed, self.alias, run, hands, give_up=lambda: hands[0].stream.lost
+            )
+        except LeaseLost:
+            return SUPERSEDED
+        if known is None:
+            return SUPERSEDED
+        position, acked = known
+        if not acked:
+            raise error
+        return self._committed(position)
+
+    # -- on the event loop --------------------------------------------------------------------------------------------
+
+    async def run_async(self, run: Run, report: Report) -> None:
+        """The same for `async def` handlers."""
+        if run.batch:
+            await self._run_batch_async(run, report)
+            return
+        while (hand := run.start_next()) is not None:
+            if not self._go_on(run, hand, await self._handle_async(hand), report):
+                break
+
+    async def _handle_async(self, hand: Hand) -> Outcome:
+        if not self.started([hand]):
+            return UNSTARTED
+        try:
+            await self.consumer.handler(Delivery(hand))
+        except BaseException as error:  # noqa: BLE001  see _handle; a cancelled task's outcome has been decided already
+            return self._decide(error, hand)
+        return SUCCESS
+
+    async def _run_batch_async(self, run: Run, report: Report) -> None:
+        hands = []
+        while (hand := run.start_next()) is not None:
+            hands.append(hand)
+        if not hands:
+            return
+        if not self.started(hands):
+            for hand in hands:
+                report(hand, UNSTARTED)
+            return
+        error: BaseException | None = None
+        try:
+            await self.consumer.handler([Delivery(hand) for hand in hands])
+        except BaseException as raised:  # noqa: BLE001  see _handle
+            error = raised
+        self.report_batch(hands, SUCCESS, error, report)

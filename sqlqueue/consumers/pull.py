@@ -1,0 +1,185 @@
+"""subscribe(): the same engine as a pull loop, for scripts, shells and tests."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from sqlqueue.consumers.delivery import Delivery
+from sqlqueue.consumers.handling import Handling, Report
+from sqlqueue.consumers.registry import Consumer, build
+from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.core import outcomes
+from sqlqueue.core.outcomes import UNSTARTED, Outcome
+from sqlqueue.core.plan import Hand, Run
+from sqlqueue.exceptions import ConfigurationError, LeaseLost, Postpone, Reject, Retry
+
+LOOK_AGAIN = 0.2  # seconds between two looks at whether the engine still lives
+
+
+class PulledDelivery(Delivery):
+    """A delivery that its receiver settles: ack, retry, postpone or reject, each once."""
+
+    def __init__(self, pulled: _PullPool, run: Run, hand: Hand):
+        super().__init__(hand)
+        self._pulled, self._run = pulled, run
+        self.settled = False
+
+    def ack(self) -> None:
+        """Done: never deliver it to this group again."""
+        self._settle(outcomes.SUCCESS)
+
+    def retry(self, delay: float | timedelta | None = None, reason: str = "") -> None:
+        """Deliver again after `delay` seconds, or the backoff; the attempt counts. A dead letter at the last one."""
+        self._decide(Retry(reason, delay=delay))
+
+    def postpone(self, delay: float | timedelta, reason: str = "") -> None:
+        """Deliver again after `delay` seconds; no attempt is charged."""
+        self._decide(Postpone(reason, delay=delay))
+
+    def reject(self, reason: str) -> None:
+        """Straight to the dead letters."""
+        self._decide(Reject(reason))
+
+    def _decide(self, said: Exception) -> None:
+        consumer = self._pulled.consumer
+        self._settle(outcomes.decide(said, self.attempt, consumer.manners.max_attempts, consumer.backoff))
+
+    def _settle(self, outcome: Outcome) -> None:
+        if self.settled:
+            raise ConfigurationError(f"{self!r} has been settled already")
+        self.check_lease()
+        self.settled = True
+        self._pulled.settle(self._run, self._hand, outcome)
+
+
+class _PullPool:
+    """Hands runs to whoever iterates, one delivery at a time and in their order."""
+
+    exhausted = False
+
+    def __init__(self, consumer: Consumer, report: Report, ended: Callable[[Run], None]):
+        self.consumer, self._report, self._ended = consumer, report, ended
+        self.deliveries: SimpleQueue[PulledDelivery | None] = SimpleQueue()
+        self._handling: Handling | None = None
+
+    def submit(self, handling: Handling, run: Run) -> None:
+        """Offer the run's first delivery; the next one follows when that is acked."""
+        self._handling = handling
+        self._offer(run)
+
+    def _offer(self, run: Run) -> None:
+        hand = run.start_next()
+        if hand is None:
+            self._ended(run)
+        else:
+            self.deliveries.put(PulledDelivery(self, run, hand))
+
+    def begin(self, delivery: PulledDelivery) -> bool:
+        """Start a delivery's visibility timeout; False if the lease is over: then it is not delivered."""
+        assert self._handling is not None
+        if self._handling.started([delivery._hand]):
+            return True
+        self.settle(delivery._run, delivery._hand, UNSTARTED)
+        return False
+
+    def settle(self, run: Run, hand: Hand, outcome: Outcome) -> None:
+        """Report an outcome, and offer what stands behind it, or hand that back."""
+        hand.finished = time.monotonic()
+        if outcome.kind == outcomes.ACKED:
+            self._report(hand, outcome)
+            self._offer(run)
+            return
+        for later in run.stop():
+            self._report(later, UNSTARTED)
+        self._report(hand, outcome)
+        self._ended(run)
+
+    def abandon(self, run: Run) -> None:
+        """Whoever has it will see LeaseLost when settling it."""
+
+    def close(self) -> None:
+        """Wake whoever waits for a delivery."""
+        self.deliveries.put(None)
+
+
+class Deliveries:
+    """Iterate over it. It ends after `timeout` seconds without a delivery (None: never), or by leaving its block."""
+
+    def __init__(self, pool: _PullPool, subscriber: Subscriber, timeout: float | None):
+        self._pool, self._subscriber, self._timeout = pool, subscriber, timeout
+        self.error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[PulledDelivery]:
+        waited_since = time.monotonic()
+        while True:
+            if self.error is not None:
+                raise self.error
+            try:
+                delivery = self._pool.deliveries.get(timeout=LOOK_AGAIN)
+            except Empty:
+                if self._timeout is not None and time.monotonic() - waited_since >= self._timeout:
+                    return
+                continue
+            if delivery is None:
+                return
+            if self._pool.begin(delivery):
+                yield delivery
+            waited_since = time.monotonic()
+
+
+@contextmanager
+def subscribe(topic: str, *, group: str = "default", timeout: float | None = None, **options: Any) -> Iterator[Deliveries]:
+    """Receive a topic's messages for a group in the calling thread; options as for @consumer, but batch and atomic.
+
+    The engine runs in a thread of its own (leases, heartbeats, settles). Each delivery is settled by the receiver: ack,
+    retry, postpone or reject; what is not settled on leaving is handed back, uncharged. timeout: seconds without a delivery
+    after which the iteration ends. Inside a TestCase the engine's thread cannot see the test's transaction: use
+    sqlqueue.testing.drain there, or a TransactionTestCase.
+    """
+    for name in ("batch", "atomic"):
+        if options.get(name):
+            raise ConfigurationError(f"subscribe() delivers one by one, not {name}: use @consumer for that")
+    made = build(topic, {"group": group, **options})
+    consumer = Consumer(topic=topic, handler=_nobody, **made)
+    pools: list[_PullPool] = []
+
+    def make_pool(report: Report, ended: Callable[[Run], None]) -> _PullPool:
+        pools.append(_PullPool(consumer, report, ended))
+        return pools[0]
+
+    subscriber = Subscriber([consumer], threads=1, pool=make_pool)
+    started = threading.Event()
+    deliveries: list[Deliveries] = []
+    failed: list[BaseException] = []
+
+    def engine() -> None:
+        try:
+            subscriber.run(started=started.set)
+        except BaseException as error:  # noqa: BLE001  it is raised in the receiver's thread
+            failed.append(error)
+            for each in deliveries:
+                each.error = error
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=engine, name="sqlqueue-subscribe", daemon=True)
+    thread.start()
+    started.wait()
+    if failed:
+        raise failed[0]
+    deliveries.append(Deliveries(pools[0], subscriber, timeout))
+    try:
+        yield deliveries[0]
+    finally:
+        subscriber.stop(timeout=0.0)
+        thread.join()
+
+
+def _nobody(delivery: Delivery) -> None:
+    raise LeaseLost("a pulled delivery has no handler")

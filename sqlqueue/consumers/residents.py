@@ -1,0 +1,150 @@
+"""Residents: small background duties, each with an interval, a bound on its work, and its own error boundary."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from django.db import Error, connections
+
+from sqlqueue.consumers.ownership import Ownership
+from sqlqueue.core.stream import Stream
+from sqlqueue.database import faults
+from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.leases import heartbeat, hold
+from sqlqueue.log.collect import collect, report_absent
+from sqlqueue.log.schedule import move_due
+from sqlqueue.signals import announce, database_unreachable
+
+logger = logging.getLogger("sqlqueue")
+
+
+class Resident:
+    """A duty that a thread of its own does every `interval` seconds, on a connection of its own."""
+
+    name = "resident"
+
+    def __init__(self, alias: str, interval: float):
+        self.alias, self.interval = alias, interval
+        self._due = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"sqlqueue-{self.name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first turn is at once."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Do the next turn now."""
+        self._due.set()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """End after the present turn."""
+        self._stopping = True
+        self._due.set()
+        self._thread.join(timeout)
+
+    def turn(self) -> bool:
+        """Do the duty once; True if there is more of it to do at once."""
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                more = self._guarded_turn()
+                if not more and not self._stopping:
+                    self._due.wait(self.interval)
+                self._due.clear()
+        finally:
+            connections.close_all()
+
+    def _guarded_turn(self) -> bool:
+        try:
+            return self.turn()
+        except Error as error:
+            fault = faults.classify(error)
+            if fault is faults.Fault.GONE:
+                faults.drop_connection(self.alias)
+            logger.warning("event=resident_failed resident=%s fault=%s error=%r", self.name, fault.name, error)
+        except Exception as error:
+            logger.error("event=resident_failed resident=%s error=%r", self.name, error, exc_info=error)
+        return False
+
+
+class Keeper(Resident):
+    """Keeps the heartbeat and the leases alive. A thread of its own, so that no lock wait elsewhere lets them expire."""
+
+    name = "keeper"
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        interval: float,
+        address: str,
+        activity: Callable[[], str],
+        lost: Callable[[list[Stream]], None],
+    ):
+        super().__init__(ownership.alias, interval)
+        self.ownership, self.address, self.activity, self.lost = ownership, address, activity, lost
+
+    def beat(self) -> None:
+        """Say that this process is alive, and what it does."""
+        own = self.ownership
+        places = [subscription.place for subscription in own.subscriptions]
+        heartbeat.beat(self.alias, own.subscriber, places, own.lease_duration, self.address, self.activity())
+
+    def turn(self) -> bool:
+        """Beat, renew all leases in one statement, and find out which are lost if they are fewer than expected."""
+        own = self.ownership
+        try:
+            self.beat()
+            owned = own.tokens()
+            began = time.monotonic()
+            kept = hold.renew(self.alias, own.subscriber, own.lease_duration)
+            tokens = hold.held(self.alias, own.subscriber) if kept < len(owned) else None
+        except Error as error:
+            announce(database_unreachable, Keeper, subscriber=own.subscriber, error=error)
+            raise
+        lost: list[Stream] = []
+        for place, streams in owned.items():
+            if tokens is not None and tokens.get(place) != streams[0].token:
+                lost += streams
+                continue
+            for stream in streams:
+                stream.deadline = began + own.lease_duration
+        if lost:
+            self.lost(lost)
+        return False
+
+
+class Scheduler(Resident):
+    """Moves due messages into the log, whoever has inserted them."""
+
+    name = "scheduler"
+
+    def turn(self) -> bool:
+        """Move one batch."""
+        return move_due(self.alias) > 0
+
+
+class Collector(Resident):
+    """Collects, reports who is away, and forgets subscribers that died long ago."""
+
+    name = "collector"
+
+    def __init__(self, alias: str, interval: float, lease_duration: float):
+        super().__init__(alias, interval)
+        self._lease_duration = lease_duration
+        self._horizon: Horizon | None = None
+
+    def turn(self) -> bool:
+        """Collect within its bounds."""
+        if self._horizon is None:
+            self._horizon = Horizon(self.alias)
+        self._horizon.probe(highest_offset(self.alias))
+        collected = collect(self.alias, self._horizon)
+        report_absent(self.alias)
+        heartbeat.bury_dead(self.alias, self._lease_duration)
+        return collected.more

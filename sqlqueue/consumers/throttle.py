@@ -1,0 +1,57 @@
+"""How much to hand out: enough that no thread waits for the next claim, and little enough that a crash, a stop or a slow
+handler does not hold what others could do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sqlqueue.core.stream import Stream
+
+AHEAD = 0.1  # seconds of work that may be in hand
+MOST = 5_000
+
+
+class Throttle:
+    """Watches the rate at which hands are finished. room() is for the control thread; low() is called by the handlers'."""
+
+    def __init__(self, threads: int):
+        self._threads = threads
+        self._target = 2 * threads
+        self._count = 0
+        self._since = 0.0
+        self._left = 0
+        self._turn = 0
+
+    def finished(self, count: int, now: float) -> None:
+        """Take note of `count` finished hands."""
+        self._count += count
+        passed = now - self._since
+        if passed >= 0.05:
+            rate = self._count / passed
+            wanted = max(2 * self._threads, min(MOST, int(rate * AHEAD)))
+            # Up by doubling at most, so that a burst of instant outcomes does not let a flood in; down at once.
+            self._target = min(wanted, 2 * self._target) if wanted > self._target else (wanted + self._target) // 2
+            self._count, self._since = 0, now
+
+    def room(self, outstanding: int) -> int:
+        """Return how many more hands may be given out."""
+        return self._target - outstanding
+
+    def handed(self, outstanding: int) -> None:
+        """Take note of how many are in hand now."""
+        self._left = outstanding
+
+    def low(self, reported: int) -> bool:
+        """Tell whether so much has been reported that the control thread should give out more."""
+        return reported * 2 >= self._left
+
+    def in_turn(self, streams: Sequence[Stream]) -> Iterator[Stream]:
+        """Yield the streams, beginning with another one each time; urgent priorities stay first."""
+        if not streams:
+            return
+        self._turn = (self._turn + 1) % len(streams)
+        if streams[0].address.priority != streams[-1].address.priority:
+            yield from streams
+            return
+        yield from streams[self._turn :]
+        yield from streams[: self._turn]

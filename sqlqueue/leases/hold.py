@@ -1,0 +1,51 @@
+"""Renew, release, and free leases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlqueue.database import faults
+from sqlqueue.database.dialects import execute
+
+# All of a subscriber's leases at once. Index: holder.
+RENEW = "UPDATE sqlqueue_partition_lease SET expires_at = {later} WHERE holder = %s"
+HELD = 'SELECT consumer_group, topic, "partition", fencing_token FROM sqlqueue_partition_lease WHERE holder = %s'
+RELEASE = """
+    UPDATE sqlqueue_partition_lease SET holder = '', expires_at = NULL
+    WHERE topic = %s AND consumer_group = %s AND holder = %s AND "partition" IN ({marks})
+"""
+FREE = "UPDATE sqlqueue_partition_lease SET holder = '', expires_at = NULL WHERE holder = %s"  # index: holder
+
+
+def renew(alias: str, subscriber: str, lease_duration: float) -> int:
+    """Prolong all of a subscriber's leases to `lease_duration` from now; return how many it still has.
+
+    An expired lease that nobody has taken is still its holder's: the token is the same.
+    """
+    return faults.run(alias, _count, alias, RENEW, (round(lease_duration * 1_000_000), subscriber))
+
+
+def held(alias: str, subscriber: str) -> dict[tuple[str, str, int], int]:
+    """Return the fencing token of every (group, topic, partition) that a subscriber holds."""
+    rows = execute(alias, HELD, (subscriber,)).fetchall()
+    return {(group, topic, partition): token for group, topic, partition, token in rows}
+
+
+def release(alias: str, subscriber: str, group: str, topic: str, partitions: Iterable[int]) -> None:
+    """Give up these leases, so that another subscriber takes them at once; what is no longer held is left alone."""
+    wanted = sorted(partitions)
+    if wanted:
+        text = RELEASE.replace("{marks}", ", ".join(["%s"] * len(wanted)))
+        faults.run(alias, _count, alias, text, (topic, group, subscriber, *wanted))
+
+
+def free(alias: str, subscriber: str) -> int:
+    """Free the leases of an incarnation that is known to be dead (its supervisor has seen it end); return how many.
+
+    What it had in hand is recovered by whoever acquires them next.
+    """
+    return faults.run(alias, _count, alias, FREE, (subscriber,))
+
+
+def _count(alias: str, text: str, parameters: tuple[object, ...]) -> int:
+    return int(execute(alias, text, parameters).rowcount)

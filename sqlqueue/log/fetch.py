@@ -1,0 +1,92 @@
+"""Fetch: reads only. Many streams a query; the number of queries of an idle poll does not grow with the partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from sqlqueue.core.plan import Message, StoredRow
+from sqlqueue.core.stream import Address
+from sqlqueue.database.dialects import dialect, execute
+
+STREAMS_OF_ONE_FETCH = 32
+WATCH_SPAN = 20_000  # offsets that one watch counts; a wider gap is a backlog, and every stream reads onward
+
+# The pulse of an idle consumer: the highest offset, and whether a scheduled message is due. Index: the ends of the log's
+# primary key and of (refused, due_at).
+PULSE = """
+    SELECT (SELECT MAX("offset") FROM sqlqueue_message),
+    EXISTS (SELECT 1 FROM sqlqueue_scheduled_message WHERE refused = {false} AND due_at <= {now})
+"""
+# Which streams have how many messages in a range of the log? Index: the primary key.
+WATCH = """
+    SELECT topic, "partition", priority, COUNT(*) FROM sqlqueue_message
+    WHERE "offset" > %s AND "offset" <= %s GROUP BY topic, "partition", priority
+"""
+COLUMNS = '"offset", partition_key, message_id, payload, headers, {created}, target_group'
+# Index: (topic, partition, priority, offset).
+FETCH = """
+    SELECT %s, {columns} FROM sqlqueue_message
+    WHERE topic = %s AND "partition" = %s AND priority = %s AND "offset" > %s ORDER BY "offset" LIMIT %s
+"""
+# Rows of delivery state with their messages. Index: the unique (topic, group, partition, priority, offset); the message by
+# its primary key.
+LOAD = """
+    SELECT s.message_offset, s.acked, s.in_flight, s.retry_count, {remaining}, {columns}
+    FROM sqlqueue_delivery_state s LEFT JOIN sqlqueue_message m ON m."offset" = s.message_offset
+    WHERE s.topic = %s AND s.consumer_group = %s AND s."partition" = %s AND s.priority = %s
+    AND s.message_offset IN ({marks})
+"""
+JOINED = 'm."offset", m.partition_key, m.message_id, m.payload, m.headers, {created}, m.target_group'
+
+
+class Read(NamedTuple):
+    """What to read of a stream: at most `limit` messages beyond `start`."""
+
+    address: Address
+    start: int
+    limit: int
+
+
+def pulse(alias: str) -> tuple[int, bool]:
+    """Return the highest visible offset, and whether a scheduled message is due."""
+    highest, due = execute(alias, PULSE).fetchone()
+    return highest or 0, bool(due)
+
+
+def watch(alias: str, low: int, high: int) -> dict[tuple[str, int, int], int]:
+    """Return how many messages (topic, partition, priority) has in (low, high]; bounded by the caller's range."""
+    rows = execute(alias, WATCH, (low, high)).fetchall()
+    return {(topic, partition, priority): count for topic, partition, priority, count in rows}
+
+
+def fetch(alias: str, reads: Sequence[Read]) -> list[list[Message]]:
+    """Return the messages of each read, in the order of their offsets: one statement for every 32 streams."""
+    found: list[list[Message]] = [[] for _ in reads]
+    words = dialect(alias)
+    columns = COLUMNS.replace("{created}", words.epoch("created_at"))
+    select = FETCH.replace("{columns}", columns).strip()
+    for first in range(0, len(reads), STREAMS_OF_ONE_FETCH):
+        some = reads[first : first + STREAMS_OF_ONE_FETCH]
+        values: list[object] = []
+        for index, (address, start, limit) in enumerate(some, first):
+            values += (index, address.topic, address.partition, address.priority, start, limit)
+        text = " UNION ALL ".join([words.branch.format(select)] * len(some)) if len(some) > 1 else select
+        for row in execute(alias, text, values).fetchall():
+            found[row[0]].append(Message._make(row[1:]))
+    return found
+
+
+def load(alias: str, address: Address, offsets: Iterable[int]) -> dict[int, tuple[StoredRow, Message | None]]:
+    """Return the delivery-state rows at these offsets of a stream, with their messages (None: no longer in the log)."""
+    wanted = list(offsets)
+    words = dialect(alias)
+    text = LOAD.replace("{columns}", JOINED.replace("{created}", words.epoch("m.created_at")))
+    text = text.replace("{remaining}", words.remaining("s.invisible_until"))
+    text = text.replace("{marks}", ", ".join(["%s"] * len(wanted)))
+    stream = (address.topic, address.group, address.partition, address.priority)
+    result: dict[int, tuple[StoredRow, Message | None]] = {}
+    for offset, acked, in_flight, count, remaining, *message in execute(alias, text, (*stream, *wanted)).fetchall():
+        row = StoredRow(offset, bool(acked), in_flight, count, float(remaining), message[1] or "")
+        result[offset] = (row, Message._make(message) if message[0] is not None else None)
+    return result

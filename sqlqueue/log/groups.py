@@ -1,0 +1,80 @@
+"""Consumer groups: registered before their first read, so that collection knows them even when they are away."""
+
+from __future__ import annotations
+
+from django.db.models import F
+
+from sqlqueue.core.keys import GROUP_LENGTH, checked_name
+from sqlqueue.database import faults
+from sqlqueue.database.horizon import Horizon
+from sqlqueue.log.topics import topic_info
+from sqlqueue.models import ConsumerGroup, DeliveryState, Offset, PartitionLease, Topic
+
+EARLIEST, LATEST = "earliest", "latest"
+
+
+def lock_topic(alias: str, topic: str) -> Topic:
+    """Lock a topic's row until the transaction ends: registration, reset, removal and collection wait for each other."""
+    return Topic.objects.using(alias).select_for_update().get(name=topic)
+
+
+def register(alias: str, group: str, topic: str, start: str = EARLIEST, horizon: Horizon | None = None) -> bool:
+    """Register a group for a topic, unless it is; return whether it is new.
+
+    start: "earliest", everything that the log still holds; "latest", what is published from now on. It is fixed at
+    registration, for the whole log. Waits for a finished probe of the gate if it has to know what "now" is.
+    """
+    checked_name(group, "group", GROUP_LENGTH)
+    info = topic_info(alias, topic)
+    if ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).exists():
+        return False
+    offset = (horizon or Horizon(alias)).wait() if start == LATEST else 0
+    return faults.run(alias, _register, alias, group, topic, offset, info.partitions)
+
+
+def _register(alias: str, group: str, topic: str, offset: int, partitions: int) -> bool:
+    lock_topic(alias, topic)
+    _, created = ConsumerGroup.objects.using(alias).get_or_create(
+        topic=topic, consumer_group=group, defaults={"start": offset}
+    )
+    leases = PartitionLease.objects.using(alias)
+    existing = set(leases.filter(topic=topic, consumer_group=group).values_list("partition", flat=True))
+    leases.bulk_create(
+        [
+            PartitionLease(consumer_group=group, topic=topic, partition=partition)
+            for partition in range(partitions)
+            if partition not in existing
+        ],
+        batch_size=500,
+    )
+    return created
+
+
+def remove(alias: str, group: str, topic: str) -> bool:
+    """Remove a group from a topic, with its offsets and delivery states; return whether there was one.
+
+    Its leases stay, each with a greater token: a token never comes back, so that no owner of today is taken for one of a
+    group of the same name tomorrow.
+    """
+    return faults.run(alias, _remove, alias, group, topic)
+
+
+def _remove(alias: str, group: str, topic: str) -> bool:
+    lock_topic(alias, topic)
+    revoke(alias, group, topic)
+    Offset.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
+    DeliveryState.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
+    deleted, _ = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
+    return bool(deleted)
+
+
+def revoke(alias: str, group: str, topic: str, partition: int | None = None) -> None:
+    """Take the leases of a group from their holders, tokens + 1; whoever held one finds no row to settle any more."""
+    leases = PartitionLease.objects.using(alias).filter(topic=topic, consumer_group=group)
+    offsets = Offset.objects.using(alias).filter(topic=topic, consumer_group=group)
+    if partition is not None:
+        leases, offsets = leases.filter(partition=partition), offsets.filter(partition=partition)
+    # Leases before offsets, in the order of their partitions, as acquiring does it: no deadlock by order.
+    locked = leases.select_for_update().order_by("partition").values_list("id", flat=True)
+    leases.filter(id__in=list(locked)).update(fencing_token=F("fencing_token") + 1, holder="", expires_at=None)
+    offsets.update(fencing_token=F("fencing_token") + 1)

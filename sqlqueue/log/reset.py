@@ -1,0 +1,45 @@
+"""Reset: a group reads again from an earlier offset, or skips to a later one."""
+
+from __future__ import annotations
+
+from django.db.models import Min
+
+from sqlqueue.database import faults
+from sqlqueue.database.horizon import Horizon
+from sqlqueue.log.groups import lock_topic, revoke
+from sqlqueue.models import ConsumerGroup, DeliveryState, Offset
+
+
+def reset(alias: str, group: str, topic: str, target: int, partition: int | None = None) -> int:
+    """Move a group's position (in one partition or all) so that the next message it reads is the first above `target`.
+
+    Backward it replays what the log still holds, forward it skips; never past the horizon. Delivery states above the target
+    are forgotten, those at or below it are kept. Returns the offset that was used.
+    """
+    horizon = Horizon(alias).wait()
+    return faults.run(alias, _reset, alias, group, topic, min(max(target, 0), horizon), partition)
+
+
+def _reset(alias: str, group: str, topic: str, target: int, partition: int | None) -> int:
+    lock_topic(alias, topic)
+    revoke(alias, group, topic, partition)
+    mine = {"topic": topic, "consumer_group": group}
+    offsets = Offset.objects.using(alias).filter(**mine)
+    states = DeliveryState.objects.using(alias).filter(**mine)
+    if partition is not None:
+        offsets, states = offsets.filter(partition=partition), states.filter(partition=partition)
+    else:
+        # A partition without an offset row begins at the group's start.
+        ConsumerGroup.objects.using(alias).filter(**mine).update(start=target)
+    states.filter(message_offset__gt=target).delete()
+    unacked = dict(
+        ((p, q), low)
+        for p, q, low in states.unsettled()
+        .values_list("partition", "priority")
+        .annotate(low=Min("message_offset"))
+        .values_list("partition", "priority", "low")
+    )
+    offsets.update(position=target, claimed_to=target, offset_acked=target)
+    for (part, priority), low in unacked.items():
+        offsets.filter(partition=part, priority=priority).update(offset_acked=low - 1)
+    return target

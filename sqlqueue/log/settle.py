@@ -1,0 +1,151 @@
+"""Settle: outcomes, the position and the next claims of many streams, in one transaction, each fenced by its token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django.db import connections
+
+from sqlqueue.core.codec import as_text
+from sqlqueue.core.outcomes import ACKED, POSTPONED
+from sqlqueue.core.plan import Hand, Plan, RowWrite
+from sqlqueue.core.stream import Address
+from sqlqueue.database import faults
+from sqlqueue.database.dialects import dialect, execute
+from sqlqueue.database.gate import FailedRow, LogRow, insert_failed
+from sqlqueue.log import topics
+from sqlqueue.models import dead_letter_topic
+
+# The one row that is written for a batch in which nothing fails. Values, never lowered: an atomic batch may have moved the
+# position itself meanwhile. Index: the primary key.
+ADVANCE = """
+    UPDATE sqlqueue_offset SET position = {greatest}(position, %s), offset_acked = {greatest}(offset_acked, %s),
+    claimed_to = {greatest}(claimed_to, %s), updated_at = {now} WHERE id = %s AND fencing_token = %s
+"""
+# The last one of an owner: C = P, nothing is handed out any more. Index: the primary key.
+RELEASE = """
+    UPDATE sqlqueue_offset SET position = {greatest}(position, %s), offset_acked = {greatest}(offset_acked, %s),
+    claimed_to = {greatest}(position, %s), updated_at = {now} WHERE id = %s AND fencing_token = %s
+"""
+ROW_COLUMNS = (
+    'consumer_group, topic, "partition", priority, message_offset, in_flight, retry_count, last_error, invisible_until, acked'
+)
+ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, {later}, %s)"
+ROW_KEY = 'topic, consumer_group, "partition", priority, message_offset'
+ROW_UPDATES = {
+    "in_flight": "{new:in_flight}",
+    "retry_count": "{new:retry_count}",
+    "last_error": "COALESCE({new:last_error}, sqlqueue_delivery_state.last_error)",
+    "invisible_until": "{new:invisible_until}",
+    "acked": "{new:acked}",
+}
+# An acked row stays acked: an atomic settle whose reply was lost has said so.
+NOT_ACKED = "sqlqueue_delivery_state.acked = {false}"
+DELETE_ROWS = """
+    DELETE FROM sqlqueue_delivery_state WHERE topic = %s AND consumer_group = %s AND "partition" = %s AND priority = %s
+    AND message_offset IN ({marks})
+"""
+RECEIPT_COLUMNS = (
+    'consumer_group, topic, "partition", message_offset, outcome, attempts, worker, serial, started_at, finished_at'
+)
+RECEIPT = "(%s, %s, %s, %s, %s, %s, %s, %s, {earlier}, {earlier})"
+CHUNK = 500
+
+
+def settle(alias: str, plans: Sequence[Plan], worker: str, histories: dict[str, str], now: float) -> list[Plan]:
+    """Execute plans; return those whose token was stale: they have changed nothing, and their streams are lost.
+
+    worker: the subscriber's name, for receipts; histories: topic to its `history`; now: the process's monotonic seconds.
+    It may be run again after an unknown outcome: every value is absolute.
+    """
+    if len(plans) == 1 and _is_plain(plans[0], histories) and not connections[alias].in_atomic_block:
+        return [] if _advance(alias, plans[0]) else list(plans)
+    return faults.run(alias, _settle, alias, plans, worker, histories, now)
+
+
+def _is_plain(plan: Plan, histories: dict[str, str]) -> bool:
+    receipts = plan.settled and histories.get(plan.stream.address.topic) == "all"
+    return not (plan.rows or plan.deletes or plan.dead or receipts)
+
+
+def _settle(alias: str, plans: Sequence[Plan], worker: str, histories: dict[str, str], now: float) -> list[Plan]:
+    lost: list[Plan] = []
+    # In the order of their rows, as everybody locks them.
+    for plan in sorted(plans, key=lambda plan: plan.stream.id):
+        if not _advance(alias, plan):
+            lost.append(plan)
+            continue
+        _delete_rows(alias, plan)
+        _write_rows(alias, plan)
+        _bury(alias, plan)
+        _write_receipts(alias, plan, worker, histories.get(plan.stream.address.topic, "failures"), now)
+    return lost
+
+
+def _advance(alias: str, plan: Plan) -> bool:
+    stream = plan.stream
+    if plan.release:
+        values = (plan.position, plan.watermark, plan.position, stream.id, stream.token)
+        return execute(alias, RELEASE, values).rowcount == 1
+    values = (plan.position, plan.watermark, plan.claimed, stream.id, stream.token)
+    return execute(alias, ADVANCE, values).rowcount == 1
+
+
+def _delete_rows(alias: str, plan: Plan) -> None:
+    address = plan.stream.address
+    stream = (address.topic, address.group, address.partition, address.priority)
+    for start in range(0, len(plan.deletes), CHUNK):
+        some = plan.deletes[start : start + CHUNK]
+        execute(alias, DELETE_ROWS.replace("{marks}", ", ".join(["%s"] * len(some))), (*stream, *some))
+
+
+def _write_rows(alias: str, plan: Plan) -> None:
+    address = plan.stream.address
+    words = dialect(alias)
+    upsert = words.upsert(ROW_KEY, ROW_UPDATES, NOT_ACKED)
+    for start in range(0, len(plan.rows), CHUNK):
+        some = plan.rows[start : start + CHUNK]
+        values = [value for row in some for value in _row_values(address, row)]
+        text = f"INSERT INTO sqlqueue_delivery_state ({ROW_COLUMNS}) VALUES {', '.join([ROW] * len(some))} {upsert}"
+        execute(alias, text, values)
+
+
+def _row_values(address: Address, row: RowWrite) -> tuple[object, ...]:
+    stream = (address.group, address.topic, address.partition, address.priority)
+    delay = round(row.delay * 1_000_000)
+    return (*stream, row.offset, row.in_flight, row.retry_count, row.error, delay, row.acked)
+
+
+def _bury(alias: str, plan: Plan) -> None:
+    """Copy dead letters to the dead-letter topic, in the transaction that settles them."""
+    if not plan.dead:
+        return
+    address = plan.stream.address
+    graveyard = dead_letter_topic(address.topic)
+    topics.create(alias, graveyard, topics.topic_info(alias, address.topic).partitions)
+    for message, attempts, error in plan.dead:
+        copy_id = f"{address.group}:{message.offset}"
+        payload, headers = as_text(message.payload), as_text(message.headers)
+        row = LogRow(graveyard, address.partition, 0, message.key, copy_id, payload or "null", headers, "")
+        insert_failed(alias, row, FailedRow(attempts, error, address.topic, message.offset, address.group))
+
+
+def _write_receipts(alias: str, plan: Plan, worker: str, history: str, now: float) -> None:
+    hands = [hand for hand in plan.settled if _wants_receipt(hand, history)]
+    address = plan.stream.address
+    for start in range(0, len(hands), CHUNK):
+        some = hands[start : start + CHUNK]
+        values: list[object] = []
+        for hand in some:
+            assert hand.outcome is not None
+            values += (address.group, address.topic, address.partition, hand.offset, hand.outcome.kind, hand.attempt)
+            began = hand.started or now
+            ended = hand.finished or now
+            values += (worker, hand.serial, round((now - began) * 1_000_000), round((now - ended) * 1_000_000))
+        text = f"INSERT INTO sqlqueue_receipt ({RECEIPT_COLUMNS}) VALUES {', '.join([RECEIPT] * len(some))} "
+        execute(alias, text + dialect(alias).ignore("worker, serial"), values)
+
+
+def _wants_receipt(hand: Hand, history: str) -> bool:
+    kind = hand.outcome.kind if hand.outcome else ACKED
+    return history == "all" or (history == "failures" and kind not in (ACKED, POSTPONED))
