@@ -19,6 +19,10 @@ class SqlqueueConfig(AppConfig):
 
     def ready(self) -> None:
         """Connect what waits for Django's own signals."""
+        from sqlqueue import checks  # noqa: F401  registers them
+        from sqlqueue.observe import logs
+
+        logs.connect()
         post_migrate.connect(_fill_gate, sender=self, dispatch_uid="sqlqueue.gate")
 
 

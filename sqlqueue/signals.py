@@ -15,6 +15,7 @@ logger = logging.getLogger("sqlqueue")
 
 message_published = Signal()  # topic, count
 delivery_settled = Signal()  # group, topic, partition, offset, outcome, attempt, seconds, error
+delivery_failed = Signal()  # the same, of the retried ones only
 dead_lettered = Signal()  # group, topic, partition, offset, attempt, error
 lease_acquired = Signal()  # subscriber, group, topic, partitions
 lease_released = Signal()  # subscriber, group, topic, partitions

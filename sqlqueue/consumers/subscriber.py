@@ -30,6 +30,7 @@ from sqlqueue.log.status import anything_due
 from sqlqueue.signals import (
     announce,
     dead_lettered,
+    delivery_failed,
     delivery_settled,
     subscriber_started,
     subscriber_stopped,
@@ -419,25 +420,29 @@ class Subscriber:
 
     def _announce(self, plan: Plan) -> None:
         address = plan.stream.address
-        facts = {"group": address.group, "topic": address.topic, "partition": address.partition}
-        if delivery_settled.receivers:
-            for hand in plan.settled:
-                assert hand.outcome is not None
-                announce(
-                    delivery_settled,
-                    Subscriber,
-                    **facts,
-                    offset=hand.offset,
-                    outcome=hand.outcome.kind,
-                    attempt=hand.attempt,
-                    seconds=hand.finished - hand.started,
-                    error=hand.outcome.error,
-                )
+        place = {"group": address.group, "topic": address.topic, "partition": address.partition}
+        for hand in plan.settled:
+            assert hand.outcome is not None
+            outcome = hand.outcome
+            failed = outcome.kind == outcomes.RETRIED
+            if not failed and not delivery_settled.receivers:
+                continue
+            facts = {
+                **place,
+                "offset": hand.offset,
+                "attempt": hand.attempt,
+                "outcome": outcome.kind,
+                "seconds": hand.finished - hand.started,
+                "error": outcome.error,
+            }
+            announce(delivery_settled, Subscriber, **facts)
+            if failed:
+                announce(delivery_failed, Subscriber, **facts)
         for letter in plan.dead:
             announce(
                 dead_lettered,
                 Subscriber,
-                **facts,
+                **place,
                 offset=letter.message.offset,
                 attempt=letter.attempts,
                 error=letter.error,

@@ -1,0 +1,85 @@
+"""One consumer process: what a supervisor starts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from types import FrameType
+
+logger = logging.getLogger("sqlqueue")
+
+STOP, LEAVE = "stop", "leave"
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a consumer process is to run. Plain values, for they cross a process boundary."""
+
+    groups: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    threads: int | None = None
+    drain: bool = False
+    verbosity: int = 1
+
+
+def main(orders: Orders, name: str, line: Connection) -> None:
+    """Set up Django and run a subscriber until its work is done, a signal comes, or the supervisor says so or is gone."""
+    import django
+
+    # The terminal's Ctrl-C reaches the whole group; the supervisor passes it on.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    django.setup()
+    serve(orders, name, line)
+
+
+def serve(orders: Orders, name: str, line: Connection | None) -> None:
+    """Run a subscriber in this process, whose main thread this is."""
+    from sqlqueue.consumers.registry import registry
+    from sqlqueue.consumers.subscriber import Subscriber
+    from sqlqueue.observe import logs
+
+    logs.show(orders.verbosity)
+    registry.discover()
+    subscriber = Subscriber(registry.select(orders.groups, orders.topics), name=name, threads=orders.threads)
+
+    def leave_or_stop(number: int, frame: FrameType | None) -> None:
+        if subscriber.stopping:
+            os._exit(INTERRUPTED)  # the second signal: at once; the leases expire, or the supervisor frees them
+        subscriber.stop()
+
+    signal.signal(signal.SIGTERM, leave_or_stop)
+    if line is None:
+        signal.signal(signal.SIGINT, leave_or_stop)
+    else:
+        threading.Thread(target=_listen, args=(line, subscriber), name="sqlqueue-orders", daemon=True).start()
+    subscriber.run(drain=orders.drain)
+
+
+def _listen(line: Connection, subscriber: object) -> None:
+    """Follow the supervisor's words; when it is gone, stop as if it had said so."""
+    from sqlqueue.consumers.subscriber import Subscriber
+
+    assert isinstance(subscriber, Subscriber)
+    while True:
+        try:
+            word = line.recv()
+        except (EOFError, OSError):
+            word = STOP
+        if word == LEAVE:
+            os._exit(INTERRUPTED)
+        subscriber.stop()
+        if line.closed or word == STOP and not _open(line):
+            return
+
+
+def _open(line: Connection) -> bool:
+    try:
+        line.poll()
+    except (EOFError, OSError):
+        return False
+    return True

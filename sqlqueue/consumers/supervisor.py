@@ -1,0 +1,144 @@
+"""The supervisor: starts consumer processes, restarts those that die, and passes a stop on to all of them."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from types import FrameType
+
+from django.db import Error, connections
+
+from sqlqueue.conf import settings
+from sqlqueue.consumers.process import LEAVE, STOP, Orders, main
+from sqlqueue.leases import heartbeat, hold
+from sqlqueue.observe.logs import line
+
+logger = logging.getLogger("sqlqueue")
+
+SHORT_LIFE = 10.0  # seconds: one that dies sooner is restarted later each time
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
+
+
+@dataclass(slots=True)
+class Child:
+    """One consumer process incarnation: its name is never used again."""
+
+    process: SpawnProcess
+    line: Connection
+    name: str
+    started: float
+
+
+class Supervisor:
+    """Keeps `processes` consumer processes alive. Holds no lease and, between two deaths, no connection."""
+
+    def __init__(self, orders: Orders, processes: int):
+        self.orders, self.processes = orders, processes
+        self._context = multiprocessing.get_context("spawn")
+        self._children: list[Child] = []
+        self._pending: list[float] = []  # when to start the next ones
+        self._pause = FIRST_PAUSE
+        self._stops = 0
+        self._failed = False
+        self._bell, self._ringer = os.pipe()
+        os.set_blocking(self._ringer, False)
+
+    def run(self) -> int:
+        """Run until everything is done or stopped; return the exit status: 0, or 1 if processes had to be left behind."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._on_signal)
+            signal.signal(signal.SIGINT, self._on_signal)
+        atexit.register(self._hang_up)  # before multiprocessing's own exit, which waits for the children
+        self._pending = [0.0] * self.processes
+        try:
+            while self._children or (self._pending and not self._stops):
+                self._start_due()
+                self._wait()
+                self._bury()
+        finally:
+            self._hang_up()
+            atexit.unregister(self._hang_up)
+        return int(self._failed)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._stops += 1
+        os.write(self._ringer, b".")
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        due = [at for at in self._pending if at <= now]
+        if self._stops:
+            return
+        self._pending = [at for at in self._pending if at > now]
+        for _ in due:
+            self._start()
+
+    def _start(self) -> None:
+        name = heartbeat.subscriber_name()
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=main, args=(self.orders, name, theirs), name="sqlqueue-consumer")
+        process.start()
+        theirs.close()
+        self._children.append(Child(process, ours, name, time.monotonic()))
+        logger.info(line("process_started", child=process.pid, subscriber=name))
+
+    def _wait(self) -> None:
+        timeout = max(0.0, min(self._pending) - time.monotonic()) if self._pending and not self._stops else None
+        for ready in wait([*(child.process.sentinel for child in self._children), self._bell], timeout):
+            if ready == self._bell:
+                os.read(self._bell, 100)
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        word = STOP if self._stops == 1 else LEAVE
+        logger.info(line("stopping", how="gracefully" if word == STOP else "at once", children=len(self._children)))
+        for child in self._children:
+            try:
+                child.line.send(word)
+            except OSError:
+                continue
+        if self._stops > 2:
+            for child in self._children:
+                child.process.kill()
+
+    def _bury(self) -> None:
+        for child in [child for child in self._children if child.process.exitcode is not None]:
+            self._children.remove(child)
+            child.line.close()
+            child.process.join()
+            code = child.process.exitcode
+            if code == 0 and (self._stops or self.orders.drain):
+                continue
+            if code != 0:
+                self._free(child)
+            if self._stops:
+                self._failed = self._failed or code != 0
+                continue
+            lived = time.monotonic() - child.started
+            self._pause = FIRST_PAUSE if lived > SHORT_LIFE else min(self._pause * 2, LONGEST_PAUSE)
+            self._pending.append(time.monotonic() + self._pause)
+            facts = {"child": child.process.pid, "subscriber": child.name, "exit": code, "lived": lived}
+            logger.error(line("process_died", **facts, restart_in=self._pause))
+
+    def _free(self, child: Child) -> None:
+        """Free a dead incarnation's leases now instead of when they expire; it can do nothing any more."""
+        try:
+            hold.free(settings.DATABASE, child.name)
+            heartbeat.leave(settings.DATABASE, child.name)
+        except Error as error:
+            logger.warning(line("leases_not_freed", subscriber=child.name, error=repr(error), meaning="they expire"))
+        finally:
+            connections.close_all()
+
+    def _hang_up(self) -> None:
+        """Children whose line is closed stop by themselves."""
+        for child in self._children:
+            child.line.close()

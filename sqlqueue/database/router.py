@@ -1,0 +1,22 @@
+"""A database router that keeps the queue's tables on SQLQUEUE["DATABASE"], and nothing else there because of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlqueue.conf import settings
+
+
+class Router:
+    """`DATABASE_ROUTERS = ["sqlqueue.database.router.Router"]`. Reads go there too: a replica is behind, and a consumer that
+    reads behind its own writes would skip messages."""
+
+    def db_for_read(self, model: Any, **hints: Any) -> str | None:
+        """Return the queue's alias for the queue's models."""
+        return settings.DATABASE if model._meta.app_label == "sqlqueue" else None
+
+    db_for_write = db_for_read
+
+    def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
+        """Create the queue's tables on the queue's alias only."""
+        return db == settings.DATABASE if app_label == "sqlqueue" else None

@@ -1,0 +1,125 @@
+"""Host the registered consumers."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.checks import ERROR, run_checks
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connections
+from django.db.migrations.executor import MigrationExecutor
+from django.utils import autoreload
+
+from sqlqueue.checks import TAG
+from sqlqueue.conf import settings
+from sqlqueue.consumers.process import Orders, serve
+from sqlqueue.consumers.registry import Consumer, registry
+from sqlqueue.consumers.supervisor import Supervisor
+from sqlqueue.database.server import describe
+from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.leases.heartbeat import subscriber_name
+from sqlqueue.observe import logs
+
+
+class Command(BaseCommand):
+    """Parses, validates everything together, tells what it will do, and hands over to the supervisor."""
+
+    help = "Deliver messages to the registered consumers until stopped (SIGTERM or SIGINT; twice: at once)."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add the options."""
+        parser.add_argument("--group", action="append", default=[], help="only this consumer group (repeatable)")
+        parser.add_argument("--topic", action="append", default=[], help="only this topic (repeatable)")
+        parser.add_argument("--processes", type=int, default=1, help="consumer processes (default 1; 0: no supervisor)")
+        parser.add_argument("--threads", type=int, help="handler threads of each process (default SQLQUEUE['THREADS'])")
+        parser.add_argument("--drain", action="store_true", help="leave when everything due now has been settled")
+        parser.add_argument("--check", action="store_true", help="validate all options and the database; start nothing")
+        parser.add_argument("--noreload", action="store_true", help="do not restart on code changes when DEBUG is on")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run."""
+        consumers = self._validate(options)
+        logs.show(options["verbosity"])
+        if options["check"]:
+            self.stdout.write(self._plan(consumers, options))
+            self.stdout.write(self.style.SUCCESS("All is well."))
+            return
+        reload = django_settings.DEBUG and not options["noreload"] and not options["drain"] and options["processes"] > 0
+        if reload:
+            autoreload.run_with_reloader(self._run, consumers, options)
+        else:
+            self._run(consumers, options)
+
+    def _run(self, consumers: list[Consumer], options: dict[str, Any]) -> None:
+        autoreload.raise_last_exception()
+        orders = Orders(
+            tuple(options["group"]),
+            tuple(options["topic"]),
+            options["threads"],
+            options["drain"],
+            options["verbosity"],
+        )
+        logs.logger.info(self._plan(consumers, options))
+        connections.close_all()
+        if options["processes"] == 0:
+            serve(orders, subscriber_name(), None)
+            return
+        status = Supervisor(orders, options["processes"]).run()
+        if status:
+            sys.exit(status)
+
+    def _validate(self, options: dict[str, Any]) -> list[Consumer]:
+        """Check options, settings, handlers and database together, before the first thread starts."""
+        problems: list[str] = []
+        for name, least in (("processes", 0), ("threads", 1)):
+            if options[name] is not None and options[name] < least:
+                problems.append(f"--{name} must be at least {least}, not {options[name]}")
+        found = run_checks(tags=[TAG], databases=[settings.DATABASE] if not settings.problems() else None)
+        for message in found:
+            if message.level >= ERROR:
+                problems.append(f"{message.msg} ({message.id})" + (f": {message.hint}" if message.hint else ""))
+            elif options["verbosity"]:
+                self.stderr.write(self.style.WARNING(f"{message.msg} ({message.id}): {message.hint}"))
+        consumers: list[Consumer] = []
+        if not problems:
+            problems += self._pending_migrations()
+            try:
+                consumers = registry.select(options["group"], options["topic"])
+            except ConfigurationError as error:
+                problems.append(str(error))
+            if not problems and not consumers:
+                problems.append(
+                    f"no handlers: no app has a {settings.CONSUMERS_MODULE}.py with a @consumer for what was asked"
+                )
+        if problems:
+            raise CommandError("runconsumers cannot start:\n- " + "\n- ".join(problems))
+        return consumers
+
+    def _pending_migrations(self) -> list[str]:
+        executor = MigrationExecutor(connections[settings.DATABASE])
+        targets = [key for key in executor.loader.graph.leaf_nodes() if key[0] == "sqlqueue"]
+        if executor.migration_plan(targets):
+            return ["the queue's tables are not up to date: run `python manage.py migrate sqlqueue`"]
+        return []
+
+    def _plan(self, consumers: list[Consumer], options: dict[str, Any]) -> str:
+        """Return one line that tells everything it will do."""
+        handlers = ", ".join(
+            f"{c.group}/{c.topic}→{c.name} (ordering={c.manners.ordering}"
+            f"{' batch=' + str(c.manners.batch_size) if c.manners.batch else ''}{' atomic' if c.manners.atomic else ''}"
+            f" attempts={c.manners.max_attempts} timeout={c.manners.visibility_timeout:g}s)"
+            for c in consumers
+        )
+        return logs.line(
+            "starting",
+            processes=options["processes"],
+            threads=options["threads"] or settings.THREADS,
+            drain=options["drain"],
+            database=f"{settings.DATABASE}: {describe(settings.DATABASE)}",
+            lease=settings.LEASE_DURATION,
+            handlers=handlers,
+        )
