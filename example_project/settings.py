@@ -70,6 +70,9 @@ def _database() -> dict[str, Any]:
         database = env.db_url("DATABASE_URL")
     else:
         database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(DEMO_DATABASE)}
+    # A consumer's thread goes through what Django does at the end of a request after every message: with the default,
+    # 0 seconds, each message would pay for a new connection.
+    database.setdefault("CONN_MAX_AGE", 600)
     options = database.setdefault("OPTIONS", {})
     if database["ENGINE"].endswith("sqlite3"):
         # WAL: readers never wait for the writer. FULL: a commit survives a power cut. IMMEDIATE: a transaction takes
