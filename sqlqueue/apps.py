@@ -26,7 +26,7 @@ class SqlqueueConfig(AppConfig):
         post_migrate.connect(_fill_gate, sender=self, dispatch_uid="sqlqueue.gate")
 
 
-def _fill_gate(using: str, apps: Any, **kwargs: Any) -> None:
+def _fill_gate(using: str, **kwargs: Any) -> None:
     from django.db import connections, router
 
     from sqlqueue.models import PublishGate

@@ -14,10 +14,12 @@ from sqlqueue.models import Message
 
 
 def drain(*, groups: Iterable[str] = (), topics: Iterable[str] = (), timeout: float = 30.0) -> int:
-    """Run every due delivery inline, in this thread and on this connection, until nothing is due; return how many settled.
+    """Run every due delivery inline, in this thread and on this connection, until nothing is due; return how many
+    settled.
 
     What is due later (a retry with a delay, a scheduled message) stays. Handlers see what the test has written, inside
-    TestCase too; what they raise becomes a retry or a dead letter, as in production. Raises TimeoutError after `timeout`
+    TestCase too; what they raise becomes a retry or a dead letter, as in production. Raises TimeoutError after
+    `timeout`
     seconds: a handler that always retries at once never ends.
     """
     registry.discover()
@@ -33,8 +35,10 @@ def drain(*, groups: Iterable[str] = (), topics: Iterable[str] = (), timeout: fl
             if subscriber.idle and not subscriber.anything_due():
                 break
             if time.monotonic() > deadline:
-                raise TimeoutError(f"deliveries were still due after {timeout:g} s: does a handler retry at once for ever?")
-        settled = subscriber.settled
+                raise TimeoutError(
+                    f"deliveries were still due after {timeout:g} s: does a handler retry at once for ever?"
+                )
+        settled = subscriber.dispatcher.settled
     finally:
         subscriber.close()
     return settled

@@ -43,7 +43,8 @@ class Handling:
     # -- starting -----------------------------------------------------------------------------------------------------
 
     def started(self, hands: Sequence[Hand]) -> bool:
-        """Note that these begin now; False if the lease may have ended by this process's own clock: then nothing begins."""
+        """Note that these begin now; False if the lease may have ended by this process's own clock: then nothing
+        begins."""
         moment = now()
         stream = hands[0].stream
         if stream.lost or moment >= stream.deadline:
@@ -86,7 +87,7 @@ class Handling:
             if self.consumer.manners.atomic:
                 return self._in_transaction(run, [hand], lambda: self.consumer.handler(delivery))
             self.consumer.handler(delivery)
-        except BaseException as error:  # noqa: BLE001  whatever a handler raises is an outcome, SystemExit too
+        except BaseException as error:
             return self._decide(error, hand)
         return SUCCESS
 
@@ -111,11 +112,13 @@ class Handling:
                 outcome = self._in_transaction(run, hands, lambda: self.consumer.handler(deliveries))
             else:
                 self.consumer.handler(deliveries)
-        except BaseException as raised:  # noqa: BLE001  see _handle
+        except BaseException as raised:
             error = raised
         self.report_batch(hands, outcome, error, report)
 
-    def report_batch(self, hands: Sequence[Hand], outcome: Outcome, error: BaseException | None, report: Report) -> None:
+    def report_batch(
+        self, hands: Sequence[Hand], outcome: Outcome, error: BaseException | None, report: Report
+    ) -> None:
         """A batch has one outcome; what it raised counts for each of its messages, which then come back one by one."""
         moment = now()
         for hand in hands:
@@ -188,7 +191,7 @@ class Handling:
             return UNSTARTED
         try:
             await self.consumer.handler(Delivery(hand))
-        except BaseException as error:  # noqa: BLE001  see _handle; a cancelled task's outcome has been decided already
+        except BaseException as error:
             return self._decide(error, hand)
         return SUCCESS
 
@@ -205,6 +208,6 @@ class Handling:
         error: BaseException | None = None
         try:
             await self.consumer.handler([Delivery(hand) for hand in hands])
-        except BaseException as raised:  # noqa: BLE001  see _handle
+        except BaseException as raised:
             error = raised
         self.report_batch(hands, SUCCESS, error, report)

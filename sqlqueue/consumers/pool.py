@@ -20,7 +20,11 @@ Task = tuple[Handling, Run]
 
 
 class Pool(Protocol):
-    """What a subscriber needs of whoever runs its handlers."""
+    """What a dispatcher needs of whoever runs handlers."""
+
+    @property
+    def exhausted(self) -> bool:
+        """So many handlers hang that nobody is left to run others."""
 
     def submit(self, handling: Handling, run: Run) -> None:
         """Run it some time soon."""
@@ -33,7 +37,8 @@ class Pool(Protocol):
 
 
 class ThreadPool:
-    """Threads for sync handlers, and one event loop for async ones. Threads that a handler never gives back are replaced,
+    """Threads for sync handlers, and one event loop for async ones. Threads that a handler never gives back are
+    replaced,
     up to a bound; `exhausted` tells when that is reached."""
 
     def __init__(self, threads: int, report: Report, ended: Callable[[Run], None], name: str = "sqlqueue"):
@@ -72,7 +77,7 @@ class ThreadPool:
                 handling, run = task
                 try:
                     handling.run(run, self._report)
-                except BaseException as error:  # noqa: BLE001  a thread that died here would take its run with it
+                except BaseException as error:
                     logger.error("event=handling_failed error=%r", error, exc_info=error)
                 self._ended(run)
                 with self._lock:

@@ -28,7 +28,8 @@ class Orders:
 
 
 def main(orders: Orders, name: str, line: Connection) -> None:
-    """Set up Django and run a subscriber until its work is done, a signal comes, or the supervisor says so or is gone."""
+    """Set up Django and run a subscriber until its work is done, a signal comes, or the supervisor says so or is
+    gone."""
     import django
 
     # The terminal's Ctrl-C reaches the whole group; the supervisor passes it on.
@@ -73,7 +74,7 @@ def _listen(line: Connection, subscriber: object) -> None:
         if word == LEAVE:
             os._exit(INTERRUPTED)
         subscriber.stop()
-        if line.closed or word == STOP and not _open(line):
+        if line.closed or (word == STOP and not _open(line)):
             return
 
 

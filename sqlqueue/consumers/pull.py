@@ -134,11 +134,14 @@ class Deliveries:
 
 
 @contextmanager
-def subscribe(topic: str, *, group: str = "default", timeout: float | None = None, **options: Any) -> Iterator[Deliveries]:
+def subscribe(
+    topic: str, *, group: str = "default", timeout: float | None = None, **options: Any
+) -> Iterator[Deliveries]:
     """Receive a topic's messages for a group in the calling thread; options as for @consumer, but batch and atomic.
 
     The engine runs in a thread of its own (leases, heartbeats, settles). Each delivery is settled by the receiver: ack,
-    retry, postpone or reject; what is not settled on leaving is handed back, uncharged. timeout: seconds without a delivery
+    retry, postpone or reject; what is not settled on leaving is handed back, uncharged. timeout: seconds without a
+    delivery
     after which the iteration ends. Inside a TestCase the engine's thread cannot see the test's transaction: use
     sqlqueue.testing.drain there, or a TransactionTestCase.
     """
@@ -161,7 +164,7 @@ def subscribe(topic: str, *, group: str = "default", timeout: float | None = Non
     def engine() -> None:
         try:
             subscriber.run(started=started.set)
-        except BaseException as error:  # noqa: BLE001  it is raised in the receiver's thread
+        except BaseException as error:
             failed.append(error)
             for each in deliveries:
                 each.error = error

@@ -28,7 +28,8 @@ class Reader:
     def look(self, streams: Sequence[Stream], now: float) -> bool:
         """Look for news, and tell the streams that have some; return whether there was any.
 
-        One statement while the log is idle; a probe and a watch more when it is not. In that order: the candidate before the
+        One statement while the log is idle; a probe and a watch more when it is not. In that order: the candidate
+        before the
         probe, and what is read in a newer snapshot than the probe.
         """
         self.highest, self.scheduled = pulse(self.alias)

@@ -74,7 +74,8 @@ class Resident:
 
 
 class Keeper(Resident):
-    """Keeps the heartbeat and the leases alive. A thread of its own, so that no lock wait elsewhere lets them expire."""
+    """Keeps the heartbeat and the leases alive. A thread of its own, so that no lock wait elsewhere lets them
+    expire."""
 
     name = "keeper"
 

@@ -1,4 +1,5 @@
-"""How much to hand out: enough that no thread waits for the next claim, and little enough that a crash, a stop or a slow
+"""How much to hand out: enough that no thread waits for the next claim, and little enough that a crash, a stop or a
+slow
 handler does not hold what others could do."""
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ MOST = 5_000
 
 
 class Throttle:
-    """Watches the rate at which hands are finished. room() is for the control thread; low() is called by the handlers'."""
+    """Watches the rate at which hands are finished. room() is for the control thread; low() is called by the
+    handlers'."""
 
     def __init__(self, threads: int):
         self._threads = threads

@@ -56,10 +56,8 @@ def decide(error: BaseException | None, attempt: int, max_attempts: int, backoff
         return Outcome(DEAD, error=str(error) or "rejected")
     if isinstance(error, LeaseLost):
         return SUPERSEDED
-    if isinstance(error, (Retry, VisibilityTimeout)):
-        text = str(error) or type(error).__name__
-    else:
-        text = describe(error)
+    said = isinstance(error, (Retry, VisibilityTimeout))
+    text = str(error) or type(error).__name__ if said else describe(error)
     if attempt >= max_attempts:
         return Outcome(DEAD, error=text)
     delay = error.delay if isinstance(error, Retry) and error.delay is not None else backoff.delay(attempt)

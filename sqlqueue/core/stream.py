@@ -1,4 +1,5 @@
-"""The memory that an owner has of one stream, and what it decides from it: whom to hand out, how far the position moves.
+"""The memory that an owner has of one stream, and what it decides from it: whom to hand out, how far the position
+moves.
 
 A stream is one (group, topic, partition, priority) under one fencing token. Pure: no database, no clock of its own (the
 caller passes monotonic seconds). The rules are those of the delivery protocol; P, W, C, F are its letters:
@@ -6,7 +7,8 @@ caller passes monotonic seconds). The rules are those of the delivery protocol; 
 - P position, W watermark, C claimed: as stored;
 - F final: every message at or below it has been read after it was known that none can still appear there (`window`).
 
-What it decides is changed in memory at once and written by the plan. So a plan must be executed until it succeeds, or the
+What it decides is changed in memory at once and written by the plan. So a plan must be executed until it succeeds, or
+the
 whole stream be dropped; there is no third way.
 """
 
@@ -270,7 +272,8 @@ class Stream:
             self._turns.append(lane)
 
     def choose(self, most: int) -> list[Run]:
-        """Hand out at most `most` messages (or one batch): the runs to start once the plan that claims them is written."""
+        """Hand out at most `most` messages (or one batch): the runs to start once the plan that claims them is
+        written."""
         if self.manners.batch:
             return self._choose_batch()
         runs: list[Run] = []
@@ -314,7 +317,7 @@ class Stream:
                 else:
                     again = entries[:1]
                 continue
-            chosen = [e for e in takewhile(lambda e: not e.row and (bound is None or e.offset <= bound), entries)]
+            chosen = list(takewhile(lambda e: not e.row and (bound is None or e.offset <= bound), entries))
             if entries and not chosen:
                 self._put_off(turn)
             fresh += chosen
@@ -500,7 +503,8 @@ class Stream:
             self._flush()
         plan = self._write_plan(runs)
         self._acks_since = (self._acks_since or now) if self._acks_waiting else None
-        return plan if self.position > before or plan.rows or plan.deletes or plan.dead or plan.settled or runs else None
+        written = plan.rows or plan.deletes or plan.dead or plan.settled or runs
+        return plan if written or self.position > before else None
 
     def _walk(self) -> None:
         """Move P to the highest p <= F such that every message read in (P, p] is acked or has a row."""
@@ -549,7 +553,8 @@ class Stream:
         self._writes[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, 0)
 
     def _flush(self) -> None:
-        """Acks have waited long enough in memory: what holds the position back gets a row in flight, so that it can move
+        """Acks have waited long enough in memory: what holds the position back gets a row in flight, so that it can
+        move
         on; acks above the horizon become acked rows."""
         for offset in self.window.offsets:
             if offset > self.window.final:

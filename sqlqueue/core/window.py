@@ -1,12 +1,16 @@
 """How far a stream has been read, and what of it is final. P, F are the delivery protocol's letters.
 
-Every message at or below F (`final`) was read after it was known that none can still appear there. Between F and the cursor
-late commits may turn up. A watch counts the log's visible messages over all streams in one statement; a stream whose count
+Every message at or below F (`final`) was read after it was known that none can still appear there. Between F and the
+cursor
+late commits may turn up. A watch counts the log's visible messages over all streams in one statement; a stream whose
+count
 is what it has read need not be read again. One that does not agree reads onward from its cursor, and if that does not
 explain the difference, once more from F.
 
-The induction behind it: a watch's `low` is the horizon of the last final watch. At that watch, F was raised to it, or the
-stream was marked `more` (with F at its cursor) or `late`, and those marks are taken away only by a read that begins at or
+The induction behind it: a watch's `low` is the horizon of the last final watch. At that watch, F was raised to it, or
+the
+stream was marked `more` (with F at its cursor) or `late`, and those marks are taken away only by a read that begins at
+or
 below F, comes to the log's end, and so raises F to a horizon at least as high.
 """
 
@@ -33,7 +37,8 @@ class Window:
             insort(self.offsets, offset)
 
     def next_read(self, room: int, extra: int) -> tuple[int, int]:
-        """Return (the offset to read beyond, how many at most). `extra`: how many new ones to expect among known ones."""
+        """Return (the offset to read beyond, how many at most). `extra`: how many new ones to expect among known
+        ones."""
         if self.late:
             return self.final, len(self.offsets) - bisect_right(self.offsets, self.final) + extra
         return self.cursor, room
@@ -62,7 +67,8 @@ class Window:
                 self.final = max(self.final, high)
 
     def watched(self, low: int, high: int, count: int, final: bool) -> None:
-        """Be told that the log holds `count` messages of this stream in (low, high]; final: no more can appear there."""
+        """Be told that the log holds `count` messages of this stream in (low, high]; final: no more can appear
+        there."""
         if self.more or self.late:
             if self.cursor > self.final:
                 self.late, self._expected = True, None

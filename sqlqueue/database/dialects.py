@@ -1,7 +1,8 @@
 """What differs by vendor, in words that the statements are composed of.
 
 A statement is standard SQL with "quoted" identifiers and these words in braces: {now} the database's clock; {later} the
-same plus a parameter in microseconds; {earlier} minus one; {greatest}; {true}, {false}; {share}, {update} row locks; {skip} skip locked rows.
+same plus a parameter in microseconds; {earlier} minus one; {greatest}; {true}, {false}; {share}, {update} row locks;
+{skip} skip locked rows.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Dialect:
 
     def sql(self, text: str) -> str:
         """Return a statement in this vendor's words."""
-        return _composed(type(self), text)
+        return _composed(self.vendor, text)
 
     def remaining(self, column: str) -> str:
         """Return SQL for the seconds until the time in a column, negative if it is past."""
@@ -37,7 +38,8 @@ class Dialect:
         return column
 
     def upsert(self, conflict: str, updates: dict[str, str], where: str = "") -> str:
-        """Return the clause that updates instead of inserting a duplicate. updates: column to SQL, in which {new:x} is the
+        """Return the clause that updates instead of inserting a duplicate. updates: column to SQL, in which {new:x} is
+        the
         value that was to be inserted; where: keep the old row unless this holds."""
         raise NotImplementedError
 
@@ -47,11 +49,11 @@ class Dialect:
 
 
 @cache
-def _composed(kind: type[Dialect], text: str) -> str:
-    composed = text
+def _composed(vendor: str, text: str) -> str:
+    kind = DIALECTS[vendor]
     for word, meaning in kind.words.items():
-        composed = composed.replace("{" + word + "}", meaning)
-    return composed.replace('"', kind.quote)
+        text = text.replace("{" + word + "}", meaning)
+    return text.replace('"', kind.quote)
 
 
 def _new_values(sql: str, form: str) -> str:

@@ -105,7 +105,8 @@ def classify(error: BaseException) -> Fault:
 def run(alias: str, verb: Callable[..., T], *args: Any, **options: Any) -> T:
     """Run a verb in one transaction; on contention run all of it again.
 
-    Inside somebody else's `atomic` it is run once: only its owner can roll back and run again. A connection that is gone is
+    Inside somebody else's `atomic` it is run once: only its owner can roll back and run again. A connection that is
+    gone is
     the caller's to mend: what to do then depends on the verb.
     """
     connection = connections[alias]

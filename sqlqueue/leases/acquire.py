@@ -28,7 +28,8 @@ HOLD = """
     UPDATE sqlqueue_partition_lease SET holder = %s, fencing_token = fencing_token + 1, expires_at = {later}
     WHERE id IN ({marks})
 """
-# What the last owner had handed out and not settled is a suspect from now on. Index: the log's (topic, partition, priority,
+# What the last owner had handed out and not settled is a suspect from now on. Index: the log's (topic, partition,
+# priority,
 # offset); the states' unique key.
 RECOVER = """
     INSERT INTO sqlqueue_delivery_state
@@ -39,7 +40,8 @@ RECOVER = """
     AND s.consumer_group = %s AND s."partition" = m."partition" AND s.priority = m.priority
     AND s.message_offset = m."offset")
 """
-# Every row of a stream that is remembered, with its message's key. Index: the states' unique key; the log's primary key.
+# Every row of a stream that is remembered, with its message's key. Index: the states' unique key; the log's primary
+# key.
 ROWS = """
     SELECT s.message_offset, s.acked, s.in_flight, s.retry_count, {remaining}, m.partition_key
     FROM sqlqueue_delivery_state s LEFT JOIN sqlqueue_message m ON m."offset" = s.message_offset
@@ -85,9 +87,7 @@ def acquire(
     taken: list[Taken] = []
     for start in range(0, len(partitions), AT_ONCE):
         some = list(partitions[start : start + AT_ONCE])
-        taken += faults.run(
-            alias, _acquire, alias, subscriber, group, topic, some, priorities, lease_duration, horizon
-        )
+        taken += faults.run(alias, _acquire, alias, subscriber, group, topic, some, priorities, lease_duration, horizon)
     return taken
 
 
@@ -117,14 +117,18 @@ def _acquire(
 def _offset_rows(alias: str, group: str, topic: str, tokens: dict[int, int], priorities: int) -> list[Offset]:
     """Return the offset rows of these partitions, locked; those that are missing begin at the group's start."""
     offsets = Offset.objects.using(alias)
-    mine = offsets.filter(topic=topic, consumer_group=group, partition__in=list(tokens)).order_by("partition", "priority")
+    mine = offsets.filter(topic=topic, consumer_group=group, partition__in=list(tokens)).order_by(
+        "partition", "priority"
+    )
     found = list(mine.select_for_update())
     known: dict[int, set[int]] = defaultdict(set)
     for offset in found:
         known[offset.partition].add(offset.priority)
     missing = [(p, q) for p in tokens for q in range(priorities) if q not in known[p]]
     if missing:
-        start = ConsumerGroup.objects.using(alias).values_list("start", flat=True).get(topic=topic, consumer_group=group)
+        start = (
+            ConsumerGroup.objects.using(alias).values_list("start", flat=True).get(topic=topic, consumer_group=group)
+        )
         offsets.bulk_create(
             [
                 Offset(

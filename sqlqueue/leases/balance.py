@@ -20,7 +20,8 @@ class Balance:
 def balance(alias: str, subscriber: str, group: str, topic: str, holding: set[int]) -> Balance:
     """Compare what a subscriber holds with its fair share. Two statements, however many partitions there are.
 
-    Free and expired leases are taken up to the share; in a fixed order, which is turned by the subscriber's place so that
+    Free and expired leases are taken up to the share; in a fixed order, which is turned by the subscriber's place so
+    that
     several who start together do not all reach for the same ones.
     """
     beats = SubscriberHeartbeat.objects.using(alias).alive().filter(topic=topic, consumer_group=group)

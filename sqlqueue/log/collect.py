@@ -15,11 +15,12 @@ from sqlqueue.signals import announce, group_away, messages_collected
 
 BATCH = 1_000
 
-# The oldest messages of a stream, and whether retention has released them: by place, so that what is kept costs nothing.
+# The oldest messages of a stream, and whether retention has released them: by place, so that what is kept costs
+# nothing.
 # Index: (topic, partition, priority, offset).
 OLDEST = """
-    SELECT "offset", created_at <= {earlier} FROM sqlqueue_message WHERE topic = %s AND "partition" = %s AND priority = %s
-    AND "offset" <= %s ORDER BY "offset" LIMIT %s
+    SELECT "offset", created_at <= {earlier} FROM sqlqueue_message
+    WHERE topic = %s AND "partition" = %s AND priority = %s AND "offset" <= %s ORDER BY "offset" LIMIT %s
 """
 # The same for the very oldest message of many streams at once: which of them are worth a visit?
 FIRST = """
@@ -32,7 +33,9 @@ DELETE = """
 """
 OLDEST_RECEIPTS = "SELECT id, finished_at <= {earlier} FROM sqlqueue_receipt ORDER BY id LIMIT %s"  # the primary key
 DELETE_RECEIPTS = "DELETE FROM sqlqueue_receipt WHERE id <= %s"
-NEWER = 'SELECT 1 FROM sqlqueue_message WHERE topic = %s AND "partition" = %s AND priority = %s AND "offset" > %s LIMIT 1'
+NEWER = (
+    'SELECT 1 FROM sqlqueue_message WHERE topic = %s AND "partition" = %s AND priority = %s AND "offset" > %s LIMIT 1'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,8 @@ class Collected:
 
 
 def collect(alias: str, horizon: Horizon | None = None, batches: int = 100) -> Collected:
-    """Collect all topics once; at most `batches` deletes of 1,000 rows each. One process at a time: others return at once."""
+    """Collect all topics once; at most `batches` deletes of 1,000 rows each. One process at a time: others return at
+    once."""
     reached = (horizon or Horizon(alias)).value
     messages = 0
     left = batches

@@ -12,7 +12,8 @@ from sqlqueue.database.dialects import dialect, execute
 STREAMS_OF_ONE_FETCH = 32
 WATCH_SPAN = 20_000  # offsets that one watch counts; a wider gap is a backlog, and every stream reads onward
 
-# The pulse of an idle consumer: the highest offset, and whether a scheduled message is due. Index: the ends of the log's
+# The pulse of an idle consumer: the highest offset, and whether a scheduled message is due. Index: the ends of the
+# log's
 # primary key and of (refused, due_at).
 PULSE = """
     SELECT (SELECT MAX("offset") FROM sqlqueue_message),
@@ -29,7 +30,8 @@ FETCH = """
     SELECT %s, {columns} FROM sqlqueue_message
     WHERE topic = %s AND "partition" = %s AND priority = %s AND "offset" > %s ORDER BY "offset" LIMIT %s
 """
-# Rows of delivery state with their messages. Index: the unique (topic, group, partition, priority, offset); the message by
+# Rows of delivery state with their messages. Index: the unique (topic, group, partition, priority, offset); the
+# message by
 # its primary key.
 LOAD = """
     SELECT s.message_offset, s.acked, s.in_flight, s.retry_count, {remaining}, {columns}

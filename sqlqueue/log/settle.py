@@ -16,7 +16,8 @@ from sqlqueue.database.gate import FailedRow, LogRow, insert_failed
 from sqlqueue.log import topics
 from sqlqueue.models import dead_letter_topic
 
-# The one row that is written for a batch in which nothing fails. Values, never lowered: an atomic batch may have moved the
+# The one row that is written for a batch in which nothing fails. Values, never lowered: an atomic batch may have moved
+# the
 # position itself meanwhile. Index: the primary key.
 ADVANCE = """
     UPDATE sqlqueue_offset SET position = {greatest}(position, %s), offset_acked = {greatest}(offset_acked, %s),
@@ -28,7 +29,8 @@ RELEASE = """
     claimed_to = {greatest}(position, %s), updated_at = {now} WHERE id = %s AND fencing_token = %s
 """
 ROW_COLUMNS = (
-    'consumer_group, topic, "partition", priority, message_offset, in_flight, retry_count, last_error, invisible_until, acked'
+    'consumer_group, topic, "partition", priority, message_offset,'
+    " in_flight, retry_count, last_error, invisible_until, acked"
 )
 ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, {later}, %s)"
 ROW_KEY = 'topic, consumer_group, "partition", priority, message_offset'
@@ -55,7 +57,8 @@ CHUNK = 500
 def settle(alias: str, plans: Sequence[Plan], worker: str, histories: dict[str, str], now: float) -> list[Plan]:
     """Execute plans; return those whose token was stale: they have changed nothing, and their streams are lost.
 
-    worker: the subscriber's name, for receipts; histories: topic to its `history`; now: the process's monotonic seconds.
+    worker: the subscriber's name, for receipts; histories: topic to its `history`; now: the process's monotonic
+    seconds.
     It may be run again after an unknown outcome: every value is absolute.
     """
     if len(plans) == 1 and _is_plain(plans[0], histories) and not connections[alias].in_atomic_block:
@@ -86,9 +89,9 @@ def _advance(alias: str, plan: Plan) -> bool:
     stream = plan.stream
     if plan.release:
         values = (plan.position, plan.watermark, plan.position, stream.id, stream.token)
-        return execute(alias, RELEASE, values).rowcount == 1
+        return bool(execute(alias, RELEASE, values).rowcount == 1)
     values = (plan.position, plan.watermark, plan.claimed, stream.id, stream.token)
-    return execute(alias, ADVANCE, values).rowcount == 1
+    return bool(execute(alias, ADVANCE, values).rowcount == 1)
 
 
 def _delete_rows(alias: str, plan: Plan) -> None:

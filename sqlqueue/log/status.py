@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sqlqueue.core.stream import Address
 from sqlqueue.database.dialects import execute
-from sqlqueue.log.fetch import Read, fetch
-from sqlqueue.models import ConsumerGroup, DeliveryState, Offset, ScheduledMessage, Topic
 from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.log.fetch import Read, fetch
+from sqlqueue.models import ConsumerGroup, Offset, ScheduledMessage, Topic
 
 # Index: the states' unique key.
 IN_FLIGHT = """
@@ -16,7 +16,8 @@ IN_FLIGHT = """
 
 
 def anything_due(alias: str, group: str, topic: str) -> bool:
-    """Tell whether a group has anything to do now: unread or unsettled messages, due or in-flight states, due schedules."""
+    """Tell whether a group has anything to do now: unread or unsettled messages, due or in-flight states, due
+    schedules."""
     if execute(alias, IN_FLIGHT, (topic, group)).fetchone():
         return True
     if ScheduledMessage.objects.using(alias).filter(topic=topic, refused=False, due_at__lte=DatabaseNow()).exists():

@@ -26,7 +26,8 @@ _known: dict[tuple[str, str], TopicInfo] = {}
 
 
 def topic_info(alias: str, name: str) -> TopicInfo:
-    """Return a topic's partitions and priorities; create it from the settings if it is new. Remembered once committed."""
+    """Return a topic's partitions and priorities; create it from the settings if it is new. Remembered once
+    committed."""
     try:
         return _known[alias, name]
     except (KeyError, TypeError):
@@ -56,7 +57,8 @@ def _stored(alias: str, name: str) -> TopicInfo | None:
 
 
 def create(alias: str, name: str, partitions: int | None = None) -> None:
-    """Insert a topic's row if there is none. Inside somebody's transaction it is done on a connection of its own, so that
+    """Insert a topic's row if there is none. Inside somebody's transaction it is done on a connection of its own, so
+    that
     a long transaction which happens to publish first holds up no other publisher of the topic."""
     connection = connections[alias]
     if not connection.in_atomic_block or not dialect(alias).gated or _in_test_case(connection):
