@@ -1,12 +1,14 @@
 """The demo and the site, run as a person runs them."""
 
+import os
+import signal
 import socket
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
-from tests.processes import ManageCommand, ManageCommands
+from tests.processes import ManageCommand, ManageCommands, wait_until
 
 FLIGHTS = 1_500
 
@@ -21,6 +23,10 @@ def ended(command: ManageCommand) -> str:
     """Wait for a demo that must succeed and return what it said."""
     assert command.wait(timeout=100) == 0, command.output
     return command.output
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def log_of(command: ManageCommand, example: dict[str, str]) -> str:
@@ -61,8 +67,15 @@ def unused_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def children_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+def test_a_demo_whose_consumers_die_fails_and_shows_their_log(manage: ManageCommands, example: dict[str, str]) -> None:
+    command = manage("demo", "--flights", "5000", env=example)
+    log = Path(example["VAR_DIR"], "demo-consumers.log")
+    wait_until(lambda: log.exists() and "lease_acquired" in log.read_text(), message=lambda: command.output)
+    (consumers,) = children_of(command.pid)
+    os.killpg(consumers, signal.SIGKILL)  # their supervisor and their processes are one group
+    assert command.wait() == 1
+    assert "The consumers left with exit code -9." in command.output
+    assert "lease_acquired" in command.output
 
 
 def test_the_site_runs_until_it_is_asked_to_end(

@@ -51,3 +51,14 @@ def test_an_altered_digest_is_found() -> None:
     (failing,) = [comparison for comparison in check_flights().comparisons if not comparison.holds]
     assert failing.promise == "order per aircraft"
     assert [difference.key for difference in failing.differences] == [altered.tail_number]
+
+
+def test_the_check_fails_while_flights_are_not_consumed(capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("publishflights", flights=50)
+    with pytest.raises(SystemExit) as left:
+        call_command("checkflights")
+    assert left.value.code == 1
+    said = capsys.readouterr().out
+    assert "OK   published: 50 of 50 flights are in the log once" in said
+    assert "FAIL settled: 0 of 3 groups have settled every flight" in said
+    assert "FAIL order per aircraft: 0 of " in said
