@@ -111,7 +111,20 @@ class MySQL(Dialect):
         return f"ON DUPLICATE KEY UPDATE {column} = {column}"
 
 
-class SQLite(Dialect):
+class WithOnConflict(Dialect):
+    """What SQLite and PostgreSQL have in common."""
+
+    def upsert(self, conflict: str, updates: dict[str, str], where: str = "") -> str:
+        """ON CONFLICT, from SQLite 3.24."""
+        parts = ", ".join(f"{column} = {_new_values(sql, 'excluded.{}')}" for column, sql in updates.items())
+        return f"ON CONFLICT ({conflict}) DO UPDATE SET {parts}" + (f" WHERE {where}" if where else "")
+
+    def ignore(self, conflict: str) -> str:
+        """ON CONFLICT … DO NOTHING names the index, so no other error is swallowed."""
+        return f"ON CONFLICT ({conflict}) DO NOTHING"
+
+
+class SQLite(WithOnConflict):
     """One writer at a time: offsets become visible in their order, and no lock is needed but the writer's."""
 
     vendor = "sqlite"
@@ -138,24 +151,12 @@ class SQLite(Dialect):
         """Julian days; a double keeps them to some 50 microseconds."""
         return f"(JULIANDAY({column}) - JULIANDAY('now')) * 86400.0"
 
-    def upsert(self, conflict: str, updates: dict[str, str], where: str = "") -> str:
-        """ON CONFLICT, from SQLite 3.24."""
-        parts = ", ".join(f"{column} = {_new_values(sql, 'excluded.{}')}" for column, sql in updates.items())
-        return f"ON CONFLICT ({conflict}) DO UPDATE SET {parts}" + (f" WHERE {where}" if where else "")
 
-    def ignore(self, conflict: str) -> str:
-        """ON CONFLICT … DO NOTHING names the index, so no other error is swallowed."""
-        return f"ON CONFLICT ({conflict}) DO NOTHING"
-
-
-class PostgreSQL(SQLite):
+class PostgreSQL(WithOnConflict):
     """PostgreSQL from 14."""
 
     vendor = "postgresql"
-    writers = nullcontext()
-    gated = True
     branch = "({})"
-    rows_of_one_insert = 1_000
     words: ClassVar = {
         "now": "STATEMENT_TIMESTAMP()",
         "later": "STATEMENT_TIMESTAMP() + %s * INTERVAL '1 microsecond'",
