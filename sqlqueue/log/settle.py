@@ -72,17 +72,16 @@ def _is_plain(plan: Plan, histories: dict[str, str]) -> bool:
 
 
 def _settle(alias: str, plans: Sequence[Plan], worker: str, histories: dict[str, str], now: float) -> list[Plan]:
-    lost: list[Plan] = []
     # In the order of their rows, as everybody locks them.
-    for plan in sorted(plans, key=lambda plan: plan.stream.id):
-        if not _advance(alias, plan):
-            lost.append(plan)
-            continue
+    fenced = {id(plan): _advance(alias, plan) for plan in sorted(plans, key=lambda plan: plan.stream.id)}
+    written = [plan for plan in plans if fenced[id(plan)]]
+    for plan in written:
         _delete_rows(alias, plan)
-        _write_rows(alias, plan)
+    _write_rows(alias, written)
+    for plan in written:
         _bury(alias, plan)
-        _write_receipts(alias, plan, worker, histories.get(plan.stream.address.topic, "failures"), now)
-    return lost
+    _write_receipts(alias, written, worker, histories, now)
+    return [plan for plan in plans if not fenced[id(plan)]]
 
 
 def _advance(alias: str, plan: Plan) -> bool:
@@ -102,13 +101,12 @@ def _delete_rows(alias: str, plan: Plan) -> None:
         execute(alias, DELETE_ROWS.replace("{marks}", ", ".join(["%s"] * len(some))), (*stream, *some))
 
 
-def _write_rows(alias: str, plan: Plan) -> None:
-    address = plan.stream.address
-    words = dialect(alias)
-    upsert = words.upsert(ROW_KEY, ROW_UPDATES, NOT_ACKED)
-    for start in range(0, len(plan.rows), CHUNK):
-        some = plan.rows[start : start + CHUNK]
-        values = [value for row in some for value in _row_values(address, row)]
+def _write_rows(alias: str, plans: Sequence[Plan]) -> None:
+    rows = [(plan.stream.address, row) for plan in plans for row in plan.rows]
+    upsert = dialect(alias).upsert(ROW_KEY, ROW_UPDATES, NOT_ACKED)
+    for start in range(0, len(rows), CHUNK):
+        some = rows[start : start + CHUNK]
+        values = [value for address, row in some for value in _row_values(address, row)]
         text = f"INSERT INTO sqlqueue_delivery_state ({ROW_COLUMNS}) VALUES {', '.join([ROW] * len(some))} {upsert}"
         execute(alias, text, values)
 
@@ -133,14 +131,19 @@ def _bury(alias: str, plan: Plan) -> None:
         insert_failed(alias, row, FailedRow(attempts, error, address.topic, message.offset, address.group))
 
 
-def _write_receipts(alias: str, plan: Plan, worker: str, history: str, now: float) -> None:
-    hands = [hand for hand in plan.settled if _wants_receipt(hand, history)]
-    address = plan.stream.address
+def _write_receipts(alias: str, plans: Sequence[Plan], worker: str, histories: dict[str, str], now: float) -> None:
+    hands = [
+        hand
+        for plan in plans
+        for hand in plan.settled
+        if _wants_receipt(hand, histories.get(plan.stream.address.topic, "failures"))
+    ]
     for start in range(0, len(hands), CHUNK):
         some = hands[start : start + CHUNK]
         values: list[object] = []
         for hand in some:
             assert hand.outcome is not None
+            address = hand.stream.address
             values += (address.group, address.topic, address.partition, hand.offset, hand.outcome.kind, hand.attempt)
             began = hand.started or now
             ended = hand.finished or now
