@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
-from operator import itemgetter
 
 from sqlqueue.conf import settings
 from sqlqueue.database import faults
@@ -17,6 +16,7 @@ from sqlqueue.models import ConsumerGroup, Offset, SubscriberHeartbeat, Topic
 from sqlqueue.signals import announce, group_away, messages_collected
 
 BATCH = 1_000
+CHUNK = 500
 
 # The oldest messages of a stream, and whether retention has released them: by place, so that what is kept costs
 # nothing.
@@ -31,7 +31,6 @@ FIRST = """
     WHERE topic = %s AND "partition" = %s AND priority = %s ORDER BY "offset" LIMIT 1
 """
 STREAMS_AT_ONCE = 32
-DELETE = 'DELETE FROM sqlqueue_message WHERE "offset" IN ({marks})'  # index: the primary key
 OLDEST_RECEIPTS = "SELECT id, finished_at <= {earlier} FROM sqlqueue_receipt ORDER BY id LIMIT %s"  # the primary key
 DELETE_RECEIPTS = "DELETE FROM sqlqueue_receipt WHERE id <= %s"
 NEWER = """
@@ -106,9 +105,11 @@ def _collect_batch(alias: str, topic: str, partition: int, priority: int, horizo
     floor = acked_by_all(alias, topic, partition, priority, horizon)
     age = round(options.retention * 1_000_000)
     oldest = execute(alias, OLDEST, (age, topic, partition, priority, floor, BATCH)).fetchall()
-    released = [offset for offset, _ in takewhile(itemgetter(1), oldest)]
-    if released:
-        execute(alias, DELETE.replace("{marks}", ", ".join(["%s"] * len(released))), released)
+    released = [offset for offset, _ in takewhile(lambda row: row[1], oldest)]
+    # One by one: the end of a range would wait for the next message behind it, which may be an open transaction's.
+    for start in range(0, len(released), CHUNK):
+        some = released[start : start + CHUNK]
+        execute(alias, dialect(alias).delete("sqlqueue_message", "offset", len(some)), some)
     return len(released)
 
 
