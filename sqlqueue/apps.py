@@ -26,12 +26,15 @@ class SqlqueueConfig(AppConfig):
         post_migrate.connect(_fill_gate, sender=self, dispatch_uid="sqlqueue.gate")
 
 
-def _fill_gate(using: str, apps: Any, **kwargs: Any) -> None:
+def _fill_gate(using: str, **kwargs: Any) -> None:
+    """After every migrate, and after every flush: a TransactionTestCase ends with one, and topics are gone with it."""
     from django.db import connections, router
 
+    from sqlqueue.log.topics import forget_topics
     from sqlqueue.models import PublishGate
     from sqlqueue.models.publish_gate import fill
 
+    forget_topics()
     if router.allow_migrate_model(using, PublishGate) and (
         PublishGate._meta.db_table in connections[using].introspection.table_names()
     ):
