@@ -93,20 +93,17 @@ class Consuming:
     def registered(self, *groups: str) -> list[Consumer]:
         return registry.select(groups)
 
-    def start(self, *groups: str, threads: int = 4) -> Host:
+    def start(self, *groups: str, threads: int = 4, drain: bool = False) -> Host:
         """Host the registered handlers until the host is stopped, or the test ends."""
-        return self._host(self.subscriber(*groups, threads=threads))
+        host = Host(self.subscriber(*groups, threads=threads), drain)
+        self._hosts.append(host)
+        return host
 
     def drain(self, *groups: str, threads: int = 4, timeout: float = END_TIMEOUT) -> Subscriber:
         """Host the registered handlers until everything that is due has been settled."""
-        host = self._host(self.subscriber(*groups, threads=threads), drain=True)
+        host = self.start(*groups, threads=threads, drain=True)
         host.join(timeout)
         return host.subscriber
-
-    def _host(self, subscriber: Subscriber, drain: bool = False) -> Host:
-        host = Host(subscriber, drain)
-        self._hosts.append(host)
-        return host
 
     def end(self) -> None:
         """Open every gate, end every subscriber, and give the apps their registry back."""

@@ -61,6 +61,18 @@ class TestDrainInTestCase(Handlers, TestCase):
         assert [effect.name for effect in Effect.objects.all()] == ["the test's"]
         assert Message.objects.dead_letters("default", "orders").count() == 1
 
+    def test_a_message_that_waits_is_left_alone(self) -> None:
+        @self.consuming.consumer("orders")
+        def later(delivery) -> None:
+            self.seen.append(delivery.payload)
+            raise Retry(delay=60)
+
+        publish("orders", 1, key="a")
+        publish("orders", 2, key="a")
+        publish("orders", 3, delay=60)
+        drain(timeout=5)
+        assert self.seen == [1]
+
     def test_a_message_that_is_due_at_once_again_and_again_ends_in_a_timeout(self) -> None:
         @self.consuming.consumer("orders")
         def never(delivery) -> None:

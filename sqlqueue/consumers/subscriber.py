@@ -145,9 +145,10 @@ class Subscriber:
             while not self._stopping and alive():
                 pause = self._guarded_turn()
                 if drain and self.idle:
-                    if self.clock() >= ask_at and not self.anything_due():
-                        break
-                    ask_at = max(ask_at, self.clock() + DRAIN_CHECK)
+                    if self.clock() >= ask_at:
+                        if not self.anything_due():
+                            break
+                        ask_at = self.clock() + DRAIN_CHECK
                     pause = min(pause, DRAIN_CHECK)
                 if pause > 0:
                     self._awake.wait(pause)
@@ -156,8 +157,12 @@ class Subscriber:
             self.close()
 
     def anything_due(self) -> bool:
-        """Ask the tables whether there is anything to do now for any of its groups."""
-        return any(anything_due(self.alias, *subscription.place) for subscription in self.subscriptions)
+        """Ask the tables whether there is anything to do now for any of its groups; what is paused is not."""
+        return any(
+            anything_due(self.alias, *subscription.place, subscription.known())
+            for subscription in self.subscriptions
+            if not subscription.paused
+        )
 
     def _guarded_turn(self) -> float:
         try:
@@ -238,8 +243,11 @@ class Subscriber:
 
     @property
     def idle(self) -> bool:
-        """Nothing is in hand, and nothing that was read waits for a turn."""
-        return not self._outstanding and not self._reports and all(s.settled_up for s in self.ownership.streams())
+        """Nothing is in hand, and nothing that was read could be handed out now."""
+        if self._outstanding or self._reports:
+            return False
+        active = (subscription for subscription in self.subscriptions if not subscription.paused)
+        return all(stream.settled_up for subscription in active for stream in subscription.streams.values())
 
     def turn(self) -> float:
         """Take in what happened, read, hand out, settle; return how many seconds it may sleep."""

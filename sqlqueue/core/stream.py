@@ -117,8 +117,9 @@ class Stream:
 
     @property
     def settled_up(self) -> bool:
-        """Nothing read is unsettled but what waits for its time."""
-        return not self.handed and not self.ready and not self._due and not self._suspects and not self._writes
+        """Nothing read is unsettled but what waits for its time, or behind such a one in its lane."""
+        busy = self.handed or self._turns or self._due or self._writes
+        return not busy and (not self._suspects or self.suspect() is None)
 
     @property
     def room(self) -> int:
