@@ -45,24 +45,42 @@ def anything_due(alias: str, group: str, topic: str, owned: Mapping[Address, Kno
 
 
 def unread_streams(alias: str, group: str, topic: str, owned: Mapping[Address, Known]) -> list[Address]:
-    """Return the streams of a group that have messages which nobody has read yet. A statement for every 32 streams."""
+    """Return the streams of a group that have messages which nobody has read yet."""
+    stored = _streams(alias, group, topic, "position")
+    return beyond(alias, {at: owned.get(at) or Known(position, 0) for at, position in stored.items()})
+
+
+def unacked_streams(alias: str, group: str, topic: str) -> list[Address]:
+    """Return the streams of a group that have messages above its watermark: collection waits for them."""
+    stored = _streams(alias, group, topic, "offset_acked")
+    return beyond(alias, {at: Known(watermark, 0) for at, watermark in stored.items()})
+
+
+def _streams(alias: str, group: str, topic: str, column: str) -> dict[Address, int]:
+    """Return a column of each stream's offset row; one that nobody has ever owned has no row, and is at the start."""
     options = Topic.objects.using(alias).filter(name=topic).first()
     registered = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).first()
     if options is None or registered is None:
-        return []
+        return {}
     rows = Offset.objects.using(alias).filter(topic=topic, consumer_group=group)
-    positions = {(p, q): position for p, q, position in rows.values_list("partition", "priority", "position")}
-    addresses = [Address(group, topic, p, q) for p in range(options.partitions) for q in range(options.priorities)]
-    known = [
-        owned.get(at) or Known(positions.get((at.partition, at.priority), registered.start), 0) for at in addresses
-    ]
-    unread: list[Address] = []
+    stored = {(p, q): value for p, q, value in rows.values_list("partition", "priority", column)}
+    return {
+        Address(group, topic, p, q): stored.get((p, q), registered.start)
+        for p in range(options.partitions)
+        for q in range(options.priorities)
+    }
+
+
+def beyond(alias: str, streams: Mapping[Address, Known]) -> list[Address]:
+    """Return those that have more messages above the given offset than are known. A statement for every 32 streams."""
+    found: list[Address] = []
     branch = dialect(alias).branch.format(ABOVE.strip())
-    for start in range(0, len(addresses), STREAMS_OF_ONE_FETCH):
+    known = list(streams.items())
+    for start in range(0, len(known), STREAMS_OF_ONE_FETCH):
+        some = known[start : start + STREAMS_OF_ONE_FETCH]
         values: list[object] = []
-        for index in range(start, min(start + STREAMS_OF_ONE_FETCH, len(addresses))):
-            at, (position, read) = addresses[index], known[index]
+        for index, (at, (position, read)) in enumerate(some):
             values += (index, at.topic, at.partition, at.priority, position, read + 1)
-        text = " UNION ALL ".join([branch] * (len(values) // 6))
-        unread += [addresses[i] for i, count in execute(alias, text, values).fetchall() if count > known[i].read]
-    return unread
+        counts = execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall()
+        found += [some[index][0] for index, count in counts if count > some[index][1].read]
+    return found
