@@ -23,7 +23,7 @@ lease_lost = Signal()  # subscriber, group, topic, partition
 subscriber_started = Signal()  # subscriber, subscriptions
 subscriber_stopped = Signal()  # subscriber
 messages_collected = Signal()  # topic, count
-group_away = Signal()  # group, topic, messages held back from collection
+group_away = Signal()  # group, topic: nobody serves it, and collection waits for it
 database_unreachable = Signal()  # subscriber, error
 message_refused = Signal()  # scheduled message's id, topic, reason
 

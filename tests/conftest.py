@@ -5,10 +5,11 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import django
 import pytest
-from django.conf import settings
+from django.conf import settings as django_settings
 from django.db import connections
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
@@ -16,6 +17,11 @@ from hypothesis import settings as hypothesis_settings
 from tests.processes import ManageCommands
 from tests.servers import DatabaseChoiceError, TestDatabase
 from tests.servers.mariadb import PrivateMariaDB, ServerError
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+    from tests.consuming import Consuming
 
 DATABASE = pytest.StashKey[TestDatabase]()
 
@@ -28,7 +34,7 @@ hypothesis_settings.load_profile("sqlqueue")
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     # The settings need the database's URL, so they are named here, and pytest-django has not read any before.
-    if settings.configured:
+    if django_settings.configured:
         raise pytest.UsageError("Unset DJANGO_SETTINGS_MODULE (or --ds): the tests choose their own settings.")
     end_in_order_when_terminated()
     try:
@@ -78,6 +84,17 @@ def manage(transactional_db: None, tmp_path: Path) -> Iterator[ManageCommands]:
     commands = ManageCommands(tmp_path)
     yield commands
     commands.end()
+
+
+@pytest.fixture
+def consuming(transactional_db: None, settings: "Settings") -> Iterator["Consuming"]:
+    """Register handlers for this test alone and host them in threads; all are ended after the test."""
+    from tests.consuming import QUICK, Consuming  # the apps are ready only now
+
+    settings.SQLQUEUE = QUICK
+    consuming = Consuming()
+    yield consuming
+    consuming.end()
 
 
 @pytest.fixture

@@ -124,9 +124,10 @@ class Subscriber:
             while not self.stopping and alive():
                 pause = self._guarded_turn()
                 if drain and self.idle:
-                    if self.clock() >= ask_at and not self.anything_due():
-                        break
-                    ask_at = max(ask_at, self.clock() + DRAIN_CHECK)
+                    if self.clock() >= ask_at:
+                        if not self.anything_due():
+                            break
+                        ask_at = self.clock() + DRAIN_CHECK
                     pause = min(pause, DRAIN_CHECK)
                 if pause > 0:
                     self._awake.wait(pause)
@@ -136,15 +137,19 @@ class Subscriber:
 
     @property
     def idle(self) -> bool:
-        """Nothing is in hand, and nothing that was read waits for a turn."""
-        dispatcher = self.dispatcher
-        if dispatcher.outstanding or dispatcher.reported:
+        """Nothing is in hand, and nothing that was read could be handed out now."""
+        if self.dispatcher.outstanding or self.dispatcher.reported:
             return False
-        return all(stream.settled_up for stream in self.ownership.streams())
+        active = (subscription for subscription in self.subscriptions if not subscription.paused)
+        return all(stream.settled_up for subscription in active for stream in subscription.streams.values())
 
     def anything_due(self) -> bool:
-        """Ask the tables whether there is anything to do now for any of its groups."""
-        return any(anything_due(self.alias, *subscription.place) for subscription in self.subscriptions)
+        """Ask the tables whether there is anything to do now for any of its groups; what is paused is not."""
+        return any(
+            anything_due(self.alias, *subscription.place, subscription.known())
+            for subscription in self.subscriptions
+            if not subscription.paused
+        )
 
     def close(self) -> None:
         """End gracefully: wait for what runs, settle, hand back the rest, release the leases, remove the heartbeat."""

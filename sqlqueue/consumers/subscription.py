@@ -6,6 +6,7 @@ from sqlqueue.consumers.handling import Handling
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core.stream import Address, Stream
 from sqlqueue.leases.acquire import Taken
+from sqlqueue.log.status import Known
 from sqlqueue.models import ConsumerGroup, Topic
 
 
@@ -30,6 +31,10 @@ class Subscription:
     def holding(self) -> set[int]:
         """The partitions that it holds."""
         return {address.partition for address in self.streams}
+
+    def known(self) -> dict[Address, Known]:
+        """Return how much of its streams has been read."""
+        return {at: Known(stream.position, len(stream.window.offsets)) for at, stream in self.streams.items()}
 
     def refresh(self) -> None:
         """Read the options that may change while running: pauses, history."""

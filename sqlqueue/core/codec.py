@@ -25,7 +25,7 @@ def encode(value: Any, kind: str = "payload") -> str:
 
 def encode_headers(headers: object) -> str | None:
     """Return the JSON text of headers, a mapping of strings to JSON values; None for none."""
-    if not headers:
+    if headers is None or headers == {}:
         return None
     if not isinstance(headers, dict) or not all(isinstance(name, str) for name in headers):
         raise InvalidMessage(f"headers must be a dict with string keys, not {headers!r}")

@@ -122,8 +122,9 @@ class Stream:
 
     @property
     def settled_up(self) -> bool:
-        """Nothing read is unsettled but what waits for its time."""
-        return not self.handed and not self.ready and not self._due and not self._suspects and not self._writes
+        """Nothing read is unsettled but what waits for its time, or behind such a one in its lane."""
+        busy = self.handed or self.has_turns or self._due or self._writes
+        return not busy and (not self._suspects or self.suspect() is None)
 
     @property
     def room(self) -> int:
@@ -194,11 +195,9 @@ class Stream:
                 lane = self._lane_of(message[1])
                 entry = Entry(offset, lane, READY, message)
                 self.ready += 1
-                if lane is None:
-                    self._turns.append(entry)
-                else:
+                if lane is not None:
                     lane.add(entry)
-                    self._offer(lane)
+                self._offer(entry)
             entries[offset] = entry
             window.add(offset)
         window.was_read(start, messages[-1][0] if messages else None, len(messages) >= limit, horizon)
@@ -265,15 +264,18 @@ class Stream:
             self.ready += 1
             self._loaded[offset] = entry
             self._stalled = False
-            if entry.lane is None:
-                self._turns.append(entry)
-            else:
-                self._offer(entry.lane)
+            self._offer(entry)
 
     # -- handing out --------------------------------------------------------------------------------------------------
 
-    def _offer(self, lane: Lane) -> None:
-        if not lane.listed and not lane.busy:
+    def _offer(self, entry: Entry) -> None:
+        """A ready message, or the lane that it stands in, is to have its turn; batches are chosen by place instead."""
+        lane = entry.lane
+        if self.manners.batch:
+            self._stalled = False
+        elif lane is None:
+            self._turns.append(entry)
+        elif not lane.listed and not lane.busy:
             lane.listed = True
             self._turns.append(lane)
 
@@ -482,7 +484,7 @@ class Stream:
             self._loaded[entry.offset] = entry
             self._writes[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, entry.count)
         if entry.lane is None:
-            self._turns.appendleft(entry)
+            self._offer(entry)
 
     def _advance(self, lane: Lane, now: float) -> None:
         """Nothing of the lane is handed out: see what is its first message now."""
@@ -491,7 +493,7 @@ class Stream:
             return
         head = lane.items[0]
         if head.state == READY:
-            self._offer(lane)
+            self._offer(head)
         elif head.state == HELD and not head.mark:
             if head.due <= now:
                 self._mark_due(head, now)

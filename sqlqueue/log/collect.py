@@ -12,6 +12,7 @@ from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.database.gate import COLLECTOR, take_duty
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.log.groups import lock_topic
+from sqlqueue.log.status import unacked_streams
 from sqlqueue.models import ConsumerGroup, Offset, SubscriberHeartbeat, Topic
 from sqlqueue.signals import announce, group_away, messages_collected
 
@@ -33,10 +34,6 @@ FIRST = """
 STREAMS_AT_ONCE = 32
 OLDEST_RECEIPTS = "SELECT id, finished_at <= {earlier} FROM sqlqueue_receipt ORDER BY id LIMIT %s"  # the primary key
 DELETE_RECEIPTS = "DELETE FROM sqlqueue_receipt WHERE id <= %s"
-NEWER = """
-    SELECT 1 FROM sqlqueue_message{by_stream}
-    WHERE topic = %s AND "partition" = %s AND priority = %s AND "offset" > %s LIMIT 1
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +142,5 @@ def report_absent(alias: str) -> None:
     for group, topic in ConsumerGroup.objects.using(alias).values_list("consumer_group", "topic"):
         if (group, topic) in alive:
             continue
-        for offset in Offset.objects.using(alias).filter(topic=topic, consumer_group=group):
-            place = (topic, offset.partition, offset.priority, offset.offset_acked)
-            if execute(alias, NEWER, place).fetchone():
-                announce(group_away, report_absent, group=group, topic=topic)
-                break
+        if unacked_streams(alias, group, topic):
+            announce(group_away, report_absent, group=group, topic=topic)

@@ -24,9 +24,10 @@ INSERT = (
 MOVED_AT_ONCE = 500
 # Is anything due? Index: (refused, due_at).
 ANY_DUE = "SELECT 1 FROM sqlqueue_scheduled_message WHERE refused = {false} AND due_at <= {now} LIMIT 1"
+# The same as values. One that is locked is somebody's who has not committed: it comes later, and holds up nobody.
 DUE = """
     SELECT id, topic, partition_key, message_id, payload, headers, priority, target_group
-    FROM sqlqueue_scheduled_message WHERE refused = {false} AND due_at <= {now} ORDER BY due_at, id LIMIT %s{update}
+    FROM sqlqueue_scheduled_message WHERE refused = {false} AND due_at <= {now} ORDER BY due_at, id LIMIT %s{skip}
 """
 
 
@@ -92,7 +93,7 @@ def _log_row(
     try:
         text = payload if isinstance(payload, str) else encode(payload)
         decode(text)
-        stored_headers = headers if isinstance(headers, str) else encode_headers(decode(headers) if headers else None)
+        stored_headers = encode_headers(decode(headers))
     except ValueError as error:
         raise InvalidMessage(f"payload or headers are not JSON: {error}") from None
     return LogRow(info.name, partition_of(key or id, info.partitions), priority, key, id, text, stored_headers, group)

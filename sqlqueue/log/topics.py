@@ -41,7 +41,9 @@ def topic_info(alias: str, name: str) -> TopicInfo:
     connection = connections[alias]
     if not connection.in_atomic_block:
         _known[alias, name] = info
-    else:
+    elif not _in_test_case(
+        connection
+    ):  # whose commit hooks may be run (captureOnCommitCallbacks), and then it rolls back
         transaction.on_commit(lambda: _known.setdefault((alias, name), info), using=alias)
     return info
 

@@ -1,0 +1,115 @@
+"""--drain: a subscriber leaves when everything that is due now has been settled, and not before."""
+
+import threading
+import time
+
+import pytest
+from django.db import connection, transaction
+
+from sqlqueue import Postpone, Retry, publish
+from sqlqueue.models import ConsumerGroup, DeliveryState, Offset, Topic
+from tests.consuming import Consuming, states
+from tests.processes import wait_until
+
+
+def test_it_leaves_when_all_is_settled(consuming: Consuming) -> None:
+    seen: list[int] = []
+    consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
+    for number in range(100):
+        publish("t", number, key=str(number % 7))
+    assert consuming.drain().settled == 100
+    assert sorted(seen) == list(range(100))
+    assert not DeliveryState.objects.exists()
+
+
+def test_it_stays_while_retries_are_due(consuming: Consuming) -> None:
+    @consuming.consumer("t", max_attempts=9)
+    def fail(delivery) -> None:
+        if delivery.attempt < 5:
+            raise Retry(delay=0)
+
+    publish("t", 1)
+    assert consuming.drain().settled == 5
+
+
+def test_it_leaves_what_waits_and_what_is_parked_behind_it(consuming: Consuming) -> None:
+    seen: list[int] = []
+
+    @consuming.consumer("t")
+    def later(delivery) -> None:
+        seen.append(delivery.payload)
+        raise Retry(delay=60)
+
+    offsets = [publish("t", number, key="a").offset for number in range(5)]
+    consuming.drain(timeout=10)
+    assert seen == [0]
+    consuming.drain(timeout=10)  # the next owner finds the rows
+    assert seen == [0]
+    assert states("t") == [(offset, int(offset == offsets[0]), False) for offset in offsets]
+
+
+def test_it_leaves_what_stands_behind_a_message_that_waits_in_strict_order(consuming: Consuming) -> None:
+    seen: list[int] = []
+
+    @consuming.consumer("t", ordering="partition")
+    def later(delivery) -> None:
+        seen.append(delivery.payload)
+        raise Postpone(delay=60)
+
+    for number in range(5):
+        publish("t", number, key="a")
+    consuming.drain(timeout=10)
+    assert seen == [0]
+
+
+def test_it_leaves_what_is_paused(consuming: Consuming) -> None:
+    seen: list[str] = []
+    for topic in ("paused-topic", "paused-group", "open"):
+        consuming.consumer(topic, lambda delivery: seen.append(delivery.topic))
+    consuming.drain()
+    Topic.objects.filter(name="paused-topic").update(paused=True)
+    ConsumerGroup.objects.filter(topic="paused-group").update(paused=True)
+    for topic in ("paused-topic", "paused-group", "open"):
+        publish(topic, 1)
+    consuming.drain(timeout=10)
+    assert seen == ["open"]
+
+
+def test_it_stays_while_another_still_works(consuming: Consuming) -> None:
+    gate = consuming.gate()
+    consuming.consumer("t", lambda delivery: gate.wait())
+    publish("t", 1, key="a")
+    working = consuming.start()
+    wait_until(lambda: Offset.objects.filter(claimed_to__gt=0).exists())
+    draining = consuming.start(drain=True)
+    time.sleep(1.0)
+    assert draining.running, "it left while a handler of another still ran"
+    gate.set()
+    draining.join()
+    assert working.running
+
+
+@pytest.mark.database("mariadb", "mysql")
+def test_an_open_transaction_holds_it_up_no_longer_than_its_messages_are_invisible(consuming: Consuming) -> None:
+    seen: list[int] = []
+    published, commit = threading.Event(), consuming.gate()
+    consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
+    publish("t", 0, key="a")
+
+    def late() -> None:
+        with transaction.atomic():
+            publish("t", 1, key="a")
+            published.set()
+            commit.wait(20)
+        connection.close()
+
+    thread = threading.Thread(target=late)
+    thread.start()
+    assert published.wait(10)
+    publish("t", 2, key="a")
+    consuming.drain()
+    assert seen == [0, 2]
+    commit.set()
+    thread.join()
+    consuming.drain()
+    assert seen == [0, 2, 1]

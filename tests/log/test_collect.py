@@ -1,0 +1,296 @@
+"""Collection removes what every registered group has acked past and retention has released, and nothing else."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+from django.db import connections, transaction
+from django.db.models import F
+
+from sqlqueue import NewMessage, Postpone, Reject, Retry, publish, publish_many
+from sqlqueue.consumers.residents import Collector
+from sqlqueue.database.gate import COLLECTOR
+from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.log import collect as collecting
+from sqlqueue.log.collect import collect, report_absent
+from sqlqueue.log.groups import register, remove
+from sqlqueue.models import Message, PublishGate, Receipt, Topic
+from sqlqueue.signals import group_away, messages_collected
+from tests.consuming import QUICK, Consuming
+from tests.processes import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+NOW = {**QUICK, "RETENTION": 0}
+
+
+@pytest.fixture(autouse=True)
+def no_resident(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let only the test collect, unless it says otherwise."""
+    if "resident" not in request.node.name:
+        monkeypatch.setattr(Collector, "turn", lambda self: False)
+
+
+def run_collection() -> int:
+    """Collect with a horizon that is known, as the resident does."""
+    horizon = Horizon("default")
+    horizon.wait()
+    return collect("default", horizon).messages
+
+
+def age(seconds: float) -> None:
+    """Let everything in the log be so much older."""
+    Message.objects.update(created_at=F("created_at") - timedelta(seconds=seconds))
+
+
+def log(topic: str = "t") -> list[object]:
+    return [message.payload for message in Message.objects.filter(topic=topic).order_by("offset")]
+
+
+class TestWhatEveryGroupHasAcked:
+    def test_is_removed(self, consuming: Consuming, settings) -> None:
+        settings.SQLQUEUE = NOW
+        for group in ("one", "two"):
+            consuming.consumer("t", lambda delivery: None, group=group)
+        publish_many("t", [NewMessage(n, key=str(n)) for n in range(50)])
+        consuming.drain()
+        assert run_collection() == 50
+        assert log() == []
+
+    def test_is_kept_while_a_registered_group_that_is_away_has_not(self, consuming: Consuming, settings) -> None:
+        settings.SQLQUEUE = NOW
+        heard: list[tuple[str, str]] = []
+
+        def hear(*, group: str, topic: str, **_: object) -> None:
+            heard.append((group, topic))
+
+        consuming.consumer("t", lambda delivery: None, group="here")
+        register("default", "away", "t")
+        publish_many("t", [NewMessage(n, key=str(n)) for n in range(10)])
+        consuming.drain()
+        assert run_collection() == 0
+        assert len(log()) == 10
+        # It has no offsets yet: it never came.
+        group_away.connect(hear)
+        try:
+            report_absent("default")
+            assert heard == [("away", "t")]
+            consuming.consumer("t", lambda delivery: None, group="away")
+            consuming.drain("away")
+            heard.clear()
+            report_absent("default")
+        finally:
+            group_away.disconnect(hear)
+        assert heard == []
+        assert run_collection() == 10
+
+    def test_is_removed_once_the_group_that_holds_it_back_is_removed(self, consuming: Consuming, settings) -> None:
+        settings.SQLQUEUE = NOW
+        consuming.consumer("t", lambda delivery: None)
+        register("default", "away", "t")
+        publish("t", 1)
+        consuming.drain()
+        assert run_collection() == 0
+        remove("default", "away", "t")
+        assert run_collection() == 1
+
+    @pytest.mark.parametrize("error", [Retry(delay=60), Postpone(delay=60)], ids=["retried", "postponed"])
+    def test_is_kept_from_the_first_that_waits(self, consuming: Consuming, settings, error: Exception) -> None:
+        settings.SQLQUEUE = {**NOW, "PARTITIONS": 1}
+
+        @consuming.consumer("t")
+        def third_waits(delivery) -> None:
+            if delivery.payload == 3:
+                raise error
+
+        for number in range(1, 6):
+            publish("t", number, key=str(number))
+        consuming.drain()
+        assert run_collection() == 2
+        assert log() == [3, 4, 5]
+
+    def test_a_dead_letter_holds_back_nothing_and_is_never_collected_itself(
+        self, consuming: Consuming, settings
+    ) -> None:
+        settings.SQLQUEUE = NOW
+
+        @consuming.consumer("t")
+        def reject(delivery) -> None:
+            raise Reject("no")
+
+        publish("t", 1)
+        consuming.drain()
+        age(10**8)
+        assert run_collection() == 1
+        assert (log(), log("t_dlq")) == ([], [1])
+
+    def test_a_message_for_one_group_is_collected_when_that_group_has_it(self, consuming: Consuming, settings) -> None:
+        settings.SQLQUEUE = NOW
+        for group in ("one", "two"):
+            consuming.consumer("t", lambda delivery: None, group=group)
+        publish("t", 1, group="one")
+        consuming.drain("two")
+        register("default", "one", "t")
+        assert run_collection() == 0
+        consuming.drain("one")
+        assert run_collection() == 1
+
+
+class TestRetention:
+    def test_what_is_younger_is_kept(self, consuming: Consuming, settings) -> None:
+        settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1, "TOPICS": {"t": {"retention": timedelta(hours=1)}}}
+        consuming.consumer("t", lambda delivery: None)
+        publish("t", "old")
+        age(3700)
+        publish("t", "young")
+        consuming.drain()
+        assert run_collection() == 1
+        assert log() == ["young"]
+
+    def test_without_one_it_is_kept_for_ever(self, consuming: Consuming, settings) -> None:
+        settings.SQLQUEUE = {**QUICK, "RETENTION": None}
+        consuming.consumer("t", lambda delivery: None)
+        publish("t", 1)
+        consuming.drain()
+        age(10**8)
+        assert run_collection() == 0
+
+    def test_it_can_be_changed_while_running(self, consuming: Consuming) -> None:
+        consuming.consumer("t", lambda delivery: None)
+        publish("t", 1)
+        consuming.drain()
+        assert run_collection() == 0
+        Topic.objects.update(retention=0)
+        assert run_collection() == 1
+
+    def test_a_topic_without_groups_is_kept_as_long_as_retention_says(self, settings) -> None:
+        settings.SQLQUEUE = {**QUICK, "RETENTION": 3600}
+        publish_many("t", ["old", "older"])
+        age(3700)
+        publish("t", "young")
+        assert run_collection() == 2
+        assert log() == ["young"]
+
+    @pytest.mark.database("mariadb", "mysql", "postgresql")
+    def test_without_groups_nothing_above_the_horizon_is_removed(self, settings) -> None:
+        settings.SQLQUEUE = {**NOW, "PARTITIONS": 1}
+        publish("t", 1)
+        horizon = Horizon("default")
+        horizon.wait()
+        publish("t", 2)
+        assert collect("default", horizon).messages == 1
+        assert log() == [2]
+
+
+class TestBounds:
+    def test_a_collection_stops_at_its_bound_and_says_that_there_is_more(self, monkeypatch, settings) -> None:
+        settings.SQLQUEUE = {**NOW, "PARTITIONS": 1}
+        monkeypatch.setattr(collecting, "BATCH", 10)
+        publish_many("t", range(35))
+        horizon = Horizon("default")
+        horizon.wait()
+        first = collect("default", horizon, batches=2)
+        assert (first.messages, first.more) == (20, True)
+        rest = collect("default", horizon, batches=100)
+        assert (rest.messages, rest.more) == (15, False)
+
+    @pytest.mark.database("mariadb", "mysql", "postgresql")
+    def test_while_another_collects_it_returns_at_once(self, settings) -> None:
+        settings.SQLQUEUE = {**NOW, "PARTITIONS": 1}
+        publish("t", 1)
+        horizon = Horizon("default")
+        horizon.wait()
+        results: list[int] = []
+
+        def other() -> None:
+            mine = Horizon("default")
+            mine.value = horizon.value
+            results.append(collect("default", mine).messages)
+            connections.close_all()
+
+        with transaction.atomic():
+            assert list(PublishGate.objects.select_for_update().filter(slot=COLLECTOR))
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join(5)
+            assert results == [0]
+        assert collect("default", horizon).messages == 1
+
+    def test_it_is_announced(self, settings) -> None:
+        settings.SQLQUEUE = NOW
+        heard: list[tuple[str, int]] = []
+
+        def hear(*, topic: str, count: int, **_: object) -> None:
+            heard.append((topic, count))
+
+        publish_many("t", range(5))
+        messages_collected.connect(hear)
+        try:
+            run_collection()
+            run_collection()
+        finally:
+            messages_collected.disconnect(hear)
+        assert heard == [("t", 5)]
+
+    def test_the_resident_of_a_running_consumer_collects(self, consuming: Consuming, settings) -> None:
+        settings.SQLQUEUE = {**NOW, "COLLECT_INTERVAL": 0.05}
+        consuming.consumer("t", lambda delivery: None)
+        publish_many("t", range(20))
+        consuming.start()
+        wait_until(lambda: not Message.objects.exists(), timeout=10)
+
+
+class TestReceipts:
+    @pytest.mark.parametrize(
+        ("history", "expected"),
+        [
+            ("none", []),
+            ("failures", ["dead", "retried"]),
+            ("all", ["acked", "acked", "dead", "postponed", "retried"]),
+        ],
+    )
+    def test_they_are_written_as_the_topics_history_asks(
+        self, consuming: Consuming, settings, history: str, expected: list[str]
+    ) -> None:
+        settings.SQLQUEUE = {**QUICK, "TOPICS": {"t": {"history": history}}}
+        postponed: list[int] = []
+
+        @consuming.consumer("t")
+        def handle(delivery) -> None:
+            if delivery.payload == "retry" and delivery.attempt == 1:
+                raise Retry("once", delay=0)
+            if delivery.payload == "postpone" and not postponed:
+                postponed.append(1)
+                raise Postpone(delay=0)
+            if delivery.payload == "reject":
+                raise Reject("no")
+
+        publish_many("t", ["retry", "postpone", "reject"])
+        subscriber = consuming.drain()
+        assert sorted(Receipt.objects.values_list("outcome", flat=True)) == expected
+        if expected:
+            receipt = Receipt.objects.get(outcome="retried")
+            assert (receipt.consumer_group, receipt.topic, receipt.attempts) == ("default", "t", 1)
+            assert receipt.worker == subscriber.name
+            assert receipt.started_at <= receipt.finished_at
+
+    def test_the_history_can_be_changed_while_running(self, consuming: Consuming) -> None:
+        consuming.consumer("t", lambda delivery: None)
+        host = consuming.start()
+        Topic.objects.update(history="all")
+        wait_until(lambda: host.subscriber.subscriptions[0].history == "all")
+        publish("t", 1)
+        wait_until(Receipt.objects.exists)
+
+    def test_they_are_removed_when_they_are_old_enough(self, consuming: Consuming, settings) -> None:
+        settings.SQLQUEUE = {**QUICK, "HISTORY": "all", "RECEIPT_RETENTION": 3600}
+        consuming.consumer("t", lambda delivery: None)
+        publish_many("t", range(5))
+        consuming.drain()
+        Receipt.objects.update(finished_at=F("finished_at") - timedelta(seconds=3700))
+        publish("t", "young")
+        consuming.drain()
+        horizon = Horizon("default")
+        horizon.probe(highest_offset("default"))
+        assert collect("default", horizon).receipts == 5
+        assert Receipt.objects.count() == 1
