@@ -18,8 +18,8 @@ DUE = """
 """
 # How many messages stand above an offset, as far as anybody wants to know? Index: (topic, partition, priority, offset).
 ABOVE = """
-    SELECT %s, COUNT(*) FROM (SELECT 1 FROM sqlqueue_message{by_stream} WHERE topic = %s AND "partition" = %s AND priority = %s
-    AND "offset" > %s ORDER BY "offset" LIMIT %s) AS above
+    SELECT %s, COUNT(*) FROM (SELECT 1 FROM sqlqueue_message{by_stream}
+    WHERE topic = %s AND "partition" = %s AND priority = %s AND "offset" > %s ORDER BY "offset" LIMIT %s) AS above
 """
 
 
