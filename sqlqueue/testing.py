@@ -38,7 +38,7 @@ def drain(*, groups: Iterable[str] = (), topics: Iterable[str] = (), timeout: fl
                 raise TimeoutError(
                     f"deliveries were still due after {timeout:g} s: does a handler retry at once for ever?"
                 )
-        settled = subscriber.dispatcher.settled
+        settled = subscriber.settled
     finally:
         subscriber.close()
     return settled

@@ -136,6 +136,11 @@ class Subscriber:
             self.close()
 
     @property
+    def settled(self) -> int:
+        """How many deliveries it has settled so far."""
+        return self.dispatcher.settled
+
+    @property
     def idle(self) -> bool:
         """Nothing is in hand, and nothing that was read could be handed out now."""
         if self.dispatcher.outstanding or self.dispatcher.reported:
