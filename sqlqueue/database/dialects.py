@@ -10,6 +10,7 @@ offset LIMIT may walk the primary key through all other topics' messages, which 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, ClassVar
@@ -52,9 +53,11 @@ class Dialect:
         """Return the clause that changes nothing where the row is there already."""
         raise NotImplementedError
 
-    def delete(self, table: str, key: str, rows: int) -> str:
-        """Return the statement that deletes so many rows by their primary key, and touches no other row."""
-        return f'DELETE FROM {table} WHERE "{key}" IN ({", ".join(["%s"] * rows)})'
+    def delete(self, table: str, key: str, rows: int, also: Sequence[str] = ()) -> str:
+        """Return the statement that deletes so many rows by their unique key, and touches no other row. Parameters: a `key`
+        for each row, then the values of the columns `also`, which complete the unique key."""
+        columns = "".join(f' AND "{column}" = %s' for column in also)
+        return f'DELETE FROM {table} WHERE "{key}" IN ({", ".join(["%s"] * rows)}){columns}'
 
 
 @cache
@@ -114,10 +117,12 @@ class MySQL(Dialect):
         column = conflict.split(",")[0].strip()
         return f"ON DUPLICATE KEY UPDATE {column} = {column}"
 
-    def delete(self, table: str, key: str, rows: int) -> str:
-        """With the index forced: a scan (which a small table invites) waits for every uncommitted row that it meets."""
-        marks = ", ".join(["%s"] * rows)
-        return f'DELETE FROM {table} USING {table} FORCE INDEX (PRIMARY) WHERE "{key}" IN ({marks})'
+    def delete(self, table: str, key: str, rows: int, also: Sequence[str] = ()) -> str:
+        """A join, which looks each row up. With IN the optimizer may scan the table, or a part of it, and a scan that locks
+        waits for every open transaction whose row it meets."""
+        keys = " UNION ALL ".join([f'SELECT %s AS "{key}"'] + ["SELECT %s"] * (rows - 1))
+        columns = "".join(f' AND {table}."{column}" = %s' for column in also)
+        return f'DELETE {table} FROM ({keys}) these STRAIGHT_JOIN {table} ON {table}."{key}" = these."{key}"{columns}'
 
 
 class WithOnConflict(Dialect):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -33,7 +33,6 @@ FIRST = """
 """
 STREAMS_AT_ONCE = 32
 OLDEST_RECEIPTS = "SELECT id, finished_at <= {earlier} FROM sqlqueue_receipt ORDER BY id LIMIT %s"  # the primary key
-DELETE_RECEIPTS = "DELETE FROM sqlqueue_receipt WHERE id <= %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +103,14 @@ def _collect_batch(alias: str, topic: str, partition: int, priority: int, horizo
     oldest = execute(alias, OLDEST, (age, topic, partition, priority, floor, BATCH)).fetchall()
     released = [offset for offset, _ in takewhile(lambda row: row[1], oldest)]
     # One by one: the end of a range would wait for the next message behind it, which may be an open transaction's.
-    for start in range(0, len(released), CHUNK):
-        some = released[start : start + CHUNK]
-        execute(alias, dialect(alias).delete("sqlqueue_message", "offset", len(some)), some)
+    _delete(alias, "sqlqueue_message", "offset", released)
     return len(released)
+
+
+def _delete(alias: str, table: str, key: str, values: Sequence[int]) -> None:
+    for start in range(0, len(values), CHUNK):
+        some = values[start : start + CHUNK]
+        execute(alias, dialect(alias).delete(table, key, len(some)), some)
 
 
 def acked_by_all(alias: str, topic: str, partition: int, priority: int, horizon: int) -> int:
@@ -129,7 +132,7 @@ def _collect_receipts(alias: str) -> int:
     for _ in range(100):
         released = [id for id, old_enough in execute(alias, OLDEST_RECEIPTS, (age, BATCH)).fetchall() if old_enough]
         if released:
-            faults.run(alias, execute, alias, DELETE_RECEIPTS, (max(released),))
+            faults.run(alias, _delete, alias, "sqlqueue_receipt", "id", released)
         total += len(released)
         if len(released) < BATCH:
             break

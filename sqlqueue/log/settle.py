@@ -34,6 +34,7 @@ ROW_COLUMNS = (
 )
 ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, {later}, %s)"
 ROW_KEY = 'topic, consumer_group, "partition", priority, message_offset'
+STREAM = ("topic", "consumer_group", "partition", "priority")
 ROW_UPDATES = {
     "in_flight": "{new:in_flight}",
     "retry_count": "{new:retry_count}",
@@ -43,10 +44,6 @@ ROW_UPDATES = {
 }
 # An acked row stays acked: an atomic settle whose reply was lost has said so.
 NOT_ACKED = "sqlqueue_delivery_state.acked = {false}"
-DELETE_ROWS = """
-    DELETE FROM sqlqueue_delivery_state WHERE topic = %s AND consumer_group = %s AND "partition" = %s AND priority = %s
-    AND message_offset IN ({marks})
-"""
 RECEIPT_COLUMNS = (
     'consumer_group, topic, "partition", message_offset, outcome, attempts, worker, serial, started_at, finished_at'
 )
@@ -98,7 +95,8 @@ def _delete_rows(alias: str, plan: Plan) -> None:
     stream = (address.topic, address.group, address.partition, address.priority)
     for start in range(0, len(plan.deletes), CHUNK):
         some = plan.deletes[start : start + CHUNK]
-        execute(alias, DELETE_ROWS.replace("{marks}", ", ".join(["%s"] * len(some))), (*stream, *some))
+        text = dialect(alias).delete("sqlqueue_delivery_state", "message_offset", len(some), STREAM)
+        execute(alias, text, (*some, *stream))
 
 
 def _write_rows(alias: str, plans: Sequence[Plan]) -> None:

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from django.db import connections
+from django.db import connection, connections
 from pytest_django import Settings
 
 from sqlqueue import publish
@@ -42,6 +42,16 @@ def collect_now() -> int:
     for _ in range(5):
         horizon.probe(highest_offset("default"))
     return collect("default", horizon).messages
+
+
+def insert_by_plain_sql(name: str) -> None:
+    """Publish as any language can."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO sqlqueue_scheduled_message (topic, partition_key, message_id, payload)"
+            " VALUES (%s, %s, %s, %s)",
+            [TOPIC, "key 1", name, "{}"],
+        )
 
 
 @OVERTAKES
@@ -114,6 +124,20 @@ def test_a_transaction_that_rolls_back_late_holds_nothing_back_for_good() -> Non
         Offset.objects.get(position__gte=never.offset, partition=handled.deliveries[0].partition).position
         >= last.offset
     )
+
+
+@OVERTAKES
+def test_an_open_transaction_that_has_inserted_by_plain_sql_holds_up_no_other_message() -> None:
+    handled = Handled()
+    with RunningSubscriber(consumer(TOPIC, handled)), OpenTransaction() as open_transaction:
+        open_transaction.do(lambda: insert_by_plain_sql("late"))
+        insert_by_plain_sql("early")
+        publish(TOPIC, "delayed", key="key 1", id="delayed", delay=0)
+        wait_until(lambda: len(handled.counts) == 2, 10, message="the scheduler waits for the open transaction")
+        open_transaction.commit()
+        wait_until(lambda: handled.counts["late"], 10, message="the late message is lost")
+        rounds = let_a_round_pass(TOPIC, "default")
+    assert handled.counts == dict.fromkeys(["late", "early", "delayed", *rounds], 1)
 
 
 @pytest.mark.database("sqlite")
