@@ -41,8 +41,25 @@ SUPERSEDED: Final = Outcome(LOST)
 
 
 def describe(error: BaseException) -> str:
-    """Return an error's traceback as text, its end kept where it is too long: the end names the error."""
-    text = "".join(traceback.format_exception(error)).strip()
+    """Return an error's traceback as text."""
+    try:
+        return "".join(traceback.format_exception(error)).strip()
+    except Exception as another:  # its own __str__ may fail
+        return f"{type(error).__qualname__}, which cannot be described: {another!r}"
+
+
+def said_by(error: BaseException) -> str:
+    """Return what a person wrote into an error; "" if nothing."""
+    try:
+        return str(error)
+    except Exception as another:
+        return f"{type(error).__qualname__}, which cannot be described: {another!r}"
+
+
+def storable(text: str) -> str:
+    """Return a text that every database can store: half surrogates and NULs escaped, and where it is too long its end,
+    which names the error. A settle that failed for its text would take the whole process with it."""
+    text = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
     return text if len(text) <= ERROR_LENGTH else "… " + text[-ERROR_LENGTH:]
 
 
@@ -51,13 +68,13 @@ def decide(error: BaseException | None, attempt: int, max_attempts: int, backoff
     if error is None:
         return SUCCESS
     if isinstance(error, Postpone):
-        return Outcome(POSTPONED, error.delay, str(error))
+        return Outcome(POSTPONED, error.delay, storable(said_by(error)))
     if isinstance(error, Reject):
-        return Outcome(DEAD, error=str(error) or "rejected")
+        return Outcome(DEAD, error=storable(said_by(error)) or "rejected")
     if isinstance(error, LeaseLost):
         return SUPERSEDED
-    said = isinstance(error, (Retry, VisibilityTimeout))
-    text = str(error) or type(error).__name__ if said else describe(error)
+    told = isinstance(error, (Retry, VisibilityTimeout))
+    text = storable(said_by(error) or type(error).__name__ if told else describe(error))
     if attempt >= max_attempts:
         return Outcome(DEAD, error=text)
     delay = error.delay if isinstance(error, Retry) and error.delay is not None else backoff.delay(attempt)

@@ -54,8 +54,8 @@ class Dialect:
         raise NotImplementedError
 
     def delete(self, table: str, key: str, rows: int, also: Sequence[str] = ()) -> str:
-        """Return the statement that deletes so many rows by their unique key, and touches no other row. Parameters: a `key`
-        for each row, then the values of the columns `also`, which complete the unique key."""
+        """Return the statement that deletes so many rows by their unique key, and touches no other row. Parameters: a
+        `key` for each row, then the values of the columns `also`, which complete the unique key."""
         columns = "".join(f' AND "{column}" = %s' for column in also)
         return f'DELETE FROM {table} WHERE "{key}" IN ({", ".join(["%s"] * rows)}){columns}'
 
@@ -118,8 +118,8 @@ class MySQL(Dialect):
         return f"ON DUPLICATE KEY UPDATE {column} = {column}"
 
     def delete(self, table: str, key: str, rows: int, also: Sequence[str] = ()) -> str:
-        """A join, which looks each row up. With IN the optimizer may scan the table, or a part of it, and a scan that locks
-        waits for every open transaction whose row it meets."""
+        """A join, which looks each row up. With IN the optimizer may scan the table, or a part of it, and a scan that
+        locks waits for every open transaction whose row it meets."""
         keys = " UNION ALL ".join([f'SELECT %s AS "{key}"'] + ["SELECT %s"] * (rows - 1))
         columns = "".join(f' AND {table}."{column}" = %s' for column in also)
         return f'DELETE {table} FROM ({keys}) these STRAIGHT_JOIN {table} ON {table}."{key}" = these."{key}"{columns}'

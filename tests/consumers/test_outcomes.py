@@ -1,0 +1,289 @@
+"""What becomes of a delivery: returned, Retry, Postpone, Reject, any other exception; attempts and dead letters."""
+
+import pytest
+
+from sqlqueue import Postpone, Reject, Retry, publish
+from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.log.reset import reset
+from sqlqueue.models import DeliveryState, Message
+from tests.consuming import QUICK, Consuming, offset_row, seconds_until_due, states
+
+
+class Stop(BaseException):
+    """Not even an Exception."""
+
+
+class Unspeakable(Exception):
+    """One that cannot even be printed."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+SAID = {
+    "half a surrogate": "\ud800",
+    "NUL": "a\0b",
+    "too long": "✈" * 100_000,
+    "too long in bytes": "👩" * 9_990,
+    "marks": "% %s {} \\ '",
+}
+
+
+def make_due() -> None:
+    """Let the time pass that everything waits for."""
+    DeliveryState.objects.update(invisible_until=DatabaseNow())
+
+
+def letters(group: str = "default", topic: str = "t") -> list[Message]:
+    return list(Message.objects.dead_letters(group, topic).order_by("offset"))
+
+
+@pytest.fixture
+def attempts() -> list[int]:
+    """The attempts that the handler under test has seen."""
+    return []
+
+
+class TestReturned:
+    def test_it_is_acked_and_leaves_no_row(self, consuming: Consuming, settings, attempts: list[int]) -> None:
+        settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1}
+        consuming.consumer("t", lambda delivery: attempts.append(delivery.attempt))
+        offset = publish("t", 1).offset
+        consuming.drain()
+        row = offset_row("t")
+        assert (row.position, row.offset_acked, row.claimed_to) == (offset, offset, offset)
+        assert (attempts, states("t")) == ([1], [])
+
+    def test_what_it_returns_means_nothing(self, consuming: Consuming, attempts: list[int]) -> None:
+        def handle(delivery) -> object:
+            attempts.append(delivery.attempt)
+            return Retry(delay=0)
+
+        consuming.consumer("t", handle)
+        publish("t", 1)
+        consuming.drain()
+        assert attempts == [1]
+
+
+class TestDelivery:
+    def test_it_tells_everything_of_the_message(self, consuming: Consuming, settings) -> None:
+        settings.SQLQUEUE = {**QUICK, "TOPICS": {"t": {"priorities": 2}}}
+        seen = []
+        consuming.consumer("t", seen.append, group="g")
+        published = publish("t", {"a": [1]}, key="k", id="x", headers={"h": 1}, priority=1)
+        message = Message.objects.get()
+        consuming.drain()
+        (delivery,) = seen
+        assert (delivery.payload, delivery.headers, delivery.key, delivery.id) == ({"a": [1]}, {"h": 1}, "k", "x")
+        assert (delivery.topic, delivery.group, delivery.partition) == ("t", "g", message.partition)
+        assert (delivery.offset, delivery.attempt, delivery.priority) == (published.offset, 1, 1)
+        assert delivery.created_at == message.created_at
+        assert f"@{published.offset} attempt 1 for g" in repr(delivery)
+
+
+class TestRetried:
+    def test_with_a_delay_of_its_own(self, consuming: Consuming, attempts: list[int]) -> None:
+        @consuming.consumer("t")
+        def handle(delivery) -> None:
+            attempts.append(delivery.attempt)
+            raise Retry("not yet", delay=30)
+
+        offset = publish("t", 1).offset
+        consuming.drain()
+        assert states("t") == [(offset, 1, False)]
+        assert 27 < seconds_until_due(offset) <= 30.1
+        assert DeliveryState.objects.get().last_error == "not yet"
+        make_due()
+        consuming.drain()
+        assert (attempts, states("t")) == ([1, 2], [(offset, 2, False)])
+
+    def test_the_backoff_doubles_up_to_its_bound(self, consuming: Consuming) -> None:
+        def handle(delivery) -> None:
+            raise Retry
+
+        consuming.consumer("t", handle, backoff=10, max_backoff=50, jitter=0)
+        offset = publish("t", 1).offset
+        delays = []
+        for _ in range(4):
+            consuming.drain()
+            delays.append(seconds_until_due(offset))
+            make_due()
+        for delay, expected in zip(delays, [10, 20, 40, 50], strict=True):
+            assert expected - 3 < delay <= expected + 0.1
+
+    def test_the_jitter_spreads_it(self, consuming: Consuming) -> None:
+        def handle(delivery) -> None:
+            raise ValueError
+
+        consuming.consumer("t", handle, backoff=100, jitter=0.5)
+        offsets = [publish("t", 1).offset for _ in range(60)]
+        consuming.drain()
+        delays = [seconds_until_due(offset) for offset in offsets]
+        assert 47 < min(delays) < 70
+        assert 130 < max(delays) <= 150.1
+
+    @pytest.mark.parametrize(
+        "error", [ValueError("bad value ✈"), KeyError("k"), Stop("stop"), SystemExit(3), KeyboardInterrupt()], ids=repr
+    )
+    def test_any_exception_is_one_with_its_traceback(
+        self, consuming: Consuming, attempts: list[int], error: BaseException
+    ) -> None:
+        @consuming.consumer("t", backoff=60)
+        def handle(delivery) -> None:
+            attempts.append(delivery.payload)
+            if delivery.payload == "bad":
+                raise error
+
+        publish("t", "bad")
+        publish("t", "good")
+        subscriber = consuming.drain(threads=1)
+        assert sorted(attempts) == ["bad", "good"]
+        assert subscriber.settled == 2
+        text = DeliveryState.objects.get().last_error
+        assert "Traceback" in text
+        assert "in handle" in text
+        assert type(error).__name__ in text
+
+    @pytest.mark.parametrize("said", SAID.values(), ids=SAID.keys())
+    @pytest.mark.parametrize("kind", [ValueError, Retry, Reject, Unspeakable])
+    def test_whatever_an_error_says_it_is_kept_as_far_as_it_can_be(
+        self, consuming: Consuming, said: str, kind: type[Exception]
+    ) -> None:
+        def handle(delivery) -> None:
+            if delivery.payload == "bad":
+                raise kind(said)
+
+        consuming.consumer("t", handle, backoff=60)
+        publish("t", "bad")
+        publish("t", "good")
+        assert consuming.drain().settled == 2
+        kept = letters()[0].last_error if kind is Reject else DeliveryState.objects.get().last_error
+        assert kept, "nothing was kept"
+        assert len(kept) < 11_000, "too much was kept"
+
+
+class TestPostponed:
+    def test_no_attempt_is_charged_however_often(self, consuming: Consuming, attempts: list[int]) -> None:
+        @consuming.consumer("t", max_attempts=2)
+        def handle(delivery) -> None:
+            attempts.append(delivery.attempt)
+            if len(attempts) < 6:
+                raise Postpone(delay=0)
+
+        publish("t", 1)
+        consuming.drain()
+        assert attempts == [1] * 6
+        assert letters() == []
+
+    def test_it_waits_as_long_as_it_says(self, consuming: Consuming) -> None:
+        @consuming.consumer("t")
+        def handle(delivery) -> None:
+            raise Postpone("closed until noon", delay=40)
+
+        offset = publish("t", 1).offset
+        consuming.drain()
+        assert states("t") == [(offset, 0, False)]
+        assert 37 < seconds_until_due(offset) <= 40.1
+
+    def test_attempts_that_failed_before_still_count(self, consuming: Consuming, attempts: list[int]) -> None:
+        @consuming.consumer("t", max_attempts=3)
+        def handle(delivery) -> None:
+            attempts.append(delivery.attempt)
+            if len(attempts) % 2:
+                raise Retry(delay=0)
+            raise Postpone(delay=0)
+
+        publish("t", 1)
+        consuming.drain()
+        assert attempts == [1, 2, 2, 3, 3]
+        assert len(letters()) == 1
+
+
+class TestDeadLetters:
+    def test_after_the_last_attempt_it_is_copied_with_all_that_was(
+        self, consuming: Consuming, attempts: list[int], settings
+    ) -> None:
+        settings.SQLQUEUE = {**QUICK, "PARTITIONS": 3}
+
+        @consuming.consumer("t", group="g", max_attempts=3, backoff=0)
+        def handle(delivery) -> None:
+            attempts.append(delivery.attempt)
+            raise ValueError(f"attempt {delivery.attempt}")
+
+        offset = publish("t", {"p": "✈"}, key="k", id="x", headers={"h": 1}).offset
+        consuming.drain()
+        assert attempts == [1, 2, 3]
+        original = Message.objects.get(topic="t")
+        (letter,) = letters("g")
+        assert (letter.topic, letter.partition, letter.partition_key) == ("t_dlq", original.partition, "k")
+        assert (letter.payload, letter.headers) == ({"p": "✈"}, {"h": 1})
+        assert (letter.original_topic, letter.original_offset, letter.failed_group) == ("t", offset, "g")
+        assert letter.failure_count == 3
+        assert letter.last_error.endswith("ValueError: attempt 3")
+        assert letter.failed_at is not None
+        assert states("t", "g") == []
+        assert offset_row("t", "g", original.partition).offset_acked == offset
+
+    def test_a_retry_at_the_last_attempt_is_one(self, consuming: Consuming) -> None:
+        @consuming.consumer("t", max_attempts=1)
+        def handle(delivery) -> None:
+            raise Retry("again", delay=0)
+
+        publish("t", 1)
+        consuming.drain()
+        assert [(letter.failure_count, letter.last_error) for letter in letters()] == [(1, "again")]
+
+    def test_a_rejected_message_is_one_at_once(self, consuming: Consuming) -> None:
+        @consuming.consumer("t")
+        def handle(delivery) -> None:
+            raise Reject("unknown aircraft")
+
+        publish("t", 1)
+        consuming.drain()
+        assert [(letter.failure_count, letter.last_error) for letter in letters()] == [(1, "unknown aircraft")]
+
+    def test_the_log_keeps_the_message(self, consuming: Consuming) -> None:
+        @consuming.consumer("t")
+        def handle(delivery) -> None:
+            raise Reject("no")
+
+        published = publish("t", 1, id="x")
+        consuming.drain()
+        message = Message.objects.get(topic="t")
+        assert (message.offset, message.message_id, message.failed_group) == (published.offset, "x", "")
+
+    def test_the_same_message_can_die_twice(self, consuming: Consuming) -> None:
+        said = iter(["first", "second"])
+
+        @consuming.consumer("t")
+        def handle(delivery) -> None:
+            raise Reject(next(said))
+
+        offset = publish("t", 1).offset
+        consuming.drain()
+        reset("default", "default", "t", 0)
+        consuming.drain()
+        assert [(letter.original_offset, letter.last_error) for letter in letters()] == [(offset, "second")]
+
+    def test_a_dead_letter_topic_can_be_consumed_like_any_other(self, consuming: Consuming) -> None:
+        seen: list[tuple[object, str]] = []
+
+        @consuming.consumer("t")
+        def handle(delivery) -> None:
+            raise Reject("no")
+
+        consuming.consumer("t_dlq", lambda delivery: seen.append((delivery.payload, delivery.key)), group="undertaker")
+        publish("t", 1, key="k")
+        consuming.drain()
+        consuming.drain()
+        assert seen == [(1, "k")]
+
+    @pytest.mark.parametrize("payload", [None, True, 0, "", "text", [], {}], ids=repr)
+    def test_every_payload_is_copied_as_it_was(self, consuming: Consuming, payload: object) -> None:
+        def handle(delivery) -> None:
+            raise Reject("no")
+
+        consuming.consumer("t", handle)
+        publish("t", payload)
+        consuming.drain()
+        assert [letter.payload for letter in letters()] == [payload]
