@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from sqlqueue.core.stream import Stream
+from sqlqueue.core.stream import Address, Stream
 from sqlqueue.database.horizon import Horizon
-from sqlqueue.log.fetch import WATCH_SPAN, Read, fetch, load, pulse, watch
+from sqlqueue.log.fetch import WATCH_SPAN, Read, due, fetch, load, pulse, watch
 
 RESCAN_SHARE = 20  # while the horizon is held back, looking for late commits may take one part in so many of the time
 RESCAN_AT_LEAST = 0.05  # seconds
+CHANGES_AT_ONCE = 1_000  # rows
 
 
 class Reader:
@@ -80,6 +81,13 @@ class Reader:
             stream.take_in(messages, read.start, read.limit, reached)
             count += len(messages)
         return count
+
+    def notice_changes(self, group: str, topic: str, streams: Mapping[Address, Stream], now: float) -> None:
+        """Look for rows that are due in the database but not in memory: a person has rescheduled them there."""
+        for address, offsets in due(self.alias, group, topic, CHANGES_AT_ONCE).items():
+            if (stream := streams.get(address)) is not None:
+                for offset in offsets:
+                    stream.reschedule(offset, now)
 
     def load(self, stream: Stream, offsets: Sequence[int], now: float) -> None:
         """Load due rows of a stream, with their messages."""

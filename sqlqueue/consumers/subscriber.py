@@ -71,7 +71,7 @@ class Subscriber:
         self._doorbell: bell.Doorbell | None = None
         self._stop_listening: Callable[[], None] = lambda: None
         self._pause: float = settings.POLL_INTERVAL
-        self._look_at = self._balance_at = 0.0
+        self._look_at = self._balance_at = self._notice_at = 0.0
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -248,6 +248,11 @@ class Subscriber:
             if self.reader.scheduled and self._scheduler is not None:
                 self._scheduler.wake()
             self._look_at = now + self._pause
+        if now >= self._notice_at:
+            self._notice_at = now + settings.HEARTBEAT_INTERVAL
+            for subscription in self.subscriptions:
+                if any(stream.next_due() is not None for stream in subscription.streams.values()):
+                    self.reader.notice_changes(*subscription.place, subscription.streams, now)
         count = self.reader.read([stream for stream in streams if self.ownership.hands_out(stream)])
         for stream in streams:
             offsets = stream.due_rows(now, stream.manners.batch_size)

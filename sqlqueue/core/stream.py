@@ -214,6 +214,13 @@ class Stream:
         # What the next plan has yet to write cannot be read back before.
         return [offset for offset in self._due if offset not in self._writes][:most] if self._due else []
 
+    def reschedule(self, offset: int, now: float) -> None:
+        """Be told that the database holds a row to be due: somebody may have changed its time there."""
+        entry = self._entries.get(offset)
+        if entry is not None and entry.state == HELD and entry.due > now and offset not in self._writes:
+            entry.due = now
+            heapq.heappush(self._waiting, (now, offset))
+
     def _mark_due(self, entry: Entry, now: float) -> None:
         if entry.lane is None:
             self._due[entry.offset] = entry

@@ -39,6 +39,13 @@ LOAD = """
     WHERE s.topic = %s AND s.consumer_group = %s AND s."partition" = %s AND s.priority = %s
     AND s.message_offset IN ({marks})
 """
+# Rows of a group that are due and have been handed out before: few, for due rows are soon handed out. Index: the
+# states'
+# unique key.
+DUE = """
+    SELECT "partition", priority, message_offset FROM sqlqueue_delivery_state WHERE topic = %s AND consumer_group = %s
+    AND acked = {false} AND in_flight = 0 AND retry_count > 0 AND invisible_until <= {now} LIMIT %s
+"""
 JOINED = 'm."offset", m.partition_key, m.message_id, m.payload, m.headers, {created}, m.target_group'
 
 
@@ -76,6 +83,14 @@ def fetch(alias: str, reads: Sequence[Read]) -> list[list[Message]]:
         text = " UNION ALL ".join([words.branch.format(select)] * len(some)) if len(some) > 1 else select
         for row in execute(alias, text, values).fetchall():
             found[row[0]].append(Message._make(row[1:]))
+    return found
+
+
+def due(alias: str, group: str, topic: str, most: int) -> dict[Address, list[int]]:
+    """Return the offsets of rows that the database holds to be due, at most `most`, by stream."""
+    found: dict[Address, list[int]] = {}
+    for partition, priority, offset in execute(alias, DUE, (topic, group, most)).fetchall():
+        found.setdefault(Address(group, topic, partition, priority), []).append(offset)
     return found
 
 
