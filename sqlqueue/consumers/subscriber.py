@@ -98,10 +98,14 @@ class Subscriber:
 
     def stop(self, timeout: float | None = None) -> None:
         """Ask for a graceful end: nothing new starts, and what runs has `timeout` seconds (SHUTDOWN_TIMEOUT) to end."""
+        self.stop_soon(timeout)
+        self._awake.set()
+
+    def stop_soon(self, timeout: float | None = None) -> None:
+        """The same for a signal handler, which may not take a lock: the loop notices when it next wakes."""
         if not self.stopping:
             self._stop_deadline = self.clock() + (settings.SHUTDOWN_TIMEOUT if timeout is None else timeout)
             self.stopping = True
-        self._awake.set()
 
     def activity(self) -> str:
         """Return in a few words what it does now."""
