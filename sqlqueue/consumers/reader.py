@@ -64,21 +64,30 @@ class Reader:
 
     def read(self, streams: Sequence[Stream]) -> int:
         """Fetch for every stream that has something to read and room for it; return how many messages came."""
+        count, incomplete = self._read(streams)
+        return count + self._read(incomplete)[0] if incomplete else count
+
+    def _read(self, streams: Sequence[Stream]) -> tuple[int, list[Stream]]:
+        """Return how many messages came, and the streams that have to be read again from where they are final."""
         reached = self.horizon.value
         wanting: list[tuple[Stream, Read]] = []
         for stream in streams:
-            if not (stream.window.more or stream.window.late):
+            window = stream.window
+            if not (window.more or window.late):
                 continue
-            start, limit = stream.next_read()
+            start, limit = stream.next_read(reached)
             if limit > 0:
-                wanting.append((stream, Read(stream.address, start, limit)))
-        if not wanting:
-            return 0
+                since = window.final if start > window.final else None
+                wanting.append((stream, Read(stream.address, start, limit, since)))
         count = 0
-        for (stream, read), messages in zip(wanting, fetch(self.alias, [read for _, read in wanting])):
-            stream.take_in(messages, read.start, read.limit, reached)
-            count += len(messages)
-        return count
+        incomplete: list[Stream] = []
+        found = fetch(self.alias, [read for _, read in wanting]) if wanting else []
+        for (stream, read), (messages, between) in zip(wanting, found):
+            if stream.take_in(messages, read.start, read.limit, reached, between):
+                count += len(messages)
+            else:
+                incomplete.append(stream)
+        return count, incomplete
 
     def load(self, stream: Stream, offsets: Sequence[int], now: float) -> None:
         """Load due rows of a stream, with their messages."""

@@ -140,7 +140,8 @@ class Stream:
             insort(self._acked_rows, row.offset)
             if row.offset <= self.position:
                 return
-        entry = Entry(row.offset, self._lane_of(row.key), HELD, None)
+        lane = None if row.acked else self._lane_of(row.key)
+        entry = Entry(row.offset, lane, HELD, None)
         entry.row, entry.count, entry.mark, entry.due = True, row.retry_count, row.in_flight, now + row.remaining
         self._entries[row.offset] = entry
         if row.offset > self.position:
@@ -148,8 +149,8 @@ class Stream:
         if row.acked:
             entry.state = ACKED
             return
-        if entry.lane is not None:
-            entry.lane.add(entry)
+        if lane is not None:
+            lane.add(entry)
         self._row_count += 1
         heapq.heappush(self._unsettled_rows, row.offset)
         if row.in_flight:
@@ -170,13 +171,22 @@ class Stream:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def next_read(self) -> tuple[int, int]:
+    def next_read(self, horizon: int) -> tuple[int, int]:
         """Return (the offset to read beyond, how many messages at most; 0: there is no room now)."""
-        return self.window.next_read(self.room, self.manners.batch_size)
+        return self.window.next_read(self.room, self.manners.batch_size, horizon)
 
-    def take_in(self, messages: Sequence[Message], start: int, limit: int, horizon: int) -> None:
-        """Remember what a fetch of at most `limit` messages beyond `start` has read; `horizon` was known before it."""
+    def take_in(
+        self, messages: Sequence[Message], start: int, limit: int, horizon: int, between: int = -1
+    ) -> bool:
+        """Remember what a fetch of at most `limit` messages beyond `start` has read; `horizon` was known before it, and
+        `between` messages were visible with it from F to `start` (-1: not counted).
+
+        False if some of those are unknown here: then nothing is taken in, and the next read begins at F.
+        """
         position, entries, window = self.position, self._entries, self.window
+        if not window.is_complete(start, between):
+            window.late = True
+            return False
         for message in messages:
             offset = message[0]
             if offset <= position or offset in entries:
@@ -195,7 +205,8 @@ class Stream:
                     self._offer(lane)
             entries[offset] = entry
             window.add(offset)
-        window.was_read(start, messages[-1][0] if messages else None, len(messages) >= limit, horizon)
+        window.was_read(messages[-1][0] if messages else None, len(messages) >= limit, horizon)
+        return True
 
     # -- rows that are due --------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from sqlqueue.core.lanes import ACKED, HANDED, HELD, READY
 from sqlqueue.core.outcomes import COMMITTED, DEAD, HANDED_BACK, LOST, POSTPONED, RETRIED, SUCCESS, UNSTARTED, Outcome
 from sqlqueue.core.plan import ALONE, NOT_IN_FLIGHT, TOGETHER, Hand, Message, Plan, Run, StoredRow
 from sqlqueue.core.stream import Address, Manners, Stream
+from sqlqueue.log.fetch import Found
 
 OPEN, VISIBLE, ROLLED_BACK, COLLECTED = "open", "visible", "rolled back", "collected"
 FLUSH = 5.0
@@ -117,8 +118,9 @@ class Tables:
         return [self._read(read) for read in reads]
 
     def _read(self, read):
-        found = self.visible(read.start)[: read.limit]
-        return [self.message(o) for o in found]
+        found = [self.message(o) for o in self.visible(read.start)[: read.limit]]
+        counted = len(self.visible(read.since, read.start)) if found and read.since is not None else -1
+        return Found(found, counted)
 
     def load(self, alias, address, offsets):
         self.interrupt()
