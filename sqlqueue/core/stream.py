@@ -17,7 +17,7 @@ from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Final
 
 from sqlqueue.core.lanes import ACKED, HANDED, HELD, READY, Entry, Lane
@@ -89,7 +89,7 @@ class Stream:
         self._settled: list[Hand] = []
         self._parked = self._row_count = 0
         self._acks_waiting = 0  # acked in memory only, above the position
-        self._acks_since: float | None = None
+        self._waits_since: float | None = None  # when acks, or those behind a slow message, began to wait
         for row in rows:
             self._recall(row, now)
 
@@ -217,8 +217,10 @@ class Stream:
             entry = self._entries.get(offset)
             if entry is not None and entry.state == HELD and not entry.mark and entry.due <= now:
                 self._mark_due(entry, now)
+        if not self._due or len(self._turns) >= 2 * self.manners.batch_size:
+            return []  # what has been loaded is to be handed out first
         # What the next plan has yet to write cannot be read back before.
-        return [offset for offset in self._due if offset not in self._writes][:most] if self._due else []
+        return list(islice((offset for offset in self._due if offset not in self._writes), most))
 
     def _mark_due(self, entry: Entry, now: float) -> None:
         if entry.lane is None:
@@ -233,8 +235,7 @@ class Stream:
 
     def suspect(self) -> int | None:
         """Return the offset of a suspect that is first in its lane, if any: to be loaded, and handed out alone."""
-        for offset in sorted(self._suspects):
-            entry = self._suspects[offset]
+        for offset, entry in self._suspects.items():  # ascending, as they were recalled
             if entry.lane is None or (entry.lane.items[0] is entry and not entry.lane.busy):
                 return offset
         return None
@@ -255,9 +256,7 @@ class Stream:
             self._leave(entry, now, had_row=True)
             return
         entry.count, entry.message = row.retry_count, message
-        if entry.parked:
-            entry.parked = False
-            self._parked -= 1
+        self._unpark(entry)
         if entry.mark:
             entry.mark = row.in_flight
             if not entry.mark:
@@ -427,6 +426,7 @@ class Stream:
         if entry.state == READY:
             self.ready -= 1
         entry.state, entry.message = ACKED, None
+        self._unpark(entry)
         self._suspects.pop(entry.offset, None)
         if had_row:
             self._row_count -= 1
@@ -507,10 +507,12 @@ class Stream:
         """Return what to write now, the claims of the runs that were chosen included; None if there is nothing."""
         before = self.position
         self._walk()
-        if self._acks_since is not None and now - self._acks_since >= flush_after:
+        if self._waits_since is not None and now - self._waits_since >= flush_after:
             self._flush()
         plan = self._write_plan(runs)
-        self._acks_since = (self._acks_since or now) if self._acks_waiting else None
+        # A slow message may also fill the memory with what stands behind it; once it has a row, that can be parked.
+        waiting = self._acks_waiting or (self.handed and not self.room)
+        self._waits_since = (self._waits_since or now) if waiting else None
         return plan if self.position > before or plan.rows or plan.deletes or plan.dead or plan.settled or runs else None
 
     def _walk(self) -> None:
@@ -558,6 +560,11 @@ class Stream:
         entry.parked = True
         heapq.heappush(self._unsettled_rows, entry.offset)
         self._writes[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, 0)
+
+    def _unpark(self, entry: Entry) -> None:
+        if entry.parked:
+            entry.parked = False
+            self._parked -= 1
 
     def _flush(self) -> None:
         """Acks have waited long enough in memory: what holds the position back gets a row in flight, so that it can move
