@@ -49,7 +49,8 @@ class Handling:
         if stream.lost or moment >= stream.deadline:
             return False
         for hand in hands:
-            hand.started, hand.deadline = moment, moment + self._timeout
+            hand.deadline = moment + self._timeout  # first: whoever sees that it has started looks at its deadline
+            hand.started = moment
         return True
 
     # -- in a thread --------------------------------------------------------------------------------------------------
@@ -159,9 +160,10 @@ class Handling:
         """The commit got no reply: ask until the database tells whether it came through, or the lease is over."""
         logger.warning("event=commit_in_doubt handler=%s error=%r", self.consumer.name, error)
         faults.drop_connection(self.alias)
+        stream = run.stream
         try:
             known = faults.patiently(
-                self.alias, was_committed, self.alias, run, hands, give_up=lambda: hands[0].stream.lost
+                self.alias, faults.run, self.alias, was_committed, self.alias, run, hands, give_up=lambda: stream.lost
             )
         except LeaseLost:
             return SUPERSEDED
