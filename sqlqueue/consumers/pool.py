@@ -41,6 +41,7 @@ class ThreadPool:
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._threads = threads
         self._lock = threading.Lock()
+        self._running: set[Run] = set()
         self._abandoned: set[Run] = set()
         self._most_abandoned = max(16, 4 * threads)
         self._serial = 0
@@ -70,12 +71,15 @@ class ThreadPool:
         try:
             while (task := self._tasks.get()) is not None:
                 handling, run = task
+                with self._lock:
+                    self._running.add(run)
                 try:
                     handling.run(run, self._report)
                 except BaseException as error:  # noqa: BLE001  a thread that died here would take its run with it
                     logger.error("event=handling_failed error=%r", error, exc_info=error)
                 self._ended(run)
                 with self._lock:
+                    self._running.discard(run)
                     if run in self._abandoned:
                         self._abandoned.discard(run)
                         return  # somebody else has taken this thread's place
@@ -87,8 +91,8 @@ class ThreadPool:
         if self._loop is not None and self._loop.cancel(run):
             return
         with self._lock:
-            if run in self._abandoned or self.exhausted:
-                return
+            if run not in self._running or run in self._abandoned or self.exhausted:
+                return  # it has just come back, has been replaced already, or too many hang
             self._abandoned.add(run)
             self._start_thread()
 

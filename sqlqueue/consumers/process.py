@@ -69,17 +69,8 @@ def _listen(line: Connection, subscriber: object) -> None:
         try:
             word = line.recv()
         except (EOFError, OSError):
-            word = STOP
+            subscriber.stop()
+            return
         if word == LEAVE:
             os._exit(INTERRUPTED)
         subscriber.stop()
-        if line.closed or word == STOP and not _open(line):
-            return
-
-
-def _open(line: Connection) -> bool:
-    try:
-        line.poll()
-    except (EOFError, OSError):
-        return False
-    return True

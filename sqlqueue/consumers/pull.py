@@ -102,6 +102,7 @@ class _PullPool:
 
     def abandon(self, run: Run) -> None:
         """Whoever has it will see LeaseLost when settling it."""
+        self._ended(run)
 
     def close(self) -> None:
         """Wake whoever waits for a delivery."""

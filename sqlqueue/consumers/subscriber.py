@@ -71,6 +71,7 @@ class Subscriber:
         self._runs: dict[Run, Subscription] = {}
         self._ended: deque[Run] = deque()
         self._outstanding = 0
+        self._in_company = 0  # how many of them stand in a batch behind its first: a batch is one piece of work
         self.settled = 0  # deliveries settled by this subscriber so far
         self._alone = False
         self._awake = threading.Event()
@@ -280,9 +281,14 @@ class Subscriber:
                 self._settled_hand(hand)
                 count += 1
         while self._ended:
-            self._runs.pop(self._ended.popleft(), None)
+            self._forget_run(self._ended.popleft())
         self.throttle.finished(count, now)
         return count > 0
+
+    def _forget_run(self, run: Run) -> None:
+        self._runs.pop(run, None)
+        if run.batch:
+            self._in_company -= len(run.hands) - 1
 
     def _settled_hand(self, hand: Hand) -> None:
         self._outstanding = max(0, self._outstanding - 1)
@@ -374,18 +380,19 @@ class Subscriber:
                 self.throttle.handed(self._outstanding)
                 return {stream: runs}
         chosen: dict[Stream, list[Run]] = {}
-        room = self.throttle.room(self._outstanding)
+        room = self.throttle.room(self._outstanding - self._in_company)
         for stream in self.throttle.in_turn(streams):
             if room <= 0:
                 break
-            if not stream.has_turns or not self._hands_out(stream):
+            if not stream.has_turns or not self._hands_out(stream) or now >= stream.deadline:
                 continue
             runs = stream.choose(min(room, stream.manners.batch_size))
             if runs:
                 chosen[stream] = runs
                 handed = sum(len(run.hands) for run in runs)
                 self._outstanding += handed
-                room -= 1 if stream.manners.batch else handed
+                self._in_company += handed - len(runs) if stream.manners.batch else 0
+                room -= len(runs) if stream.manners.batch else handed
         self.throttle.handed(self._outstanding)
         return chosen
 
@@ -410,6 +417,7 @@ class Subscriber:
             self._lose([plan.stream for plan in lost])
             for plan in lost:
                 self._outstanding -= sum(len(run.hands) for run in plan.runs)
+                self._in_company -= sum(len(run.hands) - 1 for run in plan.runs if run.batch)
                 self._alone = self._alone and not any(hand.alone for run in plan.runs for hand in run.hands)
         return lost
 
@@ -492,7 +500,7 @@ class Subscriber:
         if read and not self._outstanding and any(stream.has_turns for stream in streams):
             return 0.0
         pause = self._pause
-        for stream in streams:
+        for stream in self._readable(streams):
             due = stream.next_due()
             if due is not None:
                 pause = min(pause, due - now)

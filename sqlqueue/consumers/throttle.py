@@ -4,6 +4,7 @@ handler does not hold what others could do."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from sqlqueue.core.stream import Stream
 
@@ -47,11 +48,9 @@ class Throttle:
 
     def in_turn(self, streams: Sequence[Stream]) -> Iterator[Stream]:
         """Yield the streams, beginning with another one each time; urgent priorities stay first."""
-        if not streams:
-            return
-        self._turn = (self._turn + 1) % len(streams)
-        if streams[0].address.priority != streams[-1].address.priority:
-            yield from streams
-            return
-        yield from streams[self._turn :]
-        yield from streams[: self._turn]
+        self._turn += 1
+        for _, equals in groupby(streams, key=lambda stream: stream.address.priority):
+            equally_urgent = list(equals)
+            first = self._turn % len(equally_urgent)
+            yield from equally_urgent[first:]
+            yield from equally_urgent[:first]

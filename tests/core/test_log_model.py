@@ -14,7 +14,14 @@ from unittest import mock
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from sqlqueue.consumers import reader as reader_module
 from sqlqueue.consumers.reader import Reader
@@ -477,7 +484,11 @@ class LogMachine(RuleBasedStateMachine):
         key = self.tables.keys[offset - 1]
         return {"key": key or offset, "partition": "all", "none": offset}[self.manners.ordering]
 
-    @rule(index=st.integers(0, 3), which=st.integers(0, 5), kind=st.sampled_from(["ok", "ok", "ok", "retry", "wait", "no"]))
+    @rule(
+        index=st.integers(0, 3),
+        which=st.integers(0, 5),
+        kind=st.sampled_from(["ok", "ok", "ok", "retry", "wait", "no"]),
+    )
     def finish(self, index: int, which: int, kind: str) -> None:
         """A handler ends, and reports."""
         owner = self.owner(index)
@@ -633,7 +644,10 @@ class LogMachine(RuleBasedStateMachine):
     def the_watermark_is_the_lowest_unsettled(self) -> None:
         for name, group in self.tables.groups.items() if hasattr(self, "tables") else ():
             exact = group.lowest()
-            assert group.watermark == exact or (group.watermark < exact and self.manners.atomic), (group.watermark, exact)
+            assert group.watermark == exact or (group.watermark < exact and self.manners.atomic), (
+                group.watermark,
+                exact,
+            )
             assert group.watermark >= self.watermarks[name], "a watermark fell"
             self.watermarks[name] = group.watermark
 
@@ -697,7 +711,14 @@ class LogMachine(RuleBasedStateMachine):
         assert not group.rows, group
         counters = (stream.handed, stream.ready, stream._row_count, stream._parked, stream._acks_waiting)
         assert not any(counters), counters
-        left = (stream._entries, stream._suspects, stream._due, stream._writes, stream._acked_rows, stream.window.offsets)
+        left = (
+            stream._entries,
+            stream._suspects,
+            stream._due,
+            stream._writes,
+            stream._acked_rows,
+            stream.window.offsets,
+        )
         assert not any(left), left
         assert not stream._lanes, stream._lanes
         assert not stream._turns, stream._turns

@@ -18,7 +18,9 @@ def message(offset: int, key: str = "", group: str = "") -> Message:
 class Hosted:
     """A stream whose log is given, and whose plans all succeed."""
 
-    def __init__(self, keys: str | list[str] = "", *, position: int = 0, rows: list[StoredRow] | None = None, **manners):
+    def __init__(
+        self, keys: str | list[str] = "", *, position: int = 0, rows: list[StoredRow] | None = None, **manners: object
+    ) -> None:
         self.stream = Stream(
             Address("g", "t", 0),
             Manners(**manners),
@@ -291,7 +293,7 @@ def test_what_is_settled_is_forgotten() -> None:
     hosted.settle()
     hosted.settle()
     stream = hosted.stream
-    assert not (stream._entries or stream._lanes or stream._turns or stream._waiting or stream._unsettled_rows)
+    assert not any((stream._entries, stream._lanes, stream._turns, stream._waiting, stream._unsettled_rows))
 
 
 def test_a_release_hands_back_uncharged_and_keeps_the_acks() -> None:

@@ -1,4 +1,4 @@
-"""Taking over: what the last owner had in hand is a suspect, whatever publishers do meanwhile, and no lease is left unserved."""
+"""Taking over: what the last owner had in hand is a suspect, whatever publishers do; no lease is left unserved."""
 
 import threading
 

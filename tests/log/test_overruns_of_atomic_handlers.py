@@ -1,4 +1,4 @@
-"""A handler's transaction that commits while its timeout is being decided has the last word: its effects happen once."""
+"""A handler's transaction that commits while its timeout is being decided has the last word: it happens once."""
 
 import pytest
 from django.db import transaction
@@ -8,6 +8,7 @@ from sqlqueue.core.outcomes import ACKED, DEAD, RETRIED, Outcome
 from sqlqueue.core.plan import Hand, Run
 from sqlqueue.core.stream import Manners, Stream
 from sqlqueue.database.horizon import highest_offset
+from sqlqueue.exceptions import LeaseLost
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import groups
 from sqlqueue.log.atomic import settle_run
@@ -81,7 +82,7 @@ def test_a_row_that_comes_after_a_batch_has_committed_is_not_written() -> None:
     owned = Owned(batch=True)
     (run,) = owned.turn()
     owned.commit(run)
-    # The position was held back for long, so what is in hand would get rows in flight: a crash would make them suspects.
+    # The position was held back for long, so what is in hand would get rows in flight.
     owned.stream._waits_since = 0.0
     owned.turn(choose=False, flush=0.0)
     assert not DeliveryState.objects.exists()
@@ -89,8 +90,6 @@ def test_a_row_that_comes_after_a_batch_has_committed_is_not_written() -> None:
 
 @pytest.mark.parametrize("batch", [True, False])
 def test_an_overrun_that_was_written_first_refuses_the_commit(batch: bool) -> None:
-    from sqlqueue.exceptions import LeaseLost
-
     owned = Owned(batch=batch, ordering="none")
     runs = owned.turn()
     for run in runs:
