@@ -19,8 +19,7 @@ def drain(*, groups: Iterable[str] = (), topics: Iterable[str] = (), timeout: fl
 
     What is due later (a retry with a delay, a scheduled message) stays. Handlers see what the test has written, inside
     TestCase too; what they raise becomes a retry or a dead letter, as in production. Raises TimeoutError after
-    `timeout`
-    seconds: a handler that always retries at once never ends.
+    `timeout` seconds: a handler that always retries at once never ends.
     """
     registry.discover()
     subscriber = Subscriber(registry.select(groups, topics), pool=InlinePool, residents=False)

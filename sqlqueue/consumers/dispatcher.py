@@ -1,8 +1,7 @@
 """The dispatcher: hands out what the streams choose, and settles what becomes of it.
 
 The control thread calls it and alone touches streams; handlers' threads only report. What is claimed is written before
-it
-starts; outcomes and the next claims are written together, for all streams in one transaction.
+it starts; outcomes and the next claims are written together, for all streams in one transaction.
 """
 
 from __future__ import annotations
@@ -55,6 +54,7 @@ class Dispatcher:
         self._reports: deque[tuple[Hand, Outcome]] = deque()
         self._ended: deque[Run] = deque()
         self._runs: dict[Run, Subscription] = {}
+        self._in_company = 0  # how many of them stand in a batch behind its first: a batch is one piece of work
         self._alone = False
         self._overruns_at = 0.0
 
@@ -91,7 +91,9 @@ class Dispatcher:
                 self._out_of_hand(hand)
                 count += 1
         while self._ended:
-            self._runs.pop(self._ended.popleft(), None)
+            run = self._ended.popleft()
+            if self._runs.pop(run, None) is not None:
+                self._in_company -= _company(run)
         self.throttle.finished(count, now)
         self.throttle.handed(self.outstanding)
         return count > 0
@@ -124,6 +126,7 @@ class Dispatcher:
                 self._announce(plan)
                 for run in plan.runs:
                     subscription = self._runs[run] = self.ownership.of(plan.stream)
+                    self._in_company += _company(run)
                     self.pool.submit(subscription.handling, run)
         return True
 
@@ -146,11 +149,11 @@ class Dispatcher:
                 return {stream: runs}
         chosen: dict[Stream, list[Run]] = {}
         runs_in_hand = len(self._runs)
-        room = self.throttle.room(self.outstanding, runs_in_hand)
+        room = self.throttle.room(self.outstanding - self._in_company, runs_in_hand)
         for stream in self.throttle.in_turn(streams):
             if room <= 0:
                 break
-            if not stream.has_turns or not self.ownership.hands_out(stream):
+            if not stream.has_turns or not self.ownership.hands_out(stream) or now >= stream.deadline:
                 continue
             if stream.manners.batch and self.throttle.runs(runs_in_hand) <= 0:
                 continue
@@ -252,6 +255,10 @@ class Dispatcher:
         for letter in plan.dead:
             facts = {"offset": letter.message.offset, "attempt": letter.attempts, "error": letter.error}
             announce(dead_lettered, Dispatcher, **place, **facts)
+
+
+def _company(run: Run) -> int:
+    return len(run.hands) - 1 if run.batch else 0
 
 
 def _overrun(hand: Hand, now: float) -> bool:

@@ -41,8 +41,8 @@ _care = threading.local()
 
 def care_for_connections(failed: bool = False) -> None:
     """Close stale connections before and after deliveries, but at most once a second while they follow each other
-    without
-    a failure: CONN_MAX_AGE = 0 would otherwise mean a new connection for each of thousands of messages a second."""
+    without a failure: CONN_MAX_AGE = 0 would otherwise mean a new connection for each of thousands of messages a
+    second."""
     moment = now()
     if failed or moment - getattr(_care, "taken", 0.0) >= CONNECTIONS_LAST:
         _care.taken = moment
@@ -66,7 +66,8 @@ class Handling:
         if stream.lost or moment >= stream.deadline:
             return False
         for hand in hands:
-            hand.started, hand.deadline = moment, moment + self._timeout
+            hand.deadline = moment + self._timeout  # first: whoever sees that it has started looks at its deadline
+            hand.started = moment
         return True
 
     # -- in a thread --------------------------------------------------------------------------------------------------
@@ -178,9 +179,10 @@ class Handling:
         """The commit got no reply: ask until the database tells whether it came through, or the lease is over."""
         logger.warning("event=commit_in_doubt handler=%s error=%r", self.consumer.name, error)
         faults.drop_connection(self.alias)
+        stream = run.stream
         try:
             known = faults.patiently(
-                self.alias, was_committed, self.alias, run, hands, give_up=lambda: hands[0].stream.lost
+                self.alias, faults.run, self.alias, was_committed, self.alias, run, hands, give_up=lambda: stream.lost
             )
         except LeaseLost:
             return SUPERSEDED

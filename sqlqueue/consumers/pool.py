@@ -38,14 +38,14 @@ class Pool(Protocol):
 
 class ThreadPool:
     """Threads for sync handlers, and one event loop for async ones. Threads that a handler never gives back are
-    replaced,
-    up to a bound; `exhausted` tells when that is reached."""
+    replaced, up to a bound; `exhausted` tells when that is reached."""
 
     def __init__(self, threads: int, report: Report, ended: Callable[[Run], None], name: str = "sqlqueue"):
         self._report, self._ended, self._name = report, ended, name
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._threads = threads
         self._lock = threading.Lock()
+        self._running: set[Run] = set()
         self._abandoned: set[Run] = set()
         self._most_abandoned = max(16, 4 * threads)
         self._serial = 0
@@ -75,12 +75,15 @@ class ThreadPool:
         try:
             while (task := self._next()) is not None:
                 handling, run = task
+                with self._lock:
+                    self._running.add(run)
                 try:
                     handling.run(run, self._report)
                 except BaseException as error:
                     logger.error("event=handling_failed error=%r", error, exc_info=error)
                 self._ended(run)
                 with self._lock:
+                    self._running.discard(run)
                     if run in self._abandoned:
                         self._abandoned.discard(run)
                         return  # somebody else has taken this thread's place
@@ -100,8 +103,8 @@ class ThreadPool:
         if self._loop is not None and self._loop.cancel(run):
             return
         with self._lock:
-            if run in self._abandoned or self.exhausted:
-                return
+            if run not in self._running or run in self._abandoned or self.exhausted:
+                return  # it has just come back, has been replaced already, or too many hang
             self._abandoned.add(run)
             self._start_thread()
 

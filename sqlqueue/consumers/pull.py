@@ -102,6 +102,7 @@ class _PullPool:
 
     def abandon(self, run: Run) -> None:
         """Whoever has it will see LeaseLost when settling it."""
+        self._ended(run)
 
     def close(self) -> None:
         """Wake whoever waits for a delivery."""
@@ -141,9 +142,8 @@ def subscribe(
 
     The engine runs in a thread of its own (leases, heartbeats, settles). Each delivery is settled by the receiver: ack,
     retry, postpone or reject; what is not settled on leaving is handed back, uncharged. timeout: seconds without a
-    delivery
-    after which the iteration ends. Inside a TestCase the engine's thread cannot see the test's transaction: use
-    sqlqueue.testing.drain there, or a TransactionTestCase.
+    delivery after which the iteration ends. Inside a TestCase the engine's thread cannot see the test's transaction:
+    use sqlqueue.testing.drain there, or a TransactionTestCase.
     """
     for name in ("batch", "atomic"):
         if options.get(name):

@@ -102,12 +102,9 @@ def consumer(topic: str, **options: Any) -> Callable[[Handler], Handler]:
     """Register the decorated function as the handler of a topic for a group.
 
     group: "default" unless named; ordering: "key", "partition" or "none"; max_attempts; visibility_timeout: seconds
-    that a
-    handler may run; backoff: seconds before the first retry, doubling to max_backoff, spread by ±jitter; batch: the
-    handler
-    gets a list of up to batch_size deliveries; atomic: it runs in one transaction with its own ack; start: "earliest"
-    or
-    "latest", for a group that is new.
+    that a handler may run; backoff: seconds before the first retry, doubling to max_backoff, spread by ±jitter; batch:
+    the handler gets a list of up to batch_size deliveries; atomic: it runs in one transaction with its own ack; start:
+    "earliest" or "latest", for a group that is new.
 
     Raises ConfigurationError for an option that is unknown or cannot work.
     """

@@ -1,10 +1,10 @@
 """How much to hand out: enough that no thread waits for the next claim, and little enough that a crash, a stop or a
-slow
-handler does not hold what others could do."""
+slow handler does not hold what others could do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from sqlqueue.core.stream import Stream
 
@@ -37,8 +37,7 @@ class Throttle:
 
     def room(self, outstanding: int, runs: int) -> int:
         """Return how many more hands may be given out: what the rate allows, or what keeps every thread busy, even
-        while
-        some of them hold long or slow runs."""
+        while some of them hold long or slow runs."""
         return max(self._target - outstanding, self.runs(runs))
 
     def runs(self, runs: int) -> int:
@@ -59,11 +58,9 @@ class Throttle:
 
     def in_turn(self, streams: Sequence[Stream]) -> Iterator[Stream]:
         """Yield the streams, beginning with another one each time; urgent priorities stay first."""
-        if not streams:
-            return
-        self._turn = (self._turn + 1) % len(streams)
-        if streams[0].address.priority != streams[-1].address.priority:
-            yield from streams
-            return
-        yield from streams[self._turn :]
-        yield from streams[: self._turn]
+        self._turn += 1
+        for _, equals in groupby(streams, key=lambda stream: stream.address.priority):
+            equally_urgent = list(equals)
+            first = self._turn % len(equally_urgent)
+            yield from equally_urgent[first:]
+            yield from equally_urgent[:first]

@@ -8,8 +8,7 @@ caller passes monotonic seconds). The rules are those of the delivery protocol; 
 - F final: every message at or below it has been read after it was known that none can still appear there (`window`).
 
 What it decides is changed in memory at once and written by the plan. So a plan must be executed until it succeeds, or
-the
-whole stream be dropped; there is no third way.
+the whole stream be dropped; there is no third way.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from sqlqueue.core.lanes import ACKED, HANDED, HELD, READY, Entry, Lane
@@ -92,7 +92,7 @@ class Stream:
         self._settled: list[Hand] = []
         self._parked = self._row_count = 0
         self._acks_waiting = 0  # acked in memory only, above the position
-        self._acks_since: float | None = None
+        self._waits_since: float | None = None  # when acks, or those behind a slow message, began to wait
         for row in rows:
             self._recall(row, now)
 
@@ -146,7 +146,8 @@ class Stream:
             insort(self._acked_rows, row.offset)
             if row.offset <= self.position:
                 return
-        entry = Entry(row.offset, self._lane_of(row.key), HELD, None)
+        lane = None if row.acked else self._lane_of(row.key)
+        entry = Entry(row.offset, lane, HELD, None)
         entry.row, entry.count, entry.mark, entry.due = True, row.retry_count, row.in_flight, now + row.remaining
         self._entries[row.offset] = entry
         if row.offset > self.position:
@@ -154,8 +155,8 @@ class Stream:
         if row.acked:
             entry.state = ACKED
             return
-        if entry.lane is not None:
-            entry.lane.add(entry)
+        if lane is not None:
+            lane.add(entry)
         self._row_count += 1
         heapq.heappush(self._unsettled_rows, row.offset)
         if row.in_flight:
@@ -176,13 +177,20 @@ class Stream:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def next_read(self) -> tuple[int, int]:
+    def next_read(self, horizon: int) -> tuple[int, int]:
         """Return (the offset to read beyond, how many messages at most; 0: there is no room now)."""
-        return self.window.next_read(self.room, self.manners.batch_size)
+        return self.window.next_read(self.room, self.manners.batch_size, horizon)
 
-    def take_in(self, messages: Sequence[Message], start: int, limit: int, horizon: int) -> None:
-        """Remember what a fetch of at most `limit` messages beyond `start` has read; `horizon` was known before it."""
+    def take_in(self, messages: Sequence[Message], start: int, limit: int, horizon: int, between: int = -1) -> bool:
+        """Remember what a fetch of at most `limit` messages beyond `start` has read; `horizon` was known before it, and
+        `between` messages were visible with it from F to `start` (-1: not counted).
+
+        False if some of those are unknown here: then nothing is taken in, and the next read begins at F.
+        """
         position, entries, window = self.position, self._entries, self.window
+        if not window.is_complete(start, between):
+            window.late = True
+            return False
         self._stalled = False
         for message in messages:
             offset = message[0]
@@ -200,7 +208,8 @@ class Stream:
                 self._offer(entry)
             entries[offset] = entry
             window.add(offset)
-        window.was_read(start, messages[-1][0] if messages else None, len(messages) >= limit, horizon)
+        window.was_read(messages[-1][0] if messages else None, len(messages) >= limit, horizon)
+        return True
 
     # -- rows that are due --------------------------------------------------------------------------------------------
 
@@ -211,8 +220,10 @@ class Stream:
             entry = self._entries.get(offset)
             if entry is not None and entry.state == HELD and not entry.mark and entry.due <= now:
                 self._mark_due(entry, now)
+        if not self._due or len(self._loaded) >= 2 * self.manners.batch_size:
+            return []  # what has been loaded is to be handed out first
         # What the next plan has yet to write cannot be read back before.
-        return [offset for offset in self._due if offset not in self._writes][:most] if self._due else []
+        return list(islice((offset for offset in self._due if offset not in self._writes), most))
 
     def reschedule(self, offset: int, now: float) -> None:
         """Be told that the database holds a row to be due: somebody may have changed its time there."""
@@ -234,8 +245,7 @@ class Stream:
 
     def suspect(self) -> int | None:
         """Return the offset of a suspect that is first in its lane, if any: to be loaded, and handed out alone."""
-        for offset in sorted(self._suspects):
-            entry = self._suspects[offset]
+        for offset, entry in self._suspects.items():  # ascending, as they were recalled
             if entry.lane is None or (entry.lane.items[0] is entry and not entry.lane.busy):
                 return offset
         return None
@@ -256,9 +266,7 @@ class Stream:
             self._leave(entry, now, had_row=True)
             return
         entry.count, entry.message = row.retry_count, message
-        if entry.parked:
-            entry.parked = False
-            self._parked -= 1
+        self._unpark(entry)
         if entry.mark:
             entry.mark = row.in_flight
             if not entry.mark:
@@ -288,8 +296,7 @@ class Stream:
 
     def choose(self, most: int, of_a_lane: int) -> list[Run]:
         """Hand out at most `most` messages, of one lane at most `of_a_lane` (or one batch): the runs to start once the
-        plan
-        that claims them is written."""
+        plan that claims them is written."""
         if self.manners.batch:
             return self._choose_batch()
         runs: list[Run] = []
@@ -313,8 +320,7 @@ class Stream:
 
     def _choose_batch(self) -> list[Run]:
         """One batch at a time: fresh messages together, in the order of the log; what has failed before comes one by
-        one,
-        so that a bad message is found and its neighbours are not charged for it."""
+        one, so that a bad message is found and its neighbours are not charged for it."""
         if self.handed:
             return []
         chosen = self._choose_again() or self._choose_fresh()
@@ -442,6 +448,7 @@ class Stream:
             self.ready -= 1
         entry.state, entry.message = ACKED, None
         self._loaded.pop(entry.offset, None)
+        self._unpark(entry)
         self._suspects.pop(entry.offset, None)
         if had_row:
             self._row_count -= 1
@@ -523,13 +530,14 @@ class Stream:
         """Return what to write now, the claims of the runs that were chosen included; None if there is nothing."""
         before = self.position
         self._walk()
-        if self._acks_since is not None and now - self._acks_since >= flush_after:
+        if self._waits_since is not None and now - self._waits_since >= flush_after:
             self._flush()
         plan = self._write_plan(runs)
-        if not self._acks_waiting:
-            self._acks_since = None
-        elif self._acks_since is None or self.position > before:
-            self._acks_since = now
+        # A slow message may also fill the memory with what stands behind it; once it has a row, that can be parked.
+        if not self._acks_waiting and not (self.handed and not self.room):
+            self._waits_since = None
+        elif self._waits_since is None or self.position > before:
+            self._waits_since = now
         written = plan.rows or plan.deletes or plan.dead or plan.settled or runs
         return plan if written or self.position > before else None
 
@@ -579,10 +587,14 @@ class Stream:
         heapq.heappush(self._unsettled_rows, entry.offset)
         self._writes[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, 0)
 
+    def _unpark(self, entry: Entry) -> None:
+        if entry.parked:
+            entry.parked = False
+            self._parked -= 1
+
     def _flush(self) -> None:
         """Acks have waited long enough in memory: what holds the position back gets a row in flight, so that it can
-        move
-        on; acks above the horizon become acked rows."""
+        move on; acks above the horizon become acked rows."""
         for offset in self.window.offsets:
             if offset > self.window.final:
                 break

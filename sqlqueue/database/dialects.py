@@ -3,8 +3,8 @@
 A statement is standard SQL with "quoted" identifiers and these words in braces: {now} the database's clock; {later} the
 same plus a parameter in microseconds; {earlier} minus one; {greatest}; {true}, {false}; {share}, {update} row locks;
 {skip} skip locked rows; {by_stream}, {by_offset} the index of the log to use: left to itself an optimizer that sees
-ORDER BY
-offset LIMIT may walk the primary key through all other topics' messages, which costs more the longer the history is.
+ORDER BY offset LIMIT may walk the primary key through all other topics' messages, which costs more the longer the
+history is.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ class Dialect:
 
     def upsert(self, conflict: str, updates: dict[str, str], where: str = "") -> str:
         """Return the clause that updates instead of inserting a duplicate. updates: column to SQL, in which {new:x} is
-        the
-        value that was to be inserted; where: keep the old row unless this holds."""
+        the value that was to be inserted; where: keep the old row unless this holds."""
         raise NotImplementedError
 
     def ignore(self, conflict: str) -> str:

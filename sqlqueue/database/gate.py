@@ -20,9 +20,8 @@ COLUMNS = 'topic, "partition", priority, partition_key, message_id, payload, hea
 FAILURE_COLUMNS = "failed_at, failure_count, last_error, original_topic, original_offset, failed_group"
 ROW = "(%s, %s, %s, %s, %s, %s, %s, %s)"
 FAILED_ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, %s, %s, %s, %s)"
-# The first value of the first row reads the gate, so that its lock is held before the first offset is taken. A gate
-# row that
-# is missing makes the topic NULL, which the column refuses: better no message than one that could be missed.
+# The first value of the first row reads the gate, so that its lock is held before the first offset is taken. A gate row
+# that is missing makes the topic NULL, which the column refuses: better no message than one that could be missed.
 GATED = (
     "(IF((SELECT slot FROM sqlqueue_publish_gate WHERE slot = %s LOCK IN SHARE MODE) >= 0, %s, NULL), "
     "%s, %s, %s, %s, %s, %s, %s"

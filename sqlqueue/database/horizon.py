@@ -1,14 +1,10 @@
 """The horizon: the offset at or below which no uncommitted message can still appear.
 
-A publisher locks a slot of the gate in share mode before its insert takes an offset, and holds it until it commits.
-So: take
-a candidate h that is at most the highest offset handed out (any visible offset is); then see each slot free at least
-once, with
-an exclusive lock that does not wait. Whoever took an offset at or below h had locked its slot before h was read; if
-the slot was
-free after that, its transaction has ended. h is read before the first probe, in a fresh snapshot; what is fetched
-afterwards
-is fetched in a newer one.
+A publisher locks a slot of the gate in share mode before its insert takes an offset, and holds it until it commits. So:
+take a candidate h that is at most the highest offset handed out (any visible offset is); then see each slot free at
+least once, with an exclusive lock that does not wait. Whoever took an offset at or below h had locked its slot before h
+was read; if the slot was free after that, its transaction has ended. h is read before the first probe, in a fresh
+snapshot; what is fetched afterwards is fetched in a newer one.
 """
 
 from __future__ import annotations

@@ -9,9 +9,8 @@ from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.exceptions import LeaseLost
 
 # Locks that everybody respects: a settle of the owner, or a change of owner, waits for this transaction's end. A
-# locking read
-# also sees the newest row, not that of the snapshot which the handler's first query may have opened. Index: the
-# primary key.
+# locking read also sees the newest row, not that of the snapshot which the handler's first query may have opened.
+# Index: the primary key.
 FENCE = "SELECT position FROM sqlqueue_offset WHERE id = %s AND fencing_token = %s{share}"
 FENCE_ALONE = "SELECT position FROM sqlqueue_offset WHERE id = %s AND fencing_token = %s{update}"
 # Index: the unique (topic, group, partition, priority, offset).
@@ -96,8 +95,7 @@ def was_committed(alias: str, run: Run, hands: list[Hand]) -> tuple[int | None, 
     """Tell whether an atomic settle whose commit got no reply came through: (the position if it moved that, whether).
 
     Takes the offset row's lock, and so waits until that transaction has ended, one way or the other. Raises LeaseLost
-    if the
-    token is stale.
+    if the token is stale.
     """
     stream, last = run.stream, hands[-1]
     found = execute(alias, FENCE_ALONE, (stream.id, stream.token)).fetchone()

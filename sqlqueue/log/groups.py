@@ -55,8 +55,7 @@ def remove(alias: str, group: str, topic: str) -> bool:
     """Remove a group from a topic, with its offsets and delivery states; return whether there was one.
 
     Its leases stay, each with a greater token: a token never comes back, so that no owner of today is taken for one of
-    a
-    group of the same name tomorrow.
+    a group of the same name tomorrow.
     """
     return faults.run(alias, _remove, alias, group, topic)
 

@@ -14,8 +14,7 @@ def reset(alias: str, group: str, topic: str, target: int, partition: int | None
     """Move a group's position (in one partition or all) so that the next message it reads is the first above `target`.
 
     Backward it replays what the log still holds, forward it skips; never past the horizon. Delivery states above the
-    target
-    are forgotten, those at or below it are kept. Returns the offset that was used.
+    target are forgotten, those at or below it are kept. Returns the offset that was used.
     """
     horizon = Horizon(alias).wait()
     return faults.run(alias, _reset, alias, group, topic, min(max(target, 0), horizon), partition)

@@ -7,18 +7,16 @@ from collections.abc import Sequence
 from django.db import connections
 
 from sqlqueue.core.codec import as_text
-from sqlqueue.core.outcomes import ACKED, POSTPONED
+from sqlqueue.core.outcomes import ACKED, COMMITTED, POSTPONED
 from sqlqueue.core.plan import Hand, Plan, RowWrite
 from sqlqueue.core.stream import Address
 from sqlqueue.database import faults
 from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.database.gate import FailedRow, LogRow, insert_failed
 from sqlqueue.log import topics
-from sqlqueue.models import dead_letter_topic
 
 # The one row that is written for a batch in which nothing fails. Values, never lowered: an atomic batch may have moved
-# the
-# position itself meanwhile. Index: the primary key.
+# the position itself meanwhile. Index: the primary key.
 ADVANCE = """
     UPDATE sqlqueue_offset SET position = {greatest}(position, %s), offset_acked = {greatest}(offset_acked, %s),
     claimed_to = {greatest}(claimed_to, %s), updated_at = {now} WHERE id = %s AND fencing_token = %s
@@ -27,6 +25,12 @@ ADVANCE = """
 RELEASE = """
     UPDATE sqlqueue_offset SET position = {greatest}(position, %s), offset_acked = {greatest}(offset_acked, %s),
     claimed_to = {greatest}(position, %s), updated_at = {now} WHERE id = %s AND fencing_token = %s
+"""
+POSITION = "SELECT position FROM sqlqueue_offset WHERE id = %s AND fencing_token = %s{update}"  # index: the primary key
+# Index: the unique (topic, group, partition, priority, offset).
+STATES = """
+    SELECT message_offset, acked FROM sqlqueue_delivery_state WHERE topic = %s AND consumer_group = %s
+    AND "partition" = %s AND priority = %s AND message_offset IN ({marks}){update}
 """
 ROW_COLUMNS = (
     'consumer_group, topic, "partition", priority, message_offset,'
@@ -59,7 +63,7 @@ def settle(alias: str, plans: Sequence[Plan], worker: str, histories: dict[str, 
     It may be run again after an unknown outcome: every value is absolute.
     """
     if len(plans) == 1 and _is_plain(plans[0], histories) and not connections[alias].in_atomic_block:
-        return [] if _advance(alias, plans[0]) else list(plans)
+        return [] if faults.run_statement(alias, _advance, alias, plans[0]) else list(plans)
     return faults.run(alias, _settle, alias, plans, worker, histories, now)
 
 
@@ -69,16 +73,50 @@ def _is_plain(plan: Plan, histories: dict[str, str]) -> bool:
 
 
 def _settle(alias: str, plans: Sequence[Plan], worker: str, histories: dict[str, str], now: float) -> list[Plan]:
-    # In the order of their rows, as everybody locks them.
-    fenced = {id(plan): _advance(alias, plan) for plan in sorted(plans, key=lambda plan: plan.stream.id)}
-    written = [plan for plan in plans if fenced[id(plan)]]
+    written: list[Plan] = []
+    for plan in sorted(plans, key=_place):
+        if plan.stream.manners.atomic and (plan.dead or any(not row.acked for row in plan.rows)):
+            _keep_what_was_committed(alias, plan)
+        if _advance(alias, plan):
+            written.append(plan)
     for plan in written:
         _delete_rows(alias, plan)
     _write_rows(alias, written)
     for plan in written:
         _bury(alias, plan)
     _write_receipts(alias, written, worker, histories, now)
-    return [plan for plan in plans if not fenced[id(plan)]]
+    return [plan for plan in plans if plan not in written]
+
+
+def _place(plan: Plan) -> tuple[object, ...]:
+    """The order of the unique index of the offset rows, in which acquiring and revoking lock them too."""
+    address = plan.stream.address
+    return address.topic, address.group, address.partition, address.priority
+
+
+def _keep_what_was_committed(alias: str, plan: Plan) -> None:
+    """Take out of a plan what an atomic handler's own transaction has settled, while its timeout was being decided.
+
+    A batch may have moved the stored position past messages that have no row; the others' rows are acked.
+    """
+    found = execute(alias, POSITION, (plan.stream.id, plan.stream.token)).fetchone()
+    if found is None:
+        return  # stale: nothing will be written
+    address = plan.stream.address
+    stream = (address.topic, address.group, address.partition, address.priority)
+    offsets = sorted({row.offset for row in plan.rows if not row.acked} | {dead.message.offset for dead in plan.dead})
+    settled = {offset for offset in offsets if offset <= found[0]}
+    for start in range(0, len(offsets), CHUNK):
+        some = offsets[start : start + CHUNK]
+        text = STATES.replace("{marks}", ", ".join(["%s"] * len(some)))
+        for offset, acked in execute(alias, text, (*stream, *some)).fetchall():
+            (settled.add if acked else settled.discard)(offset)
+    if settled:
+        plan.rows[:] = [row for row in plan.rows if row.offset not in settled]
+        plan.dead[:] = [dead for dead in plan.dead if dead.message.offset not in settled]
+        for hand in plan.settled:
+            if hand.offset in settled:
+                hand.outcome = COMMITTED
 
 
 def _advance(alias: str, plan: Plan) -> bool:
@@ -120,12 +158,12 @@ def _bury(alias: str, plan: Plan) -> None:
     if not plan.dead:
         return
     address = plan.stream.address
-    graveyard = dead_letter_topic(address.topic)
-    topics.create(alias, graveyard, topics.topic_info(alias, address.topic).partitions)
+    graveyard = topics.dead_letters(alias, address.topic)
     for message, attempts, error in plan.dead:
         copy_id = f"{address.group}:{message.offset}"
         payload, headers = as_text(message.payload), as_text(message.headers)
-        row = LogRow(graveyard, address.partition, 0, message.key, copy_id, payload or "null", headers, "")
+        partition = address.partition % graveyard.partitions
+        row = LogRow(graveyard.name, partition, 0, message.key, copy_id, payload or "null", headers, "")
         insert_failed(alias, row, FailedRow(attempts, error, address.topic, message.offset, address.group))
 
 

@@ -28,8 +28,7 @@ class DeliveryStateQuerySet(models.QuerySet["DeliveryState"]):
 
 class DeliveryState(models.Model):
     """A message that failed, is delayed, was in flight at a crash, or was acked out of order. A message without a row
-    is
-    settled if it is at or below the position, and not if it is above."""
+    is settled if it is at or below the position, and not if it is above."""
 
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
@@ -50,8 +49,7 @@ class DeliveryState(models.Model):
         verbose_name_plural = _("delivery states")
         constraints = [
             # Supports: upserts of a settle; SELECT … WHERE topic, consumer_group, partition, priority [AND
-            # message_offset]
-            # (acquire, load, atomic settle, the lowest unacked one).
+            # message_offset] (acquire, load, atomic settle, the lowest unacked one).
             models.UniqueConstraint(
                 fields=["topic", "consumer_group", "partition", "priority", "message_offset"],
                 name="sqlqueue_state_message",

@@ -1,8 +1,9 @@
 """The engine's decisions against the invariants: the real Stream, Window, Plan and Reader over tables in memory.
 
-Publishers commit in any order; owners read, hand out, settle, crash and take over; a person resets; collection deletes. The
-tables' side (`Tables`) does with a plan's values what the verbs' SQL does with them, and nothing else: every decision is the
-engine's own. `Tables` and `Group` also keep what no table knows, and what the invariants are told by: what was really handled.
+Publishers commit in any order; owners read, hand out, settle, crash and take over; a person resets; collection deletes.
+The tables' side (`Tables`) does with a plan's values what the verbs' SQL does with them, and nothing else: every
+decision is the engine's own. `Tables` and `Group` also keep what no table knows, and what the invariants are told by:
+what was really handled.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from sqlqueue.core.lanes import ACKED, HANDED, HELD, READY
 from sqlqueue.core.outcomes import COMMITTED, DEAD, HANDED_BACK, LOST, POSTPONED, RETRIED, SUCCESS, UNSTARTED, Outcome
 from sqlqueue.core.plan import ALONE, NOT_IN_FLIGHT, TOGETHER, Hand, Message, Plan, Run, StoredRow
 from sqlqueue.core.stream import Address, Manners, Stream
+from sqlqueue.log.fetch import Found
 
 OPEN, VISIBLE, ROLLED_BACK, COLLECTED = "open", "visible", "rolled back", "collected"
 FLUSH = 5.0
@@ -124,8 +126,9 @@ class Tables:
         return [self._read(read) for read in reads]
 
     def _read(self, read):
-        found = self.visible(read.start)[: read.limit]
-        return [self.message(o) for o in found]
+        found = [self.message(o) for o in self.visible(read.start)[: read.limit]]
+        counted = len(self.visible(read.since, read.start)) if found and read.since is not None else -1
+        return Found(found, counted)
 
     def load(self, alias, address, offsets):
         self.interrupt()
@@ -658,7 +661,8 @@ class LogMachine(RuleBasedStateMachine):
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Faults stop, publishers commit, one owner of each group works on: everything settles, and nothing is left over."""
+        """Faults stop, publishers commit, one owner of each group works on: everything settles, and nothing is left
+        over."""
         tables = self.tables
         tables.status = [VISIBLE if status == OPEN else status for status in tables.status]
         tables.pending.clear()
