@@ -89,8 +89,7 @@ class Tables:
         return [o for o in range(above + 1, end + 1) if self.status[o - 1] == VISIBLE]
 
     def horizon(self) -> int:
-        first_open = self.status.index(OPEN) if OPEN in self.status else len(self.status)
-        return first_open
+        return self.status.index(OPEN) if OPEN in self.status else len(self.status)
 
     def message(self, offset: int) -> Message:
         return Message(offset, self.keys[offset - 1], f"m{offset}", "1", None, 0, self.targets[offset - 1])
