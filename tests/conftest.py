@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import django
 import pytest
@@ -12,10 +13,14 @@ from django.conf import settings
 from django.db import connections
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
+from pytest_django import Settings
 
 from tests.processes import ManageCommands
 from tests.servers import DatabaseChoiceError, TestDatabase
 from tests.servers.mariadb import PrivateMariaDB, ServerError
+
+if TYPE_CHECKING:
+    from tests.consumers import Consumers
 
 DATABASE = pytest.StashKey[TestDatabase]()
 
@@ -78,6 +83,23 @@ def manage(transactional_db: None, tmp_path: Path) -> Iterator[ManageCommands]:
     commands = ManageCommands(tmp_path)
     yield commands
     commands.end()
+
+
+@pytest.fixture
+def consumer_options(settings: Settings) -> dict[str, Any]:
+    """The SQLQUEUE setting of the consumer processes and of the test itself; a test module may have one of its own."""
+    from tests.consumers import QUICK
+
+    settings.SQLQUEUE = dict(QUICK)
+    return settings.SQLQUEUE
+
+
+@pytest.fixture
+def consumers(manage: ManageCommands, tmp_path: Path, consumer_options: dict[str, Any]) -> "Consumers":
+    """Start consumer processes that do what their messages say."""
+    from tests.consumers import Consumers
+
+    return Consumers(manage, tmp_path, consumer_options)
 
 
 @pytest.fixture
