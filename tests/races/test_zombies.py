@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
+from sqlqueue import publish
 from sqlqueue.models import DeliveryState, Offset
 from tests.consumers import GROUP, QUICK, Consumers, effects, holders
 from tests.processes import wait_until
-from tests.progress import dead_letter_offsets, settled, wait_until_settled
+from tests.progress import dead_letter_offsets, keys_of_partitions, settled, wait_until_settled
+from tests.subscribers import Handled, RunningSubscriber, consumer
+from tests.transactions import OpenTransaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -96,3 +99,24 @@ def test_what_a_zombie_writes_atomically_is_rolled_back(consumers: Consumers, tm
     assert sorted(name for name, _ in handled) == ["quick", "slow"], "an effect was committed twice"
     assert handled["slow", 2] == 1
     assert not dead_letter_offsets(topic, GROUP)
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_a_consumer_that_fell_silent_in_its_commit_holds_up_its_own_partition_only(settings: Settings) -> None:
+    settings.SQLQUEUE = {**QUICK, "PARTITIONS": 3}
+    handled = Handled()
+    for key in keys_of_partitions(3):
+        publish("silent", {}, key=key, id=f"before {key}")
+    with RunningSubscriber(consumer("silent", handled)):
+        wait_until_settled("silent", GROUP)
+    with OpenTransaction() as silent:
+        silent.do(lambda: Offset.objects.select_for_update().get(topic="silent", partition=1))
+        with RunningSubscriber(consumer("silent", handled)) as survivor:
+            for key in keys_of_partitions(3):
+                publish("silent", {}, key=key, id=f"after {key}")
+            wait_until(lambda: len(handled.counts) == 5, 10, message="the survivor waits for the silent one")
+            assert survivor.holding() == {0, 2}
+            silent.rollback()
+            wait_until(lambda: len(handled.counts) == 6, message="the partition is never taken over")
+            wait_until_settled("silent", GROUP)
+    assert set(handled.counts.values()) == {1}
