@@ -109,24 +109,40 @@ def _acquire(
 ) -> list[Taken]:
     text = TAKE.replace("{marks}", _marks(partitions))
     leased = execute(alias, text, (topic, group, *partitions, subscriber)).fetchall()
+    found, busy = _lock_offset_rows(alias, group, topic, [partition for _, partition, _ in leased])
+    leased = [lease for lease in leased if lease[1] not in busy]
     if not leased:
         return []
     text = HOLD.replace("{marks}", _marks(leased))
     execute(alias, text, (subscriber, round(lease_duration * 1_000_000), *(id for id, _, _ in leased)))
     tokens = {partition: token + 1 for _, partition, token in leased}
     taken: list[Taken] = []
-    for offset in _offset_rows(alias, group, topic, tokens, priorities):
+    for offset in _with_missing_rows(alias, group, topic, tokens, priorities, found):
         taken.append(_recover(alias, offset, tokens[offset.partition], horizon))
     return taken
 
 
-def _offset_rows(alias: str, group: str, topic: str, tokens: dict[int, int], priorities: int) -> list[Offset]:
+def _lock_offset_rows(alias: str, group: str, topic: str, partitions: list[int]) -> tuple[list[Offset], set[int]]:
+    """Lock the offset rows of these partitions; return them, and the partitions of which somebody else has locked one.
+
+    Never waits: the former owner is about to commit, or its host fell silent while it was, and then the server may keep
+    its transaction for hours. The unlocked read comes second, so that no snapshot is older than the locks.
+    """
+    mine = Offset.objects.using(alias).filter(topic=topic, consumer_group=group, partition__in=partitions)
+    found = list(mine.select_for_update(skip_locked=True).order_by("partition", "priority"))
+    locked = {offset.id for offset in found}
+    busy = {partition for id, partition in mine.values_list("id", "partition") if id not in locked}
+    return [offset for offset in found if offset.partition not in busy], busy
+
+
+def _with_missing_rows(
+    alias: str, group: str, topic: str, tokens: dict[int, int], priorities: int, found: list[Offset]
+) -> list[Offset]:
     """Return the offset rows of these partitions, locked; those that are missing begin at the group's start."""
     offsets = Offset.objects.using(alias)
     mine = offsets.filter(topic=topic, consumer_group=group, partition__in=list(tokens)).order_by(
         "partition", "priority"
     )
-    found = list(mine.select_for_update())
     known: dict[int, set[int]] = defaultdict(set)
     for offset in found:
         known[offset.partition].add(offset.priority)
