@@ -294,32 +294,27 @@ class Stream:
         return [] if turn.busy else turn.head_run(most)
 
     def _choose_batch(self) -> list[Run]:
-        """One batch at a time: fresh messages together; what has failed before comes one by one, so that a bad message
-        is found and its neighbours are not charged for it."""
+        """One batch at a time: fresh messages together, the earliest first; what has failed before comes one by one, so that
+        a bad message is found and its neighbours are not charged for it."""
         if self.handed:
             return []
-        fresh: list[Entry] = []
-        again: list[Entry] = []
         size, offsets, final = self.manners.batch_size, self.window.offsets, self.window.final
         # An atomic batch that ends at F can move the position itself instead of writing a row for each message.
         bound = final if self.manners.atomic and offsets and offsets[0] <= final else None
-        for _ in range(len(self._turns)):
-            turn = self._turns.popleft()
-            if again or len(fresh) >= size:
+        turns = [(turn, self._take_turn(turn, size)) for turn in self._turns]
+        self._turns.clear()
+        turns = [(turn, entries) for turn, entries in turns if entries]
+        if not turns:
+            return []
+        if turns[0][1][0].row:
+            chosen = turns[0][1][:1]
+        else:
+            fresh = [e for _, run in turns for e in takewhile(lambda e: not e.row and (not bound or e.offset <= bound), run)]
+            chosen = sorted(fresh)[:size]
+        taken = {entry.offset for entry in chosen}
+        for turn, entries in turns:
+            if entries[0].offset not in taken:
                 self._put_off(turn)
-                continue
-            entries = self._take_turn(turn, size - len(fresh))
-            if entries and entries[0].row:
-                if fresh:
-                    self._put_off(turn)  # its turn comes with the next hand-out
-                else:
-                    again = entries[:1]
-                continue
-            chosen = [e for e in takewhile(lambda e: not e.row and (bound is None or e.offset <= bound), entries)]
-            if entries and not chosen:
-                self._put_off(turn)
-            fresh += chosen
-        chosen = again or sorted(fresh)
         if not chosen:
             return []
         moves_to = self._would_move_to(chosen) if self.manners.atomic else None
