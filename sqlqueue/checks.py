@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,6 +44,10 @@ def check_consumers(**kwargs: Any) -> list[CheckMessage]:
         registry.discover()
     except ConfigurationError as error:
         return [Error(str(error), hint="Correct the @consumer that it names.", id="sqlqueue.E010")]
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"a {settings.CONSUMERS_MODULE!r} module cannot be imported: {error!r}"
+        return [Error(text, hint=f"See {place.filename}, line {place.lineno}.", id="sqlqueue.E010")]
     found: list[CheckMessage] = []
     for first, second in registry.duplicates:
         text = f"{first.name} and {second.name} both handle topic {first.topic!r} for group {first.group!r}"

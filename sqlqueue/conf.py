@@ -68,13 +68,16 @@ DURATIONS = {
 }
 
 
+LONGEST = 100 * 365 * 86400.0  # seconds; the databases' times end somewhere
+
+
 def duration(value: Any, name: str, problems: list[str]) -> Any:
-    """Return seconds; note a problem if it is no duration."""
+    """Return seconds; note a problem, and return None, if it is no duration."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < LONGEST:
         problems.append(f"{name} must be seconds (a number or a timedelta, not negative), not {value!r}")
-        return 0.0
+        return None
     return float(value)
 
 
@@ -95,7 +98,9 @@ def read(given: Any) -> tuple[Options, dict[str, TopicOptions], list[str]]:
         if name not in known:
             problems.append(f"SQLQUEUE has no option {name!r}.{did_you_mean(str(name), known)}")
         elif name in DURATIONS and not (name == "RETENTION" and value is None):
-            values[name] = duration(value, name, problems)
+            seconds = duration(value, name, problems)
+            if seconds is not None:  # else the default, so that what is computed from it is not wrong, too
+                values[name] = seconds
         else:
             values[name] = value
     options = Options(**{"TOPICS": {}, **values})

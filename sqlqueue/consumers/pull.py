@@ -109,25 +109,61 @@ class _PullPool:
         self.deliveries.put(None)
 
 
-class Deliveries:
-    """Iterate over it. It ends after `timeout` seconds without a delivery (None: never), or by leaving its block."""
+class _Engine:
+    """A subscriber that runs in a thread of its own; what ends it badly is raised in the receiver's."""
 
-    def __init__(self, pool: _PullPool, subscriber: Subscriber, timeout: float | None):
-        self._pool, self._subscriber, self._timeout = pool, subscriber, timeout
-        self.error: BaseException | None = None
+    def __init__(self, subscriber: Subscriber):
+        self._subscriber = subscriber
+        self._error: BaseException | None = None
+        self._started = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="sqlqueue-subscribe", daemon=True)
+        self.thread.start()
+        self._started.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            self._subscriber.run(started=self._started.set)
+        except BaseException as error:  # it is raised in the receiver's thread
+            self._error = error
+        finally:
+            self._started.set()
+
+    @property
+    def ended(self) -> bool:
+        """It runs no more."""
+        return not self.thread.is_alive()
+
+    def join(self) -> None:
+        """Wait for the engine's end, and raise what has ended it."""
+        self.thread.join()
+        if self._error is not None:
+            raise self._error
+
+
+class Deliveries:
+    """Iterate over it. It ends after `timeout` seconds without a delivery (None: never), or by leaving its block.
+
+    What has ended the engine is raised here.
+    """
+
+    def __init__(self, pool: _PullPool, engine: _Engine, timeout: float | None):
+        self._pool, self._engine, self._timeout = pool, engine, timeout
 
     def __iter__(self) -> Iterator[PulledDelivery]:
         waited_since = time.monotonic()
         while True:
-            if self.error is not None:
-                raise self.error
             try:
                 delivery = self._pool.deliveries.get(timeout=LOOK_AGAIN)
             except Empty:
                 if self._timeout is not None and time.monotonic() - waited_since >= self._timeout:
                     return
-                continue
+                if not self._engine.ended:
+                    continue
+                delivery = None
             if delivery is None:
+                self._engine.join()
                 return
             if self._pool.begin(delivery):
                 yield delivery
@@ -142,8 +178,9 @@ def subscribe(
 
     The engine runs in a thread of its own (leases, heartbeats, settles). Each delivery is settled by the receiver: ack,
     retry, postpone or reject; what is not settled on leaving is handed back, uncharged. timeout: seconds without a
-    delivery after which the iteration ends. Inside a TestCase the engine's thread cannot see the test's transaction:
-    use sqlqueue.testing.drain there, or a TransactionTestCase.
+    delivery after which the iteration ends. Up to batch_size deliveries (more while they are settled fast) may be
+    unsettled at once: then the iteration waits for the receiver to settle some. Inside a TestCase the engine's thread
+    cannot see the test's transaction: use sqlqueue.testing.drain there, or a TransactionTestCase.
     """
     for name in ("batch", "atomic"):
         if options.get(name):
@@ -156,32 +193,14 @@ def subscribe(
         pools.append(_PullPool(consumer, report, ended))
         return pools[0]
 
-    subscriber = Subscriber([consumer], threads=1, pool=make_pool)
-    started = threading.Event()
-    deliveries: list[Deliveries] = []
-    failed: list[BaseException] = []
-
-    def engine() -> None:
-        try:
-            subscriber.run(started=started.set)
-        except BaseException as error:
-            failed.append(error)
-            for each in deliveries:
-                each.error = error
-        finally:
-            started.set()
-
-    thread = threading.Thread(target=engine, name="sqlqueue-subscribe", daemon=True)
-    thread.start()
-    started.wait()
-    if failed:
-        raise failed[0]
-    deliveries.append(Deliveries(pools[0], subscriber, timeout))
+    # A process's throttle lets twice its threads in; here that is what may be unsettled with the receiver at once.
+    subscriber = Subscriber([consumer], threads=max(1, consumer.manners.batch_size // 2), pool=make_pool)
+    engine = _Engine(subscriber)
     try:
-        yield deliveries[0]
+        yield Deliveries(pools[0], engine, timeout)
     finally:
         subscriber.stop(timeout=0.0)
-        thread.join()
+        engine.thread.join()
 
 
 def _nobody(delivery: Delivery) -> None:

@@ -10,7 +10,7 @@ from sqlqueue.core.plan import StoredRow
 from sqlqueue.core.stream import Address
 from sqlqueue.database import faults
 from sqlqueue.database.dialects import dialect, execute
-from sqlqueue.models import ConsumerGroup, Offset
+from sqlqueue.models import Offset
 
 AT_ONCE = 64  # partitions in one transaction
 ROWS_AT_ONCE = 10_000
@@ -107,6 +107,9 @@ def _acquire(
     lease_duration: float,
     horizon: int,
 ) -> list[Taken]:
+    start = _start(alias, group, topic)
+    if start is None:  # removed while it was served: its leases are kept for their tokens only
+        return []
     text = TAKE.replace("{marks}", _marks(partitions))
     leased = execute(alias, text, (topic, group, *partitions, subscriber)).fetchall()
     found, busy = _lock_offset_rows(alias, group, topic, [partition for _, partition, _ in leased])
@@ -117,9 +120,18 @@ def _acquire(
     execute(alias, text, (subscriber, round(lease_duration * 1_000_000), *(id for id, _, _ in leased)))
     tokens = {partition: token + 1 for _, partition, token in leased}
     taken: list[Taken] = []
-    for offset in _with_missing_rows(alias, group, topic, tokens, priorities, found):
+    for offset in _with_missing_rows(alias, group, topic, tokens, priorities, start, found):
         taken.append(_recover(alias, offset, tokens[offset.partition], horizon))
     return taken
+
+
+def _start(alias: str, group: str, topic: str) -> int | None:
+    """Return where a group began; None if it is not registered. In share mode: its removal waits for this transaction."""
+    text = (
+        "SELECT start FROM sqlqueue_consumer_group WHERE topic = %s AND consumer_group = %s{share}"  # the unique index
+    )
+    row = execute(alias, text, (topic, group)).fetchone()
+    return row[0] if row else None
 
 
 def _lock_offset_rows(alias: str, group: str, topic: str, partitions: list[int]) -> tuple[list[Offset], set[int]]:
@@ -136,7 +148,7 @@ def _lock_offset_rows(alias: str, group: str, topic: str, partitions: list[int])
 
 
 def _with_missing_rows(
-    alias: str, group: str, topic: str, tokens: dict[int, int], priorities: int, found: list[Offset]
+    alias: str, group: str, topic: str, tokens: dict[int, int], priorities: int, start: int, found: list[Offset]
 ) -> list[Offset]:
     """Return the offset rows of these partitions, locked; those that are missing begin at the group's start."""
     offsets = Offset.objects.using(alias)
@@ -148,9 +160,6 @@ def _with_missing_rows(
         known[offset.partition].add(offset.priority)
     missing = [(p, q) for p in tokens for q in range(priorities) if q not in known[p]]
     if missing:
-        start = (
-            ConsumerGroup.objects.using(alias).values_list("start", flat=True).get(topic=topic, consumer_group=group)
-        )
         offsets.bulk_create(
             [
                 Offset(

@@ -109,7 +109,7 @@ def _known_addresses(alias: str, now: float) -> list[tuple[str, int]]:
 
 def _parse(text: str) -> tuple[str, int] | None:
     host, _, port = text.rpartition(":")
-    return (host, int(port)) if host and port.isdigit() else None
+    return (host, int(port)) if host and port.isdecimal() and int(port) < 65536 else None
 
 
 class Doorbell:

@@ -1,0 +1,195 @@
+"""subscribe(): the engine as a pull loop; the receiver settles each delivery."""
+
+import time
+
+import pytest
+
+from sqlqueue import ConfigurationError, InvalidMessage, LeaseLost, publish, publish_many, subscribe
+from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.log.reset import reset
+from sqlqueue.models import DeliveryState, Message, PartitionLease, SubscriberHeartbeat
+from tests.consuming import Consuming, seconds_until_due, states
+from tests.processes import wait_until
+
+
+def received(topic: str = "t", timeout: float = 0.4, **options: object) -> list[object]:
+    """Receive and ack everything that comes within the timeout."""
+    found = []
+    with subscribe(topic, timeout=timeout, **options) as deliveries:
+        for delivery in deliveries:
+            found.append(delivery.payload)
+            delivery.ack()
+    return found
+
+
+def test_what_is_acked_never_comes_again(consuming: Consuming) -> None:
+    for number in range(5):
+        publish("t", number, key="a")
+    assert received() == [0, 1, 2, 3, 4]
+    assert received() == []
+
+
+def test_it_waits_for_what_comes_later(consuming: Consuming) -> None:
+    with subscribe("t", timeout=10) as deliveries:
+        each = iter(deliveries)
+        publish("t", 1)
+        first = next(each)
+        first.ack()
+        publish("t", 2)
+        assert next(each).payload == 2
+
+
+def test_as_many_as_a_batch_may_be_unsettled_at_once(consuming: Consuming) -> None:
+    publish_many("t", range(30))
+    with subscribe("t", timeout=0.5, batch_size=10) as deliveries:
+        held = list(deliveries)
+        assert len(held) == 10
+        for delivery in held:
+            delivery.ack()
+        assert len(list(deliveries)) >= 10
+
+
+def test_it_ends_when_nothing_has_come_for_the_timeout(consuming: Consuming) -> None:
+    began = time.monotonic()
+    assert received(timeout=0.5) == []
+    assert 0.4 < time.monotonic() - began < 5
+
+
+def test_the_next_of_a_key_comes_when_the_first_is_acked(consuming: Consuming) -> None:
+    for number in range(2):
+        publish("t", number, key="a")
+    publish("t", "other", key="b")
+    with subscribe("t", timeout=0.4) as deliveries:
+        first_two = {delivery.payload: delivery for delivery in deliveries}
+        assert set(first_two) == {0, "other"}
+        first_two[0].ack()
+        assert next(iter(deliveries)).payload == 1
+
+
+def test_what_is_not_settled_on_leaving_is_handed_back_uncharged(consuming: Consuming) -> None:
+    publish_many("t", [1, 2, 3])
+    with subscribe("t", timeout=5) as deliveries:
+        each = iter(deliveries)
+        next(each).ack()
+        left = next(each).payload
+    with subscribe("t", timeout=0.5) as deliveries:
+        again = {delivery.payload: delivery.attempt for delivery in deliveries}
+    assert len(again) == 2
+    assert again[left] == 1
+
+
+def test_leaving_by_an_error_hands_back_too(consuming: Consuming) -> None:
+    publish("t", 1)
+    with pytest.raises(ZeroDivisionError), subscribe("t", timeout=5) as deliveries:
+        next(iter(deliveries)).payload / 0
+    assert received() == [1]
+
+
+def test_leaving_releases_leases_and_heartbeat(consuming: Consuming) -> None:
+    with subscribe("t", timeout=0.2):
+        wait_until(lambda: PartitionLease.objects.exclude(holder="").count() == 4)
+        assert SubscriberHeartbeat.objects.count() == 1
+    assert PartitionLease.objects.exclude(holder="").count() == 0
+    assert SubscriberHeartbeat.objects.count() == 0
+
+
+def test_retry_postpone_and_reject(consuming: Consuming) -> None:
+    offsets = {name: publish("t", name).offset for name in ("retry", "postpone", "reject")}
+    with subscribe("t", timeout=0.5) as deliveries:
+        for delivery in deliveries:
+            if delivery.payload == "retry":
+                delivery.retry(delay=30, reason="later")
+            elif delivery.payload == "postpone":
+                delivery.postpone(delay=40)
+            else:
+                delivery.reject("bad")
+    assert states("t") == sorted([(offsets["retry"], 1, False), (offsets["postpone"], 0, False)])
+    assert 25 < seconds_until_due(offsets["retry"]) <= 30.1
+    assert 35 < seconds_until_due(offsets["postpone"]) <= 40.1
+    assert DeliveryState.objects.get(message_offset=offsets["retry"]).last_error == "later"
+    assert Message.objects.get(topic="t_dlq").last_error == "bad"
+
+
+def test_the_last_attempts_retry_is_a_dead_letter(consuming: Consuming) -> None:
+    publish("t", 1)
+    with subscribe("t", timeout=0.5, max_attempts=2) as deliveries:
+        for delivery in deliveries:
+            delivery.retry(delay=0)
+    assert Message.objects.get(topic="t_dlq").failure_count == 2
+
+
+def test_a_delivery_is_settled_once(consuming: Consuming) -> None:
+    publish("t", 1)
+    with subscribe("t", timeout=5) as deliveries:
+        delivery = next(iter(deliveries))
+        delivery.ack()
+        for again in (delivery.ack, delivery.retry, lambda: delivery.reject("x")):
+            with pytest.raises(ConfigurationError, match="settled already"):
+                again()
+
+
+def test_a_wrong_delay_settles_nothing(consuming: Consuming) -> None:
+    publish("t", 1)
+    with subscribe("t", timeout=5) as deliveries:
+        delivery = next(iter(deliveries))
+        with pytest.raises(InvalidMessage, match="delay"):
+            delivery.retry(delay=-1)
+        delivery.ack()
+    assert received() == []
+
+
+def test_what_has_timed_out_is_not_its_receivers_any_more(consuming: Consuming) -> None:
+    publish("t", 1)
+    with subscribe("t", timeout=10, visibility_timeout=0.2, backoff=0) as deliveries:
+        each = iter(deliveries)
+        late = next(each)
+        again = next(each)
+        assert (again.payload, again.attempt) == (1, 2)
+        with pytest.raises(LeaseLost):
+            late.ack()
+        again.ack()
+    assert received() == []
+
+
+def test_what_was_reset_is_not_its_receivers_any_more(consuming: Consuming) -> None:
+    publish("t", 1)
+    with subscribe("t", timeout=20) as deliveries:
+        each = iter(deliveries)
+        old = next(each)
+        reset("default", "default", "t", 0)
+        old.ack()  # it cannot know yet; the settle finds that the token is stale
+        again = next(each)
+        assert (again.payload, again.attempt) == (1, 1)
+        again.ack()
+    assert received() == []
+
+
+def test_groups_are_apart(consuming: Consuming) -> None:
+    publish("t", 1)
+    assert received(group="one") == [1]
+    assert received(group="two") == [1]
+    assert received(group="one") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batch": True}, "not batch"),
+        ({"atomic": True}, "not atomic"),
+        ({"orderng": "key"}, "Did you mean 'ordering'"),
+        ({"max_attempts": 0}, "max_attempts"),
+        ({"group": "no name"}, "group"),
+    ],
+)
+def test_options_that_cannot_be(consuming: Consuming, options: dict, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said), subscribe("t", **options):
+        pass
+
+
+def test_what_ends_the_engine_is_raised_where_it_is_iterated(consuming: Consuming, monkeypatch) -> None:
+    def broken(self: Subscriber) -> float:
+        raise RuntimeError("the engine broke")
+
+    monkeypatch.setattr(Subscriber, "turn", broken)
+    with pytest.raises(RuntimeError, match="the engine broke"), subscribe("t", timeout=10) as deliveries:
+        next(iter(deliveries))

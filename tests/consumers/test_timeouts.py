@@ -1,0 +1,124 @@
+"""Visibility timeouts: a handler that overruns is superseded, and one that asks for more time is not."""
+
+import threading
+import time
+
+import pytest
+
+from sqlqueue import publish
+from sqlqueue.models import Message
+from tests.app.models import Effect
+from tests.consuming import QUICK, Consuming, states
+from tests.processes import wait_until
+
+
+def test_a_handler_that_overruns_is_superseded_and_its_outcome_ignored(consuming: Consuming) -> None:
+    gate, attempts, raised = consuming.gate(), [], threading.Event()
+
+    @consuming.consumer("t", visibility_timeout=0.2, backoff=0, max_attempts=3)
+    def handle(delivery) -> None:
+        attempts.append(delivery.attempt)
+        if delivery.attempt == 1:
+            gate.wait()
+            raised.set()
+            raise ValueError("too late")
+
+    publish("t", 1, key="a")
+    host = consuming.start()
+    wait_until(lambda: attempts == [1, 2])
+    gate.set()
+    assert raised.wait(10)
+    consuming.drain()
+    host.stop()
+    assert attempts == [1, 2]
+    assert (states("t"), Message.objects.filter(topic="t_dlq").count()) == ([], 0)
+
+
+def test_the_reason_is_kept(consuming: Consuming) -> None:
+    gate = consuming.gate()
+    consuming.consumer("t", lambda delivery: gate.wait(), visibility_timeout=0.2, max_attempts=1)
+    publish("t", 1)
+    consuming.start()
+    wait_until(lambda: Message.objects.filter(topic="t_dlq").exists())
+    assert "still running after its visibility timeout" in Message.objects.get(topic="t_dlq").last_error
+
+
+def test_the_timeout_starts_with_the_handler_and_not_with_the_fetch(consuming: Consuming) -> None:
+    attempts: list[int] = []
+
+    @consuming.consumer("t", visibility_timeout=0.4)
+    def handle(delivery) -> None:
+        attempts.append(delivery.attempt)
+        time.sleep(0.1)
+
+    for number in range(10):
+        publish("t", number, key="a")
+    consuming.drain(threads=1)
+    assert attempts == [1] * 10
+
+
+def test_extend_gives_a_handler_more_time(consuming: Consuming) -> None:
+    attempts: list[int] = []
+
+    @consuming.consumer("t", visibility_timeout=0.3, backoff=0)
+    def handle(delivery) -> None:
+        attempts.append(delivery.attempt)
+        for _ in range(4):
+            delivery.extend(seconds=0.4)
+            time.sleep(0.2)
+
+    publish("t", 1)
+    consuming.drain()
+    assert attempts == [1]
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")  # SQLite's one writer is the handler, until it ends
+@pytest.mark.parametrize("ordering", ["key", "partition", "none"])
+def test_an_atomic_handler_that_overruns_is_rolled_back(consuming: Consuming, ordering: str) -> None:
+    gate = consuming.gate()
+    ended = threading.Event()
+
+    @consuming.consumer("t", visibility_timeout=0.3, backoff=0, atomic=True, ordering=ordering)
+    def handle(delivery) -> None:
+        Effect.objects.create(name="attempt", value=str(delivery.attempt))
+        if delivery.attempt == 1:
+            gate.wait()
+            ended.set()
+
+    publish("t", 1, key="a")
+    host = consuming.start()
+    wait_until(lambda: list(Effect.objects.values_list("value", flat=True)) == ["2"])
+    gate.set()
+    assert ended.wait(10)
+    host.stop()
+    consuming.drain()
+    assert list(Effect.objects.values_list("value", flat=True)) == ["2"]
+    assert states("t") == []
+
+
+def test_the_message_that_hangs_holds_back_its_own_key_alone(consuming: Consuming, settings) -> None:
+    settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1}
+    gate, seen = consuming.gate(), []
+
+    @consuming.consumer("t", visibility_timeout=0.3, max_attempts=1)
+    def handle(delivery) -> None:
+        if delivery.payload == "hangs":
+            gate.wait()
+        seen.append(delivery.payload)
+
+    publish("t", "hangs", key="a")
+    publish("t", "behind", key="a")
+    for number in range(20):
+        publish("t", number, key=f"k{number}")
+    consuming.start(threads=1)  # its only thread hangs, and is replaced
+    wait_until(lambda: len(seen) == 21)
+    assert "hangs" not in seen
+
+
+def test_when_too_many_handlers_hang_the_consumer_ends(consuming: Consuming) -> None:
+    gate = consuming.gate()
+    consuming.consumer("t", lambda delivery: gate.wait(), visibility_timeout=0.1, max_attempts=1)
+    for number in range(40):
+        publish("t", number, key=str(number))
+    host = consuming.start(threads=2)
+    wait_until(lambda: not host.running, timeout=20)

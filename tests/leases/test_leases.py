@@ -1,0 +1,137 @@
+"""Leases: exclusive, expiring by the database's clock, each change of owner with a greater token."""
+
+import time
+
+import pytest
+
+from sqlqueue import NewMessage, publish_many
+from sqlqueue.leases import heartbeat, hold
+from sqlqueue.leases.acquire import Taken, acquire
+from sqlqueue.log.groups import register
+from sqlqueue.models import Message, Offset, PartitionLease, SubscriberHeartbeat
+from tests.consuming import states
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def four(settings) -> None:
+    settings.SQLQUEUE = {"PARTITIONS": 4}
+    register("default", "g", "t")
+
+
+def take(name: str, *partitions: int, duration: float = 30, horizon: int = 0) -> list[Taken]:
+    return acquire("default", name, "g", "t", partitions, priorities=1, lease_duration=duration, horizon=horizon)
+
+
+def holders() -> list[str]:
+    return list(PartitionLease.objects.order_by("partition").values_list("holder", flat=True))
+
+
+class TestAcquiring:
+    def test_free_ones_are_taken_with_a_token_that_grows(self) -> None:
+        assert [(taken.address.partition, taken.token) for taken in take("a", 0, 1)] == [(0, 1), (1, 1)]
+        hold.release("default", "a", "g", "t", [0])
+        assert [(taken.address.partition, taken.token) for taken in take("b", 0, 1)] == [(0, 2)]
+        assert holders() == ["b", "a", "", ""]
+
+    def test_what_another_holds_is_not_taken(self) -> None:
+        take("a", 0)
+        assert take("b", 0) == []
+
+    def test_what_has_expired_is_taken_and_its_owner_finds_out(self) -> None:
+        take("a", 0, 1, duration=0.2)
+        time.sleep(0.3)
+        (stolen,) = take("b", 0)
+        assert stolen.token == 2
+        assert hold.renew("default", "a", 30) == 1
+        assert hold.held("default", "a") == {("g", "t", 1): 1}
+        assert hold.held("default", "b") == {("g", "t", 0): 2}
+
+    def test_an_expired_lease_that_nobody_has_taken_is_still_its_holders(self) -> None:
+        take("a", 0, duration=0)
+        assert hold.renew("default", "a", 30) == 1
+        assert take("b", 0) == []
+
+    def test_the_token_goes_to_the_offset_row(self) -> None:
+        take("a", 0, 1)
+        hold.release("default", "a", "g", "t", [0])
+        take("b", 0)
+        tokens = dict(Offset.objects.values_list("partition", "fencing_token"))
+        assert tokens == {0: 2, 1: 1}
+
+    def test_an_hour_of_difference_on_this_host_changes_nothing(self, monkeypatch) -> None:
+        take("a", 0)
+        really = time.time
+        for hours in (-1, 1):
+            monkeypatch.setattr(time, "time", lambda hours=hours: really() + hours * 3600)
+            monkeypatch.setattr(time, "time_ns", lambda hours=hours: int((really() + hours * 3600) * 1e9))
+            heartbeat.beat("default", "a", [("g", "t")], 30)
+            assert take("b", 0) == []
+            assert hold.renew("default", "a", 30) == 1
+            assert SubscriberHeartbeat.objects.alive().count() == 1
+
+
+class TestRecovery:
+    def test_what_was_handed_out_and_not_settled_is_a_suspect(self) -> None:
+        publish_many("t", [NewMessage(number, key="a") for number in range(4)])
+        offsets = list(Message.objects.order_by("offset").values_list("offset", flat=True))
+        partition = Message.objects.first().partition
+        take("a", partition)
+        Offset.objects.update(position=offsets[0], offset_acked=offsets[0], claimed_to=offsets[2])
+        hold.free("default", "a")
+        (taken,) = take("b", partition, horizon=offsets[3])
+        assert [(row.offset, row.retry_count, row.in_flight, row.key) for row in taken.rows] == [
+            (offsets[1], 1, 1, "a"),
+            (offsets[2], 1, 1, "a"),
+        ]
+        assert (taken.position, taken.watermark, taken.claimed) == (offsets[2], offsets[0], offsets[2])
+        assert states("t", "g") == [(offsets[1], 1, False), (offsets[2], 1, False)]
+
+    def test_the_position_stops_at_the_horizon(self) -> None:
+        publish_many("t", [NewMessage(number, key="a") for number in range(4)])
+        offsets = list(Message.objects.order_by("offset").values_list("offset", flat=True))
+        partition = Message.objects.first().partition
+        take("a", partition)
+        Offset.objects.update(claimed_to=offsets[3])
+        hold.free("default", "a")
+        (taken,) = take("b", partition, horizon=offsets[1])
+        assert (taken.position, taken.watermark) == (offsets[1], offsets[0] - 1)
+        assert len(taken.rows) == 4
+
+
+class TestHolding:
+    def test_releasing_leaves_what_another_holds(self) -> None:
+        take("a", 0)
+        take("b", 1)
+        hold.release("default", "a", "g", "t", [0, 1, 2])
+        assert holders() == ["", "b", "", ""]
+
+    def test_freeing_the_dead_frees_everything_of_theirs(self) -> None:
+        take("a", 0, 1)
+        take("b", 2)
+        assert hold.free("default", "a") == 2
+        assert holders() == ["", "", "b", ""]
+
+
+class TestHeartbeats:
+    def test_one_for_each_group_and_topic_renewed_in_place(self) -> None:
+        places = [("g", "t"), ("h", "t")]
+        heartbeat.beat("default", "a", places, 30, "127.0.0.1:1", "waiting")
+        heartbeat.beat("default", "a", places, 30, "127.0.0.1:2", "busy")
+        beats = SubscriberHeartbeat.objects.values_list("consumer_group", "address", "activity")
+        assert sorted(beats) == [("g", "127.0.0.1:2", "busy"), ("h", "127.0.0.1:2", "busy")]
+        heartbeat.leave("default", "a")
+        assert not SubscriberHeartbeat.objects.exists()
+
+    def test_long_dead_ones_are_buried(self) -> None:
+        heartbeat.beat("default", "just now", [("g", "t")], 0)
+        heartbeat.beat("default", "alive", [("g", "t")], 30)
+        time.sleep(0.15)
+        heartbeat.bury_dead("default", 30)
+        assert SubscriberHeartbeat.objects.count() == 2
+        heartbeat.bury_dead("default", 0.01)
+        assert list(SubscriberHeartbeat.objects.values_list("subscriber", flat=True)) == ["alive"]
+
+    def test_no_incarnation_has_anothers_name(self) -> None:
+        assert len({heartbeat.subscriber_name() for _ in range(100)}) == 100

@@ -1,0 +1,121 @@
+"""The bell: a publish wakes sleeping consumers; it carries nothing, and who does not hear it polls."""
+
+import threading
+import time
+
+import pytest
+from django.db import transaction
+
+from sqlqueue import publish, publish_many
+from sqlqueue.leases import heartbeat
+from sqlqueue.log import bell
+from sqlqueue.models import SubscriberHeartbeat
+from tests.consuming import QUICK, Consuming
+from tests.processes import ManageCommands, wait_until
+
+# So long that whoever does not hear the bell fails the test.
+SLEEPY = {**QUICK, "POLL_INTERVAL": 40.0, "IDLE_POLL_INTERVAL": 60.0, "BALANCE_INTERVAL": 60.0, "LEASE_DURATION": 60.0}
+
+
+@pytest.fixture
+def rings(transactional_db: None, settings):
+    """How often this process was rung."""
+    settings.SQLQUEUE = QUICK
+    heard: list[float] = []
+    stop = bell.listen(lambda: heard.append(time.monotonic()))
+    yield heard
+    stop()
+
+
+def asleep(consuming: Consuming, seen: list[object]) -> None:
+    """Start a subscriber that has looked once, and sleeps now."""
+    consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
+    publish("t", "first")
+    host = consuming.start()
+    wait_until(lambda: seen == ["first"])
+    wait_until(lambda: host.subscriber.idle)
+    time.sleep(0.1)
+
+
+class TestInThisProcess:
+    def test_a_publish_wakes_a_sleeping_subscriber(self, consuming: Consuming, settings) -> None:
+        settings.SQLQUEUE = SLEEPY
+        seen: list[object] = []
+        asleep(consuming, seen)
+        publish("t", "second")
+        wait_until(lambda: seen == ["first", "second"], timeout=10)
+
+    def test_the_commit_rings_and_not_the_publish(self, rings: list[float]) -> None:
+        publish("t", 1)
+        rings.clear()
+        with transaction.atomic():
+            publish("t", 2)
+            publish_many("t", [3, 4])
+            assert rings == []
+        assert len(rings) == 1
+
+    def test_a_rollback_rings_nobody(self, rings: list[float]) -> None:
+        with transaction.atomic():
+            publish("t", 1)
+            transaction.set_rollback(True)
+        assert rings == []
+
+    def test_a_duplicate_rings_nobody(self, rings: list[float]) -> None:
+        publish("t", 1, id="x")
+        rings.clear()
+        publish("t", 1, id="x")
+        assert rings == []
+
+
+class TestFromElsewhere:
+    def test_another_processes_publish_wakes_a_sleeping_subscriber(
+        self, consuming: Consuming, settings, manage: ManageCommands
+    ) -> None:
+        settings.SQLQUEUE = {**SLEEPY, "WAKE": True}
+        seen: list[object] = []
+        asleep(consuming, seen)
+        script = "from sqlqueue import publish; publish('t', 'from elsewhere')"
+        command = manage("shell", "-v", "0", "-c", script)
+        assert command.wait() == 0, command.output
+        wait_until(lambda: seen == ["first", "from elsewhere"], timeout=10)
+
+    def test_a_ring_reaches_every_live_address_and_minds_no_dead_one(self, transactional_db: None, settings) -> None:
+        settings.SQLQUEUE = {**QUICK, "WAKE": True}
+        heard = [threading.Event() for _ in range(2)]
+        doorbells = [bell.Doorbell("127.0.0.1", event.set) for event in heard]
+        gone = bell.Doorbell("127.0.0.1", lambda: None)
+        gone.close()
+        addresses = [
+            doorbells[0].address,
+            gone.address,
+            "nonsense",
+            "256.0.0.1:1",
+            "127.0.0.1:99999999",
+            doorbells[1].address,
+        ]
+        for number, address in enumerate(addresses):
+            heartbeat.beat("default", f"s{number}", [("g", "t")], 30, address)
+        bell._addresses.clear()
+        try:
+            publish("t", 1)
+            assert all(event.wait(5) for event in heard)
+        finally:
+            for doorbell in doorbells:
+                doorbell.close()
+            bell._addresses.clear()
+
+    def test_a_subscriber_shows_its_address_while_it_runs(self, consuming: Consuming, settings) -> None:
+        settings.SQLQUEUE = {**QUICK, "WAKE": True}
+        consuming.consumer("t", lambda delivery: None)
+        host = consuming.start()
+        assert SubscriberHeartbeat.objects.get().address.startswith("127.0.0.1:")
+        host.stop()
+        assert not SubscriberHeartbeat.objects.exists()
+
+
+def test_polling_is_the_safety_net(consuming: Consuming, monkeypatch) -> None:
+    monkeypatch.setattr("sqlqueue.log.publish.ring_after_commit", lambda alias: None)
+    seen: list[object] = []
+    asleep(consuming, seen)
+    publish("t", "second")
+    wait_until(lambda: seen == ["first", "second"], timeout=10)

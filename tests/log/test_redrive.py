@@ -1,0 +1,110 @@
+"""Redrive: dead letters are delivered again, to the group that they died for, once each."""
+
+import pytest
+
+from sqlqueue import Reject, discard, publish, redrive
+from sqlqueue.models import Message
+from tests.consuming import QUICK, Consuming
+
+
+class Patient:
+    """Two groups that reject everything until they are cured."""
+
+    def __init__(self, consuming: Consuming) -> None:
+        self.seen: list[tuple[str, object, int]] = []
+        self.cured = False
+        for group in ("one", "two"):
+            consuming.consumer("t", self.handle, group=group)
+
+    def handle(self, delivery) -> None:
+        self.seen.append((delivery.group, delivery.payload, delivery.attempt))
+        if not self.cured:
+            raise Reject("not cured")
+
+
+@pytest.fixture
+def patient(consuming: Consuming) -> Patient:
+    """Three messages that have died for two groups each."""
+    patient = Patient(consuming)
+    for number in range(3):
+        publish("t", number, key=f"k{number}", headers={"n": number}, id=f"x{number}")
+    consuming.drain()
+    assert Message.objects.dead_letters().count() == 6
+    patient.seen.clear()
+    patient.cured = True
+    return patient
+
+
+def test_each_goes_to_its_own_group_once(consuming: Consuming, patient: Patient) -> None:
+    assert redrive("t") == 6
+    assert redrive("t") == 0
+    consuming.drain()
+    consuming.drain()
+    assert sorted(patient.seen) == [(group, number, 1) for group in ("one", "two") for number in range(3)]
+    assert Message.objects.dead_letters().count() == 0
+
+
+def test_of_one_group_leaves_the_others_letters(consuming: Consuming, patient: Patient) -> None:
+    assert redrive("t", group="one") == 3
+    consuming.drain()
+    assert sorted(patient.seen) == [("one", number, 1) for number in range(3)]
+    assert Message.objects.dead_letters("two").count() == 3
+
+
+def test_of_chosen_letters(consuming: Consuming, patient: Patient) -> None:
+    letters = Message.objects.dead_letters("two").filter(payload__in=[0, 2])
+    assert redrive("t", offsets=list(letters.values_list("offset", flat=True))) == 2
+    consuming.drain()
+    assert sorted(patient.seen) == [("two", 0, 1), ("two", 2, 1)]
+
+
+def test_at_most_so_many_the_oldest_first(consuming: Consuming, patient: Patient) -> None:
+    oldest = list(Message.objects.dead_letters().order_by("offset").values_list("failed_group", "payload")[:4])
+    assert redrive("t", limit=4) == 4
+    consuming.drain()
+    assert sorted((group, payload) for group, payload, _ in patient.seen) == sorted(oldest)
+
+
+def test_many_at_once(consuming: Consuming, settings) -> None:
+    settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1}
+    patient = Patient(consuming)
+    for number in range(130):
+        publish("t", number, group="one")
+    consuming.drain("one")
+    patient.cured = True
+    patient.seen.clear()
+    assert redrive("t") == 130
+    consuming.drain("one")
+    assert sorted(number for _, number, _ in patient.seen) == list(range(130))
+
+
+def test_key_headers_and_payload_are_the_same(consuming: Consuming, patient: Patient) -> None:
+    redrive("t", group="one")
+    for message in Message.objects.filter(topic="t").exclude(target_group=""):
+        original = Message.objects.get(topic="t", message_id=f"x{message.payload}")
+        assert (message.partition_key, message.partition) == (original.partition_key, original.partition)
+        assert (message.headers, message.target_group) == (original.headers, "one")
+
+
+def test_what_dies_again_can_be_redriven_again(consuming: Consuming, patient: Patient) -> None:
+    patient.cured = False
+    assert redrive("t", group="one") == 3
+    consuming.drain()
+    assert Message.objects.dead_letters("one").count() == 3
+    patient.cured = True
+    patient.seen.clear()
+    assert redrive("t", group="one") == 3
+    consuming.drain()
+    assert sorted(patient.seen) == [("one", number, 1) for number in range(3)]
+
+
+def test_discarding_deletes_for_good(consuming: Consuming, patient: Patient) -> None:
+    chosen = Message.objects.dead_letters("one").values_list("offset", flat=True)[0]
+    assert discard("t", offsets=[chosen]) == 1
+    assert discard("t", group="one") == 2
+    assert Message.objects.dead_letters("two").count() == 3
+    assert discard("t") == 3
+    assert redrive("t") == 0
+    consuming.drain()
+    assert patient.seen == []
+    assert Message.objects.filter(topic="t").count() == 3

@@ -1,0 +1,241 @@
+"""System checks: each id, when it is found, and that it is not found otherwise."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.core.checks import ERROR, WARNING, CheckMessage, run_checks
+from django.db import DatabaseError, connection, connections
+from django.test import override_settings
+
+from sqlqueue import consumer
+from sqlqueue.checks import TAG
+from sqlqueue.consumers.registry import registry
+from sqlqueue.database.server import findings
+from tests.consuming import Consuming
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def found(server: bool = False) -> list[CheckMessage]:
+    return run_checks(tags=[TAG], databases=["default"] if server else None)
+
+
+def only(number: str, server: bool = False) -> CheckMessage:
+    """Return the one message that there is, which has this number, says something and tells what to do."""
+    messages = found(server)
+    assert [message.id for message in messages] == [f"sqlqueue.{number}"]
+    assert messages[0].hint or number == "E008"
+    assert messages[0].level == (ERROR if number.startswith("E") else WARNING)
+    return messages[0]
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[None]:
+    """Another alias, which nothing is ever asked of."""
+    connections.settings["elsewhere"] = connections.settings["default"] | {"NAME": "elsewhere"}
+    yield
+    del connections.settings["elsewhere"]
+
+
+class Elsewhere:
+    """A router that sends some models to another alias."""
+
+    def __init__(self, *labels: str) -> None:
+        self.labels = labels
+
+    def db_for_write(self, model, **hints) -> str | None:
+        return "elsewhere" if model._meta.app_label in self.labels else None
+
+
+def test_a_project_that_is_well_has_none() -> None:
+    assert found(server=True) == []
+
+
+class TestSettings:
+    def test_e001_an_unknown_option(self) -> None:
+        with override_settings(SQLQUEUE={"PARTITION": 5}):
+            assert "Did you mean 'PARTITIONS'?" in only("E001").msg
+
+    def test_e001_a_lease_shorter_than_two_heartbeats(self) -> None:
+        with override_settings(SQLQUEUE={"LEASE_DURATION": 15, "HEARTBEAT_INTERVAL": 10}):
+            assert "twice HEARTBEAT_INTERVAL" in only("E001").msg
+
+    def test_e001_each_problem_is_one(self) -> None:
+        with override_settings(SQLQUEUE={"THREADS": 0, "PARTITIONS": 0}):
+            assert [message.id for message in found(server=True)] == ["sqlqueue.E001", "sqlqueue.E001"]
+
+    def test_e001_an_alias_that_there_is_not(self) -> None:
+        with override_settings(SQLQUEUE={"DATABASE": "queue"}):
+            assert "default" in only("E001").hint
+
+    def test_w013_polling_slower_than_leases_last(self) -> None:
+        with override_settings(SQLQUEUE={"IDLE_POLL_INTERVAL": 31}):
+            only("W013")
+
+
+class TestConsumers:
+    @pytest.fixture
+    def module(self, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+        """Let one app have a `consumers` module that does as the test says."""
+
+        def make(**options) -> None:
+            def discover() -> None:
+                consumer("t", **options)(lambda delivery: None)
+
+            monkeypatch.setattr(registry, "discover", discover)
+
+        return make
+
+    def test_e010_a_handler_with_an_unknown_option(self, consuming: Consuming, module) -> None:
+        module(orderng="key")
+        assert "Did you mean 'ordering'?" in only("E010").msg
+
+    def test_e010_a_handler_with_a_wrong_option(self, consuming: Consuming, module) -> None:
+        module(max_attempts=0, visibility_timeout=-1)
+        message = only("E010").msg
+        assert "max_attempts" in message
+        assert "visibility_timeout" in message
+
+    def test_e010_a_module_that_cannot_be_imported(self, consuming: Consuming, monkeypatch) -> None:
+        def discover() -> None:
+            raise ImportError("No module named 'nothing'")
+
+        monkeypatch.setattr(registry, "discover", discover)
+        message = only("E010")
+        assert "'consumers' module cannot be imported: ImportError" in message.msg
+        assert __file__ in message.hint
+
+    def test_e011_two_handlers_for_one_group_and_topic(self, consuming: Consuming) -> None:
+        def one(delivery) -> None: ...
+
+        def two(delivery) -> None: ...
+
+        for handler in (one, two):
+            consuming.consumer("t", handler, group="g")
+        message = only("E011")
+        assert ".one and " in message.msg
+        assert ".two both" in message.msg
+        assert "another group" in message.hint
+
+    def test_the_same_handler_again_is_no_duplicate(self, consuming: Consuming) -> None:
+        def one(delivery) -> None: ...
+
+        for _ in range(2):
+            consuming.consumer("t", one)
+        for group in ("x", "y"):
+            consuming.consumer("t", one, group=group)
+        assert found() == []
+
+    def test_w012_an_atomic_handler_that_may_run_for_hours(self, consuming: Consuming) -> None:
+        consuming.consumer("t", lambda delivery: None, atomic=True, visibility_timeout=7200)
+        consuming.consumer("u", lambda delivery: None, visibility_timeout=7200)
+        assert "7200" in only("W012").msg
+
+
+@pytest.mark.usefixtures("elsewhere")
+class TestAliases:
+    def test_w020_business_models_on_another_alias(self) -> None:
+        with override_settings(DATABASE_ROUTERS=[Elsewhere("app")]):
+            message = only("W020")
+        assert "app.Effect" in message.msg
+        assert "'elsewhere'" in message.msg
+
+    def test_e022_the_queues_models_on_another_alias(self) -> None:
+        with override_settings(DATABASE_ROUTERS=[Elsewhere("sqlqueue")]):
+            assert "sqlqueue.database.router.Router" in only("E022").hint
+
+    def test_the_shipped_router_keeps_them_where_they_belong(self) -> None:
+        routers = ["sqlqueue.database.router.Router", Elsewhere("sqlqueue")]
+        with override_settings(DATABASE_ROUTERS=routers):
+            assert found() == []
+
+    def test_w021_times_without_zones(self) -> None:
+        with override_settings(USE_TZ=False):
+            only("W021")
+
+
+class TestServer:
+    def test_it_is_asked_only_with_database(self, monkeypatch) -> None:
+        monkeypatch.setattr("sqlqueue.database.server.SQLITE_LEAST", (99,))
+        monkeypatch.setattr("sqlqueue.database.server.MARIADB_LEAST", (99,))
+        assert found() == []
+        assert found(server=True) != []
+
+    @pytest.mark.database("sqlite")
+    def test_e002_an_old_sqlite(self, monkeypatch) -> None:
+        monkeypatch.setattr(connection.Database, "sqlite_version_info", (3, 34, 1))
+        assert "SQLite 3.34.1 is too old" in only("E002", server=True).msg
+
+    @pytest.mark.database("mariadb")
+    def test_e002_an_old_mariadb(self, monkeypatch) -> None:
+        monkeypatch.setattr(connections["default"], "mysql_version", (10, 5, 9))
+        assert "MariaDB 10.5.9 is too old" in only("E002", server=True).msg
+
+    @pytest.mark.database("mariadb")
+    def test_e002_an_old_mysql(self, monkeypatch) -> None:
+        monkeypatch.setattr(connections["default"], "mysql_is_mariadb", False)
+        monkeypatch.setattr(connections["default"], "mysql_version", (8, 0, 16))
+        first = next(iter(findings("default")))
+        assert (first.number, first.error) == (2, True)
+        assert "MySQL 8.0.16 is too old" in first.text
+
+    @pytest.mark.database("mariadb", "mysql")
+    @pytest.mark.parametrize("level", ["READ UNCOMMITTED", "SERIALIZABLE"])
+    def test_e003_an_isolation_level_that_was_never_proven(self, level: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+        try:
+            assert level.replace(" ", "-") in only("E003", server=True).msg
+        finally:
+            connection.close()
+
+    @pytest.mark.database("mariadb", "mysql")
+    @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+    def test_the_proven_isolation_levels_are_well(self, level: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+        try:
+            assert found(server=True) == []
+        finally:
+            connection.close()
+
+    @pytest.mark.database("mariadb", "mysql")
+    @pytest.mark.parametrize("mode", ["", "ANSI_QUOTES"])
+    def test_e004_a_mode_that_cuts_what_is_too_long(self, mode: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION sql_mode = %s", [mode])
+        try:
+            only("E004", server=True)
+        finally:
+            connection.close()
+
+    @pytest.mark.database("mariadb", "mysql")
+    def test_e005_several_primaries(self) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION auto_increment_increment = 3")
+        try:
+            assert "is 3" in only("E005", server=True).msg
+        finally:
+            connection.close()
+
+    @pytest.mark.database("sqlite")
+    @pytest.mark.parametrize("mode", ["DEFERRED", None])
+    def test_w006_transactions_that_are_not_immediate(self, monkeypatch, mode: str | None) -> None:
+        monkeypatch.setitem(connection.settings_dict["OPTIONS"], "transaction_mode", mode)
+        only("W006", server=True)
+
+    @pytest.mark.database("sqlite")
+    def test_w007_a_journal_that_makes_readers_wait(self) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA journal_mode = DELETE")
+        try:
+            assert "delete" in only("W007", server=True).msg
+        finally:
+            connection.close()
+
+    def test_e008_a_database_that_does_not_answer(self, monkeypatch) -> None:
+        def refuse(alias: str):
+            raise DatabaseError("nobody is there")
+
+        monkeypatch.setattr("sqlqueue.database.server.findings", refuse)
+        assert "nobody is there" in only("E008", server=True).msg
