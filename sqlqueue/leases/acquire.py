@@ -126,7 +126,7 @@ def _acquire(
 
 
 def _start(alias: str, group: str, topic: str) -> int | None:
-    """Return where a group began; None if it is not registered. In share mode: its removal waits for this transaction."""
+    """Return where a group began; None if it is not registered. Locks it in share mode: its removal waits."""
     text = (
         "SELECT start FROM sqlqueue_consumer_group WHERE topic = %s AND consumer_group = %s{share}"  # the unique index
     )
