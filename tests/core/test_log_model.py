@@ -1,8 +1,8 @@
 """The engine's decisions against the invariants: the real Stream, Window, Plan and Reader over tables in memory.
 
-Publishers commit in any order; owners read, hand out, settle, crash and take over; a person resets; collection deletes. The
-tables' side (`Tables`) does with a plan's values what the verbs' SQL does with them, and nothing else: every decision is the
-engine's own. `Tables` and `Group` also keep what no table knows, and what the invariants are told by: what was really handled.
+Publishers commit in any order; owners read, hand out, settle, crash and take over; a person resets; collection deletes.
+The tables' side (`Tables`, `Group`) does with a plan's values what the verbs' SQL does with them, and nothing else: every
+decision is the engine's own. It also keeps what no table knows, and what the invariants are told by: what was handled.
 """
 
 from __future__ import annotations
@@ -88,8 +88,7 @@ class Tables:
         return [o for o in range(above + 1, end + 1) if self.status[o - 1] == VISIBLE]
 
     def horizon(self) -> int:
-        first_open = self.status.index(OPEN) if OPEN in self.status else len(self.status)
-        return first_open
+        return self.status.index(OPEN) if OPEN in self.status else len(self.status)
 
     def message(self, offset: int) -> Message:
         return Message(offset, self.keys[offset - 1], f"m{offset}", "1", None, 0, self.targets[offset - 1])
@@ -228,7 +227,11 @@ class Owner:
         return True
 
     def settled_already(self, plan: Plan) -> set[int]:
-        return set()
+        """What an atomic handler's own transaction has settled has the last word."""
+        if not self.manners.atomic:
+            return set()
+        offsets = {row.offset for row in plan.rows if not row.acked} | {dead.message.offset for dead in plan.dead}
+        return {o for o in offsets if self.group.settled(o)}
 
     def commit(self, hands: list[Hand], run: Run) -> Outcome | None:
         """The last statements of an atomic handler, and its commit; None: LeaseLost, all rolled back."""
@@ -338,7 +341,7 @@ class LogMachine(RuleBasedStateMachine):
             patch.start()
         self.manners = Manners(ordering, attempts, 60.0, batch, size, atomic)
         self.owners = [Owner(tables, name, self.manners) for name in ("one", "two") for _ in range(2)]
-        self.watermarks = {name: 0 for name in tables.groups}
+        self.watermarks = dict.fromkeys(tables.groups, 0)
 
     def teardown(self) -> None:
         if not hasattr(self, "patches"):
@@ -546,8 +549,6 @@ class LogMachine(RuleBasedStateMachine):
         if not owner or not late:
             return
         hand = late[which % len(late)]
-        if hand.offset in owner.group.done:
-            return
         run = owner.running[hand]
         owner.reports += [(later, UNSTARTED) for later in run.stop()]
         outcome = self.failure("retry", hand)
@@ -660,7 +661,7 @@ class LogMachine(RuleBasedStateMachine):
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Faults stop, publishers commit, one owner of each group works on: everything settles, and nothing is left over."""
+        """Faults stop, publishers commit, an owner of each group works on: all is settled, and nothing is left over."""
         tables = self.tables
         tables.status = [VISIBLE if status == OPEN else status for status in tables.status]
         tables.pending.clear()
