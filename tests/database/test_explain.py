@@ -191,11 +191,12 @@ def full_scans(sql: str, params: tuple) -> list[str]:
     bounded = "LIMIT" in sql and "WHERE" not in sql  # the first or last so many, by the primary key
     if connection.vendor == "sqlite":
         details = [str(row["detail"]) for row in plan_of(sql, params)]
-        return [d for d in details if re.match(r"SCAN (?!\(|CONSTANT|\d)", d) and " USING " not in d and not bounded]
+        return [d for d in details if re.match(r"SCAN (?!\(|CONSTANT|\d|above)", d) and " USING " not in d and not bounded]
     return [
         f"{row['table']} ({row['type']}, {row['rows']} rows)"
         for row in plan_of(sql, params)
-        if row["type"] == "ALL" or (row["type"] == "index" and not bounded)
+        if (row["type"] == "ALL" or (row["type"] == "index" and not bounded))
+        and not str(row["table"]).startswith("<derived")  # a list of keys that the statement itself has made
     ]
 
 
@@ -226,7 +227,7 @@ def test_the_hot_statements_use_the_index_that_was_made_for_them(topics: None, r
         " ".join(FETCH.split())[-40:]: "sqlqueue_message_fetch",
         'GROUP BY topic, "partition", priority': "PRIMARY",
         "UPDATE sqlqueue_offset SET position": "PRIMARY",
-        "DELETE FROM sqlqueue_delivery_state WHERE topic = %s AND": "sqlqueue_state_message",
+        "DELETE sqlqueue_delivery_state FROM": "sqlqueue_state_message",
         "UPDATE sqlqueue_partition_lease SET expires_at": "sqlqueue_lease_holder",
     }
     for words, key in wanted.items():
@@ -254,7 +255,7 @@ def test_a_batch_in_which_everything_succeeds_costs_one_row_update(settings: obj
     settings.SQLQUEUE = {"PARTITIONS": 1, "WAKE": False}
     handled: list[object] = []
     subscriber = host(lambda delivery: handled.append(delivery.payload), batch_size=500, start="earliest")
-    subscriber.throttle._target = 5_000
+    subscriber.dispatcher.throttle._target = 5_000
     subscriber.turn()
     publish_many("t", range(500))
     with statements() as seen:
@@ -272,8 +273,8 @@ def test_a_claim_rides_on_the_settle_before_it(settings: object) -> None:
     subscriber = host(lambda delivery: None, start="earliest")
     subscriber.turn()
     publish_many("t", range(100))
-    subscriber.throttle._target = 10
-    subscriber.throttle.finished = lambda count, now: None
+    subscriber.dispatcher.throttle._target = 10
+    subscriber.dispatcher.throttle.finished = lambda count, now: None
     with statements() as seen:
         work(subscriber, 15)
     assert subscriber.settled == 100
