@@ -179,9 +179,12 @@ def workload() -> None:
     groups.remove("default", "g", "t")
 
 
+EXPLAIN = {"sqlite": "QUERY PLAN", "mysql": "FORMAT=TRADITIONAL"}
+
+
 def plan_of(sql: str, params: tuple) -> list[dict[str, object]]:
     with connection.cursor() as cursor:
-        cursor.execute(f"EXPLAIN {'QUERY PLAN ' if connection.vendor == 'sqlite' else ''}{sql}", params)
+        cursor.execute(f"EXPLAIN {EXPLAIN[connection.vendor]} {sql}", params)
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
@@ -191,7 +194,9 @@ def full_scans(sql: str, params: tuple) -> list[str]:
     bounded = "LIMIT" in sql and "WHERE" not in sql  # the first or last so many, by the primary key
     if connection.vendor == "sqlite":
         details = [str(row["detail"]) for row in plan_of(sql, params)]
-        return [d for d in details if re.match(r"SCAN (?!\(|CONSTANT|\d|above)", d) and " USING " not in d and not bounded]
+        return [
+            d for d in details if re.match(r"SCAN (?!\(|CONSTANT|\d|above)", d) and " USING " not in d and not bounded
+        ]
     return [
         f"{row['table']} ({row['type']}, {row['rows']} rows)"
         for row in plan_of(sql, params)
