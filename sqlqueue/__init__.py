@@ -9,13 +9,22 @@ if TYPE_CHECKING:
     from sqlqueue.consumers.delivery import Delivery
     from sqlqueue.consumers.pull import subscribe
     from sqlqueue.consumers.registry import consumer
-    from sqlqueue.exceptions import ConfigurationError, InvalidMessage, LeaseLost, Postpone, Reject, Retry, SqlqueueError
+    from sqlqueue.exceptions import (
+        ConfigurationError,
+        InvalidMessage,
+        LeaseLost,
+        Postpone,
+        Reject,
+        Retry,
+        SqlqueueError,
+    )
     from sqlqueue.log.publish import NewMessage, Published, PublishedMany, publish, publish_many, publish_on_commit
     from sqlqueue.log.redrive import discard, redrive
 
 __version__ = "0.1.0"
 
-# Names resolve at their first use, so that `from sqlqueue import publish` works in models.py too, before the apps are ready.
+# Names resolve at their first use, so that `from sqlqueue import publish` works in models.py too, before the apps are
+# ready.
 _HOMES = {
     "ConfigurationError": "sqlqueue.exceptions",
     "Delivery": "sqlqueue.consumers.delivery",

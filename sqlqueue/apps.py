@@ -23,11 +23,11 @@ class SqlqueueConfig(AppConfig):
         from sqlqueue.observe import logs
 
         logs.connect()
-        post_migrate.connect(_fill_gate, sender=self, dispatch_uid="sqlqueue.gate")
+        post_migrate.connect(_prepare, sender=self, dispatch_uid="sqlqueue.gate")
 
 
-def _fill_gate(using: str, **kwargs: Any) -> None:
-    """After every migrate, and after every flush: a TransactionTestCase ends with one, and topics are gone with it."""
+def _prepare(using: str, **kwargs: Any) -> None:
+    """Fill the gate and forget the known topics: after every `migrate`, and after a `flush` has emptied the tables."""
     from django.db import connections, router
 
     from sqlqueue.log.topics import forget_topics
@@ -35,6 +35,7 @@ def _fill_gate(using: str, **kwargs: Any) -> None:
     from sqlqueue.models.publish_gate import fill
 
     forget_topics()
+
     if router.allow_migrate_model(using, PublishGate) and (
         PublishGate._meta.db_table in connections[using].introspection.table_names()
     ):

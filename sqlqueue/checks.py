@@ -8,11 +8,14 @@ from typing import Any
 
 from django.apps import apps
 from django.conf import settings as django_settings
-from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.checks import CheckMessage, Error, Tags, register
+from django.core.checks import Warning as Caution
 from django.db import Error as DatabaseError
 from django.db import connections, router
 
 from sqlqueue.conf import settings
+from sqlqueue.consumers.registry import registry
+from sqlqueue.database.server import findings
 from sqlqueue.exceptions import ConfigurationError
 
 TAG = "sqlqueue"
@@ -22,7 +25,8 @@ TAG = "sqlqueue"
 def check_settings(**kwargs: Any) -> list[CheckMessage]:
     """E001: the SQLQUEUE setting is wrong (unknown options, wrong values, a lease shorter than two heartbeats)."""
     found: list[CheckMessage] = [
-        Error(problem, hint="See the settings in the documentation.", id="sqlqueue.E001") for problem in settings.problems()
+        Error(problem, hint="See the settings in the documentation.", id="sqlqueue.E001")
+        for problem in settings.problems()
     ]
     if not found and settings.DATABASE not in connections:
         text = f"SQLQUEUE['DATABASE'] names the alias {settings.DATABASE!r}, which DATABASES does not have"
@@ -34,8 +38,6 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
 def check_consumers(**kwargs: Any) -> list[CheckMessage]:
     """E010: a `consumers` module cannot be imported or has a wrong option; E011: two handlers for one group and topic;
     W012: a visibility timeout that outlives the shutdown, or is shorter than what the lease needs."""
-    from sqlqueue.consumers.registry import registry
-
     if settings.problems():
         return []
     try:
@@ -53,12 +55,13 @@ def check_consumers(**kwargs: Any) -> list[CheckMessage]:
         found.append(Error(text, hint=hint, id="sqlqueue.E011"))
     for consumer in registry.consumers.values():
         if consumer.manners.atomic and consumer.manners.visibility_timeout > 3600:
-            text = f"{consumer.name} is atomic and may run for {consumer.manners.visibility_timeout:g} s in one transaction"
+            timeout = consumer.manners.visibility_timeout
+            text = f"{consumer.name} is atomic and may run for {timeout:g} s in one transaction"
             hint = "A long transaction holds locks and the horizon; split the work, or do not make it atomic."
-            found.append(Warning(text, hint=hint, id="sqlqueue.W012"))
+            found.append(Caution(text, hint=hint, id="sqlqueue.W012"))
     if settings.IDLE_POLL_INTERVAL > settings.LEASE_DURATION:
         text = f"IDLE_POLL_INTERVAL ({settings.IDLE_POLL_INTERVAL:g} s) is longer than LEASE_DURATION"
-        found.append(Warning(text, hint="Poll at least once in a lease.", id="sqlqueue.W013"))
+        found.append(Caution(text, hint="Poll at least once in a lease.", id="sqlqueue.W013"))
     return found
 
 
@@ -83,24 +86,23 @@ def check_aliases(**kwargs: Any) -> list[CheckMessage]:
             elsewhere.setdefault(written_to, model._meta.label)
     for other, label in elsewhere.items():
         text = f"models such as {label} are written to {other!r}, but the queue lives on {alias!r}"
-        hint = "A publish in a transaction on another alias is not part of it; use publish_on_commit there, or move one."
-        found.append(Warning(text, hint=hint, id="sqlqueue.W020"))
+        hint = "A publish in a transaction on another alias is not part of it; use publish_on_commit there."
+        found.append(Caution(text, hint=hint, id="sqlqueue.W020"))
     if not django_settings.USE_TZ:
         text = "USE_TZ is False: the queue's times are UTC, and Django would show them as local ones"
-        found.append(Warning(text, hint="Set USE_TZ = True.", id="sqlqueue.W021"))
+        found.append(Caution(text, hint="Set USE_TZ = True.", id="sqlqueue.W021"))
     return found
 
 
 @register(TAG, Tags.database)
 def check_server(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """E002 to E005, W006, W007: what of the server speaks against the queue's promises. Runs with `check --database`."""
-    from sqlqueue.database.server import findings
-
+    """E002 to E005, W006, W007: what of the server speaks against the queue's promises. Runs with `check
+    --database`."""
     if not databases or settings.problems() or settings.DATABASE not in databases:
         return []
     try:
         return [
-            (Error if finding.error else Warning)(
+            (Error if finding.error else Caution)(
                 finding.text, hint=finding.hint, id=f"sqlqueue.{'E' if finding.error else 'W'}{finding.number:03}"
             )
             for finding in findings(settings.DATABASE)

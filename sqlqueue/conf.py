@@ -20,7 +20,8 @@ HISTORIES = ("none", "failures", "all")
 
 @dataclass(frozen=True)
 class TopicOptions:
-    """A topic's options. retention: seconds to keep a message after it was published, even when every group has acked it;
+    """A topic's options. retention: seconds to keep a message after it was published, even when every group has acked
+    it;
     None keeps it for ever. history: which receipts are written (none, failures, all)."""
 
     partitions: int = 32
@@ -34,7 +35,7 @@ class Options:
     """All settings with their defaults. Durations are seconds (a number or a timedelta)."""
 
     DATABASE: str = "default"  # the alias that the queue's tables live on
-    TOPICS: Mapping[str, Any] = None  # type: ignore[assignment]  # {name: {partitions, priorities, retention, history}}
+    TOPICS: Any = None  # {name: {partitions, priorities, retention, history}}
     PARTITIONS: int = 32  # of a topic that TOPICS does not name
     RETENTION: float | None = WEEK  # likewise
     HISTORY: str = "failures"  # likewise
@@ -111,8 +112,9 @@ def read(given: Any) -> tuple[Options, dict[str, TopicOptions], list[str]]:
     for name in ("POLL_INTERVAL", "IDLE_POLL_INTERVAL", "BALANCE_INTERVAL", "HEARTBEAT_INTERVAL", "COLLECT_INTERVAL"):
         if not getattr(options, name) > 0:
             problems.append(f"{name} must be more than 0")
-    if not isinstance(options.WAKE, bool):
-        problems.append(f"WAKE must be True or False, not {options.WAKE!r}")
+    for name in ("WAKE",):
+        if not isinstance(getattr(options, name), bool):
+            problems.append(f"{name} must be True or False, not {getattr(options, name)!r}")
     if options.HISTORY not in HISTORIES:
         problems.append(f"HISTORY must be one of {', '.join(HISTORIES)}, not {options.HISTORY!r}")
     if options.LEASE_DURATION < 2 * options.HEARTBEAT_INTERVAL:
@@ -153,7 +155,8 @@ def topics(options: Options, problems: list[str]) -> dict[str, TopicOptions]:
 
 
 class Settings:
-    """The validated settings as attributes: `settings.LEASE_DURATION`. Reading one raises ConfigurationError if any is wrong."""
+    """The validated settings as attributes: `settings.LEASE_DURATION`. Reading one raises ConfigurationError if any is
+    wrong."""
 
     @cached_property
     def _read(self) -> tuple[Options, dict[str, TopicOptions]]:

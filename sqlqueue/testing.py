@@ -14,11 +14,12 @@ from sqlqueue.models import Message
 
 
 def drain(*, groups: Iterable[str] = (), topics: Iterable[str] = (), timeout: float = 30.0) -> int:
-    """Run every due delivery inline, in this thread and on this connection, until nothing is due; return how many settled.
+    """Run every due delivery inline, in this thread and on this connection, until nothing is due; return how many
+    settled.
 
     What is due later (a retry with a delay, a scheduled message) stays. Handlers see what the test has written, inside
-    TestCase too; what they raise becomes a retry or a dead letter, as in production. Raises TimeoutError after `timeout`
-    seconds: a handler that always retries at once never ends.
+    TestCase too; what they raise becomes a retry or a dead letter, as in production. Raises TimeoutError after
+    `timeout` seconds: a handler that always retries at once never ends.
     """
     registry.discover()
     subscriber = Subscriber(registry.select(groups, topics), pool=InlinePool, residents=False)
@@ -33,7 +34,9 @@ def drain(*, groups: Iterable[str] = (), topics: Iterable[str] = (), timeout: fl
             if subscriber.idle and not subscriber.anything_due():
                 break
             if time.monotonic() > deadline:
-                raise TimeoutError(f"deliveries were still due after {timeout:g} s: does a handler retry at once for ever?")
+                raise TimeoutError(
+                    f"deliveries were still due after {timeout:g} s: does a handler retry at once for ever?"
+                )
         settled = subscriber.settled
     finally:
         subscriber.close()

@@ -4,6 +4,7 @@ DATABASE_URL names the database. Inside pytest Django makes the test database be
 process started by tests.processes it names the test database itself.
 """
 
+import json
 from pathlib import Path
 
 import environ
@@ -57,6 +58,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "sqlqueue",
     "tests.app",
+    "example_project.flights",
 ]
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -79,4 +81,5 @@ TEMPLATES = [
     }
 ]
 
-SQLQUEUE = {}
+# Processes that tests start get theirs through the environment.
+SQLQUEUE = json.loads(env("SQLQUEUE", default="{}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from sqlqueue.core import outcomes
 from sqlqueue.core.outcomes import COMMITTED, SUCCESS, SUPERSEDED, UNSTARTED, Outcome
 from sqlqueue.core.plan import Hand, Run
 from sqlqueue.database import faults
+from sqlqueue.database.dialects import dialect
 from sqlqueue.database.faults import Fault
 from sqlqueue.exceptions import LeaseLost, Settlement
 from sqlqueue.log.atomic import settle_run, was_committed
@@ -23,6 +25,7 @@ logger = logging.getLogger("sqlqueue")
 now = time.monotonic
 
 Report = Callable[[Hand, Outcome], None]
+CONNECTIONS_LAST = 1.0  # seconds
 ATOMIC_TRIES = 3  # of a handler whose transaction met a deadlock: rolled back, so it is simply run again
 
 
@@ -31,6 +34,19 @@ def close_stale_connections() -> None:
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
+
+
+_care = threading.local()
+
+
+def care_for_connections(failed: bool = False) -> None:
+    """Close stale connections before and after deliveries, but at most once a second while they follow each other
+    without a failure: CONN_MAX_AGE = 0 would otherwise mean a new connection for each of thousands of messages a
+    second."""
+    moment = now()
+    if failed or moment - getattr(_care, "taken", 0.0) >= CONNECTIONS_LAST:
+        _care.taken = moment
+        close_stale_connections()
 
 
 class Handling:
@@ -43,28 +59,30 @@ class Handling:
     # -- starting -----------------------------------------------------------------------------------------------------
 
     def started(self, hands: Sequence[Hand]) -> bool:
-        """Note that these begin now; False if the lease may have ended by this process's own clock: then nothing begins."""
+        """Note that these begin now; False if the lease may have ended by this process's own clock: then nothing
+        begins."""
         moment = now()
         stream = hands[0].stream
         if stream.lost or moment >= stream.deadline:
             return False
         for hand in hands:
-            hand.started, hand.deadline = moment, moment + self._timeout
+            hand.deadline = moment + self._timeout  # first: whoever sees that it has started looks at its deadline
+            hand.started = moment
         return True
 
     # -- in a thread --------------------------------------------------------------------------------------------------
 
     def run(self, run: Run, report: Report) -> None:
         """Run the hands of a run, one after another or as one batch; report what became of each of them."""
-        close_stale_connections()
+        care_for_connections()
         if run.batch:
             self._run_batch(run, report)
         else:
             while (hand := run.start_next()) is not None:
                 if not self._go_on(run, hand, self._handle(run, hand), report):
                     break
-                close_stale_connections()
-        close_stale_connections()
+                care_for_connections()
+        care_for_connections(failed=run.stopped)
 
     def _go_on(self, run: Run, hand: Hand, outcome: Outcome, report: Report) -> bool:
         """Report; a hand that was not acked ends its run: what stands behind it must wait for it."""
@@ -86,7 +104,7 @@ class Handling:
             if self.consumer.manners.atomic:
                 return self._in_transaction(run, [hand], lambda: self.consumer.handler(delivery))
             self.consumer.handler(delivery)
-        except BaseException as error:  # noqa: BLE001  whatever a handler raises is an outcome, SystemExit too
+        except BaseException as error:
             return self._decide(error, hand)
         return SUCCESS
 
@@ -111,11 +129,13 @@ class Handling:
                 outcome = self._in_transaction(run, hands, lambda: self.consumer.handler(deliveries))
             else:
                 self.consumer.handler(deliveries)
-        except BaseException as raised:  # noqa: BLE001  see _handle
+        except BaseException as raised:
             error = raised
         self.report_batch(hands, outcome, error, report)
 
-    def report_batch(self, hands: Sequence[Hand], outcome: Outcome, error: BaseException | None, report: Report) -> None:
+    def report_batch(
+        self, hands: Sequence[Hand], outcome: Outcome, error: BaseException | None, report: Report
+    ) -> None:
         """A batch has one outcome; what it raised counts for each of its messages, which then come back one by one."""
         moment = now()
         for hand in hands:
@@ -130,7 +150,7 @@ class Handling:
             committed: list[bool] = []
             settled = False
             try:
-                with transaction.atomic(using=self.alias):
+                with dialect(self.alias).writers, transaction.atomic(using=self.alias):
                     transaction.on_commit(lambda: committed.append(True), using=self.alias)  # noqa: B023  run by this turn
                     handle()
                     moved_to = settle_run(self.alias, run, hands)
@@ -159,9 +179,10 @@ class Handling:
         """The commit got no reply: ask until the database tells whether it came through, or the lease is over."""
         logger.warning("event=commit_in_doubt handler=%s error=%r", self.consumer.name, error)
         faults.drop_connection(self.alias)
+        stream = run.stream
         try:
             known = faults.patiently(
-                self.alias, was_committed, self.alias, run, hands, give_up=lambda: hands[0].stream.lost
+                self.alias, faults.run, self.alias, was_committed, self.alias, run, hands, give_up=lambda: stream.lost
             )
         except LeaseLost:
             return SUPERSEDED
@@ -188,7 +209,7 @@ class Handling:
             return UNSTARTED
         try:
             await self.consumer.handler(Delivery(hand))
-        except BaseException as error:  # noqa: BLE001  see _handle; a cancelled task's outcome has been decided already
+        except BaseException as error:
             return self._decide(error, hand)
         return SUCCESS
 
@@ -205,6 +226,6 @@ class Handling:
         error: BaseException | None = None
         try:
             await self.consumer.handler([Delivery(hand) for hand in hands])
-        except BaseException as raised:  # noqa: BLE001  see _handle
+        except BaseException as raised:
             error = raised
         self.report_batch(hands, SUCCESS, error, report)

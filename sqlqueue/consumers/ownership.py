@@ -20,6 +20,16 @@ class Ownership:
     def __init__(self, alias: str, subscriber: str, subscriptions: list[Subscription], lease_duration: float):
         self.alias, self.subscriber, self.subscriptions = alias, subscriber, subscriptions
         self.lease_duration = lease_duration
+        self._by_place = {subscription.place: subscription for subscription in subscriptions}
+
+    def of(self, stream: Stream) -> Subscription:
+        """Return the subscription that a stream belongs to."""
+        return self._by_place[stream.address.group, stream.address.topic]
+
+    def hands_out(self, stream: Stream) -> bool:
+        """Tell whether deliveries of a stream may start: it is neither paused nor leaving."""
+        subscription = self.of(stream)
+        return not subscription.paused and stream.address.partition not in subscription.leaving
 
     def streams(self) -> list[Stream]:
         """Return every stream that is owned now, the most urgent priorities first."""
@@ -38,7 +48,8 @@ class Ownership:
         return owned
 
     def balance(self, horizon: int, clock: Callable[[], float]) -> bool:
-        """Take up to the fair share of every subscription, and mark the excess as leaving; return whether any was taken."""
+        """Take up to the fair share of every subscription, and mark the excess as leaving; return whether any was
+        taken."""
         took = False
         for subscription in self.subscriptions:
             group, topic = subscription.place
@@ -79,14 +90,14 @@ class Ownership:
             )
         return bool(taken)
 
-    def drained(self) -> list[tuple[Subscription, int]]:
-        """Return the leaving partitions of which nothing is in a handler's hands any more."""
-        return [
-            (subscription, partition)
-            for subscription in self.subscriptions
-            for partition in subscription.leaving
-            if not any(stream.handed for stream in subscription.of_partition(partition))
-        ]
+    def drained(self) -> list[tuple[Subscription, set[int]]]:
+        """Return the leaving partitions of which nothing is in a handler's hands any more, by subscription."""
+        found: list[tuple[Subscription, set[int]]] = []
+        for subscription in self.subscriptions:
+            busy = {a.partition for a, s in subscription.streams.items() if s.handed} if subscription.leaving else set()
+            if subscription.leaving - busy:
+                found.append((subscription, subscription.leaving - busy))
+        return found
 
     def release(self, subscription: Subscription, partitions: Iterable[int]) -> None:
         """Give up leases whose streams have been settled for the last time."""

@@ -6,12 +6,12 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from django.db import connections
 
-from sqlqueue.consumers.handling import Handling, Report
+from sqlqueue.consumers.handling import CONNECTIONS_LAST, Handling, Report, close_stale_connections
 from sqlqueue.core.plan import Run
 
 logger = logging.getLogger("sqlqueue")
@@ -20,7 +20,11 @@ Task = tuple[Handling, Run]
 
 
 class Pool(Protocol):
-    """What a subscriber needs of whoever runs its handlers."""
+    """What a dispatcher needs of whoever runs handlers."""
+
+    @property
+    def exhausted(self) -> bool:
+        """So many handlers hang that nobody is left to run others."""
 
     def submit(self, handling: Handling, run: Run) -> None:
         """Run it some time soon."""
@@ -33,14 +37,15 @@ class Pool(Protocol):
 
 
 class ThreadPool:
-    """Threads for sync handlers, and one event loop for async ones. Threads that a handler never gives back are replaced,
-    up to a bound; `exhausted` tells when that is reached."""
+    """Threads for sync handlers, and one event loop for async ones. Threads that a handler never gives back are
+    replaced, up to a bound; `exhausted` tells when that is reached."""
 
     def __init__(self, threads: int, report: Report, ended: Callable[[Run], None], name: str = "sqlqueue"):
         self._report, self._ended, self._name = report, ended, name
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._threads = threads
         self._lock = threading.Lock()
+        self._running: set[Run] = set()
         self._abandoned: set[Run] = set()
         self._most_abandoned = max(16, 4 * threads)
         self._serial = 0
@@ -68,27 +73,38 @@ class ThreadPool:
 
     def _work(self) -> None:
         try:
-            while (task := self._tasks.get()) is not None:
+            while (task := self._next()) is not None:
                 handling, run = task
+                with self._lock:
+                    self._running.add(run)
                 try:
                     handling.run(run, self._report)
-                except BaseException as error:  # noqa: BLE001  a thread that died here would take its run with it
+                except BaseException as error:
                     logger.error("event=handling_failed error=%r", error, exc_info=error)
                 self._ended(run)
                 with self._lock:
+                    self._running.discard(run)
                     if run in self._abandoned:
                         self._abandoned.discard(run)
                         return  # somebody else has taken this thread's place
         finally:
             connections.close_all()
 
+    def _next(self) -> Task | None:
+        """Wait for a task; a thread that has been idle for a while gives its connections back first."""
+        try:
+            return self._tasks.get(timeout=CONNECTIONS_LAST)
+        except Empty:
+            close_stale_connections()
+            return self._tasks.get()
+
     def abandon(self, run: Run) -> None:
         """Start a thread in place of the one whose handler hangs; on the event loop, cancel it."""
         if self._loop is not None and self._loop.cancel(run):
             return
         with self._lock:
-            if run in self._abandoned or self.exhausted:
-                return
+            if run not in self._running or run in self._abandoned or self.exhausted:
+                return  # it has just come back, has been replaced already, or too many hang
             self._abandoned.add(run)
             self._start_thread()
 

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from types import FrameType
@@ -28,7 +29,8 @@ class Orders:
 
 
 def main(orders: Orders, name: str, line: Connection) -> None:
-    """Set up Django and run a subscriber until its work is done, a signal comes, or the supervisor says so or is gone."""
+    """Set up Django and run a subscriber until its work is done, a signal comes, or the supervisor says so or is
+    gone."""
     import django
 
     # The terminal's Ctrl-C reaches the whole group; the supervisor passes it on.
@@ -39,6 +41,7 @@ def main(orders: Orders, name: str, line: Connection) -> None:
 
 def serve(orders: Orders, name: str, line: Connection | None) -> None:
     """Run a subscriber in this process, whose main thread this is."""
+    # A spawned process imports this module before Django is set up; what needs models has to wait for that.
     from sqlqueue.consumers.registry import registry
     from sqlqueue.consumers.subscriber import Subscriber
     from sqlqueue.observe import logs
@@ -50,36 +53,22 @@ def serve(orders: Orders, name: str, line: Connection | None) -> None:
     def leave_or_stop(number: int, frame: FrameType | None) -> None:
         if subscriber.stopping:
             os._exit(INTERRUPTED)  # the second signal: at once; the leases expire, or the supervisor frees them
-        subscriber.stop()
+        subscriber.stop_soon()
 
     signal.signal(signal.SIGTERM, leave_or_stop)
     if line is None:
         signal.signal(signal.SIGINT, leave_or_stop)
     else:
-        threading.Thread(target=_listen, args=(line, subscriber), name="sqlqueue-orders", daemon=True).start()
+        threading.Thread(target=_listen, args=(line, subscriber.stop), name="sqlqueue-orders", daemon=True).start()
     subscriber.run(drain=orders.drain)
 
 
-def _listen(line: Connection, subscriber: object) -> None:
+def _listen(line: Connection, stop: Callable[[], None]) -> None:
     """Follow the supervisor's words; when it is gone, stop as if it had said so."""
-    from sqlqueue.consumers.subscriber import Subscriber
-
-    assert isinstance(subscriber, Subscriber)
-    while True:
-        try:
-            word = line.recv()
-        except (EOFError, OSError):
-            word = STOP
-        if word == LEAVE:
-            os._exit(INTERRUPTED)
-        subscriber.stop()
-        if line.closed or word == STOP and not _open(line):
-            return
-
-
-def _open(line: Connection) -> bool:
     try:
-        line.poll()
+        while line.recv() != LEAVE:
+            stop()
     except (EOFError, OSError):
-        return False
-    return True
+        stop()
+    else:
+        os._exit(INTERRUPTED)

@@ -102,6 +102,7 @@ class _PullPool:
 
     def abandon(self, run: Run) -> None:
         """Whoever has it will see LeaseLost when settling it."""
+        self._ended(run)
 
     def close(self) -> None:
         """Wake whoever waits for a delivery."""
@@ -170,14 +171,16 @@ class Deliveries:
 
 
 @contextmanager
-def subscribe(topic: str, *, group: str = "default", timeout: float | None = None, **options: Any) -> Iterator[Deliveries]:
+def subscribe(
+    topic: str, *, group: str = "default", timeout: float | None = None, **options: Any
+) -> Iterator[Deliveries]:
     """Receive a topic's messages for a group in the calling thread; options as for @consumer, but batch and atomic.
 
     The engine runs in a thread of its own (leases, heartbeats, settles). Each delivery is settled by the receiver: ack,
-    retry, postpone or reject; what is not settled on leaving is handed back, uncharged. timeout: seconds without a delivery
-    after which the iteration ends. Up to batch_size deliveries (more while they are settled fast) may be unsettled at
-    once: then the iteration waits for the receiver to settle some. Inside a TestCase the engine's thread cannot see the test's transaction: use
-    sqlqueue.testing.drain there, or a TransactionTestCase.
+    retry, postpone or reject; what is not settled on leaving is handed back, uncharged. timeout: seconds without a
+    delivery after which the iteration ends. Up to batch_size deliveries (more while they are settled fast) may be
+    unsettled at once: then the iteration waits for the receiver to settle some. Inside a TestCase the engine's thread
+    cannot see the test's transaction: use sqlqueue.testing.drain there, or a TransactionTestCase.
     """
     for name in ("batch", "atomic"):
         if options.get(name):

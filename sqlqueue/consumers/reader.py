@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from sqlqueue.core.stream import Stream
+from sqlqueue.core.stream import Address, Stream
 from sqlqueue.database.horizon import Horizon
-from sqlqueue.log.fetch import WATCH_SPAN, Read, fetch, load, pulse, watch
+from sqlqueue.log.fetch import WATCH_SPAN, Read, due, fetch, load, pulse, watch
 
 RESCAN_SHARE = 20  # while the horizon is held back, looking for late commits may take one part in so many of the time
 RESCAN_AT_LEAST = 0.05  # seconds
+CHANGES_AT_ONCE = 1_000  # rows
 
 
 class Reader:
@@ -28,8 +29,8 @@ class Reader:
     def look(self, streams: Sequence[Stream], now: float) -> bool:
         """Look for news, and tell the streams that have some; return whether there was any.
 
-        One statement while the log is idle; a probe and a watch more when it is not. In that order: the candidate before the
-        probe, and what is read in a newer snapshot than the probe.
+        One statement while the log is idle; a probe and a watch more when it is not. In that order: the candidate
+        before the probe, and what is read in a newer snapshot than the probe.
         """
         self.highest, self.scheduled = pulse(self.alias)
         before = self.horizon.value
@@ -64,21 +65,37 @@ class Reader:
 
     def read(self, streams: Sequence[Stream]) -> int:
         """Fetch for every stream that has something to read and room for it; return how many messages came."""
+        count, incomplete = self._read(streams)
+        return count + self._read(incomplete)[0] if incomplete else count
+
+    def _read(self, streams: Sequence[Stream]) -> tuple[int, list[Stream]]:
+        """Return how many messages came, and the streams that have to be read again from where they are final."""
         reached = self.horizon.value
         wanting: list[tuple[Stream, Read]] = []
         for stream in streams:
-            if not (stream.window.more or stream.window.late):
+            window = stream.window
+            if not (window.more or window.late):
                 continue
-            start, limit = stream.next_read()
+            start, limit = stream.next_read(reached)
             if limit > 0:
-                wanting.append((stream, Read(stream.address, start, limit)))
-        if not wanting:
-            return 0
+                since = window.final if start > window.final else None
+                wanting.append((stream, Read(stream.address, start, limit, since)))
         count = 0
-        for (stream, read), messages in zip(wanting, fetch(self.alias, [read for _, read in wanting])):
-            stream.take_in(messages, read.start, read.limit, reached)
-            count += len(messages)
-        return count
+        incomplete: list[Stream] = []
+        found = fetch(self.alias, [read for _, read in wanting]) if wanting else []
+        for (stream, read), (messages, between) in zip(wanting, found):
+            if stream.take_in(messages, read.start, read.limit, reached, between):
+                count += len(messages)
+            else:
+                incomplete.append(stream)
+        return count, incomplete
+
+    def notice_changes(self, group: str, topic: str, streams: Mapping[Address, Stream], now: float) -> None:
+        """Look for rows that are due in the database but not in memory: a person has rescheduled them there."""
+        for address, offsets in due(self.alias, group, topic, CHANGES_AT_ONCE).items():
+            if (stream := streams.get(address)) is not None:
+                for offset in offsets:
+                    stream.reschedule(offset, now)
 
     def load(self, stream: Stream, offsets: Sequence[int], now: float) -> None:
         """Load due rows of a stream, with their messages."""

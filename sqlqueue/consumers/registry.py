@@ -78,13 +78,16 @@ class Registry:
         autodiscover_modules(settings.CONSUMERS_MODULE)
 
     def select(self, groups: Iterable[str] = (), topics: Iterable[str] = ()) -> list[Consumer]:
-        """Return the consumers of these groups and topics (none named: all); refuse names that nobody has registered."""
+        """Return the consumers of these groups and topics (none named: all); refuse names that nobody has
+        registered."""
         groups, topics = list(groups), list(topics)
         for kind, wanted, index in (("group", groups, 0), ("topic", topics, 1)):
             known = {place[index] for place in self.consumers}
             for name in wanted:
                 if name not in known:
-                    raise ConfigurationError(f"no handler is registered for {kind} {name!r}.{did_you_mean(name, known)}")
+                    raise ConfigurationError(
+                        f"no handler is registered for {kind} {name!r}.{did_you_mean(name, known)}"
+                    )
         return [
             consumer
             for (group, topic), consumer in sorted(self.consumers.items())
@@ -98,10 +101,10 @@ registry = Registry()
 def consumer(topic: str, **options: Any) -> Callable[[Handler], Handler]:
     """Register the decorated function as the handler of a topic for a group.
 
-    group: "default" unless named; ordering: "key", "partition" or "none"; max_attempts; visibility_timeout: seconds that a
-    handler may run; backoff: seconds before the first retry, doubling to max_backoff, spread by ±jitter; batch: the handler
-    gets a list of up to batch_size deliveries; atomic: it runs in one transaction with its own ack; start: "earliest" or
-    "latest", for a group that is new.
+    group: "default" unless named; ordering: "key", "partition" or "none"; max_attempts; visibility_timeout: seconds
+    that a handler may run; backoff: seconds before the first retry, doubling to max_backoff, spread by ±jitter; batch:
+    the handler gets a list of up to batch_size deliveries; atomic: it runs in one transaction with its own ack; start:
+    "earliest" or "latest", for a group that is new.
 
     Raises ConfigurationError for an option that is unknown or cannot work.
     """
@@ -116,7 +119,8 @@ def _registering(topic: str, options: dict[str, Any]) -> Callable[[Handler], Han
     def decorate(handler: Handler) -> Handler:
         if inspect.iscoroutinefunction(handler) and made["manners"].atomic:
             raise ConfigurationError(
-                f"{handler.__qualname__} is async and atomic: Django's transactions are not async; make it a plain function"
+                f"{handler.__qualname__} is async and atomic, but Django's transactions are not async: "
+                "make it a plain function"
             )
         registry.add(Consumer(topic=topic, handler=handler, **made))
         return handler

@@ -74,7 +74,8 @@ class Resident:
 
 
 class Keeper(Resident):
-    """Keeps the heartbeat and the leases alive. A thread of its own, so that no lock wait elsewhere lets them expire."""
+    """Keeps the heartbeat and the leases alive. A thread of its own, so that no lock wait elsewhere lets them
+    expire."""
 
     name = "keeper"
 
@@ -144,7 +145,7 @@ class Collector(Resident):
         if self._horizon is None:
             self._horizon = Horizon(self.alias)
         self._horizon.probe(highest_offset(self.alias))
-        collected = collect(self.alias, self._horizon)
+        collected = collect(self.alias, self._horizon, stop=lambda: self._stopping)
         report_absent(self.alias)
         heartbeat.bury_dead(self.alias, self._lease_duration)
         return collected.more

@@ -11,42 +11,29 @@ from collections.abc import Callable, Sequence
 from django.db import Error, connections
 
 from sqlqueue.conf import settings
+from sqlqueue.consumers.dispatcher import Dispatcher
 from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.consumers.pool import Pool, ThreadPool
 from sqlqueue.consumers.reader import Reader
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.consumers.residents import Collector, Keeper, Resident, Scheduler
 from sqlqueue.consumers.subscription import Subscription
-from sqlqueue.consumers.throttle import Throttle
-from sqlqueue.core import outcomes
-from sqlqueue.core.outcomes import UNSTARTED, Outcome, VisibilityTimeout
-from sqlqueue.core.plan import Hand, Plan, Run
+from sqlqueue.core.outcomes import Outcome
+from sqlqueue.core.plan import Hand, Run
 from sqlqueue.core.stream import Stream
 from sqlqueue.database import faults
 from sqlqueue.leases import heartbeat
 from sqlqueue.log import bell, groups
-from sqlqueue.log.settle import settle
 from sqlqueue.log.status import anything_due
-from sqlqueue.signals import (
-    announce,
-    dead_lettered,
-    delivery_failed,
-    delivery_settled,
-    subscriber_started,
-    subscriber_stopped,
-)
+from sqlqueue.signals import announce, subscriber_started, subscriber_stopped
 
 logger = logging.getLogger("sqlqueue")
 
-OVERRUN_CHECK = 0.1  # seconds between two looks at the running handlers' deadlines
-DRAIN_CHECK = 0.2
+DRAIN_CHECK = 0.2  # seconds between two looks at whether anything is due
 
 
 class Subscriber:
-    """Hosts consumers: owns partitions, reads, hands out, settles. `turn` is one round; `run` goes on until `stop`.
-
-    The control thread (whoever calls turn) alone touches streams and the reader. Handlers' threads only report outcomes.
-    """
+    """Hosts consumers: owns partitions, reads, hands out, settles. `turn` is one round; `run` goes on until `stop`."""
 
     def __init__(
         self,
@@ -60,40 +47,39 @@ class Subscriber:
         self.alias: str = settings.DATABASE
         self.name = name or heartbeat.subscriber_name()
         self.clock = time.monotonic
-        self.threads: int = threads or settings.THREADS
         self.subscriptions = [Subscription(self.alias, consumer) for consumer in consumers]
-        self._by_place = {subscription.place: subscription for subscription in self.subscriptions}
         self.ownership = Ownership(self.alias, self.name, self.subscriptions, settings.LEASE_DURATION)
         self.reader = Reader(self.alias)
-        self.throttle = Throttle(self.threads)
-        self._reports: deque[tuple[Hand, Outcome]] = deque()
-        self._lost: deque[list[Stream]] = deque()
-        self._runs: dict[Run, Subscription] = {}
-        self._ended: deque[Run] = deque()
-        self._outstanding = 0
-        self.settled = 0  # deliveries settled by this subscriber so far
-        self._alone = False
         self._awake = threading.Event()
+        threads = threads or settings.THREADS
+        make_pool = pool or (lambda report, ended: ThreadPool(threads, report, ended))
+        self.dispatcher = Dispatcher(
+            self.ownership,
+            self.reader,
+            threads,
+            make_pool,
+            awake=self._awake.set,
+            give_up=lambda: self.stopping and self._out_of_time(),
+        )
+        self.stopping = False
+        self._stop_deadline = 0.0
         self._rung = False
-        self._stopping = False
-        self._deadline_of_stop = 0.0
+        self._lost: deque[list[Stream]] = deque()
         self._with_residents = residents
         self._residents: list[Resident] = []
-        self._stop_listening: Callable[[], None] = lambda: None
+        self._scheduler: Scheduler | None = None
         self._doorbell: bell.Doorbell | None = None
-        self._pool: Pool | None = None
-        self._make_pool = pool or (lambda report, ended: ThreadPool(self.threads, report, ended))
-        self._pause = settings.POLL_INTERVAL
-        self._look_at = self._balance_at = self._overruns_at = 0.0
+        self._stop_listening: Callable[[], None] = lambda: None
+        self._pause: float = settings.POLL_INTERVAL
+        self._look_at = self._balance_at = self._notice_at = 0.0
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Register the groups, show a heartbeat, start the residents and the pool."""
+        """Register the groups, show a heartbeat, start the residents."""
         for subscription in self.subscriptions:
             consumer = subscription.consumer
             groups.register(self.alias, consumer.group, consumer.topic, consumer.start, self.reader.horizon)
-        self._pool = self._make_pool(self._report, self._run_ended)
         self._stop_listening = bell.listen(self._ring)
         address = ""
         if self._with_residents and settings.WAKE:
@@ -102,11 +88,9 @@ class Subscriber:
         keeper = Keeper(self.ownership, settings.HEARTBEAT_INTERVAL, address, self.activity, self._lost.append)
         keeper.beat()
         if self._with_residents:
-            self._residents = [
-                keeper,
-                Scheduler(self.alias, settings.IDLE_POLL_INTERVAL * 5),
-                Collector(self.alias, settings.COLLECT_INTERVAL, settings.LEASE_DURATION),
-            ]
+            self._scheduler = Scheduler(self.alias, settings.IDLE_POLL_INTERVAL * 5)
+            collector = Collector(self.alias, settings.COLLECT_INTERVAL, settings.LEASE_DURATION)
+            self._residents = [keeper, self._scheduler, collector]
             for resident in self._residents:
                 resident.start()
         places = [subscription.place for subscription in self.subscriptions]
@@ -114,19 +98,18 @@ class Subscriber:
 
     def stop(self, timeout: float | None = None) -> None:
         """Ask for a graceful end: nothing new starts, and what runs has `timeout` seconds (SHUTDOWN_TIMEOUT) to end."""
-        if not self._stopping:
-            self._deadline_of_stop = self.clock() + (settings.SHUTDOWN_TIMEOUT if timeout is None else timeout)
-            self._stopping = True
+        self.stop_soon(timeout)
         self._awake.set()
 
-    @property
-    def stopping(self) -> bool:
-        """A stop has been asked for."""
-        return self._stopping
+    def stop_soon(self, timeout: float | None = None) -> None:
+        """The same for a signal handler, which may not take a lock: the loop notices when it next wakes."""
+        if not self.stopping:
+            self._stop_deadline = self.clock() + (settings.SHUTDOWN_TIMEOUT if timeout is None else timeout)
+            self.stopping = True
 
     def activity(self) -> str:
         """Return in a few words what it does now."""
-        return f"{self._outstanding} in hand of {len(self.ownership.tokens())} partitions"
+        return f"{self.dispatcher.outstanding} in hand of {len(self.ownership.tokens())} partitions"
 
     def run(
         self,
@@ -142,7 +125,7 @@ class Subscriber:
         self.start()
         try:
             started()
-            while not self._stopping and alive():
+            while not self.stopping and alive():
                 pause = self._guarded_turn()
                 if drain and self.idle:
                     if self.clock() >= ask_at:
@@ -156,6 +139,19 @@ class Subscriber:
         finally:
             self.close()
 
+    @property
+    def settled(self) -> int:
+        """How many deliveries it has settled so far."""
+        return self.dispatcher.settled
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is in hand, and nothing that was read could be handed out now."""
+        if self.dispatcher.outstanding or self.dispatcher.reported:
+            return False
+        active = (subscription for subscription in self.subscriptions if not subscription.paused)
+        return all(stream.settled_up for subscription in active for stream in subscription.streams.values())
+
     def anything_due(self) -> bool:
         """Ask the tables whether there is anything to do now for any of its groups; what is paused is not."""
         return any(
@@ -163,6 +159,47 @@ class Subscriber:
             for subscription in self.subscriptions
             if not subscription.paused
         )
+
+    def close(self) -> None:
+        """End gracefully: wait for what runs, settle, hand back the rest, release the leases, remove the heartbeat."""
+        self.stop()
+        try:
+            self._wind_down()
+            self.dispatcher.take_reports(self.clock())
+            for subscription in self.subscriptions:
+                self._release(subscription, subscription.holding)
+        finally:
+            self._stop_listening()
+            if self._doorbell is not None:
+                self._doorbell.close()
+            for resident in self._residents:
+                resident.stop()
+            self.dispatcher.pool.close()
+        faults.patiently(self.alias, heartbeat.leave, self.alias, self.name, give_up=self._out_of_time)
+        announce(subscriber_stopped, Subscriber, subscriber=self.name)
+        if self._with_residents:
+            connections.close_all()
+
+    def _out_of_time(self) -> bool:
+        return self.clock() >= self._stop_deadline
+
+    def _wind_down(self) -> None:
+        self.dispatcher.take_back_all()
+        while self.dispatcher.outstanding and not self._out_of_time():
+            self._guarded_turn()
+            self._awake.wait(0.02)
+            self._awake.clear()
+
+    def _release(self, subscription: Subscription, partitions: set[int]) -> None:
+        if not partitions:
+            return
+        now = self.clock()
+        streams = [stream for partition in sorted(partitions) for stream in subscription.of_partition(partition)]
+        if self.dispatcher.execute([stream.release_plan(now) for stream in streams]) is not None:
+            release = self.ownership.release
+            faults.patiently(self.alias, release, subscription, partitions, give_up=self._out_of_time)
+
+    # -- one round ----------------------------------------------------------------------------------------------------
 
     def _guarded_turn(self) -> float:
         try:
@@ -173,337 +210,73 @@ class Subscriber:
                 raise  # what was decided may not have been written: only a fresh start is safe
             logger.warning("event=turn_failed fault=%s error=%r", fault.name, error)
             faults.drop_connection(self.alias)
-            return 0.5 if fault is not faults.Fault.CONTENTION else 0.05
+            return 0.5 if fault is faults.Fault.GONE else 0.05
 
-    def close(self) -> None:
-        """End gracefully: wait for what runs, settle, hand back the rest, release the leases, remove the heartbeat."""
-        self.stop()
-        try:
-            self._wind_down()
-            self._release_all()
-        finally:
-            self._stop_listening()
-            if self._doorbell is not None:
-                self._doorbell.close()
-            for resident in self._residents:
-                resident.stop()
-            if self._pool is not None:
-                self._pool.close()
-        faults.patiently(self.alias, heartbeat.leave, self.alias, self.name, give_up=self._out_of_time)
-        announce(subscriber_stopped, Subscriber, subscriber=self.name)
-        if self._with_residents:
-            connections.close_all()
-
-    def _out_of_time(self) -> bool:
-        return self.clock() >= self._deadline_of_stop
-
-    def _wind_down(self) -> None:
-        for run in list(self._runs):
-            self._take_back(run)
-        while self._outstanding and not self._out_of_time():
-            self._guarded_turn()
-            self._awake.wait(0.02)
-            self._awake.clear()
-
-    def _take_back(self, run: Run) -> None:
-        for hand in run.stop():
-            self._reports.append((hand, UNSTARTED))
-
-    def _release_all(self) -> None:
-        self._take_reports(self.clock())
-        for subscription in self.subscriptions:
-            self._release(subscription, subscription.holding)
-
-    def _release(self, subscription: Subscription, partitions: set[int]) -> None:
-        if not partitions:
-            return
+    def turn(self) -> float:
+        """Take in what happened, read, hand out, settle; return for how many seconds nothing needs this thread."""
         now = self.clock()
-        streams = [stream for partition in sorted(partitions) for stream in subscription.of_partition(partition)]
-        plans = [stream.release_plan(now) for stream in streams]
-        if self._execute(plans) is not None:
-            faults.patiently(
-                self.alias, self.ownership.release, subscription, partitions, give_up=lambda: self._out_of_time()
-            )
-
-    # -- reports from other threads -----------------------------------------------------------------------------------
-
-    def _report(self, hand: Hand, outcome: Outcome) -> None:
-        self._reports.append((hand, outcome))
-        if self.throttle.low(len(self._reports)) or outcome.kind != outcomes.ACKED:
-            self._awake.set()
-
-    def _run_ended(self, run: Run) -> None:
-        self._ended.append(run)
+        worked = self.dispatcher.take_reports(now)
+        while self._lost:
+            self.dispatcher.lose(self._lost.popleft())
+        if now >= self._balance_at and not self.stopping:
+            self._balance()
+        streams = self.ownership.streams()
+        if not self.stopping:
+            worked = self._read(streams, now) or worked
+        if not self.dispatcher.end_overruns(now):
+            logger.error("event=pool_exhausted subscriber=%s meaning=%r", self.name, "too many handlers hang")
+            self.stop()
+        worked = self.dispatcher.advance(streams, now, hand_out=not self.stopping) or worked
+        if not self.stopping:
+            for subscription, partitions in self.ownership.drained():
+                self._release(subscription, partitions)
+        self._pause = settings.POLL_INTERVAL if worked else min(self._pause * 2, settings.IDLE_POLL_INTERVAL)
+        return self._sleep(streams)
 
     def _ring(self) -> None:
         self._rung = True
         self._awake.set()
 
-    # -- one round ----------------------------------------------------------------------------------------------------
-
-    @property
-    def idle(self) -> bool:
-        """Nothing is in hand, and nothing that was read could be handed out now."""
-        if self._outstanding or self._reports:
-            return False
-        active = (subscription for subscription in self.subscriptions if not subscription.paused)
-        return all(stream.settled_up for subscription in active for stream in subscription.streams.values())
-
-    def turn(self) -> float:
-        """Take in what happened, read, hand out, settle; return how many seconds it may sleep."""
-        now = self.clock()
-        worked = self._take_reports(now)
-        while self._lost:
-            self.ownership.lose(self._lost.popleft())
-        if now >= self._balance_at and not self._stopping:
-            self._balance(now)
-        streams = self.ownership.streams()
-        read = 0
-        if not self._stopping:
-            news = self._look(streams, now)
-            read = self.reader.read(self._readable(streams))
-            worked = worked or news or read > 0
-            self._load_due(streams, now)
-        if now >= self._overruns_at:
-            self._end_overruns(now)
-        worked = self._settle(streams, now) or worked
-        self._give_up_drained()
-        self._pause = settings.POLL_INTERVAL if worked else min(self._pause * 2, settings.IDLE_POLL_INTERVAL)
-        return self._sleep(streams, read > 0)
-
-    def _take_reports(self, now: float) -> bool:
-        """Take in the handlers' outcomes; the atomic ones may have moved a position themselves."""
-        count = 0
-        while self._reports:
-            hand, outcome = self._reports.popleft()
-            stream = hand.stream
-            if stream.lost:
-                if hand.outcome is None:
-                    hand.outcome = outcome
-                    self._settled_hand(hand)
-                continue
-            if outcome.moved_to is not None:
-                stream.committed_to(outcome.moved_to)
-            if stream.finish(hand, outcome, now):
-                self._settled_hand(hand)
-                count += 1
-        while self._ended:
-            self._runs.pop(self._ended.popleft(), None)
-        self.throttle.finished(count, now)
-        return count > 0
-
-    def _settled_hand(self, hand: Hand) -> None:
-        self._outstanding = max(0, self._outstanding - 1)
-        if hand.alone:
-            self._alone = False
-
-    def _balance(self, now: float) -> None:
+    def _balance(self) -> None:
         if self.ownership.balance(self.reader.horizon.value, self.clock):
             self._look_at = 0.0
+        # Two statements a subscription: many of them are balanced less often.
         self._balance_at = self.clock() + settings.BALANCE_INTERVAL * max(1.0, len(self.subscriptions) / 2)
 
-    def _look(self, streams: Sequence[Stream], now: float) -> bool:
-        if now < self._look_at and not self._rung:
-            return False
-        self._rung = False
-        news = self.reader.look(streams, now)
-        if self.reader.scheduled:
-            for resident in self._residents:
-                if isinstance(resident, Scheduler):
-                    resident.wake()
-        self._look_at = now + self._pause
-        return news
-
-    def _readable(self, streams: Sequence[Stream]) -> list[Stream]:
-        if not any(subscription.paused or subscription.leaving for subscription in self.subscriptions):
-            return list(streams)
-        return [stream for stream in streams if self._hands_out(stream)]
-
-    def _hands_out(self, stream: Stream) -> bool:
-        subscription = self._subscription(stream)
-        return not subscription.paused and stream.address.partition not in subscription.leaving
-
-    def _subscription(self, stream: Stream) -> Subscription:
-        place = stream.address.group, stream.address.topic
-        return self._by_place[place]
-
-    def _load_due(self, streams: Sequence[Stream], now: float) -> None:
+    def _read(self, streams: Sequence[Stream], now: float) -> bool:
+        """Look for news, fetch for whoever has room, load due rows; return whether there was anything."""
+        news = False
+        if now >= self._look_at or self._rung:
+            self._rung = False
+            news = self.reader.look(streams, now)
+            if self.reader.scheduled and self._scheduler is not None:
+                self._scheduler.wake()
+            self._look_at = now + self._pause
+        if now >= self._notice_at:
+            self._notice_at = now + settings.HEARTBEAT_INTERVAL
+            for subscription in self.subscriptions:
+                if any(stream.next_due() is not None for stream in subscription.streams.values()):
+                    self.reader.notice_changes(*subscription.place, subscription.streams, now)
+        count = self.reader.read([stream for stream in streams if self.ownership.hands_out(stream)])
         for stream in streams:
             offsets = stream.due_rows(now, stream.manners.batch_size)
             if offsets:
                 self.reader.load(stream, offsets, now)
+        return news or count > 0
 
-    # -- settling and handing out -------------------------------------------------------------------------------------
-
-    def _settle(self, streams: Sequence[Stream], now: float) -> bool:
-        """Write the outcomes and the next claims of all streams in one transaction; then start what was claimed."""
-        chosen = self._choose(streams, now)
-        plans: list[Plan] = []
-        for stream in streams:
-            runs = chosen.get(stream, [])
-            if runs or stream.active:
-                plan = stream.plan(now, settings.FLUSH_INTERVAL, runs)
-                if plan is not None:
-                    plans.append(plan)
-        if not plans:
-            return False
-        lost = self._execute(plans)
-        if lost is None:
-            return False
-        for plan in plans:
-            if plan in lost:
-                continue
-            address = plan.stream.address
-            self.settled += len(plan.settled)
-            self._announce(plan)
-            for run in plan.runs:
-                subscription = self._by_place[address.group, address.topic]
-                self._runs[run] = subscription
-                assert self._pool is not None
-                self._pool.submit(subscription.handling, run)
-        return True
-
-    def _choose(self, streams: Sequence[Stream], now: float) -> dict[Stream, list[Run]]:
-        """Decide whom to hand out. A suspect goes alone: nothing else in hand in the whole process until it is settled."""
-        if self._stopping or self._alone:
-            return {}
-        suspicious = [stream for stream in streams if stream.has_suspects and self._hands_out(stream)]
-        for stream in suspicious:
-            offset = stream.suspect()
-            if offset is None:
-                continue
-            if self._outstanding:
-                return {}
-            self.reader.load(stream, [offset], now)
-            runs = stream.choose_alone(offset, now)
-            if runs:
-                self._alone = True
-                self._outstanding += 1
-                self.throttle.handed(self._outstanding)
-                return {stream: runs}
-        chosen: dict[Stream, list[Run]] = {}
-        room = self.throttle.room(self._outstanding)
-        for stream in self.throttle.in_turn(streams):
-            if room <= 0:
-                break
-            if not stream.has_turns or not self._hands_out(stream):
-                continue
-            runs = stream.choose(min(room, stream.manners.batch_size))
-            if runs:
-                chosen[stream] = runs
-                handed = sum(len(run.hands) for run in runs)
-                self._outstanding += handed
-                room -= 1 if stream.manners.batch else handed
-        self.throttle.handed(self._outstanding)
-        return chosen
-
-    def _execute(self, plans: list[Plan]) -> list[Plan] | None:
-        """Settle, through lost connections too: what was decided is written, or its stream is lost. None: time is up."""
-        histories = {subscription.consumer.topic: subscription.history for subscription in self.subscriptions}
-        lost = faults.patiently(
-            self.alias,
-            settle,
-            self.alias,
-            plans,
-            self.name,
-            histories,
-            self.clock(),
-            give_up=lambda: self._stopping and self._out_of_time(),
-        )
-        if lost is None:
-            for plan in plans:
-                plan.stream.lost = True
-            return None
-        if lost:
-            self._lose([plan.stream for plan in lost])
-            for plan in lost:
-                self._outstanding -= sum(len(run.hands) for run in plan.runs)
-                self._alone = self._alone and not any(hand.alone for run in plan.runs for hand in run.hands)
-        return lost
-
-    def _lose(self, streams: list[Stream]) -> None:
-        self.ownership.lose(streams)
-        for run in [run for run in self._runs if run.stream.lost]:
-            self._take_back(run)
-
-    def _announce(self, plan: Plan) -> None:
-        address = plan.stream.address
-        place = {"group": address.group, "topic": address.topic, "partition": address.partition}
-        for hand in plan.settled:
-            assert hand.outcome is not None
-            outcome = hand.outcome
-            failed = outcome.kind == outcomes.RETRIED
-            if not failed and not delivery_settled.receivers:
-                continue
-            facts = {
-                **place,
-                "offset": hand.offset,
-                "attempt": hand.attempt,
-                "outcome": outcome.kind,
-                "seconds": hand.finished - hand.started,
-                "error": outcome.error,
-            }
-            announce(delivery_settled, Subscriber, **facts)
-            if failed:
-                announce(delivery_failed, Subscriber, **facts)
-        for letter in plan.dead:
-            announce(
-                dead_lettered,
-                Subscriber,
-                **place,
-                offset=letter.message.offset,
-                attempt=letter.attempts,
-                error=letter.error,
-            )
-
-    # -- what takes too long ------------------------------------------------------------------------------------------
-
-    def _end_overruns(self, now: float) -> None:
-        """End the hands whose visibility timeout has passed: their handlers may go on, but their outcomes are void."""
-        self._overruns_at = now + OVERRUN_CHECK
-        for run, subscription in list(self._runs.items()):
-            late = [
-                hand
-                for hand in run.hands
-                if hand.started and not hand.finished and hand.outcome is None and now >= hand.deadline
-            ]
-            if not late or run.stream.lost:
-                continue
-            self._take_back(run)
-            consumer = subscription.consumer
-            for hand in late:
-                error = VisibilityTimeout(f"still running after its visibility timeout, at attempt {hand.attempt}")
-                outcome = outcomes.decide(error, hand.attempt, consumer.manners.max_attempts, consumer.backoff)
-                if run.stream.finish(hand, outcome, now):
-                    self._settled_hand(hand)
-            assert self._pool is not None
-            self._pool.abandon(run)
-            if self._pool.exhausted:
-                logger.error("event=pool_exhausted subscriber=%s: too many handlers hang; stopping", self.name)
-                self.stop()
-
-    # -- leaving partitions -------------------------------------------------------------------------------------------
-
-    def _give_up_drained(self) -> None:
-        if self._stopping:
-            return
-        for subscription, partition in self.ownership.drained():
-            self._release(subscription, {partition})
-
-    # -- sleeping -----------------------------------------------------------------------------------------------------
-
-    def _sleep(self, streams: Sequence[Stream], read: bool) -> float:
+    def _sleep(self, streams: Sequence[Stream]) -> float:
         """Return how long nothing needs this thread: until a report, a ring, a due row, the next look or balance."""
-        if self._reports or self._lost or self._rung:
+        if self.dispatcher.reported or self._lost or self._rung:
             return 0.0
+        idle = not self.dispatcher.outstanding
         now = self.clock()
-        if read and not self._outstanding and any(stream.has_turns for stream in streams):
-            return 0.0
-        pause = self._pause
+        pause = min(self._pause, self._balance_at - now)
         for stream in streams:
+            if not self.ownership.hands_out(stream):
+                continue
+            if (stream.window.more and stream.room) or (idle and stream.has_turns):
+                return 0.0
             due = stream.next_due()
             if due is not None:
                 pause = min(pause, due - now)
-            if stream.window.more and stream.room:
-                return 0.0
-        return max(0.0, min(pause, self._balance_at - now))
+        return max(0.0, pause)

@@ -52,7 +52,8 @@ class Supervisor:
         os.set_blocking(self._ringer, False)
 
     def run(self) -> int:
-        """Run until everything is done or stopped; return the exit status: 0, or 1 if processes had to be left behind."""
+        """Run until everything is done or stopped; return the exit status: 0, or 1 if processes had to be left
+        behind."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._on_signal)
             signal.signal(signal.SIGINT, self._on_signal)

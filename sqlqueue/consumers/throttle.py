@@ -1,9 +1,10 @@
-"""How much to hand out: enough that no thread waits for the next claim, and little enough that a crash, a stop or a slow
-handler does not hold what others could do."""
+"""How much to hand out: enough that no thread waits for the next claim, and little enough that a crash, a stop or a
+slow handler does not hold what others could do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from sqlqueue.core.stream import Stream
 
@@ -12,7 +13,8 @@ MOST = 5_000
 
 
 class Throttle:
-    """Watches the rate at which hands are finished. room() is for the control thread; low() is called by the handlers'."""
+    """Watches the rate at which hands are finished. room() is for the control thread; low() is called by the
+    handlers'."""
 
     def __init__(self, threads: int):
         self._threads = threads
@@ -33,9 +35,18 @@ class Throttle:
             self._target = min(wanted, 2 * self._target) if wanted > self._target else (wanted + self._target) // 2
             self._count, self._since = 0, now
 
-    def room(self, outstanding: int) -> int:
-        """Return how many more hands may be given out."""
-        return self._target - outstanding
+    def room(self, outstanding: int, runs: int) -> int:
+        """Return how many more hands may be given out: what the rate allows, or what keeps every thread busy, even
+        while some of them hold long or slow runs."""
+        return max(self._target - outstanding, self.runs(runs))
+
+    def runs(self, runs: int) -> int:
+        """Return how many more runs may be started."""
+        return 2 * self._threads - runs
+
+    def of_a_lane(self, room: int) -> int:
+        """Return how many hands of one lane may be given out together: they are one thread's work."""
+        return max(1, room // (2 * self._threads))
 
     def handed(self, outstanding: int) -> None:
         """Take note of how many are in hand now."""
@@ -47,11 +58,9 @@ class Throttle:
 
     def in_turn(self, streams: Sequence[Stream]) -> Iterator[Stream]:
         """Yield the streams, beginning with another one each time; urgent priorities stay first."""
-        if not streams:
-            return
-        self._turn = (self._turn + 1) % len(streams)
-        if streams[0].address.priority != streams[-1].address.priority:
-            yield from streams
-            return
-        yield from streams[self._turn :]
-        yield from streams[: self._turn]
+        self._turn += 1
+        for _, equals in groupby(streams, key=lambda stream: stream.address.priority):
+            equally_urgent = list(equals)
+            first = self._turn % len(equally_urgent)
+            yield from equally_urgent[first:]
+            yield from equally_urgent[:first]

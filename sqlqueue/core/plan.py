@@ -61,7 +61,8 @@ class DeadLetter(NamedTuple):
 
 
 class Hand:
-    """One hand-out of one message: what a handler gets, and what becomes of it. Times are the process's monotonic ones."""
+    """One hand-out of one message: what a handler gets, and what becomes of it. Times are the process's monotonic
+    ones."""
 
     __slots__ = ("alone", "attempt", "deadline", "finished", "message", "outcome", "serial", "started", "stream")
 
@@ -100,7 +101,8 @@ class Run:
         self.stopped = False
 
     def start_next(self) -> Hand | None:
-        """Return the next hand, which is the caller's to run from now on; None when there is none or the run was stopped."""
+        """Return the next hand, which is the caller's to run from now on; None when there is none or the run was
+        stopped."""
         with self.lock:
             if self.stopped or self.next >= len(self.hands):
                 return None

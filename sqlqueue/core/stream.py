@@ -1,4 +1,5 @@
-"""The memory that an owner has of one stream, and what it decides from it: whom to hand out, how far the position moves.
+"""The memory that an owner has of one stream, and what it decides from it: whom to hand out, how far the position
+moves.
 
 A stream is one (group, topic, partition, priority) under one fencing token. Pure: no database, no clock of its own (the
 caller passes monotonic seconds). The rules are those of the delivery protocol; P, W, C, F are its letters:
@@ -6,8 +7,8 @@ caller passes monotonic seconds). The rules are those of the delivery protocol; 
 - P position, W watermark, C claimed: as stored;
 - F final: every message at or below it has been read after it was known that none can still appear there (`window`).
 
-What it decides is changed in memory at once and written by the plan. So a plan must be executed until it succeeds, or the
-whole stream be dropped; there is no third way.
+What it decides is changed in memory at once and written by the plan. So a plan must be executed until it succeeds, or
+the whole stream be dropped; there is no third way.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice
 from typing import Final
 
 from sqlqueue.core.lanes import ACKED, HANDED, HELD, READY, Entry, Lane
@@ -80,6 +81,8 @@ class Stream:
         self._lanes: dict[str, Lane] = {}
         self._turns: deque[Entry | Lane] = deque()  # free entries, and lanes that may have something to hand out
         self._waiting: list[tuple[float, int]] = []  # heap of (due, offset)
+        self._loaded: dict[int, Entry] = {}  # ready, with a row: they have been handed out before
+        self._stalled = False  # of a batch consumer: what is ready waits for something else
         self._due: dict[int, Entry] = {}  # due rows, to be loaded
         self._suspects: dict[int, Entry] = {}
         self._unsettled_rows: list[int] = []  # heap of offsets, cleaned lazily
@@ -89,7 +92,7 @@ class Stream:
         self._settled: list[Hand] = []
         self._parked = self._row_count = 0
         self._acks_waiting = 0  # acked in memory only, above the position
-        self._acks_since: float | None = None
+        self._waits_since: float | None = None  # when acks, or those behind a slow message, began to wait
         for row in rows:
             self._recall(row, now)
 
@@ -112,13 +115,15 @@ class Stream:
 
     @property
     def has_turns(self) -> bool:
-        """Something may be handed out."""
+        """Something may be handed out now."""
+        if self.manners.batch:
+            return bool(self.ready and not self.handed and not self._stalled)
         return bool(self._turns)
 
     @property
     def settled_up(self) -> bool:
         """Nothing read is unsettled but what waits for its time, or behind such a one in its lane."""
-        busy = self.handed or self._turns or self._due or self._writes
+        busy = self.handed or self.has_turns or self._due or self._writes
         return not busy and (not self._suspects or self.suspect() is None)
 
     @property
@@ -141,7 +146,8 @@ class Stream:
             insort(self._acked_rows, row.offset)
             if row.offset <= self.position:
                 return
-        entry = Entry(row.offset, self._lane_of(row.key), HELD, None)
+        lane = None if row.acked else self._lane_of(row.key)
+        entry = Entry(row.offset, lane, HELD, None)
         entry.row, entry.count, entry.mark, entry.due = True, row.retry_count, row.in_flight, now + row.remaining
         self._entries[row.offset] = entry
         if row.offset > self.position:
@@ -149,8 +155,8 @@ class Stream:
         if row.acked:
             entry.state = ACKED
             return
-        if entry.lane is not None:
-            entry.lane.add(entry)
+        if lane is not None:
+            lane.add(entry)
         self._row_count += 1
         heapq.heappush(self._unsettled_rows, row.offset)
         if row.in_flight:
@@ -171,13 +177,21 @@ class Stream:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def next_read(self) -> tuple[int, int]:
+    def next_read(self, horizon: int) -> tuple[int, int]:
         """Return (the offset to read beyond, how many messages at most; 0: there is no room now)."""
-        return self.window.next_read(self.room, self.manners.batch_size)
+        return self.window.next_read(self.room, self.manners.batch_size, horizon)
 
-    def take_in(self, messages: Sequence[Message], start: int, limit: int, horizon: int) -> None:
-        """Remember what a fetch of at most `limit` messages beyond `start` has read; `horizon` was known before it."""
+    def take_in(self, messages: Sequence[Message], start: int, limit: int, horizon: int, between: int = -1) -> bool:
+        """Remember what a fetch of at most `limit` messages beyond `start` has read; `horizon` was known before it, and
+        `between` messages were visible with it from F to `start` (-1: not counted).
+
+        False if some of those are unknown here: then nothing is taken in, and the next read begins at F.
+        """
         position, entries, window = self.position, self._entries, self.window
+        if not window.is_complete(start, between):
+            window.late = True
+            return False
+        self._stalled = False
         for message in messages:
             offset = message[0]
             if offset <= position or offset in entries:
@@ -189,14 +203,13 @@ class Stream:
                 lane = self._lane_of(message[1])
                 entry = Entry(offset, lane, READY, message)
                 self.ready += 1
-                if lane is None:
-                    self._turns.append(entry)
-                else:
+                if lane is not None:
                     lane.add(entry)
-                    self._offer(lane)
+                self._offer(entry)
             entries[offset] = entry
             window.add(offset)
-        window.was_read(start, messages[-1][0] if messages else None, len(messages) >= limit, horizon)
+        window.was_read(messages[-1][0] if messages else None, len(messages) >= limit, horizon)
+        return True
 
     # -- rows that are due --------------------------------------------------------------------------------------------
 
@@ -207,8 +220,17 @@ class Stream:
             entry = self._entries.get(offset)
             if entry is not None and entry.state == HELD and not entry.mark and entry.due <= now:
                 self._mark_due(entry, now)
+        if not self._due or len(self._loaded) >= 2 * self.manners.batch_size:
+            return []  # what has been loaded is to be handed out first
         # What the next plan has yet to write cannot be read back before.
-        return [offset for offset in self._due if offset not in self._writes][:most] if self._due else []
+        return list(islice((offset for offset in self._due if offset not in self._writes), most))
+
+    def reschedule(self, offset: int, now: float) -> None:
+        """Be told that the database holds a row to be due: somebody may have changed its time there."""
+        entry = self._entries.get(offset)
+        if entry is not None and entry.state == HELD and entry.due > now and offset not in self._writes:
+            entry.due = now
+            heapq.heappush(self._waiting, (now, offset))
 
     def _mark_due(self, entry: Entry, now: float) -> None:
         if entry.lane is None:
@@ -223,8 +245,7 @@ class Stream:
 
     def suspect(self) -> int | None:
         """Return the offset of a suspect that is first in its lane, if any: to be loaded, and handed out alone."""
-        for offset in sorted(self._suspects):
-            entry = self._suspects[offset]
+        for offset, entry in self._suspects.items():  # ascending, as they were recalled
             if entry.lane is None or (entry.lane.items[0] is entry and not entry.lane.busy):
                 return offset
         return None
@@ -245,9 +266,7 @@ class Stream:
             self._leave(entry, now, had_row=True)
             return
         entry.count, entry.message = row.retry_count, message
-        if entry.parked:
-            entry.parked = False
-            self._parked -= 1
+        self._unpark(entry)
         if entry.mark:
             entry.mark = row.in_flight
             if not entry.mark:
@@ -258,20 +277,26 @@ class Stream:
         elif not entry.mark:
             entry.state = READY
             self.ready += 1
-            if entry.lane is None:
-                self._turns.append(entry)
-            else:
-                self._offer(entry.lane)
+            self._loaded[offset] = entry
+            self._stalled = False
+            self._offer(entry)
 
     # -- handing out --------------------------------------------------------------------------------------------------
 
-    def _offer(self, lane: Lane) -> None:
-        if not lane.listed and not lane.busy:
+    def _offer(self, entry: Entry) -> None:
+        """A ready message, or the lane that it stands in, is to have its turn; batches are chosen by place instead."""
+        lane = entry.lane
+        if self.manners.batch:
+            self._stalled = False
+        elif lane is None:
+            self._turns.append(entry)
+        elif not lane.listed and not lane.busy:
             lane.listed = True
             self._turns.append(lane)
 
-    def choose(self, most: int) -> list[Run]:
-        """Hand out at most `most` messages (or one batch): the runs to start once the plan that claims them is written."""
+    def choose(self, most: int, of_a_lane: int) -> list[Run]:
+        """Hand out at most `most` messages, of one lane at most `of_a_lane` (or one batch): the runs to start once the
+        plan that claims them is written."""
         if self.manners.batch:
             return self._choose_batch()
         runs: list[Run] = []
@@ -279,7 +304,7 @@ class Stream:
             if most <= 0:
                 break
             turn = self._turns.popleft()
-            entries = self._take_turn(turn, most)
+            entries = self._take_turn(turn, min(most, of_a_lane))
             if entries:
                 most -= len(entries)
                 runs.append(Run(self, [self._hand(entry) for entry in entries]))
@@ -294,36 +319,44 @@ class Stream:
         return [] if turn.busy else turn.head_run(most)
 
     def _choose_batch(self) -> list[Run]:
-        """One batch at a time: fresh messages together, the earliest first; what has failed before comes one by one, so that
-        a bad message is found and its neighbours are not charged for it."""
+        """One batch at a time: fresh messages together, in the order of the log; what has failed before comes one by
+        one, so that a bad message is found and its neighbours are not charged for it."""
         if self.handed:
             return []
-        size, offsets, final = self.manners.batch_size, self.window.offsets, self.window.final
-        # An atomic batch that ends at F can move the position itself instead of writing a row for each message.
-        bound = final if self.manners.atomic and offsets and offsets[0] <= final else None
-        turns = [(turn, self._take_turn(turn, size)) for turn in self._turns]
-        self._turns.clear()
-        turns = [(turn, entries) for turn, entries in turns if entries]
-        if not turns:
-            return []
-        if turns[0][1][0].row:
-            chosen = turns[0][1][:1]
-        else:
-            fresh = [e for _, run in turns for e in takewhile(lambda e: not e.row and (not bound or e.offset <= bound), run)]
-            chosen = sorted(fresh)[:size]
-        taken = {entry.offset for entry in chosen}
-        for turn, entries in turns:
-            if entries[0].offset not in taken:
-                self._put_off(turn)
+        chosen = self._choose_again() or self._choose_fresh()
         if not chosen:
+            self._stalled = True
             return []
         moves_to = self._would_move_to(chosen) if self.manners.atomic else None
         return [Run(self, [self._hand(entry) for entry in chosen], True, self.position, moves_to)]
 
-    def _put_off(self, turn: Entry | Lane) -> None:
-        if isinstance(turn, Lane):
-            turn.listed = True
-        self._turns.append(turn)
+    def _choose_again(self) -> list[Entry]:
+        for entry in self._loaded.values():
+            if entry.lane is None or entry.lane.items[0] is entry:
+                return [entry]
+        return []
+
+    def _choose_fresh(self) -> list[Entry]:
+        """Ready messages of lanes whose earlier ones are all chosen too."""
+        offsets, final = self.window.offsets, self.window.final
+        # An atomic batch that ends at F can move the position itself instead of writing a row for each message.
+        bound = final if self.manners.atomic and offsets and offsets[0] <= final else None
+        chosen: list[Entry] = []
+        taken: dict[Lane, int] = {}
+        for offset in offsets:
+            if len(chosen) >= self.manners.batch_size or (bound is not None and offset > bound):
+                break
+            entry = self._entries[offset]
+            if entry.state != READY or entry.row:
+                continue
+            lane = entry.lane
+            if lane is not None:
+                before = taken.get(lane, 0)
+                if lane.busy or lane.items[before] is not entry:
+                    continue
+                taken[lane] = before + 1
+            chosen.append(entry)
+        return chosen
 
     def _would_move_to(self, chosen: Sequence[Entry]) -> int | None:
         """Return where the position may move when all of these are acked: they follow it without a gap, up to F."""
@@ -337,6 +370,7 @@ class Stream:
         hand = entry.hand = Hand(self, entry.message, attempt, alone)
         if entry.state == READY:
             self.ready -= 1
+        self._loaded.pop(entry.offset, None)
         entry.state = HANDED
         if entry.lane is not None:
             entry.lane.busy += 1
@@ -374,6 +408,7 @@ class Stream:
             return False
         entry.hand = None
         self.handed -= 1
+        self._stalled = False
         lane = entry.lane
         if lane is not None:
             lane.busy -= 1
@@ -412,6 +447,8 @@ class Stream:
         if entry.state == READY:
             self.ready -= 1
         entry.state, entry.message = ACKED, None
+        self._loaded.pop(entry.offset, None)
+        self._unpark(entry)
         self._suspects.pop(entry.offset, None)
         if had_row:
             self._row_count -= 1
@@ -458,9 +495,10 @@ class Stream:
         self.ready += 1
         if entry.row:
             entry.count = hand.attempt - 1
+            self._loaded[entry.offset] = entry
             self._writes[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, entry.count)
         if entry.lane is None:
-            self._turns.appendleft(entry)
+            self._offer(entry)
 
     def _advance(self, lane: Lane, now: float) -> None:
         """Nothing of the lane is handed out: see what is its first message now."""
@@ -469,7 +507,7 @@ class Stream:
             return
         head = lane.items[0]
         if head.state == READY:
-            self._offer(lane)
+            self._offer(head)
         elif head.state == HELD and not head.mark:
             if head.due <= now:
                 self._mark_due(head, now)
@@ -492,11 +530,16 @@ class Stream:
         """Return what to write now, the claims of the runs that were chosen included; None if there is nothing."""
         before = self.position
         self._walk()
-        if self._acks_since is not None and now - self._acks_since >= flush_after:
+        if self._waits_since is not None and now - self._waits_since >= flush_after:
             self._flush()
         plan = self._write_plan(runs)
-        self._acks_since = (self._acks_since or now) if self._acks_waiting else None
-        return plan if self.position > before or plan.rows or plan.deletes or plan.dead or plan.settled or runs else None
+        # A slow message may also fill the memory with what stands behind it; once it has a row, that can be parked.
+        if not self._acks_waiting and not (self.handed and not self.room):
+            self._waits_since = None
+        elif self._waits_since is None or self.position > before:
+            self._waits_since = now
+        written = plan.rows or plan.deletes or plan.dead or plan.settled or runs
+        return plan if written or self.position > before else None
 
     def _walk(self) -> None:
         """Move P to the highest p <= F such that every message read in (P, p] is acked or has a row."""
@@ -544,9 +587,14 @@ class Stream:
         heapq.heappush(self._unsettled_rows, entry.offset)
         self._writes[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, 0)
 
+    def _unpark(self, entry: Entry) -> None:
+        if entry.parked:
+            entry.parked = False
+            self._parked -= 1
+
     def _flush(self) -> None:
-        """Acks have waited long enough in memory: what holds the position back gets a row in flight, so that it can move
-        on; acks above the horizon become acked rows."""
+        """Acks have waited long enough in memory: what holds the position back gets a row in flight, so that it can
+        move on; acks above the horizon become acked rows."""
         for offset in self.window.offsets:
             if offset > self.window.final:
                 break

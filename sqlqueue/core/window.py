@@ -1,13 +1,16 @@
 """How far a stream has been read, and what of it is final. P, F are the delivery protocol's letters.
 
-Every message at or below F (`final`) was read after it was known that none can still appear there. Between F and the cursor
-late commits may turn up. A watch counts the log's visible messages over all streams in one statement; a stream whose count
-is what it has read need not be read again. One that does not agree reads onward from its cursor, and if that does not
-explain the difference, once more from F.
+Every message at or below F (`final`) was read after it was known that none can still appear there. Between F and the
+cursor late commits may turn up. A watch counts the log's visible messages over all streams in one statement; a stream
+whose count is what it has read need not be read again. One that does not agree reads onward from its cursor, and the
+same statement counts what is visible between F and the cursor: if that is not what is known, something there has come
+late, and what was read is put aside until it has been read again from F. So a message is never taken in before an
+earlier one that was visible with it, and a read that was complete in this sense makes everything final up to the
+horizon that was known before it.
 
-The induction behind it: a watch's `low` is the horizon of the last final watch. At that watch, F was raised to it, or the
-stream was marked `more` (with F at its cursor) or `late`, and those marks are taken away only by a read that begins at or
-below F, comes to the log's end, and so raises F to a horizon at least as high.
+The induction behind it: a watch's `low` is the horizon of the last final watch. At that watch, F was raised to it, or
+the stream was marked `more` or `late`, and those marks are taken away only by a complete read that comes to the log's
+end, and so raises F to a horizon at least as high.
 """
 
 from __future__ import annotations
@@ -21,9 +24,8 @@ class Window:
     def __init__(self, position: int):
         self.position = self.final = self.cursor = position
         self.more = True  # the log may hold messages beyond the cursor
-        self.late = False  # the log may hold messages between final and the cursor that were not read
+        self.late = False  # the log holds messages between final and the cursor that were not read
         self.offsets: list[int] = []
-        self._expected: tuple[int, int, int, bool] | None = None
 
     def add(self, offset: int) -> None:
         """Remember an offset; nearly always the highest."""
@@ -32,60 +34,49 @@ class Window:
         else:
             insort(self.offsets, offset)
 
-    def next_read(self, room: int, extra: int) -> tuple[int, int]:
-        """Return (the offset to read beyond, how many at most). `extra`: how many new ones to expect among known ones."""
-        if self.late:
-            return self.final, len(self.offsets) - bisect_right(self.offsets, self.final) + extra
-        return self.cursor, room
+    def next_read(self, room: int, extra: int, horizon: int) -> tuple[int, int]:
+        """Return (the offset to read beyond, how many at most). `extra`: how many new ones to expect among known
+        ones."""
+        if not self.late:
+            return self.cursor, room
+        if room > 0:
+            return self.final, self.known(self.final, self.cursor) + min(extra, room)
+        # Without room for more, only what lets the position move on is worth reading again.
+        return self.final, extra if horizon > self.final else 0
 
-    def was_read(self, start: int, last: int | None, cut: bool, horizon: int) -> None:
-        """Take note of a read beyond `start` whose last message was `last`; cut: there may be more; `horizon` was known
+    def is_complete(self, start: int, between: int) -> bool:
+        """Tell whether a read beyond `start` has missed nothing: `between` messages were visible from F to there with
+        it (-1: not counted)."""
+        return start <= self.final or between == self.known(self.final, start)
+
+    def was_read(self, last: int | None, cut: bool, horizon: int) -> None:
+        """Take note of a complete read whose last message was `last`; cut: there may be more; `horizon` was known
         before the read."""
-        from_final = start <= self.final
-        if from_final:
-            self.final = max(self.final, min(horizon, last) if cut and last is not None else horizon)
+        self.final = max(self.final, min(horizon, last) if cut and last is not None else horizon)
         self.cursor = max(self.cursor, self.final, last or 0)
-        if cut:
-            return
-        if from_final:
+        if not cut:
             self.more = self.late = False
-            self._expected = None
-            return
-        self.more = False
-        if self._expected is not None:
-            low, high, count, final = self._expected
-            self.cursor = max(self.cursor, high)
-            self._expected = None
-            if self._known(low, high) < count:
-                self.late = True
-            elif final and not self.late:
-                self.final = max(self.final, high)
 
     def watched(self, low: int, high: int, count: int, final: bool) -> None:
-        """Be told that the log holds `count` messages of this stream in (low, high]; final: no more can appear there."""
+        """Be told that the log holds `count` messages of this stream in (low, high]; final: no more can appear
+        there."""
         if self.more or self.late:
-            if self.cursor > self.final:
-                self.late, self._expected = True, None
-        elif self.position > low:
+            return
+        if self.position > low:
             # Some of the counted ones have been passed already, so the count cannot be compared.
-            self.late = count > 0
-            if final and not count:
-                self.final = max(self.final, high)
-        elif self._known(low, high) >= count:
-            if final:
-                self.final = max(self.final, high)
-        elif self.cursor > self.final:
-            self.more, self._expected = True, (low, high, count, final)
+            self.more = count > 0
         else:
-            self.more = True
+            self.more = self.known(low, high) < count
+        if final and not self.more:
+            self.final = max(self.final, high)
+            self.cursor = max(self.cursor, self.final)
 
     def alarm(self) -> None:
-        """Be told that there may be anything: read onward, and once more what was not final."""
+        """Be told that there may be anything."""
         self.more = True
-        self.late = self.late or self.cursor > self.final
-        self._expected = None
 
-    def _known(self, low: int, high: int) -> int:
+    def known(self, low: int, high: int) -> int:
+        """Return how many messages in (low, high] are remembered."""
         return bisect_right(self.offsets, high) - bisect_right(self.offsets, low)
 
     def move(self, position: int) -> list[int]:

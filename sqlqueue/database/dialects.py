@@ -1,11 +1,17 @@
 """What differs by vendor, in words that the statements are composed of.
 
 A statement is standard SQL with "quoted" identifiers and these words in braces: {now} the database's clock; {later} the
-same plus a parameter in microseconds; {earlier} minus one; {greatest}; {true}, {false}; {share}, {update} row locks; {skip} skip locked rows.
+same plus a parameter in microseconds; {earlier} minus one; {greatest}; {true}, {false}; {share}, {update} row locks;
+{skip} skip locked rows; {by_stream}, {by_offset} the index of the log to use: left to itself an optimizer that sees
+ORDER BY offset LIMIT may walk the primary key through all other topics' messages, which costs more the longer the
+history is.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, ClassVar
 
@@ -21,12 +27,13 @@ class Dialect:
     words: ClassVar[dict[str, str]]
     quote: ClassVar[str] = '"'
     branch: ClassVar[str]  # one SELECT with its own LIMIT inside a UNION ALL
+    writers: ClassVar[AbstractContextManager[Any]] = nullcontext()  # what a thread holds while it writes
     gated: ClassVar[bool] = True  # publishers need the gate: offsets can become visible out of order
     rows_of_one_insert: ClassVar[int] = 1_000
 
     def sql(self, text: str) -> str:
         """Return a statement in this vendor's words."""
-        return _composed(type(self), text)
+        return _composed(self.vendor, text)
 
     def remaining(self, column: str) -> str:
         """Return SQL for the seconds until the time in a column, negative if it is past."""
@@ -37,21 +44,27 @@ class Dialect:
         return column
 
     def upsert(self, conflict: str, updates: dict[str, str], where: str = "") -> str:
-        """Return the clause that updates instead of inserting a duplicate. updates: column to SQL, in which {new:x} is the
-        value that was to be inserted; where: keep the old row unless this holds."""
+        """Return the clause that updates instead of inserting a duplicate. updates: column to SQL, in which {new:x} is
+        the value that was to be inserted; where: keep the old row unless this holds."""
         raise NotImplementedError
 
     def ignore(self, conflict: str) -> str:
         """Return the clause that changes nothing where the row is there already."""
         raise NotImplementedError
 
+    def delete(self, table: str, key: str, rows: int, also: Sequence[str] = ()) -> str:
+        """Return the statement that deletes so many rows by their unique key, and touches no other row. Parameters: a
+        `key` for each row, then the values of the columns `also`, which complete the unique key."""
+        columns = "".join(f' AND "{column}" = %s' for column in also)
+        return f'DELETE FROM {table} WHERE "{key}" IN ({", ".join(["%s"] * rows)}){columns}'
+
 
 @cache
-def _composed(kind: type[Dialect], text: str) -> str:
-    composed = text
+def _composed(vendor: str, text: str) -> str:
+    kind = DIALECTS[vendor]
     for word, meaning in kind.words.items():
-        composed = composed.replace("{" + word + "}", meaning)
-    return composed.replace('"', kind.quote)
+        text = text.replace("{" + word + "}", meaning)
+    return text.replace('"', kind.quote)
 
 
 def _new_values(sql: str, form: str) -> str:
@@ -78,6 +91,8 @@ class MySQL(Dialect):
         "share": " LOCK IN SHARE MODE",
         "update": " FOR UPDATE",
         "skip": " FOR UPDATE SKIP LOCKED",
+        "by_stream": " FORCE INDEX (sqlqueue_message_fetch)",
+        "by_offset": " FORCE INDEX (PRIMARY)",
     }
 
     def remaining(self, column: str) -> str:
@@ -101,11 +116,33 @@ class MySQL(Dialect):
         column = conflict.split(",")[0].strip()
         return f"ON DUPLICATE KEY UPDATE {column} = {column}"
 
+    def delete(self, table: str, key: str, rows: int, also: Sequence[str] = ()) -> str:
+        """A join, which looks each row up. With IN the optimizer may scan the table, or a part of it, and a scan that
+        locks waits for every open transaction whose row it meets."""
+        keys = " UNION ALL ".join([f'SELECT %s AS "{key}"'] + ["SELECT %s"] * (rows - 1))
+        columns = "".join(f' AND {table}."{column}" = %s' for column in also)
+        return f'DELETE {table} FROM ({keys}) these STRAIGHT_JOIN {table} ON {table}."{key}" = these."{key}"{columns}'
 
-class SQLite(Dialect):
+
+class WithOnConflict(Dialect):
+    """What SQLite and PostgreSQL have in common."""
+
+    def upsert(self, conflict: str, updates: dict[str, str], where: str = "") -> str:
+        """ON CONFLICT, from SQLite 3.24."""
+        parts = ", ".join(f"{column} = {_new_values(sql, 'excluded.{}')}" for column, sql in updates.items())
+        return f"ON CONFLICT ({conflict}) DO UPDATE SET {parts}" + (f" WHERE {where}" if where else "")
+
+    def ignore(self, conflict: str) -> str:
+        """ON CONFLICT … DO NOTHING names the index, so no other error is swallowed."""
+        return f"ON CONFLICT ({conflict}) DO NOTHING"
+
+
+class SQLite(WithOnConflict):
     """One writer at a time: offsets become visible in their order, and no lock is needed but the writer's."""
 
     vendor = "sqlite"
+    # SQLite has one writer, and lets the others sleep and try again; threads of one process had better queue up here.
+    writers = threading.RLock()
     gated = False
     branch = "SELECT * FROM ({})"
     rows_of_one_insert = 500
@@ -119,29 +156,20 @@ class SQLite(Dialect):
         "share": "",
         "update": "",
         "skip": "",
+        "by_stream": " INDEXED BY sqlqueue_message_fetch",
+        "by_offset": " NOT INDEXED",
     }
 
     def remaining(self, column: str) -> str:
         """Julian days; a double keeps them to some 50 microseconds."""
         return f"(JULIANDAY({column}) - JULIANDAY('now')) * 86400.0"
 
-    def upsert(self, conflict: str, updates: dict[str, str], where: str = "") -> str:
-        """ON CONFLICT, from SQLite 3.24."""
-        parts = ", ".join(f"{column} = {_new_values(sql, 'excluded.{}')}" for column, sql in updates.items())
-        return f"ON CONFLICT ({conflict}) DO UPDATE SET {parts}" + (f" WHERE {where}" if where else "")
 
-    def ignore(self, conflict: str) -> str:
-        """ON CONFLICT … DO NOTHING names the index, so no other error is swallowed."""
-        return f"ON CONFLICT ({conflict}) DO NOTHING"
-
-
-class PostgreSQL(SQLite):
+class PostgreSQL(WithOnConflict):
     """PostgreSQL from 14."""
 
     vendor = "postgresql"
-    gated = True
     branch = "({})"
-    rows_of_one_insert = 1_000
     words: ClassVar = {
         "now": "STATEMENT_TIMESTAMP()",
         "later": "STATEMENT_TIMESTAMP() + %s * INTERVAL '1 microsecond'",
@@ -152,6 +180,8 @@ class PostgreSQL(SQLite):
         "share": " FOR SHARE",
         "update": " FOR UPDATE",
         "skip": " FOR UPDATE SKIP LOCKED",
+        "by_stream": "",
+        "by_offset": "",
     }
 
     def remaining(self, column: str) -> str:

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 from django.db import Error, connections, transaction
 
+from sqlqueue.database.dialects import dialect
+
 T = TypeVar("T")
 logger = logging.getLogger("sqlqueue")
 
@@ -105,30 +107,42 @@ def classify(error: BaseException) -> Fault:
 def run(alias: str, verb: Callable[..., T], *args: Any, **options: Any) -> T:
     """Run a verb in one transaction; on contention run all of it again.
 
-    Inside somebody else's `atomic` it is run once: only its owner can roll back and run again. A connection that is gone is
-    the caller's to mend: what to do then depends on the verb.
+    Inside somebody else's `atomic` it is run once: only its owner can roll back and run again. A connection that is
+    gone is the caller's to mend: what to do then depends on the verb.
     """
-    connection = connections[alias]
-    alone = not connection.in_atomic_block
+
+    def whole() -> T:
+        with dialect(alias).writers, transaction.atomic(using=alias):
+            return verb(*args, **options)
+
+    return _again(alias, verb.__name__, whole)
+
+
+def run_statement(alias: str, verb: Callable[..., T], *args: Any, **options: Any) -> T:
+    """The same for a verb that is a single statement: it needs no transaction around it, and saves two round trips."""
+    return _again(alias, verb.__name__, lambda: verb(*args, **options))
+
+
+def _again(alias: str, name: str, once: Callable[[], T]) -> T:
+    alone = not connections[alias].in_atomic_block
     for attempt in range(1, RERUNS + 1):
         try:
-            with transaction.atomic(using=alias):
-                return verb(*args, **options)
+            return once()
         except Error as error:
             if not alone or attempt == RERUNS or classify(error) is not Fault.CONTENTION:
                 raise
-            logger.info("event=verb_rerun verb=%s attempt=%d error=%r", verb.__name__, attempt, error)
+            logger.info("event=verb_rerun verb=%s attempt=%d error=%r", name, attempt, error)
             time.sleep(random.uniform(0.001, 0.01) * attempt)
     raise AssertionError("unreachable")
 
 
 def patiently(alias: str, verb: Callable[..., T], *args: Any, give_up: Callable[[], bool], **options: Any) -> T | None:
-    """Run a verb until it succeeds, through lost connections too (so it must be one that may be run twice); None if
-    `give_up` says so between two tries."""
+    """Call a verb until it succeeds, through lost connections too (so it must be one that may be run twice); None if
+    `give_up` says so between two tries. It runs as it is, in transactions of its own if it needs any."""
     wait = 0.05
     while True:
         try:
-            return run(alias, verb, *args, **options)
+            return verb(*args, **options)
         except Error as error:
             fault = classify(error)
             if fault not in (Fault.GONE, Fault.CONTENTION):

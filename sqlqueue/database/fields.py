@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import models
 from django.db.models import DateTimeField, Func
 
+if TYPE_CHECKING:
+    CharField = models.CharField[str, str]
+else:
+    CharField = models.CharField
 
-class ExactField(models.CharField):  # type: ignore[type-arg]
+
+class ExactField(CharField):
     """A string that equals only itself: 'A' is not 'a', and 'a ' is not 'a'.
 
     MySQL's usual collations fold case, and even its older binary ones ignore trailing spaces (PAD SPACE).
@@ -36,7 +41,9 @@ class DatabaseNow(Func):
 
     def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
         """Six digits, as Django writes times there, so that texts compare as times do."""
-        return self.as_sql(compiler, connection, template="STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f000', 'now')", **context)
+        return self.as_sql(
+            compiler, connection, template="STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f000', 'now')", **context
+        )
 
     def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
         """The statement's time: now() would stand still for a whole transaction."""

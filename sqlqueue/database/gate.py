@@ -20,8 +20,8 @@ COLUMNS = 'topic, "partition", priority, partition_key, message_id, payload, hea
 FAILURE_COLUMNS = "failed_at, failure_count, last_error, original_topic, original_offset, failed_group"
 ROW = "(%s, %s, %s, %s, %s, %s, %s, %s)"
 FAILED_ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, %s, %s, %s, %s)"
-# The first value of the first row reads the gate, so that its lock is held before the first offset is taken. A gate row that
-# is missing makes the topic NULL, which the column refuses: better no message than one that could be missed.
+# The first value of the first row reads the gate, so that its lock is held before the first offset is taken. A gate row
+# that is missing makes the topic NULL, which the column refuses: better no message than one that could be missed.
 GATED = (
     "(IF((SELECT slot FROM sqlqueue_publish_gate WHERE slot = %s LOCK IN SHARE MODE) >= 0, %s, NULL), "
     "%s, %s, %s, %s, %s, %s, %s"
@@ -143,7 +143,8 @@ def _duplicates(alias: str, rows: int) -> int:
 
 
 def insert_failed(alias: str, row: LogRow, failed: FailedRow) -> None:
-    """Add a dead letter; one that is there already (the message was replayed and failed again) shows the newest failure."""
+    """Add a dead letter; one that is there already (the message was replayed and failed again) shows the newest
+    failure."""
     vendor = connections[alias].vendor
     values: list[Any] = [*row, *failed]
     if vendor == "mysql":

@@ -1,10 +1,10 @@
 """The horizon: the offset at or below which no uncommitted message can still appear.
 
-A publisher locks a slot of the gate in share mode before its insert takes an offset, and holds it until it commits. So: take
-a candidate h that is at most the highest offset handed out (any visible offset is); then see each slot free at least once, with
-an exclusive lock that does not wait. Whoever took an offset at or below h had locked its slot before h was read; if the slot was
-free after that, its transaction has ended. h is read before the first probe, in a fresh snapshot; what is fetched afterwards
-is fetched in a newer one.
+A publisher locks a slot of the gate in share mode before its insert takes an offset, and holds it until it commits. So:
+take a candidate h that is at most the highest offset handed out (any visible offset is); then see each slot free at
+least once, with an exclusive lock that does not wait. Whoever took an offset at or below h had locked its slot before h
+was read; if the slot was free after that, its transaction has ended. h is read before the first probe, in a fresh
+snapshot; what is fetched afterwards is fetched in a newer one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Horizon:
         self._unseen: set[int] = set()
 
     def probe(self, highest: int) -> int:
-        """Look once; return the horizon, which may have risen. `highest`: a visible offset that was read before this call."""
+        """Look once; return the horizon, which may have risen. `highest`: a visible offset that was read before this
+        call."""
         if not self._dialect.gated:
             self.value = max(self.value, highest)
             return self.value
@@ -61,7 +62,8 @@ class Horizon:
         return self.value
 
     def _free_slots(self) -> set[int]:
-        """A single autocommit statement, so that a frozen consumer can never hold up a publisher; and it never waits."""
+        """A single autocommit statement, so that a frozen consumer can never hold up a publisher; and it never
+        waits."""
         if self._unseen and len(self._unseen) <= 32 and self._dialect.vendor == "mysql":
             marks = ", ".join(["%s"] * len(self._unseen))
             cursor = execute(self.alias, PROBE_SOME.replace("{slots}", marks), sorted(self._unseen))
@@ -83,4 +85,3 @@ class Horizon:
                 raise HorizonUnknown(f"a transaction that publishes has been open since before offset {target}")
             time.sleep(pause)
         return self.value
-

@@ -8,8 +8,8 @@ from sqlqueue.conf import settings
 
 
 class Router:
-    """`DATABASE_ROUTERS = ["sqlqueue.database.router.Router"]`. Reads go there too: a replica is behind, and a consumer that
-    reads behind its own writes would skip messages."""
+    """`DATABASE_ROUTERS = ["sqlqueue.database.router.Router"]`. Reads go there too: a replica is behind, and a consumer
+    that reads behind its own writes would skip messages."""
 
     def db_for_read(self, model: Any, **hints: Any) -> str | None:
         """Return the queue's alias for the queue's models."""

@@ -64,7 +64,9 @@ def _mysql(alias: str) -> Iterator[Finding]:
         yield Finding(4, True, text, "Set OPTIONS['init_command'] = \"SET sql_mode = 'STRICT_TRANS_TABLES'\".")
     if increment != 1:
         text = f"auto_increment_increment is {increment}: several primaries hand out interleaved offsets"
-        yield Finding(5, True, text, "sqlqueue needs one primary at a time: write to one node only, with an increment of 1.")
+        yield Finding(
+            5, True, text, "sqlqueue needs one primary at a time: write to one node only, with an increment of 1."
+        )
 
 
 def _sqlite(alias: str) -> Iterator[Finding]:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sqlqueue.core.plan import StoredRow
-from sqlqueue.core.stream import ROWS_LIMIT, Address
+from sqlqueue.core.stream import Address
 from sqlqueue.database import faults
 from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.models import Offset
 
 AT_ONCE = 64  # partitions in one transaction
+ROWS_AT_ONCE = 10_000
 
 # Who holds what of a group? Index: the unique (topic, group, partition).
 LEASES = """
@@ -20,31 +21,38 @@ LEASES = """
     WHERE topic = %s AND consumer_group = %s ORDER BY "partition"
 """
 TAKE = """
-    SELECT id, "partition", fencing_token FROM sqlqueue_partition_lease
-    WHERE topic = %s AND consumer_group = %s AND "partition" IN ({marks}) AND (holder = '' OR expires_at <= {now})
+    SELECT id, "partition", fencing_token FROM sqlqueue_partition_lease WHERE topic = %s AND consumer_group = %s
+    AND "partition" IN ({marks}) AND (holder = '' OR holder = %s OR expires_at <= {now})
     ORDER BY "partition"{skip}
 """
+# Index: the unique (topic, group).
+START = "SELECT start FROM sqlqueue_consumer_group WHERE topic = %s AND consumer_group = %s{share}"
 HOLD = """
     UPDATE sqlqueue_partition_lease SET holder = %s, fencing_token = fencing_token + 1, expires_at = {later}
     WHERE id IN ({marks})
 """
-# What the last owner had handed out and not settled is a suspect from now on. Index: the log's (topic, partition, priority,
-# offset); the states' unique key.
-RECOVER = """
-    INSERT INTO sqlqueue_delivery_state
-    (topic, consumer_group, "partition", priority, message_offset, acked, in_flight, retry_count)
-    SELECT m.topic, %s, m."partition", m.priority, m."offset", {false}, 1, 1 FROM sqlqueue_message m
+# What may the last owner have handed out and not settled? A plain SELECT: an INSERT … SELECT would, at REPEATABLE READ,
+# wait for open publishers and lock the log's end. Index: the log's (topic, partition, priority, offset); the states'
+# unique key.
+HANDED = """
+    SELECT m."offset" FROM sqlqueue_message m{by_stream}
     WHERE m.topic = %s AND m."partition" = %s AND m.priority = %s AND m."offset" > %s AND m."offset" <= %s
     AND m.target_group IN ('', %s) AND NOT EXISTS (SELECT 1 FROM sqlqueue_delivery_state s WHERE s.topic = m.topic
     AND s.consumer_group = %s AND s."partition" = m."partition" AND s.priority = m.priority
-    AND s.message_offset = m."offset")
+    AND s.message_offset = m."offset") ORDER BY m."offset" LIMIT %s
 """
-# Every row of a stream that is remembered, with its message's key. Index: the states' unique key; the log's primary key.
+# It is a suspect from now on.
+SUSPECT = """
+    INSERT INTO sqlqueue_delivery_state
+    (topic, consumer_group, "partition", priority, message_offset, acked, in_flight, retry_count) VALUES
+"""
+# The rows of a stream that are remembered, with their messages' keys. Index: the states' unique key; the log's primary
+# key.
 ROWS = """
     SELECT s.message_offset, s.acked, s.in_flight, s.retry_count, {remaining}, m.partition_key
     FROM sqlqueue_delivery_state s LEFT JOIN sqlqueue_message m ON m."offset" = s.message_offset
     WHERE s.topic = %s AND s.consumer_group = %s AND s."partition" = %s AND s.priority = %s
-    ORDER BY s.message_offset LIMIT %s
+    AND s.message_offset > %s ORDER BY s.message_offset LIMIT %s
 """
 
 
@@ -62,7 +70,7 @@ class Taken:
 
 
 def leases(alias: str, group: str, topic: str) -> list[tuple[int, str, bool]]:
-    """Return (partition, holder, whether it is to be had) of every lease of a group."""
+    """Return (partition, holder, whether it is free or expired) of every lease of a group."""
     rows = execute(alias, LEASES, (topic, group)).fetchall()
     return [(partition, holder, bool(free)) for partition, holder, free in rows]
 
@@ -80,14 +88,14 @@ def acquire(
 ) -> list[Taken]:
     """Take those of the partitions that are free or expired; return their streams, one for each priority.
 
-    `horizon` must have been known before this call: the position may move up to it, once what lies between has a row.
+    One that is the subscriber's own is taken again: an earlier call's transaction has committed, and its answer was
+    lost. `horizon` must have been known before this call: the position may move up to it, once what lies between has a
+    row.
     """
     taken: list[Taken] = []
     for start in range(0, len(partitions), AT_ONCE):
         some = list(partitions[start : start + AT_ONCE])
-        taken += faults.run(
-            alias, _acquire, alias, subscriber, group, topic, some, priorities, lease_duration, horizon
-        )
+        taken += faults.run(alias, _acquire, alias, subscriber, group, topic, some, priorities, lease_duration, horizon)
     return taken
 
 
@@ -105,7 +113,7 @@ def _acquire(
     if start is None:  # removed while it was served: its leases are kept for their tokens only
         return []
     text = TAKE.replace("{marks}", _marks(partitions))
-    leased = execute(alias, text, (topic, group, *partitions)).fetchall()
+    leased = execute(alias, text, (topic, group, *partitions, subscriber)).fetchall()
     if not leased:
         return []
     text = HOLD.replace("{marks}", _marks(leased))
@@ -118,9 +126,8 @@ def _acquire(
 
 
 def _start(alias: str, group: str, topic: str) -> int | None:
-    """Return where a group began; None if it is not registered. In share mode: its removal waits for this transaction."""
-    text = "SELECT start FROM sqlqueue_consumer_group WHERE topic = %s AND consumer_group = %s{share}"  # the unique index
-    row = execute(alias, text, (topic, group)).fetchone()
+    """Return where a group began; None if it is not registered. Its removal waits for this transaction."""
+    row = execute(alias, START, (topic, group)).fetchone()
     return row[0] if row else None
 
 
@@ -129,7 +136,9 @@ def _offset_rows(
 ) -> list[Offset]:
     """Return the offset rows of these partitions, locked; those that are missing begin at the group's start."""
     offsets = Offset.objects.using(alias)
-    mine = offsets.filter(topic=topic, consumer_group=group, partition__in=list(tokens)).order_by("partition", "priority")
+    mine = offsets.filter(topic=topic, consumer_group=group, partition__in=list(tokens)).order_by(
+        "partition", "priority"
+    )
     found = list(mine.select_for_update())
     known: dict[int, set[int]] = defaultdict(set)
     for offset in found:
@@ -158,22 +167,46 @@ def _offset_rows(
 def _recover(alias: str, offset: Offset, token: int, horizon: int) -> Taken:
     address = Address(offset.consumer_group, offset.topic, offset.partition, offset.priority)
     position, claimed = offset.position, offset.claimed_to
-    stream = (address.topic, address.partition, address.priority)
     if claimed > position:
-        execute(alias, RECOVER, (address.group, *stream, position, claimed, address.group, address.group))
+        _suspect(alias, address, position, claimed)
         position = max(position, min(claimed, horizon))
-    text = ROWS.replace("{remaining}", dialect(alias).remaining("s.invisible_until"))
-    key = (address.topic, address.group, address.partition, address.priority)
-    rows = [
-        StoredRow(at, bool(acked), in_flight, count, float(remaining), key_ or "")
-        for at, acked, in_flight, count, remaining, key_ in execute(alias, text, (*key, 3 * ROWS_LIMIT)).fetchall()
-    ]
+    rows = _rows(alias, address)
     unacked = [row.offset for row in rows if not row.acked and row.offset <= position]
     watermark = max(offset.offset_acked, min(unacked) - 1 if unacked else position)
     Offset.objects.using(alias).filter(id=offset.id).update(
         fencing_token=token, position=position, claimed_to=position, offset_acked=watermark
     )
     return Taken(address, offset.id, token, position, watermark, position, rows)
+
+
+def _suspect(alias: str, address: Address, position: int, claimed: int) -> None:
+    """Give every visible message in (position, claimed] that has no row one that is in flight."""
+    size = dialect(alias).rows_of_one_insert
+    stream = (address.topic, address.partition, address.priority)
+    key = (address.topic, address.group, address.partition, address.priority)
+    low, more = position, True
+    while more:
+        values = (*stream, low, claimed, address.group, address.group, size)
+        found = [offset for (offset,) in execute(alias, HANDED, values).fetchall()]
+        more = len(found) == size
+        if found:
+            low = found[-1]
+            rows = ", ".join(["(%s, %s, %s, %s, %s, {false}, 1, 1)"] * len(found))
+            execute(alias, SUSPECT + rows, [value for offset in found for value in (*key, offset)])
+
+
+def _rows(alias: str, address: Address) -> list[StoredRow]:
+    """Return every row of a stream, ascending; a bounded number with each statement."""
+    text = ROWS.replace("{remaining}", dialect(alias).remaining("s.invisible_until"))
+    key = (address.topic, address.group, address.partition, address.priority)
+    rows: list[StoredRow] = []
+    low, more = 0, True
+    while more:
+        found = execute(alias, text, (*key, low, ROWS_AT_ONCE)).fetchall()
+        more = len(found) == ROWS_AT_ONCE
+        for low, acked, in_flight, count, remaining, message_key in found:
+            rows.append(StoredRow(low, bool(acked), in_flight, count, float(remaining), message_key or ""))
+    return rows
 
 
 def _marks(values: Sequence[object]) -> str:

@@ -20,14 +20,19 @@ class Balance:
 def balance(alias: str, subscriber: str, group: str, topic: str, holding: set[int]) -> Balance:
     """Compare what a subscriber holds with its fair share. Two statements, however many partitions there are.
 
-    Free and expired leases are taken up to the share; in a fixed order, which is turned by the subscriber's place so that
-    several who start together do not all reach for the same ones.
+    Free and expired leases are taken up to the share; in a fixed order, which is turned by the subscriber's place so
+    that several who start together do not all reach for the same ones.
     """
     beats = SubscriberHeartbeat.objects.using(alias).alive().filter(topic=topic, consumer_group=group)
     subscribers = sorted(beats.values_list("subscriber", flat=True))
     present = leases(alias, group, topic)
     share = fair_share(len(present), subscribers, subscriber, f"{group}/{topic}")
-    free = [partition for partition, holder, to_be_had in present if to_be_had and partition not in holding]
+    # A lease of its own that it does not know of is to be had, too: the answer to its acquiring was lost.
+    free = [
+        partition
+        for partition, holder, to_be_had in present
+        if (to_be_had or holder == subscriber) and partition not in holding
+    ]
     if subscriber in subscribers and free:
         turn = subscribers.index(subscriber) * len(free) // len(subscribers)
         free = free[turn:] + free[:turn]

@@ -22,7 +22,7 @@ def renew(alias: str, subscriber: str, lease_duration: float) -> int:
 
     An expired lease that nobody has taken is still its holder's: the token is the same.
     """
-    return faults.run(alias, _count, alias, RENEW, (round(lease_duration * 1_000_000), subscriber))
+    return faults.run_statement(alias, _count, alias, RENEW, (round(lease_duration * 1_000_000), subscriber))
 
 
 def held(alias: str, subscriber: str) -> dict[tuple[str, str, int], int]:
@@ -36,7 +36,7 @@ def release(alias: str, subscriber: str, group: str, topic: str, partitions: Ite
     wanted = sorted(partitions)
     if wanted:
         text = RELEASE.replace("{marks}", ", ".join(["%s"] * len(wanted)))
-        faults.run(alias, _count, alias, text, (topic, group, subscriber, *wanted))
+        faults.run_statement(alias, _count, alias, text, (topic, group, subscriber, *wanted))
 
 
 def free(alias: str, subscriber: str) -> int:
@@ -44,7 +44,7 @@ def free(alias: str, subscriber: str) -> int:
 
     What it had in hand is recovered by whoever acquires them next.
     """
-    return faults.run(alias, _count, alias, FREE, (subscriber,))
+    return faults.run_statement(alias, _count, alias, FREE, (subscriber,))
 
 
 def _count(alias: str, text: str, parameters: tuple[object, ...]) -> int:

@@ -1,4 +1,5 @@
-"""Atomic settle: the last statements of a handler's own transaction. Its writes and its ack commit together, or not at all."""
+"""Atomic settle: the last statements of a handler's own transaction. Its writes and its ack commit together, or not at
+all."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ from sqlqueue.core.stream import Address
 from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.exceptions import LeaseLost
 
-# Locks that everybody respects: a settle of the owner, or a change of owner, waits for this transaction's end. A locking read
-# also sees the newest row, not that of the snapshot which the handler's first query may have opened. Index: the primary key.
+# Locks that everybody respects: a settle of the owner, or a change of owner, waits for this transaction's end. A
+# locking read also sees the newest row, not that of the snapshot which the handler's first query may have opened.
+# Index: the primary key.
 FENCE = "SELECT position FROM sqlqueue_offset WHERE id = %s AND fencing_token = %s{share}"
 FENCE_ALONE = "SELECT position FROM sqlqueue_offset WHERE id = %s AND fencing_token = %s{update}"
 # Index: the unique (topic, group, partition, priority, offset).
@@ -92,8 +94,8 @@ def _insert_acked(alias: str, address: Address, hands: list[Hand]) -> None:
 def was_committed(alias: str, run: Run, hands: list[Hand]) -> tuple[int | None, bool]:
     """Tell whether an atomic settle whose commit got no reply came through: (the position if it moved that, whether).
 
-    Takes the offset row's lock, and so waits until that transaction has ended, one way or the other. Raises LeaseLost if the
-    token is stale.
+    Takes the offset row's lock, and so waits until that transaction has ended, one way or the other. Raises LeaseLost
+    if the token is stale.
     """
     stream, last = run.stream, hands[-1]
     found = execute(alias, FENCE_ALONE, (stream.id, stream.token)).fetchone()

@@ -1,7 +1,7 @@
 """The bell: publishers ring after their commit, and sleeping consumers look at once. Polling is the safety net.
 
-In this process a ring sets events; elsewhere it is a datagram to the addresses in the heartbeat table. It is best effort and
-carries nothing that is trusted: whoever hears one just polls earlier.
+In this process a ring sets events; elsewhere it is a datagram to the addresses in the heartbeat table. It is best
+effort and carries nothing that is trusted: whoever hears one just polls earlier.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from sqlqueue.conf import settings
 from sqlqueue.database import faults
@@ -15,24 +17,22 @@ from sqlqueue.models import ConsumerGroup, Offset, SubscriberHeartbeat, Topic
 from sqlqueue.signals import announce, group_away, messages_collected
 
 BATCH = 1_000
+CHUNK = 500
 
-# The oldest messages of a stream, and whether retention has released them: by place, so that what is kept costs nothing.
+# The oldest messages of a stream, and whether retention has released them: by place, so that what is kept costs
+# nothing.
 # Index: (topic, partition, priority, offset).
 OLDEST = """
-    SELECT "offset", created_at <= {earlier} FROM sqlqueue_message WHERE topic = %s AND "partition" = %s AND priority = %s
-    AND "offset" <= %s ORDER BY "offset" LIMIT %s
+    SELECT "offset", created_at <= {earlier} FROM sqlqueue_message{by_stream}
+    WHERE topic = %s AND "partition" = %s AND priority = %s AND "offset" <= %s ORDER BY "offset" LIMIT %s
 """
 # The same for the very oldest message of many streams at once: which of them are worth a visit?
 FIRST = """
-    SELECT %s, %s, created_at <= {earlier} FROM sqlqueue_message WHERE topic = %s AND "partition" = %s AND priority = %s
-    ORDER BY "offset" LIMIT 1
+    SELECT %s, %s, created_at <= {earlier} FROM sqlqueue_message{by_stream}
+    WHERE topic = %s AND "partition" = %s AND priority = %s ORDER BY "offset" LIMIT 1
 """
 STREAMS_AT_ONCE = 32
-DELETE = """
-    DELETE FROM sqlqueue_message WHERE topic = %s AND "partition" = %s AND priority = %s AND "offset" <= %s
-"""
 OLDEST_RECEIPTS = "SELECT id, finished_at <= {earlier} FROM sqlqueue_receipt ORDER BY id LIMIT %s"  # the primary key
-DELETE_RECEIPTS = "DELETE FROM sqlqueue_receipt WHERE id <= %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,21 @@ class Collected:
     more: bool
 
 
-def collect(alias: str, horizon: Horizon | None = None, batches: int = 100) -> Collected:
-    """Collect all topics once; at most `batches` deletes of 1,000 rows each. One process at a time: others return at once."""
+def collect(
+    alias: str, horizon: Horizon | None = None, batches: int = 100, stop: Callable[[], bool] = lambda: False
+) -> Collected:
+    """Collect all topics once; at most `batches` deletes of 1,000 rows each, or until `stop` says so between two
+    topics.
+
+    One process at a time: others return at once.
+    """
     reached = (horizon or Horizon(alias)).value
     messages = 0
     left = batches
     more = False
     for name in Topic.objects.using(alias).filter(retention__isnull=False).values_list("name", flat=True):
+        if stop():
+            break
         deleted, left = _collect_topic(alias, name, reached, left)
         messages += deleted
         more = more or left <= 0
@@ -93,15 +101,16 @@ def _collect_batch(alias: str, topic: str, partition: int, priority: int, horizo
     floor = acked_by_all(alias, topic, partition, priority, horizon)
     age = round(options.retention * 1_000_000)
     oldest = execute(alias, OLDEST, (age, topic, partition, priority, floor, BATCH)).fetchall()
-    released = 0
-    last = None
-    for offset, old_enough in oldest:
-        if not old_enough:
-            break
-        last, released = offset, released + 1
-    if last is not None:
-        execute(alias, DELETE, (topic, partition, priority, last))
-    return released
+    released = [offset for offset, _ in takewhile(lambda row: row[1], oldest)]
+    # One by one: the end of a range would wait for the next message behind it, which may be an open transaction's.
+    _delete(alias, "sqlqueue_message", "offset", released)
+    return len(released)
+
+
+def _delete(alias: str, table: str, key: str, values: Sequence[int]) -> None:
+    for start in range(0, len(values), CHUNK):
+        some = values[start : start + CHUNK]
+        execute(alias, dialect(alias).delete(table, key, len(some)), some)
 
 
 def acked_by_all(alias: str, topic: str, partition: int, priority: int, horizon: int) -> int:
@@ -123,7 +132,7 @@ def _collect_receipts(alias: str) -> int:
     for _ in range(100):
         released = [id for id, old_enough in execute(alias, OLDEST_RECEIPTS, (age, BATCH)).fetchall() if old_enough]
         if released:
-            faults.run(alias, execute, alias, DELETE_RECEIPTS, (max(released),))
+            faults.run(alias, _delete, alias, "sqlqueue_receipt", "id", released)
         total += len(released)
         if len(released) < BATCH:
             break

@@ -12,40 +12,63 @@ from sqlqueue.database.dialects import dialect, execute
 STREAMS_OF_ONE_FETCH = 32
 WATCH_SPAN = 20_000  # offsets that one watch counts; a wider gap is a backlog, and every stream reads onward
 
-# The pulse of an idle consumer: the highest offset, and whether a scheduled message is due. Index: the ends of the log's
-# primary key and of (refused, due_at).
+# The pulse of an idle consumer: the highest offset, and whether a scheduled message is due. Index: the ends of the
+# log's primary key and of (refused, due_at).
 PULSE = """
     SELECT (SELECT MAX("offset") FROM sqlqueue_message),
     EXISTS (SELECT 1 FROM sqlqueue_scheduled_message WHERE refused = {false} AND due_at <= {now})
 """
 # Which streams have how many messages in a range of the log? Index: the primary key.
 WATCH = """
-    SELECT topic, "partition", priority, COUNT(*) FROM sqlqueue_message
+    SELECT topic, "partition", priority, COUNT(*) FROM sqlqueue_message{by_offset}
     WHERE "offset" > %s AND "offset" <= %s GROUP BY topic, "partition", priority
 """
 COLUMNS = '"offset", partition_key, message_id, payload, headers, {created}, target_group'
 # Index: (topic, partition, priority, offset).
 FETCH = """
-    SELECT %s, {columns} FROM sqlqueue_message
+    SELECT %s, {between}, {columns} FROM sqlqueue_message{by_stream}
     WHERE topic = %s AND "partition" = %s AND priority = %s AND "offset" > %s ORDER BY "offset" LIMIT %s
 """
-# Rows of delivery state with their messages. Index: the unique (topic, group, partition, priority, offset); the message by
-# its primary key.
+# What is visible, in the same snapshot, of that which a read onward takes for known? Index: the same, and nothing else.
+BETWEEN = """
+    (SELECT COUNT(*) FROM sqlqueue_message b{by_stream} WHERE b.topic = %s AND b."partition" = %s AND b.priority = %s
+    AND b."offset" > %s AND b."offset" <= %s)
+"""
+# Rows of delivery state with their messages. Index: the unique (topic, group, partition, priority, offset); the message
+# by its primary key.
 LOAD = """
     SELECT s.message_offset, s.acked, s.in_flight, s.retry_count, {remaining}, {columns}
     FROM sqlqueue_delivery_state s LEFT JOIN sqlqueue_message m ON m."offset" = s.message_offset
     WHERE s.topic = %s AND s.consumer_group = %s AND s."partition" = %s AND s.priority = %s
     AND s.message_offset IN ({marks})
 """
+# Rows of a group that are due and have been handed out before: few, for due rows are soon handed out. Index: the
+# states' unique key.
+DUE = """
+    SELECT "partition", priority, message_offset FROM sqlqueue_delivery_state WHERE topic = %s AND consumer_group = %s
+    AND acked = {false} AND in_flight = 0 AND retry_count > 0 AND invisible_until <= {now} LIMIT %s
+"""
 JOINED = 'm."offset", m.partition_key, m.message_id, m.payload, m.headers, {created}, m.target_group'
 
 
 class Read(NamedTuple):
-    """What to read of a stream: at most `limit` messages beyond `start`."""
+    """What to read of a stream: at most `limit` messages beyond `start`; those from `since` to there are to be
+    counted."""
 
     address: Address
     start: int
     limit: int
+    since: int | None = None
+
+
+class Found(NamedTuple):
+    """What a read has found: the messages, and how many are visible from `since` to `start` (-1: not counted)."""
+
+    messages: list[Message]
+    between: int
+
+    def __bool__(self) -> bool:
+        return bool(self.messages)
 
 
 def pulse(alias: str) -> tuple[int, bool]:
@@ -60,20 +83,33 @@ def watch(alias: str, low: int, high: int) -> dict[tuple[str, int, int], int]:
     return {(topic, partition, priority): count for topic, partition, priority, count in rows}
 
 
-def fetch(alias: str, reads: Sequence[Read]) -> list[list[Message]]:
-    """Return the messages of each read, in the order of their offsets: one statement for every 32 streams."""
-    found: list[list[Message]] = [[] for _ in reads]
+def fetch(alias: str, reads: Sequence[Read]) -> list[Found]:
+    """Return what each read finds, in the order of the offsets: one statement for every 32 streams."""
+    messages: list[list[Message]] = [[] for _ in reads]
+    between = [-1] * len(reads)
     words = dialect(alias)
-    columns = COLUMNS.replace("{created}", words.epoch("created_at"))
-    select = FETCH.replace("{columns}", columns).strip()
+    select = FETCH.replace("{columns}", COLUMNS.replace("{created}", words.epoch("created_at"))).strip()
+    plain, counting = select.replace("{between}", "-1"), select.replace("{between}", BETWEEN.strip())
     for first in range(0, len(reads), STREAMS_OF_ONE_FETCH):
         some = reads[first : first + STREAMS_OF_ONE_FETCH]
+        texts: list[str] = []
         values: list[object] = []
-        for index, (address, start, limit) in enumerate(some, first):
-            values += (index, address.topic, address.partition, address.priority, start, limit)
-        text = " UNION ALL ".join([words.branch.format(select)] * len(some)) if len(some) > 1 else select
+        for index, (address, start, limit, since) in enumerate(some, first):
+            stream = (address.topic, address.partition, address.priority)
+            texts.append(plain if since is None else counting)
+            values += (index, *(() if since is None else (*stream, since, start)), *stream, start, limit)
+        text = " UNION ALL ".join(map(words.branch.format, texts)) if len(some) > 1 else texts[0]
         for row in execute(alias, text, values).fetchall():
-            found[row[0]].append(Message._make(row[1:]))
+            messages[row[0]].append(Message._make(row[2:]))
+            between[row[0]] = row[1]
+    return [Found(*found) for found in zip(messages, between)]
+
+
+def due(alias: str, group: str, topic: str, most: int) -> dict[Address, list[int]]:
+    """Return the offsets of rows that the database holds to be due, at most `most`, by stream."""
+    found: dict[Address, list[int]] = {}
+    for partition, priority, offset in execute(alias, DUE, (topic, group, most)).fetchall():
+        found.setdefault(Address(group, topic, partition, priority), []).append(offset)
     return found
 
 

@@ -14,7 +14,8 @@ EARLIEST, LATEST = "earliest", "latest"
 
 
 def lock_topic(alias: str, topic: str) -> Topic:
-    """Lock a topic's row until the transaction ends: registration, reset, removal and collection wait for each other."""
+    """Lock a topic's row until the transaction ends: registration, reset, removal and collection wait for each
+    other."""
     return Topic.objects.using(alias).select_for_update().get(name=topic)
 
 
@@ -53,8 +54,8 @@ def _register(alias: str, group: str, topic: str, offset: int, partitions: int) 
 def remove(alias: str, group: str, topic: str) -> bool:
     """Remove a group from a topic, with its offsets and delivery states; return whether there was one.
 
-    Its leases stay, each with a greater token: a token never comes back, so that no owner of today is taken for one of a
-    group of the same name tomorrow.
+    Its leases stay, each with a greater token: a token never comes back, so that no owner of today is taken for one of
+    a group of the same name tomorrow.
     """
     return faults.run(alias, _remove, alias, group, topic)
 

@@ -22,8 +22,8 @@ from sqlqueue.signals import announce, message_published
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What publish returns. offset: where the message stands (None: it is scheduled, and has no place yet); created: False
-    if a message with this id was there already."""
+    """What publish returns. offset: where the message stands (None: it is scheduled, and has no place yet); created:
+    False if a message with this id was there already."""
 
     offset: int | None
     id: str
@@ -107,9 +107,7 @@ def publish_many(topic: str, messages: Iterable[NewMessage | Any]) -> PublishedM
     for message in messages:
         if isinstance(message, NewMessage):
             may_repeat = may_repeat or message.id is not None
-            rows.append(
-                _row(info, message.payload, message.key, message.id, message.headers, message.priority, "")
-            )
+            rows.append(_row(info, message.payload, message.key, message.id, message.headers, message.priority, ""))
         else:
             rows.append(_row(info, message, "", None, None, 0, ""))
     if not rows:
@@ -125,8 +123,8 @@ def publish_many(topic: str, messages: Iterable[NewMessage | Any]) -> PublishedM
 def publish_on_commit(topic: str, payload: Any, **options: Any) -> None:
     """Publish once the caller's transaction has committed; at once if there is none. Options as in publish.
 
-    What cannot be published is refused now, not then. If the process dies between the commit and the publish, the message
-    was never published: where that matters, use publish, which is part of the transaction.
+    What cannot be published is refused now, not then. If the process dies between the commit and the publish, the
+    message was never published: where that matters, use publish, which is part of the transaction.
     """
     alias = settings.DATABASE
     unknown = set(options) - {"key", "id", "headers", "priority", "delay", "at", "group"}

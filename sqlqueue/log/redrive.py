@@ -19,9 +19,9 @@ AT_ONCE = 100
 def redrive(topic: str, *, group: str = "", offsets: Iterable[int] | None = None, limit: int | None = None) -> int:
     """Deliver dead letters of a topic again, oldest first; return how many.
 
-    group: only those of this group (else each goes back to its own); offsets: only these dead letters (their offsets in the
-    dead-letter topic); limit: at most so many. Each becomes a fresh message at the log's end, for its group alone, and its
-    dead letter is removed in the same transaction: none is lost, and none comes twice. Its attempts begin anew.
+    group: only those of this group (else each goes back to its own); offsets: only these dead letters (their offsets in
+    the dead-letter topic); limit: at most so many. Each becomes a fresh message at the log's end, for its group alone,
+    and its dead letter is removed in the same transaction: none is lost, and none comes twice. Its attempts begin anew.
     """
     alias = settings.DATABASE
     wanted = None if offsets is None else sorted(set(offsets))

@@ -13,8 +13,8 @@ from sqlqueue.models import ConsumerGroup, DeliveryState, Offset
 def reset(alias: str, group: str, topic: str, target: int, partition: int | None = None) -> int:
     """Move a group's position (in one partition or all) so that the next message it reads is the first above `target`.
 
-    Backward it replays what the log still holds, forward it skips; never past the horizon. Delivery states above the target
-    are forgotten, those at or below it are kept. Returns the offset that was used.
+    Backward it replays what the log still holds, forward it skips; never past the horizon. Delivery states above the
+    target are forgotten, those at or below it are kept. Returns the offset that was used.
     """
     horizon = Horizon(alias).wait()
     return faults.run(alias, _reset, alias, group, topic, min(max(target, 0), horizon), partition)
@@ -32,14 +32,8 @@ def _reset(alias: str, group: str, topic: str, target: int, partition: int | Non
         # A partition without an offset row begins at the group's start.
         ConsumerGroup.objects.using(alias).filter(**mine).update(start=target)
     states.filter(message_offset__gt=target).delete()
-    unacked = dict(
-        ((p, q), low)
-        for p, q, low in states.unsettled()
-        .values_list("partition", "priority")
-        .annotate(low=Min("message_offset"))
-        .values_list("partition", "priority", "low")
-    )
     offsets.update(position=target, claimed_to=target, offset_acked=target)
-    for (part, priority), low in unacked.items():
-        offsets.filter(partition=part, priority=priority).update(offset_acked=low - 1)
+    for row in states.unsettled().values("partition", "priority").annotate(low=Min("message_offset")):
+        stream = offsets.filter(partition=row["partition"], priority=row["priority"])
+        stream.update(offset_acked=row["low"] - 1)
     return target

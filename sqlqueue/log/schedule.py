@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from django.db import connections
+from django.db import connections, transaction
 
 from sqlqueue.core.codec import decode, encode, encode_headers
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text, new_id, partition_of
 from sqlqueue.database import faults
-from sqlqueue.database.dialects import execute
+from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.database.gate import SCHEDULER, LogRow, insert_many, take_duty
 from sqlqueue.exceptions import InvalidMessage, SqlqueueError
 from sqlqueue.log.bell import ring_after_commit
@@ -24,10 +24,11 @@ INSERT = (
 MOVED_AT_ONCE = 500
 # Is anything due? Index: (refused, due_at).
 ANY_DUE = "SELECT 1 FROM sqlqueue_scheduled_message WHERE refused = {false} AND due_at <= {now} LIMIT 1"
-# The same as values. One that is locked is somebody's who has not committed: it comes later, and holds up nobody.
+# Which are due? Read without locks: a locking read would wait for every open transaction that has inserted here, and at
+# REPEATABLE READ would hold up those that are about to. Index: (refused, due_at).
 DUE = """
     SELECT id, topic, partition_key, message_id, payload, headers, priority, target_group
-    FROM sqlqueue_scheduled_message WHERE refused = {false} AND due_at <= {now} ORDER BY due_at, id LIMIT %s{skip}
+    FROM sqlqueue_scheduled_message WHERE refused = {false} AND due_at <= {now} ORDER BY due_at, id LIMIT %s
 """
 
 
@@ -74,8 +75,11 @@ def _move(alias: str) -> int:
             ScheduledMessage.objects.using(alias).filter(id=id).update(refused=True, refusal=str(error))
             announce(message_refused, move_due, id=id, topic=columns[0], reason=str(error))
     if rows:
+        delete = dialect(alias).delete("sqlqueue_scheduled_message", "id", len(taken))
+        if execute(alias, delete, taken).rowcount != len(taken):
+            transaction.set_rollback(True, using=alias)  # somebody has just cancelled one of them: read again
+            return 0
         insert_many(alias, rows, may_repeat=True)
-        ScheduledMessage.objects.using(alias).filter(id__in=taken).delete()
         ring_after_commit(alias)
     return len(due)
 

@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from django.db import connections
 
 from sqlqueue.core.codec import as_text
-from sqlqueue.core.outcomes import ACKED, POSTPONED
+from sqlqueue.core.outcomes import ACKED, COMMITTED, POSTPONED
 from sqlqueue.core.plan import Hand, Plan, RowWrite
 from sqlqueue.core.stream import Address
 from sqlqueue.database import faults
 from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.database.gate import FailedRow, LogRow, insert_failed
 from sqlqueue.log import topics
-from sqlqueue.models import dead_letter_topic
 
-# The one row that is written for a batch in which nothing fails. Values, never lowered: an atomic batch may have moved the
-# position itself meanwhile. Index: the primary key.
+# The one row that is written for a batch in which nothing fails. Values, never lowered: an atomic batch may have moved
+# the position itself meanwhile. Index: the primary key.
 ADVANCE = """
     UPDATE sqlqueue_offset SET position = {greatest}(position, %s), offset_acked = {greatest}(offset_acked, %s),
     claimed_to = {greatest}(claimed_to, %s), updated_at = {now} WHERE id = %s AND fencing_token = %s
@@ -27,11 +26,19 @@ RELEASE = """
     UPDATE sqlqueue_offset SET position = {greatest}(position, %s), offset_acked = {greatest}(offset_acked, %s),
     claimed_to = {greatest}(position, %s), updated_at = {now} WHERE id = %s AND fencing_token = %s
 """
+POSITION = "SELECT position FROM sqlqueue_offset WHERE id = %s AND fencing_token = %s{update}"  # index: the primary key
+# Index: the unique (topic, group, partition, priority, offset).
+STATES = """
+    SELECT message_offset, acked FROM sqlqueue_delivery_state WHERE topic = %s AND consumer_group = %s
+    AND "partition" = %s AND priority = %s AND message_offset IN ({marks}){update}
+"""
 ROW_COLUMNS = (
-    'consumer_group, topic, "partition", priority, message_offset, in_flight, retry_count, last_error, invisible_until, acked'
+    'consumer_group, topic, "partition", priority, message_offset,'
+    " in_flight, retry_count, last_error, invisible_until, acked"
 )
 ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, {later}, %s)"
 ROW_KEY = 'topic, consumer_group, "partition", priority, message_offset'
+STREAM = ("topic", "consumer_group", "partition", "priority")
 ROW_UPDATES = {
     "in_flight": "{new:in_flight}",
     "retry_count": "{new:retry_count}",
@@ -41,10 +48,6 @@ ROW_UPDATES = {
 }
 # An acked row stays acked: an atomic settle whose reply was lost has said so.
 NOT_ACKED = "sqlqueue_delivery_state.acked = {false}"
-DELETE_ROWS = """
-    DELETE FROM sqlqueue_delivery_state WHERE topic = %s AND consumer_group = %s AND "partition" = %s AND priority = %s
-    AND message_offset IN ({marks})
-"""
 RECEIPT_COLUMNS = (
     'consumer_group, topic, "partition", message_offset, outcome, attempts, worker, serial, started_at, finished_at'
 )
@@ -55,11 +58,12 @@ CHUNK = 500
 def settle(alias: str, plans: Sequence[Plan], worker: str, histories: dict[str, str], now: float) -> list[Plan]:
     """Execute plans; return those whose token was stale: they have changed nothing, and their streams are lost.
 
-    worker: the subscriber's name, for receipts; histories: topic to its `history`; now: the process's monotonic seconds.
+    worker: the subscriber's name, for receipts; histories: topic to its `history`; now: the process's monotonic
+    seconds.
     It may be run again after an unknown outcome: every value is absolute.
     """
     if len(plans) == 1 and _is_plain(plans[0], histories) and not connections[alias].in_atomic_block:
-        return [] if _advance(alias, plans[0]) else list(plans)
+        return [] if faults.run_statement(alias, _advance, alias, plans[0]) else list(plans)
     return faults.run(alias, _settle, alias, plans, worker, histories, now)
 
 
@@ -69,26 +73,59 @@ def _is_plain(plan: Plan, histories: dict[str, str]) -> bool:
 
 
 def _settle(alias: str, plans: Sequence[Plan], worker: str, histories: dict[str, str], now: float) -> list[Plan]:
-    lost: list[Plan] = []
-    # In the order of their rows, as everybody locks them.
-    for plan in sorted(plans, key=lambda plan: plan.stream.id):
-        if not _advance(alias, plan):
-            lost.append(plan)
-            continue
+    written: list[Plan] = []
+    for plan in sorted(plans, key=_place):
+        if plan.stream.manners.atomic and (plan.dead or any(not row.acked for row in plan.rows)):
+            _keep_what_was_committed(alias, plan)
+        if _advance(alias, plan):
+            written.append(plan)
+    for plan in written:
         _delete_rows(alias, plan)
-        _write_rows(alias, plan)
+    _write_rows(alias, written)
+    for plan in written:
         _bury(alias, plan)
-        _write_receipts(alias, plan, worker, histories.get(plan.stream.address.topic, "failures"), now)
-    return lost
+    _write_receipts(alias, written, worker, histories, now)
+    return [plan for plan in plans if plan not in written]
+
+
+def _place(plan: Plan) -> tuple[object, ...]:
+    """The order of the unique index of the offset rows, in which acquiring and revoking lock them too."""
+    address = plan.stream.address
+    return address.topic, address.group, address.partition, address.priority
+
+
+def _keep_what_was_committed(alias: str, plan: Plan) -> None:
+    """Take out of a plan what an atomic handler's own transaction has settled, while its timeout was being decided.
+
+    A batch may have moved the stored position past messages that have no row; the others' rows are acked.
+    """
+    found = execute(alias, POSITION, (plan.stream.id, plan.stream.token)).fetchone()
+    if found is None:
+        return  # stale: nothing will be written
+    address = plan.stream.address
+    stream = (address.topic, address.group, address.partition, address.priority)
+    offsets = sorted({row.offset for row in plan.rows if not row.acked} | {dead.message.offset for dead in plan.dead})
+    settled = {offset for offset in offsets if offset <= found[0]}
+    for start in range(0, len(offsets), CHUNK):
+        some = offsets[start : start + CHUNK]
+        text = STATES.replace("{marks}", ", ".join(["%s"] * len(some)))
+        for offset, acked in execute(alias, text, (*stream, *some)).fetchall():
+            (settled.add if acked else settled.discard)(offset)
+    if settled:
+        plan.rows[:] = [row for row in plan.rows if row.offset not in settled]
+        plan.dead[:] = [dead for dead in plan.dead if dead.message.offset not in settled]
+        for hand in plan.settled:
+            if hand.offset in settled:
+                hand.outcome = COMMITTED
 
 
 def _advance(alias: str, plan: Plan) -> bool:
     stream = plan.stream
     if plan.release:
         values = (plan.position, plan.watermark, plan.position, stream.id, stream.token)
-        return execute(alias, RELEASE, values).rowcount == 1
+        return bool(execute(alias, RELEASE, values).rowcount == 1)
     values = (plan.position, plan.watermark, plan.claimed, stream.id, stream.token)
-    return execute(alias, ADVANCE, values).rowcount == 1
+    return bool(execute(alias, ADVANCE, values).rowcount == 1)
 
 
 def _delete_rows(alias: str, plan: Plan) -> None:
@@ -96,16 +133,16 @@ def _delete_rows(alias: str, plan: Plan) -> None:
     stream = (address.topic, address.group, address.partition, address.priority)
     for start in range(0, len(plan.deletes), CHUNK):
         some = plan.deletes[start : start + CHUNK]
-        execute(alias, DELETE_ROWS.replace("{marks}", ", ".join(["%s"] * len(some))), (*stream, *some))
+        text = dialect(alias).delete("sqlqueue_delivery_state", "message_offset", len(some), STREAM)
+        execute(alias, text, (*some, *stream))
 
 
-def _write_rows(alias: str, plan: Plan) -> None:
-    address = plan.stream.address
-    words = dialect(alias)
-    upsert = words.upsert(ROW_KEY, ROW_UPDATES, NOT_ACKED)
-    for start in range(0, len(plan.rows), CHUNK):
-        some = plan.rows[start : start + CHUNK]
-        values = [value for row in some for value in _row_values(address, row)]
+def _write_rows(alias: str, plans: Sequence[Plan]) -> None:
+    rows = [(plan.stream.address, row) for plan in plans for row in plan.rows]
+    upsert = dialect(alias).upsert(ROW_KEY, ROW_UPDATES, NOT_ACKED)
+    for start in range(0, len(rows), CHUNK):
+        some = rows[start : start + CHUNK]
+        values = [value for address, row in some for value in _row_values(address, row)]
         text = f"INSERT INTO sqlqueue_delivery_state ({ROW_COLUMNS}) VALUES {', '.join([ROW] * len(some))} {upsert}"
         execute(alias, text, values)
 
@@ -121,23 +158,28 @@ def _bury(alias: str, plan: Plan) -> None:
     if not plan.dead:
         return
     address = plan.stream.address
-    graveyard = dead_letter_topic(address.topic)
-    topics.create(alias, graveyard, topics.topic_info(alias, address.topic).partitions)
+    graveyard = topics.dead_letters(alias, address.topic)
     for message, attempts, error in plan.dead:
         copy_id = f"{address.group}:{message.offset}"
         payload, headers = as_text(message.payload), as_text(message.headers)
-        row = LogRow(graveyard, address.partition, 0, message.key, copy_id, payload or "null", headers, "")
+        partition = address.partition % graveyard.partitions
+        row = LogRow(graveyard.name, partition, 0, message.key, copy_id, payload or "null", headers, "")
         insert_failed(alias, row, FailedRow(attempts, error, address.topic, message.offset, address.group))
 
 
-def _write_receipts(alias: str, plan: Plan, worker: str, history: str, now: float) -> None:
-    hands = [hand for hand in plan.settled if _wants_receipt(hand, history)]
-    address = plan.stream.address
+def _write_receipts(alias: str, plans: Sequence[Plan], worker: str, histories: dict[str, str], now: float) -> None:
+    hands = [
+        hand
+        for plan in plans
+        for hand in plan.settled
+        if _wants_receipt(hand, histories.get(plan.stream.address.topic, "failures"))
+    ]
     for start in range(0, len(hands), CHUNK):
         some = hands[start : start + CHUNK]
         values: list[object] = []
         for hand in some:
             assert hand.outcome is not None
+            address = hand.stream.address
             values += (address.group, address.topic, address.partition, hand.offset, hand.outcome.kind, hand.attempt)
             began = hand.started or now
             ended = hand.finished or now

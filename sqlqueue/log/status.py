@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from sqlqueue.core.stream import Address
@@ -18,8 +19,8 @@ DUE = """
 """
 # How many messages stand above an offset, as far as anybody wants to know? Index: (topic, partition, priority, offset).
 ABOVE = """
-    SELECT %s, COUNT(*) FROM (SELECT 1 FROM sqlqueue_message WHERE topic = %s AND "partition" = %s AND priority = %s
-    AND "offset" > %s ORDER BY "offset" LIMIT %s) AS above
+    SELECT %s, COUNT(*) FROM (SELECT 1 FROM sqlqueue_message{by_stream}
+    WHERE topic = %s AND "partition" = %s AND priority = %s AND "offset" > %s ORDER BY "offset" LIMIT %s) AS above
 """
 
 
@@ -30,7 +31,10 @@ class Known(NamedTuple):
     read: int
 
 
-def anything_due(alias: str, group: str, topic: str, owned: Mapping[Address, Known]) -> bool:
+NOTHING: Mapping[Address, Known] = MappingProxyType({})
+
+
+def anything_due(alias: str, group: str, topic: str, owned: Mapping[Address, Known] = NOTHING) -> bool:
     """Tell whether a group has anything to do now: unread messages, due or in-flight states, due schedules.
 
     owned: the streams whose owner asks: it knows best what of that which it has read may be handed out. In the others
@@ -44,7 +48,7 @@ def anything_due(alias: str, group: str, topic: str, owned: Mapping[Address, Kno
     return bool(unread_streams(alias, group, topic, owned))
 
 
-def unread_streams(alias: str, group: str, topic: str, owned: Mapping[Address, Known]) -> list[Address]:
+def unread_streams(alias: str, group: str, topic: str, owned: Mapping[Address, Known] = NOTHING) -> list[Address]:
     """Return the streams of a group that have messages which nobody has read yet."""
     stored = _streams(alias, group, topic, "position")
     return beyond(alias, {at: owned.get(at) or Known(position, 0) for at, position in stored.items()})

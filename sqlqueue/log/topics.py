@@ -9,9 +9,10 @@ from django.db import connections, transaction
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic
 from sqlqueue.database.dialects import dialect, execute
-from sqlqueue.models import Topic
+from sqlqueue.models import dead_letter_topic
 
 CREATE = "INSERT INTO sqlqueue_topic (name, partitions, priorities, retention, history) VALUES (%s, %s, %s, %s, %s) "
+STORED = "SELECT name, partitions, priorities FROM sqlqueue_topic WHERE name = %s"  # index: the primary key
 
 
 class TopicInfo(NamedTuple):
@@ -26,17 +27,24 @@ _known: dict[tuple[str, str], TopicInfo] = {}
 
 
 def topic_info(alias: str, name: str) -> TopicInfo:
-    """Return a topic's partitions and priorities; create it from the settings if it is new. Remembered once committed."""
+    """Return a topic's partitions and priorities; create it from the settings if it is new. Remembered once
+    committed."""
     try:
         return _known[alias, name]
     except (KeyError, TypeError):
         pass
     checked_topic(name)
-    info = _stored(alias, name)
-    if info is None:
-        create(alias, name)
-        info = _stored(alias, name)
-        assert info is not None
+    return _info(alias, name, None)
+
+
+def dead_letters(alias: str, topic: str) -> TopicInfo:
+    """Return the topic that a topic's dead letters go to; a new one has as many partitions."""
+    name = dead_letter_topic(topic)
+    return _known.get((alias, name)) or _info(alias, name, topic_info(alias, topic).partitions)
+
+
+def _info(alias: str, name: str, partitions: int | None) -> TopicInfo:
+    info = _stored(alias, name) or create(alias, name, partitions)
     connection = connections[alias]
     if not connection.in_atomic_block:
         _known[alias, name] = info
@@ -53,27 +61,31 @@ def forget_topics() -> None:
 
 
 def _stored(alias: str, name: str) -> TopicInfo | None:
-    row = Topic.objects.using(alias).filter(name=name).values_list("name", "partitions", "priorities").first()
+    row = execute(alias, STORED, (name,)).fetchone()
     return TopicInfo(*row) if row else None
 
 
-def create(alias: str, name: str, partitions: int | None = None) -> None:
-    """Insert a topic's row if there is none. Inside somebody's transaction it is done on a connection of its own, so that
-    a long transaction which happens to publish first holds up no other publisher of the topic."""
+def create(alias: str, name: str, partitions: int | None = None) -> TopicInfo:
+    """Insert a topic's row if there is none, and return what stands there.
+
+    Inside somebody's transaction it is done on a connection of its own, so that a long transaction which happens to
+    publish first holds up no other publisher of the topic.
+    """
     connection = connections[alias]
     if not connection.in_atomic_block or not dialect(alias).gated or _in_test_case(connection):
-        _insert(alias, name, partitions)
-        return
+        execute(alias, CREATE + dialect(alias).ignore("name"), _values(name, partitions))
+        info = _stored(alias, name)
+        assert info is not None
+        return info
     separate = connection.copy()
     try:
         with separate.cursor() as cursor:
             cursor.execute(dialect(alias).sql(CREATE + dialect(alias).ignore("name")), _values(name, partitions))
+            # Here, for the caller's snapshot may be older than the row.
+            cursor.execute(dialect(alias).sql(STORED), (name,))
+            return TopicInfo(*cursor.fetchone())
     finally:
         separate.close()
-
-
-def _insert(alias: str, name: str, partitions: int | None) -> None:
-    execute(alias, CREATE + dialect(alias).ignore("name"), _values(name, partitions))
 
 
 def _values(name: str, partitions: int | None) -> tuple[object, ...]:

@@ -1,7 +1,7 @@
 """The tables, one a file. Names and columns are the contract of plain-SQL users too."""
 
 from sqlqueue.models.consumer_group import ConsumerGroup
-from sqlqueue.models.delivery_state import DeliveryState, InFlight
+from sqlqueue.models.delivery_state import DeliveryState
 from sqlqueue.models.message import Message, dead_letter_topic
 from sqlqueue.models.offset import Offset
 from sqlqueue.models.partition_lease import PartitionLease
@@ -14,7 +14,6 @@ from sqlqueue.models.topic import Topic
 __all__ = [
     "ConsumerGroup",
     "DeliveryState",
-    "InFlight",
     "Message",
     "Offset",
     "PartitionLease",

@@ -11,8 +11,8 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 
 
 class ConsumerGroup(models.Model):
-    """A group that reads a topic: registered before its first read, removed only on purpose, so that collection waits for
-    a group that is away. `start` is where it began, for the whole log."""
+    """A group that reads a topic: registered before its first read, removed only on purpose, so that collection waits
+    for a group that is away. `start` is where it began, for the whole log."""
 
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)

@@ -6,19 +6,15 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.keys import GROUP_LENGTH
+from sqlqueue.core.plan import ALONE, NOT_IN_FLIGHT, TOGETHER
 from sqlqueue.database.fields import DatabaseNow, ExactField
 from sqlqueue.models.topic import TOPIC_COLUMN
 
-
-class InFlight(models.IntegerChoices):
-    """Whether a message is with a handler, and in what company."""
-
-    NO = 0, _("no")
-    TOGETHER = 1, _("together")
-    ALONE = 2, _("alone")
+# Whether a message is with a handler, and in what company.
+IN_FLIGHT = [(NOT_IN_FLIGHT, _("no")), (TOGETHER, _("together")), (ALONE, _("alone"))]
 
 
-class DeliveryStateQuerySet(models.QuerySet):
+class DeliveryStateQuerySet(models.QuerySet["DeliveryState"]):
     """Queries of the delivery states."""
 
     def unsettled(self) -> DeliveryStateQuerySet:
@@ -27,12 +23,12 @@ class DeliveryStateQuerySet(models.QuerySet):
 
     def due(self) -> DeliveryStateQuerySet:
         """Return those that wait for a handler and may have one now."""
-        return self.unsettled().filter(in_flight=InFlight.NO, invisible_until__lte=DatabaseNow())
+        return self.unsettled().filter(in_flight=NOT_IN_FLIGHT, invisible_until__lte=DatabaseNow())
 
 
 class DeliveryState(models.Model):
-    """A message that failed, is delayed, was in flight at a crash, or was acked out of order. A message without a row is
-    settled if it is at or below the position, and not if it is above."""
+    """A message that failed, is delayed, was in flight at a crash, or was acked out of order. A message without a row
+    is settled if it is at or below the position, and not if it is above."""
 
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
@@ -40,7 +36,7 @@ class DeliveryState(models.Model):
     priority = models.SmallIntegerField(_("priority"), db_default=0)
     message_offset = models.BigIntegerField(_("offset"))
     acked = models.BooleanField(_("acked"), db_default=False)
-    in_flight = models.SmallIntegerField(_("in flight"), choices=InFlight, db_default=InFlight.NO)
+    in_flight = models.SmallIntegerField(_("in flight"), choices=IN_FLIGHT, db_default=NOT_IN_FLIGHT)
     invisible_until = models.DateTimeField(_("invisible until"), db_default=DatabaseNow())
     retry_count = models.IntegerField(_("attempts"), db_default=0)
     last_error = models.TextField(_("last error"), null=True)  # noqa: DJ001  MySQL's TEXT has no plain default
@@ -52,8 +48,8 @@ class DeliveryState(models.Model):
         verbose_name = _("delivery state")
         verbose_name_plural = _("delivery states")
         constraints = [
-            # Supports: upserts of a settle; SELECT … WHERE topic, consumer_group, partition, priority [AND message_offset]
-            # (acquire, load, atomic settle, the lowest unacked one).
+            # Supports: upserts of a settle; SELECT … WHERE topic, consumer_group, partition, priority [AND
+            # message_offset] (acquire, load, atomic settle, the lowest unacked one).
             models.UniqueConstraint(
                 fields=["topic", "consumer_group", "partition", "priority", "message_offset"],
                 name="sqlqueue_state_message",

@@ -10,7 +10,7 @@ from sqlqueue.database.fields import DatabaseNow, ExactField
 from sqlqueue.models.topic import TOPIC_COLUMN
 
 
-class MessageQuerySet(models.QuerySet):
+class MessageQuerySet(models.QuerySet["Message"]):
     """Queries of the log."""
 
     def dead_letters(self, group: str = "", topic: str = "") -> MessageQuerySet:

@@ -13,8 +13,8 @@ HOLDER_LENGTH = 120
 
 
 class PartitionLease(models.Model):
-    """A subscriber's exclusive, expiring right to one (group, topic, partition). The fencing token grows with every change of
-    owner, and never comes back, not even when the group is removed and registered again."""
+    """A subscriber's exclusive, expiring right to one (group, topic, partition). The fencing token grows with every
+    change of owner, and never comes back, not even when the group is removed and registered again."""
 
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)

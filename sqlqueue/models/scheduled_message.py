@@ -11,9 +11,9 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 
 
 class ScheduledMessage(models.Model):
-    """A message that is due later, or was inserted by plain SQL: `INSERT INTO sqlqueue_scheduled_message (topic, payload)
-    VALUES (…)` is a valid publish, the defaults make it due now. It is chosen by its state, not by its place, so that
-    late commits are no danger. One that cannot enter the log keeps its `refusal` and waits for a person."""
+    """A message that is due later, or was inserted by plain SQL: `INSERT INTO sqlqueue_scheduled_message (topic,
+    payload) VALUES (…)` is a valid publish, the defaults make it due now. It is chosen by its state, not by its place,
+    so that late commits are no danger. One that cannot enter the log keeps its `refusal` and waits for a person."""
 
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
     partition_key = ExactField(_("key"), max_length=KEY_LENGTH, db_default="")

@@ -11,7 +11,7 @@ from sqlqueue.models.partition_lease import HOLDER_LENGTH
 from sqlqueue.models.topic import TOPIC_COLUMN
 
 
-class SubscriberHeartbeatQuerySet(models.QuerySet):
+class SubscriberHeartbeatQuerySet(models.QuerySet["SubscriberHeartbeat"]):
     """Queries of the heartbeats."""
 
     def alive(self) -> SubscriberHeartbeatQuerySet:

@@ -1,0 +1,45 @@
+"""The flights' dead letters, as people speak of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from example_project.flights.data import published_flight_id
+from example_project.flights.rules import NEVER_DEPARTED, NO_TAIL_NUMBER, TOPIC
+from sqlqueue.models import Message
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One flight that one group gave up, after so many attempts; `error` is the last line of what was raised."""
+
+    group: str
+    flight: str
+    reason: str
+    error: str
+    attempts: int
+
+
+def dead_letters() -> list[DeadLetter]:
+    """Return the dead letters of all groups, in the order in which they were given up."""
+    rows = Message.objects.dead_letters(topic=TOPIC).order_by("offset")
+    return [
+        DeadLetter(
+            group=row.failed_group,
+            flight=published_flight_id(row.payload),
+            reason=_reason(_last_line(row.last_error or "")),
+            error=_last_line(row.last_error or ""),
+            attempts=row.failure_count,
+        )
+        for row in rows.iterator()
+    ]
+
+
+def _reason(error: str) -> str:
+    """Return the reason that a last error names: one of the rules' words, or the error itself."""
+    return next((reason for reason in (NO_TAIL_NUMBER, NEVER_DEPARTED) if error.endswith(reason)), error)
+
+
+def _last_line(error: str) -> str:
+    """Return the line of a traceback that says what was raised."""
+    return error.strip().rpartition("\n")[2]

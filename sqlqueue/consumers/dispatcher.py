@@ -1,0 +1,265 @@
+"""The dispatcher: hands out what the streams choose, and settles what becomes of it.
+
+The control thread calls it and alone touches streams; handlers' threads only report. What is claimed is written before
+it starts; outcomes and the next claims are written together, for all streams in one transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlqueue.conf import settings
+from sqlqueue.consumers.ownership import Ownership
+from sqlqueue.consumers.pool import Pool
+from sqlqueue.consumers.reader import Reader
+from sqlqueue.consumers.subscription import Subscription
+from sqlqueue.consumers.throttle import Throttle
+from sqlqueue.core import outcomes
+from sqlqueue.core.outcomes import UNSTARTED, Outcome, VisibilityTimeout
+from sqlqueue.core.plan import Hand, Plan, Run
+from sqlqueue.core.stream import Stream
+from sqlqueue.database import faults
+from sqlqueue.log.settle import settle
+from sqlqueue.signals import announce, dead_lettered, delivery_failed, delivery_settled
+
+logger = logging.getLogger("sqlqueue")
+
+OVERRUN_CHECK = 0.1  # seconds between two looks at the running handlers' deadlines
+
+
+class Dispatcher:
+    """What is in hand in one process. `awake` is called when the control thread should come; `give_up` tells it to stop
+    insisting on a database that is away."""
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        reader: Reader,
+        threads: int,
+        make_pool: Callable[[Callable[[Hand, Outcome], None], Callable[[Run], None]], Pool],
+        awake: Callable[[], None],
+        give_up: Callable[[], bool],
+    ):
+        self.alias, self.name = ownership.alias, ownership.subscriber
+        self.ownership, self.reader = ownership, reader
+        self.throttle = Throttle(threads)
+        self.outstanding = 0
+        self.settled = 0  # deliveries settled so far
+        self.pool = make_pool(self._report, self._run_ended)
+        self._awake, self._give_up = awake, give_up
+        self._reports: deque[tuple[Hand, Outcome]] = deque()
+        self._ended: deque[Run] = deque()
+        self._runs: dict[Run, Subscription] = {}
+        self._in_company = 0  # how many of them stand in a batch behind its first: a batch is one piece of work
+        self._alone = False
+        self._overruns_at = 0.0
+
+    # -- reports, from the handlers' threads --------------------------------------------------------------------------
+
+    def _report(self, hand: Hand, outcome: Outcome) -> None:
+        self._reports.append((hand, outcome))
+        if self.throttle.low(len(self._reports)) or outcome.kind != outcomes.ACKED:
+            self._awake()
+
+    def _run_ended(self, run: Run) -> None:
+        self._ended.append(run)
+
+    @property
+    def reported(self) -> bool:
+        """Outcomes wait to be taken in."""
+        return bool(self._reports)
+
+    def take_reports(self, now: float) -> bool:
+        """Take in the handlers' outcomes; return whether there were any. Atomic ones may have moved a position
+        themselves."""
+        count = 0
+        while self._reports:
+            hand, outcome = self._reports.popleft()
+            stream = hand.stream
+            if stream.lost:
+                if hand.outcome is None:
+                    hand.outcome = outcome
+                    self._out_of_hand(hand)
+                continue
+            if outcome.moved_to is not None:
+                stream.committed_to(outcome.moved_to)
+            if stream.finish(hand, outcome, now):
+                self._out_of_hand(hand)
+                count += 1
+        while self._ended:
+            run = self._ended.popleft()
+            if self._runs.pop(run, None) is not None:
+                self._in_company -= _company(run)
+        self.throttle.finished(count, now)
+        self.throttle.handed(self.outstanding)
+        return count > 0
+
+    def _out_of_hand(self, hand: Hand) -> None:
+        self.outstanding = max(0, self.outstanding - 1)
+        if hand.alone:
+            self._alone = False
+
+    # -- settling and handing out -------------------------------------------------------------------------------------
+
+    def advance(self, streams: Sequence[Stream], now: float, hand_out: bool) -> bool:
+        """Write the outcomes of all streams, and, with `hand_out`, their next claims; start what was claimed.
+
+        Returns whether anything was written.
+        """
+        chosen = self._choose(streams, now) if hand_out else {}
+        plans: list[Plan] = []
+        for stream in streams:
+            runs = chosen.get(stream, [])
+            if runs or stream.active:
+                plan = stream.plan(now, settings.FLUSH_INTERVAL, runs)
+                if plan is not None:
+                    plans.append(plan)
+        lost = self.execute(plans) if plans else None
+        if lost is None:
+            return False
+        for plan in plans:
+            if plan not in lost:
+                self._announce(plan)
+                for run in plan.runs:
+                    subscription = self._runs[run] = self.ownership.of(plan.stream)
+                    self._in_company += _company(run)
+                    self.pool.submit(subscription.handling, run)
+        return True
+
+    def _choose(self, streams: Sequence[Stream], now: float) -> dict[Stream, list[Run]]:
+        """Decide whom to hand out. A suspect goes alone: nothing else in hand in the whole process until it is
+        settled."""
+        if self._alone:
+            return {}
+        for stream in streams:
+            offset = stream.suspect() if stream.has_suspects and self.ownership.hands_out(stream) else None
+            if offset is None:
+                continue
+            if self.outstanding:
+                return {}
+            self.reader.load(stream, [offset], now)
+            runs = stream.choose_alone(offset, now)
+            if runs:
+                self._alone = True
+                self._in_hand(1)
+                return {stream: runs}
+        chosen: dict[Stream, list[Run]] = {}
+        runs_in_hand = len(self._runs)
+        room = self.throttle.room(self.outstanding - self._in_company, runs_in_hand)
+        for stream in self.throttle.in_turn(streams):
+            if room <= 0:
+                break
+            if not stream.has_turns or not self.ownership.hands_out(stream) or now >= stream.deadline:
+                continue
+            if stream.manners.batch and self.throttle.runs(runs_in_hand) <= 0:
+                continue
+            runs = stream.choose(min(room, stream.manners.batch_size), self.throttle.of_a_lane(room))
+            if runs:
+                chosen[stream] = runs
+                handed = sum(len(run.hands) for run in runs)
+                room -= len(runs) if stream.manners.batch else handed
+                runs_in_hand += len(runs)
+                self._in_hand(handed)
+        return chosen
+
+    def _in_hand(self, count: int) -> None:
+        self.outstanding += count
+        self.throttle.handed(self.outstanding)
+
+    def execute(self, plans: list[Plan]) -> list[Plan] | None:
+        """Settle, through lost connections too; return the plans whose streams were lost, or None if it was given up.
+
+        What was decided is written, or its stream is dropped: there is no third way.
+        """
+        histories = {sub.consumer.topic: sub.history for sub in self.ownership.subscriptions}
+        lost = faults.patiently(
+            self.alias, settle, self.alias, plans, self.name, histories, time.monotonic(), give_up=self._give_up
+        )
+        if lost is None:
+            for plan in plans:
+                plan.stream.lost = True
+            return None
+        self.settled += sum(len(plan.settled) for plan in plans if plan not in lost)
+        for plan in lost:
+            for hand in [hand for run in plan.runs for hand in run.hands]:
+                self._out_of_hand(hand)
+        if lost:
+            self.lose([plan.stream for plan in lost])
+        return lost
+
+    def lose(self, streams: list[Stream]) -> None:
+        """Drop streams that are somebody else's now; of their runs nothing more starts."""
+        self.ownership.lose(streams)
+        for run in [run for run in self._runs if run.stream.lost]:
+            self.take_back(run)
+
+    def take_back(self, run: Run) -> None:
+        """Hand back what of a run has not started."""
+        for hand in run.stop():
+            self._reports.append((hand, UNSTARTED))
+
+    def take_back_all(self) -> None:
+        """Hand back everything that has not started."""
+        for run in list(self._runs):
+            self.take_back(run)
+
+    # -- what takes too long ------------------------------------------------------------------------------------------
+
+    def end_overruns(self, now: float) -> bool:
+        """End the hands whose visibility timeout has passed: their handlers may go on, but their outcomes are void.
+
+        Returns False if so many handlers hang that this process is of no more use.
+        """
+        if now < self._overruns_at:
+            return True
+        self._overruns_at = now + OVERRUN_CHECK
+        for run, subscription in list(self._runs.items()):
+            late = [hand for hand in run.hands if _overrun(hand, now)]
+            if not late or run.stream.lost:
+                continue
+            self.take_back(run)
+            consumer = subscription.consumer
+            for hand in late:
+                error = VisibilityTimeout(f"still running after its visibility timeout, at attempt {hand.attempt}")
+                outcome = outcomes.decide(error, hand.attempt, consumer.manners.max_attempts, consumer.backoff)
+                if run.stream.finish(hand, outcome, now):
+                    self._out_of_hand(hand)
+            self.pool.abandon(run)
+        return not self.pool.exhausted
+
+    # -- telling ------------------------------------------------------------------------------------------------------
+
+    def _announce(self, plan: Plan) -> None:
+        address = plan.stream.address
+        place: dict[str, Any] = {"group": address.group, "topic": address.topic, "partition": address.partition}
+        for hand in plan.settled:
+            outcome = hand.outcome
+            failed = outcome is not None and outcome.kind == outcomes.RETRIED
+            if outcome is None or not (failed or delivery_settled.receivers):
+                continue
+            facts = {
+                **place,
+                "offset": hand.offset,
+                "attempt": hand.attempt,
+                "outcome": outcome.kind,
+                "seconds": hand.finished - hand.started,
+                "error": outcome.error,
+            }
+            announce(delivery_settled, Dispatcher, **facts)
+            if failed:
+                announce(delivery_failed, Dispatcher, **facts)
+        for letter in plan.dead:
+            facts = {"offset": letter.message.offset, "attempt": letter.attempts, "error": letter.error}
+            announce(dead_lettered, Dispatcher, **place, **facts)
+
+
+def _company(run: Run) -> int:
+    return len(run.hands) - 1 if run.batch else 0
+
+
+def _overrun(hand: Hand, now: float) -> bool:
+    return bool(hand.started and not hand.finished and hand.outcome is None and now >= hand.deadline)

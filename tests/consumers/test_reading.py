@@ -1,0 +1,92 @@
+"""What is read is handed out in order, however late it was committed, and never without a bound."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from django.db import connection, transaction
+
+from sqlqueue import publish
+from sqlqueue.consumers.pool import InlinePool
+from sqlqueue.consumers.registry import Consumer, build
+from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.core.plan import Message
+from sqlqueue.core.stream import Address, Manners, Stream
+
+
+class OpenPublish(threading.Thread):
+    """A transaction that has published and stays open until `commit`."""
+
+    def __init__(self, payload: object, key: str):
+        super().__init__(daemon=True)
+        self._payload, self._key = payload, key
+        self._published, self._go_on = threading.Event(), threading.Event()
+        self.start()
+        assert self._published.wait(10)
+
+    def run(self) -> None:
+        try:
+            with transaction.atomic():
+                publish("t", self._payload, key=self._key)
+                self._published.set()
+                self._go_on.wait(30)
+        finally:
+            connection.close()
+
+    def commit(self) -> None:
+        """Commit, and return when that is done."""
+        self._go_on.set()
+        self.join(10)
+
+
+@contextmanager
+def subscriber(handler, **options: object) -> Iterator[Subscriber]:
+    """A subscriber of topic t whose turns the test calls; handlers run inside them."""
+    made = build("t", {"group": "g", **options})
+    hosted = Subscriber([Consumer(topic="t", handler=handler, **made)], pool=InlinePool, residents=False)
+    hosted.start()
+    try:
+        yield hosted
+    finally:
+        hosted.close()
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_what_committed_before_a_message_of_its_key_was_published_comes_first(
+    transactional_db: None, settings: object
+) -> None:
+    settings.SQLQUEUE = {"TOPICS": {"t": {"partitions": 1}}, "WAKE": False}
+    publish("t", 0)
+    seen: list[object] = []
+    with subscriber(lambda delivery: seen.append(delivery.payload)) as hosted:
+        holder = OpenPublish("held", key="h")  # holds the horizon back all the time
+        slow = OpenPublish("first", key="k")
+        publish("t", "other", key="x")
+        while "other" not in seen:
+            hosted.turn()
+        slow.commit()
+        publish("t", "second", key="k")
+        while len(seen) < 4:
+            hosted.turn()
+        holder.commit()
+    assert seen == [0, "other", "first", "second"]
+
+
+def message(offset: int, key: str = "") -> Message:
+    return Message(offset, key, f"m{offset}", "1", None, 0, "")
+
+
+def test_reading_again_for_late_commits_keeps_the_bound_on_what_is_in_memory() -> None:
+    stream = Stream(Address("g", "t", 0), Manners(batch_size=10), id=1, token=1, position=0, watermark=0, claimed=0)
+    log = [message(offset) for offset in range(2, 1_000)]
+    horizon = 1  # a transaction holds it back
+    for _ in range(100):
+        start, limit = stream.next_read(horizon)
+        stream.take_in([m for m in log if m.offset > start][:limit], start, limit, horizon, between=-1)
+        stream.window.late = True
+    assert stream.ready <= 3 * stream.manners.batch_size
+    horizon = 2_000  # it has ended: what was read becomes final, room or not
+    start, limit = stream.next_read(horizon)
+    stream.take_in([m for m in log if m.offset > start][:limit], start, limit, horizon)
+    assert stream.window.final > 1

@@ -1,0 +1,240 @@
+"""A subscriber's turns: nobody is starved, nothing spins, nothing leaks."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import Pipe
+
+import pytest
+from django.db import connection
+
+from sqlqueue import publish_many
+from sqlqueue.consumers import process
+from sqlqueue.consumers.handling import Handling
+from sqlqueue.consumers.pool import InlinePool, ThreadPool
+from sqlqueue.consumers.registry import Consumer, build
+from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.throttle import Throttle
+from sqlqueue.core.plan import Hand, Message, Run
+from sqlqueue.core.stream import Address, Manners, Stream
+from sqlqueue.models import Topic
+from tests.processes import wait_until
+
+
+def consumer(topic: str, handler: Callable[..., object], **options: object) -> Consumer:
+    return Consumer(topic=topic, handler=handler, **build(topic, {"group": "g", **options}))
+
+
+def stream(partition: int = 0, priority: int = 0, **manners: object) -> Stream:
+    address = Address("g", "t", partition, priority)
+    return Stream(address, Manners(**manners), id=1, token=1, position=0, watermark=0, claimed=0)
+
+
+def hand() -> Hand:
+    return Hand(stream(), Message(1, "", "m", "1", None, 0, ""), 1)
+
+
+Host = Callable[..., Subscriber]
+
+
+@pytest.fixture
+def host(transactional_db: None, settings: object) -> Iterator[Host]:
+    settings.SQLQUEUE = {"PARTITIONS": 1, "WAKE": False}
+    started: list[Subscriber] = []
+
+    def make(*consumers: Consumer, **options: object) -> Subscriber:
+        subscriber = Subscriber(consumers, residents=False, **options)
+        subscriber.start()
+        started.append(subscriber)
+        return subscriber
+
+    yield make
+    for subscriber in started:
+        subscriber.stop(timeout=0.0)
+        subscriber.close()
+
+
+def test_a_paused_topic_costs_no_time(host: Host) -> None:
+    seen: list[object] = []
+    subscriber = host(consumer("t", seen.append), pool=InlinePool)
+    Topic.objects.update(paused=True)
+    publish_many("t", range(3))
+    for _ in range(3):
+        pause = subscriber.turn()
+    assert pause > 0
+    assert seen == []
+    Topic.objects.update(paused=False)
+    subscriber._balance_at = 0.0
+    subscriber.turn()
+    assert len(seen) == 3
+
+
+def test_a_long_batch_does_not_keep_other_consumers_waiting(host: Host) -> None:
+    go_on = threading.Event()
+    seen: list[object] = []
+    publish_many("big", range(100))
+    subscriber = host(
+        consumer("big", lambda deliveries: go_on.wait(20), batch=True, batch_size=100),
+        consumer("small", lambda delivery: seen.append(delivery.payload)),
+        threads=2,
+    )
+    wait_until(lambda: subscriber.turn() is not None and subscriber._outstanding == 100)
+    publish_many("small", range(3))
+    try:
+        wait_until(lambda: subscriber.turn() is not None and len(seen) == 3, timeout=5.0)
+    finally:
+        go_on.set()
+    wait_until(lambda: subscriber.turn() is not None and not subscriber._outstanding)
+    wait_until(lambda: subscriber.turn() is not None and not subscriber._runs)
+    assert subscriber._in_company == 0
+
+
+def test_after_its_lease_may_have_ended_nothing_is_handed_out(host: Host) -> None:
+    seen: list[object] = []
+    subscriber = host(consumer("t", seen.append), pool=InlinePool)
+    publish_many("t", range(3))
+    subscriber._balance(subscriber.clock())
+    (owned,) = subscriber.ownership.streams()
+    owned.deadline = subscriber.clock() - 1.0
+    statements: list[str] = []
+
+    def record(execute, sql, params, many, context):
+        statements.append(sql)
+        return execute(sql, params, many, context)
+
+    subscriber.turn()
+    with connection.execute_wrapper(record):
+        for _ in range(5):
+            subscriber.turn()
+    assert seen == []
+    assert not [sql for sql in statements if sql.lstrip().startswith("UPDATE")]
+    owned.deadline = subscriber.clock() + 30.0
+    subscriber.turn()
+    assert len(seen) == 3
+
+
+def test_streams_that_are_equally_urgent_take_turns() -> None:
+    throttle = Throttle(4)
+    streams = [stream(partition, priority) for priority in (0, 1) for partition in range(3)]
+    firsts, seconds = set(), set()
+    for _ in range(3):
+        order = list(throttle.in_turn(streams))
+        assert [each.address.priority for each in order] == [0, 0, 0, 1, 1, 1]
+        firsts.add(order[0].address.partition)
+        seconds.add(order[3].address.partition)
+    assert firsts == seconds == {0, 1, 2}
+    assert list(throttle.in_turn([])) == []
+
+
+def test_a_deadline_is_set_before_whoever_looks_at_it_can_see_the_start() -> None:
+    order: list[str] = []
+
+    class Watched(Hand):
+        def __setattr__(self, name: str, value: object) -> None:
+            order.append(name)
+            super().__setattr__(name, value)
+
+    watched = Watched(stream(), Message(1, "", "m", "1", None, 0, ""), 1)
+    order.clear()
+    assert Handling("default", consumer("t", print)).started([watched])
+    assert order == ["deadline", "started"]
+
+
+def test_a_handler_that_came_back_in_the_last_moment_is_not_counted_as_hanging() -> None:
+    ended: list[Run] = []
+    pool = ThreadPool(1, lambda hand, outcome: None, ended.append)
+    runs = []
+    for _ in range(40):
+        run = Run(stream(), [hand()])
+        pool.submit(Handling("default", consumer("t", lambda delivery: None)), run)
+        runs.append(run)
+    wait_until(lambda: len(ended) == 40)
+    wait_until(lambda: not pool._running)
+    before = threading.active_count()
+    for run in runs:
+        pool.abandon(run)
+    assert not pool.exhausted
+    assert threading.active_count() == before
+    pool.close()
+
+
+def test_a_handler_that_hangs_is_replaced() -> None:
+    go_on, begun = threading.Event(), threading.Event()
+    reports: list[Hand] = []
+    pool = ThreadPool(1, lambda hand, outcome: reports.append(hand), lambda run: None)
+
+    def hang(delivery: object) -> None:
+        begun.set()
+        go_on.wait(20)
+
+    hanging = Run(stream(), [hand()])
+    pool.submit(Handling("default", consumer("t", hang)), hanging)
+    assert begun.wait(5)
+    pool.abandon(hanging)
+    pool.abandon(hanging)
+    other = Run(stream(), [hand()])
+    pool.submit(Handling("default", consumer("t", lambda delivery: None)), other)
+    wait_until(lambda: reports)
+    assert reports == [other.hands[0]]
+    go_on.set()
+    wait_until(lambda: not pool._abandoned)
+    pool.close()
+
+
+def test_a_process_whose_supervisor_is_gone_stops_once() -> None:
+    class Stopping(Subscriber):
+        stops = 0
+
+        def __init__(self) -> None:
+            """Nothing but to be stopped."""
+
+        def stop(self, timeout: float | None = None) -> None:
+            self.stops += 1
+
+    subscriber = Stopping()
+    ours, theirs = Pipe()
+    thread = threading.Thread(target=process._listen, args=(theirs, subscriber), daemon=True)
+    thread.start()
+    ours.send(process.STOP)
+    wait_until(lambda: subscriber.stops == 1)
+    ours.close()
+    thread.join(5.0)
+    assert not thread.is_alive()
+    assert subscriber.stops == 2
+
+
+def test_a_stopped_run_hands_back_what_has_not_started() -> None:
+    run = Run(stream(), [hand(), hand(), hand()])
+    assert run.start_next() is run.hands[0]
+    assert list(run.stop()) == run.hands[1:]
+    assert run.start_next() is None
+    assert list(run.stop()) == []
+
+
+def test_an_idle_subscriber_asks_little_however_many_partitions_it_has(host: Host, settings: object) -> None:
+    def statements_of_idle_turns(partitions: int) -> int:
+        settings.SQLQUEUE = {"PARTITIONS": partitions, "WAKE": False}
+        subscriber = host(consumer(f"idle{partitions}", print), pool=InlinePool)
+        publish_many(f"idle{partitions}", range(5))
+        wait_until(lambda: subscriber.turn() is not None and subscriber.settled == 5)
+        for _ in range(20):
+            subscriber.turn()
+            time.sleep(0.005)
+        subscriber._balance_at = subscriber.clock() + 60.0
+        count = 0
+
+        def record(execute, sql, params, many, context):
+            nonlocal count
+            count += 1
+            return execute(sql, params, many, context)
+
+        with connection.execute_wrapper(record):
+            for _ in range(10):
+                subscriber._look_at = 0.0
+                subscriber.turn()
+            looks = count
+            subscriber._balance(subscriber.clock())
+        assert looks <= 10  # one for each
+        return count
+
+    assert statements_of_idle_turns(4) == statements_of_idle_turns(200)

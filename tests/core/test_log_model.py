@@ -1,0 +1,781 @@
+"""The engine's decisions against the invariants: the real Stream, Window, Plan and Reader over tables in memory.
+
+Publishers commit in any order; owners read, hand out, settle, crash and take over; a person resets; collection deletes.
+The tables' side (`Tables`) does with a plan's values what the verbs' SQL does with them, and nothing else: every
+decision is the engine's own. `Tables` and `Group` also keep what no table knows, and what the invariants are told by:
+what was really handled.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from dataclasses import dataclass, field
+from unittest import mock
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from sqlqueue.consumers import reader as reader_module
+from sqlqueue.consumers.reader import Reader
+from sqlqueue.core import stream as stream_module
+from sqlqueue.core.lanes import ACKED, HANDED, HELD, READY
+from sqlqueue.core.outcomes import COMMITTED, DEAD, HANDED_BACK, LOST, POSTPONED, RETRIED, SUCCESS, UNSTARTED, Outcome
+from sqlqueue.core.plan import ALONE, NOT_IN_FLIGHT, TOGETHER, Hand, Message, Plan, Run, StoredRow
+from sqlqueue.core.stream import Address, Manners, Stream
+from sqlqueue.log.fetch import Found
+
+OPEN, VISIBLE, ROLLED_BACK, COLLECTED = "open", "visible", "rolled back", "collected"
+FLUSH = 5.0
+
+
+@dataclass
+class Row:
+    """A delivery-state row; `due` in the tables' time."""
+
+    acked: bool
+    in_flight: int
+    count: int
+    due: float = 0.0
+
+
+@dataclass
+class Group:
+    """One group in one partition: its offset row, its delivery states, and (below) what has really happened."""
+
+    position: int = 0
+    watermark: int = 0
+    claimed: int = 0
+    token: int = 0
+    rows: dict[int, Row] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)  # handled to the end, or dead-lettered
+    skipped: set[int] = field(default_factory=set)  # by a person, who has reset the group to beyond them
+    started: dict[int, int] = field(default_factory=dict)  # charged starts of a handler
+    effects: dict[int, int] = field(default_factory=dict)  # committed transactions of atomic handlers
+    dead: dict[int, int] = field(default_factory=dict)
+    unsettled_by_crash: bool = False
+
+    def lowest(self) -> int:
+        unacked = [o for o, row in self.rows.items() if not row.acked and o <= self.position]
+        return min(unacked) - 1 if unacked else self.position
+
+    def settled(self, offset: int) -> bool:
+        row = self.rows.get(offset)
+        return row.acked if row else offset <= self.position
+
+
+class Tables:
+    """The log, and time."""
+
+    def __init__(self) -> None:
+        self.status: list[str] = []
+        self.keys: list[str] = []
+        self.targets: list[str] = []
+        self.before: list[set[int]] = []  # what was visible when the offset was taken
+        self.now = 100.0
+        self.groups = {"one": Group(), "two": Group()}
+        self.pending: deque[tuple[int, str]] = deque()  # commits that are to happen between two statements
+
+    def visible(self, above: int = 0, to: int | None = None) -> list[int]:
+        end = len(self.status) if to is None else to
+        return [o for o in range(above + 1, end + 1) if self.status[o - 1] == VISIBLE]
+
+    def horizon(self) -> int:
+        first_open = self.status.index(OPEN) if OPEN in self.status else len(self.status)
+        return first_open
+
+    def message(self, offset: int) -> Message:
+        return Message(offset, self.keys[offset - 1], f"m{offset}", "1", None, 0, self.targets[offset - 1])
+
+    def interrupt(self) -> None:
+        """Something else of the world happens here, between two statements."""
+        if self.pending:
+            offset, status = self.pending.popleft()
+            if offset > len(self.status):
+                self.take_offset(*status.split("/"))
+            elif self.status[offset - 1] == OPEN:
+                self.status[offset - 1] = status
+
+    def take_offset(self, key: str, target: str = "") -> int:
+        self.before.append(set(self.visible()) | {o for o, s in enumerate(self.status, 1) if s == COLLECTED})
+        self.status.append(OPEN)
+        self.keys.append(key)
+        self.targets.append(target)
+        return len(self.status)
+
+    # What the reader's statements answer.
+
+    def pulse(self, alias: str) -> tuple[int, bool]:
+        self.interrupt()
+        return max(self.visible(), default=0), False
+
+    def watch(self, alias: str, low: int, high: int) -> dict[tuple[str, int, int], int]:
+        self.interrupt()
+        return {("t", 0, 0): len(self.visible(low, high))}
+
+    def fetch(self, alias, reads):
+        self.interrupt()
+        return [self._read(read) for read in reads]
+
+    def _read(self, read):
+        found = [self.message(o) for o in self.visible(read.start)[: read.limit]]
+        counted = len(self.visible(read.since, read.start)) if found and read.since is not None else -1
+        return Found(found, counted)
+
+    def load(self, alias, address, offsets):
+        self.interrupt()
+        rows = self.groups[address.group].rows
+        return {o: (self.stored(o, rows[o]), self.loaded(o)) for o in offsets if o in rows}
+
+    def loaded(self, offset: int) -> Message | None:
+        return self.message(offset) if self.status[offset - 1] == VISIBLE else None
+
+    def stored(self, offset: int, row: Row) -> StoredRow:
+        return StoredRow(offset, row.acked, row.in_flight, row.count, row.due - self.now, self.keys[offset - 1])
+
+
+class FakeHorizon:
+    """The gate's answer: a candidate that was visible before is final once nothing at or below it is open."""
+
+    def __init__(self, tables: Tables):
+        self.tables, self.value, self.candidate = tables, 0, 0
+
+    def probe(self, highest: int) -> int:
+        self.tables.interrupt()
+        self.candidate = max(self.candidate, highest)
+        self.value = max(self.value, min(self.candidate, self.tables.horizon()))
+        return self.value
+
+
+class Owner:
+    """One process's part in one group: a reader, a stream while it holds the lease, and its handlers."""
+
+    def __init__(self, tables: Tables, name: str, manners: Manners):
+        self.tables, self.name, self.manners = tables, name, manners
+        self.group = tables.groups[name]
+        self.restart()
+
+    def restart(self) -> None:
+        self.reader = Reader("default")
+        self.reader.horizon = FakeHorizon(self.tables)
+        self.stream: Stream | None = None
+        self.runs: list[Run] = []
+        self.running: dict[Hand, Run] = {}
+        self.reports: deque[tuple[Hand, Outcome]] = deque()
+        self.outstanding = 0
+        self.alone = False
+        self.unwritten: list[Plan] = []
+
+    def drop(self) -> None:
+        """The token was stale: its stream is void, and so is what its handlers report from now on."""
+        assert self.stream is not None
+        self.stream.lost = True
+        self.stream = None
+        self.runs, self.running, self.outstanding, self.alone = [], {}, 0, False
+        self.reports.clear()
+
+    # -- the verbs, on the tables' side -------------------------------------------------------------------------------
+
+    def acquire(self) -> None:
+        group, tables, horizon = self.group, self.tables, self.reader.horizon.value
+        group.token += 1
+        for offset in tables.visible(group.position, group.claimed):
+            if offset not in group.rows and tables.targets[offset - 1] in ("", self.name):
+                group.rows[offset] = Row(False, TOGETHER, 1, tables.now)
+        if group.claimed > group.position:
+            group.position = max(group.position, min(group.claimed, horizon))
+        group.claimed = group.position
+        group.watermark = max(group.watermark, group.lowest())
+        self.stream = Stream(
+            Address(self.name, "t", 0),
+            self.manners,
+            id=1,
+            token=group.token,
+            position=group.position,
+            watermark=group.watermark,
+            claimed=group.claimed,
+            rows=[tables.stored(o, row) for o, row in sorted(group.rows.items())],
+            now=tables.now,
+        )
+
+    def execute(self, plan: Plan) -> bool:
+        """Settle, as log/settle.py does; False if the token is stale."""
+        group, stream = self.group, plan.stream
+        if stream.token != group.token:
+            return False
+        settled = self.settled_already(plan)
+        group.position = max(group.position, plan.position)
+        group.watermark = max(group.watermark, plan.watermark)
+        group.claimed = max(group.claimed, plan.claimed) if not plan.release else group.position
+        for offset in plan.deletes:
+            group.rows.pop(offset, None)
+        for row in plan.rows:
+            old = group.rows.get(row.offset)
+            if row.offset in settled or (old and old.acked):
+                continue
+            group.rows[row.offset] = Row(row.acked, row.in_flight, row.retry_count, self.tables.now + row.delay)
+        for letter in plan.dead:
+            if letter.message.offset not in settled:
+                group.dead[letter.message.offset] = group.dead.get(letter.message.offset, 0) + 1
+                group.done.add(letter.message.offset)
+        return True
+
+    def settled_already(self, plan: Plan) -> set[int]:
+        return set()
+
+    def commit(self, hands: list[Hand], run: Run) -> Outcome | None:
+        """The last statements of an atomic handler, and its commit; None: LeaseLost, all rolled back."""
+        group, stream = self.group, run.stream
+        if stream.token != group.token:
+            return None
+        moved = None
+        if run.moves_to is not None and len(hands) == len(run.hands) and group.position == run.position:
+            moved = group.position = run.moves_to
+            group.claimed = max(group.claimed, moved)
+        else:
+            for hand in hands:
+                row = group.rows.get(hand.offset)
+                if row is None and (hand.attempt != 1 or hand.offset <= group.position):
+                    return None
+                if row is not None and (row.acked or not row.in_flight or row.count != hand.attempt):
+                    return None
+            for hand in hands:
+                group.rows[hand.offset] = Row(True, NOT_IN_FLIGHT, hand.attempt)
+        for hand in hands:
+            group.done.add(hand.offset)
+            group.effects[hand.offset] = group.effects.get(hand.offset, 0) + 1
+            assert group.effects[hand.offset] == 1, f"the atomic effects of {hand.offset} were committed twice"
+            assert hand.offset not in group.dead, f"{hand.offset} is dead, and was committed"
+        if moved is not None:
+            group.watermark = max(group.watermark, group.lowest())
+        return COMMITTED if moved is None else Outcome("acked", committed=True, moved_to=moved)
+
+    # -- the control thread's parts of a turn -------------------------------------------------------------------------
+
+    def take_reports(self) -> None:
+        while self.reports:
+            hand, outcome = self.reports.popleft()
+            assert self.stream is not None
+            if outcome.moved_to is not None:
+                self.stream.committed_to(outcome.moved_to)
+            if self.stream.finish(hand, outcome, self.tables.now):
+                self.finished(hand)
+
+    def finished(self, hand: Hand) -> None:
+        self.outstanding -= 1
+        self.alone = self.alone and not hand.alone
+
+    def choose(self, most: int) -> list[Run]:
+        stream = self.stream
+        assert stream is not None
+        if self.alone:
+            return []
+        if stream.has_suspects:
+            offset = stream.suspect()
+            if offset is not None:
+                if self.outstanding:
+                    return []
+                self.reader.load(stream, [offset], self.tables.now)
+                runs = stream.choose_alone(offset, self.tables.now)
+                if runs:
+                    self.alone = True
+                    return runs
+        return stream.choose(most)
+
+    def settle(self, most: int, flush: bool = False) -> None:
+        """Choose, plan, write, start: what a turn does at its end."""
+        stream = self.stream
+        if stream is None or not self.write_again():
+            return
+        runs = self.choose(most)
+        self.outstanding += sum(len(run.hands) for run in runs)
+        plan = stream.plan(self.tables.now, 0.0 if flush else FLUSH, runs)
+        if plan is not None:
+            self.write(plan)
+
+    def write(self, plan: Plan) -> None:
+        if not self.execute(plan):
+            self.drop()
+            return
+        self.runs += plan.runs
+
+    def write_again(self) -> bool:
+        """A plan whose reply was lost is executed again before anything else; False if that finds a stale token."""
+        for plan in list(self.unwritten):
+            self.unwritten.remove(plan)
+            self.write(plan)
+        return self.stream is not None
+
+
+class LogMachine(RuleBasedStateMachine):
+    """Two groups, two owners each, one partition."""
+
+    @initialize(
+        ordering=st.sampled_from(["key", "key", "partition", "none"]),
+        batch=st.booleans(),
+        atomic=st.booleans(),
+        attempts=st.integers(2, 3),
+        size=st.integers(1, 3),
+    )
+    def begin(self, ordering: str, batch: bool, atomic: bool, attempts: int, size: int) -> None:
+        self.tables = Tables()
+        tables = self.tables
+        self.patches = [
+            mock.patch.object(reader_module, "pulse", tables.pulse),
+            mock.patch.object(reader_module, "watch", tables.watch),
+            mock.patch.object(reader_module, "fetch", tables.fetch),
+            mock.patch.object(reader_module, "load", tables.load),
+            mock.patch.object(stream_module, "PARKED_LIMIT", 2),
+        ]
+        for patch in self.patches:
+            patch.start()
+        self.manners = Manners(ordering, attempts, 60.0, batch, size, atomic)
+        self.owners = [Owner(tables, name, self.manners) for name in ("one", "two") for _ in range(2)]
+        self.watermarks = dict.fromkeys(tables.groups, 0)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "patches"):
+            return
+        try:
+            if sys.exc_info()[0] is None:
+                self.drain()
+        finally:
+            for patch in self.patches:
+                patch.stop()
+
+    # -- publishers ---------------------------------------------------------------------------------------------------
+
+    @rule(key=st.sampled_from(["a", "a", "b", ""]), group=st.sampled_from(["", "", "", "one"]), commit=st.booleans())
+    def publish(self, key: str, group: str, commit: bool) -> None:
+        offset = self.tables.take_offset(key, group)
+        if commit:
+            self.tables.status[offset - 1] = VISIBLE
+
+    @precondition(lambda self: OPEN in self.tables.status)
+    @rule(data=st.data(), status=st.sampled_from([VISIBLE, VISIBLE, VISIBLE, ROLLED_BACK]))
+    def end(self, data: st.DataObject, status: str) -> None:
+        """A publisher's transaction ends, in any order."""
+        opened = [o for o, s in enumerate(self.tables.status, 1) if s == OPEN]
+        self.tables.status[data.draw(st.sampled_from(opened)) - 1] = status
+
+    def interruptions(self, data: st.DataObject) -> None:
+        """Let publishers do something between the statements of what comes next."""
+        opened = [o for o, s in enumerate(self.tables.status, 1) if s == OPEN]
+        self.tables.pending.clear()
+        for _ in range(data.draw(st.integers(0, 3))):
+            if opened and data.draw(st.booleans()):
+                self.tables.pending.append((opened.pop(), VISIBLE))
+            else:
+                offset = len(self.tables.status) + 1 + len([1 for o, s in self.tables.pending if "/" in s])
+                self.tables.pending += [(offset, data.draw(st.sampled_from("ab")) + "/"), (offset, VISIBLE)]
+
+    # -- owners -------------------------------------------------------------------------------------------------------
+
+    def owner(self, index: int) -> Owner | None:
+        owner = self.owners[index]
+        return owner if owner.stream is not None else None
+
+    @rule(index=st.integers(0, 3), steal=st.integers(0, 5))
+    def acquire(self, index: int, steal: int) -> None:
+        """Take the lease: free, or (rarely) expired while its holder goes on."""
+        owner = self.owners[index]
+        held = any(o.stream and o.stream.token == o.group.token for o in self.owners if o.name == owner.name)
+        if owner.stream is not None or (held and steal):
+            return
+        owner.group.unsettled_by_crash |= held
+        owner.acquire()
+
+    @rule(index=st.integers(0, 3), data=st.data())
+    def look(self, index: int, data: st.DataObject) -> None:
+        if owner := self.owner(index):
+            self.interruptions(data)
+            owner.reader.look([owner.stream], self.tables.now)
+            self.tables.pending.clear()
+
+    @rule(index=st.integers(0, 3), data=st.data())
+    def read(self, index: int, data: st.DataObject) -> None:
+        if owner := self.owner(index):
+            self.interruptions(data)
+            owner.reader.read([owner.stream])
+            self.tables.pending.clear()
+
+    @rule(index=st.integers(0, 3))
+    def load_due(self, index: int) -> None:
+        if owner := self.owner(index):
+            offsets = owner.stream.due_rows(self.tables.now, self.manners.batch_size)
+            if offsets:
+                owner.reader.load(owner.stream, offsets, self.tables.now)
+
+    @rule(index=st.integers(0, 3), most=st.integers(1, 4), flush=st.booleans())
+    def settle(self, index: int, most: int, flush: bool) -> None:
+        if owner := self.owner(index):
+            owner.settle(most, flush)
+
+    @rule(index=st.integers(0, 3), flush=st.booleans())
+    def settle_without_reply(self, index: int, flush: bool) -> None:
+        """The plan is written, and its reply is lost: it will be written again, before anything else."""
+        owner = self.owner(index)
+        if owner is None or not owner.write_again():
+            return
+        runs = owner.choose(2)
+        owner.outstanding += sum(len(run.hands) for run in runs)
+        plan = owner.stream.plan(self.tables.now, 0.0 if flush else FLUSH, runs)
+        if plan is not None:
+            owner.execute(plan)
+            owner.unwritten.append(plan)
+
+    @rule(index=st.integers(0, 3), which=st.integers(0, 5))
+    def start(self, index: int, which: int) -> None:
+        """A handler begins."""
+        owner = self.owner(index)
+        runs = [run for run in owner.runs if not run.stopped] if owner else []
+        if not owner or not runs:
+            return
+        run = runs[which % len(runs)]
+        if run.batch:
+            hands = []
+            while (hand := run.start_next()) is not None:
+                hands.append(hand)
+        elif any(r is run for r in owner.running.values()):
+            return
+        else:
+            hand = run.start_next()
+            hands = [hand] if hand else []
+        for hand in hands:
+            self.begins(owner, hand)
+            owner.running[hand] = run
+        if not hands:
+            owner.runs.remove(run)
+
+    def begins(self, owner: Owner, hand: Hand) -> None:
+        """A handler starts: in order, and with its attempts counted."""
+        group, offset, tables = owner.group, hand.offset, self.tables
+        group.started[offset] = group.started.get(offset, 0) + 1
+        if hand.stream.token != group.token:
+            return  # a zombie: it may start what it holds, and its outcome will be refused
+        assert offset not in group.done, f"{offset} is delivered again after its settle"
+        assert hand.attempt >= group.started[offset], f"{offset}: started {group.started[offset]} times, {hand}"
+        exact = hand.attempt == group.started[offset]
+        assert exact or group.unsettled_by_crash, f"{offset}: attempt {hand.attempt} at start {group.started[offset]}"
+        row = group.rows.get(offset)
+        counted = row.count if row else int(offset <= group.claimed)
+        assert counted >= hand.attempt, f"{offset} begins at attempt {hand.attempt}, and the tables know of {counted}"
+        together = {hand} if not hand.stream.manners.batch else {h for h, r in owner.running.items()} | {hand}
+        for other in tables.visible():
+            if other == offset or self.lane(other) != self.lane(offset) or other in group.skipped:
+                continue
+            if tables.targets[other - 1] not in ("", owner.name):
+                continue
+            running = any(h.offset == other and h not in together for h in owner.running if h.outcome is None)
+            assert not running, f"{other} and {offset} of one lane run side by side"
+            if other < offset and other in tables.before[offset - 1]:
+                with_it = any(h.offset == other for r in owner.runs for h in r.hands if r.batch)
+                reported = any(h.offset == other and o.kind in ("acked", DEAD) for h, o in owner.reports)
+                assert other in group.done or with_it or reported, f"{offset} starts before {other} is settled"
+
+    def lane(self, offset: int) -> object:
+        key = self.tables.keys[offset - 1]
+        return {"key": key or offset, "partition": "all", "none": offset}[self.manners.ordering]
+
+    @rule(
+        index=st.integers(0, 3),
+        which=st.integers(0, 5),
+        kind=st.sampled_from(["ok", "ok", "ok", "retry", "wait", "no"]),
+    )
+    def finish(self, index: int, which: int, kind: str) -> None:
+        """A handler ends, and reports."""
+        owner = self.owner(index)
+        if not owner or not owner.running:
+            return
+        hand = list(owner.running)[which % len(owner.running)]
+        run = owner.running[hand]
+        hands = [h for h in run.hands if h in owner.running] if run.batch else [hand]
+        self.report(owner, run, hands, kind)
+
+    def report(self, owner: Owner, run: Run, hands: list[Hand], kind: str) -> None:
+        outcome = None
+        if kind == "ok":
+            outcome = owner.commit(hands, run) if self.manners.atomic else SUCCESS
+        for hand in hands:
+            del owner.running[hand]
+        if run.batch or (outcome or UNSTARTED).kind != "acked":
+            if run in owner.runs:
+                owner.runs.remove(run)
+            owner.reports += [(later, UNSTARTED) for later in run.stop()]
+        for hand in hands:
+            said = outcome or self.failure(kind, hand)
+            owner.reports.append((hand, said))
+            if hand.outcome is None and hand.stream.token == owner.group.token and said.kind == POSTPONED:
+                owner.group.started[hand.offset] -= 1
+            if said is SUCCESS and hand.outcome is None:
+                owner.group.done.add(hand.offset)
+
+    def failure(self, kind: str, hand: Hand) -> Outcome:
+        if kind == "ok":
+            return Outcome(LOST)  # an atomic handler's LeaseLost
+        if kind == "wait":
+            return Outcome(POSTPONED, 1.0)
+        last = hand.attempt >= self.manners.max_attempts
+        return Outcome(DEAD, error="no") if kind == "no" or last else Outcome(RETRIED, 1.0, "again")
+
+    @rule(index=st.integers(0, 3))
+    def take_reports(self, index: int) -> None:
+        if owner := self.owner(index):
+            owner.take_reports()
+
+    @rule(index=st.integers(0, 3), which=st.integers(0, 5))
+    def hand_back(self, index: int, which: int) -> None:
+        """A run is stopped: what has not started is handed back, uncharged."""
+        owner = self.owner(index)
+        if owner and owner.runs:
+            run = owner.runs[which % len(owner.runs)]
+            owner.reports += [(hand, UNSTARTED) for hand in run.stop()]
+
+    @rule(index=st.integers(0, 3), which=st.integers(0, 5))
+    def overrun(self, index: int, which: int) -> None:
+        """A visibility timeout passes; the handler goes on, and may report (or commit) later."""
+        owner = self.owner(index)
+        late = [hand for hand in owner.running if hand.outcome is None] if owner else []
+        if not owner or not late:
+            return
+        hand = late[which % len(late)]
+        if hand.offset in owner.group.done:
+            return
+        run = owner.running[hand]
+        owner.reports += [(later, UNSTARTED) for later in run.stop()]
+        outcome = self.failure("retry", hand)
+        if owner.stream.finish(hand, outcome, self.tables.now):
+            owner.finished(hand)
+
+    @rule(index=st.integers(0, 3))
+    def release(self, index: int) -> None:
+        """A graceful end of a tenancy. Handlers that still run are strays: their outcomes are void."""
+        owner = self.owner(index)
+        if owner is None or not owner.write_again():
+            return
+        owner.take_reports()
+        running = list(owner.running)
+        plan = owner.stream.release_plan(self.tables.now)
+        if owner.execute(plan):
+            for hand in running:
+                if hand.outcome is not None and hand.outcome.kind == HANDED_BACK:
+                    owner.group.started[hand.offset] -= 1
+            owner.group.token += 0
+        owner.drop()
+        owner.unwritten.clear()
+
+    @rule(index=st.integers(0, 3))
+    def crash(self, index: int) -> None:
+        owner = self.owners[index]
+        for hand, outcome in owner.reports:  # handled, but nobody was told
+            if outcome is SUCCESS and not owner.group.settled(hand.offset):
+                owner.group.done.discard(hand.offset)
+        if owner.stream is not None:
+            self.forget_acks_in_memory(owner)
+            owner.group.unsettled_by_crash = True
+        owner.restart()
+
+    def forget_acks_in_memory(self, owner: Owner) -> None:
+        """What was handled and not yet written will be delivered again: at least once."""
+        group = owner.group
+        group.done = {o for o in group.done if group.settled(o) or o in group.dead}
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 10.0]))
+    def wait(self, seconds: float) -> None:
+        self.tables.now += seconds
+
+    # -- people and the collector -------------------------------------------------------------------------------------
+
+    @rule(name=st.sampled_from(["one", "two"]), share=st.integers(0, 4))
+    def reset(self, name: str, share: int) -> None:
+        group, tables = self.tables.groups[name], self.tables
+        oldest = max((o for o, s in enumerate(tables.status, 1) if s == COLLECTED), default=0)
+        target = min(max(len(tables.status) * share // 4, oldest), tables.horizon())
+        group.token += 1
+        group.rows = {o: row for o, row in group.rows.items() if o <= target}
+        passed = [o for o in tables.visible(group.position, target) if o not in group.rows]
+        group.skipped = {o for o in group.skipped | set(passed) if o <= target}
+        # A zombie's unwritten acks are lost with its token.
+        group.done = {o for o in group.done if o <= target and (group.settled(o) or o in group.dead)} | {
+            o for o in group.done if o <= target and o in passed
+        }
+        for counts in (group.started, group.effects, group.dead):
+            for offset in [o for o in counts if o > target]:
+                del counts[offset]
+        group.position = group.claimed = target
+        group.watermark = self.watermarks[name] = group.lowest()
+        group.unsettled_by_crash = True
+
+    @rule()
+    def collect(self) -> None:
+        tables = self.tables
+        floor = min(group.watermark for group in tables.groups.values())
+        for offset in tables.visible(0, floor):
+            for name, group in tables.groups.items():
+                finished = offset in group.done or offset in group.skipped
+                mine = tables.targets[offset - 1] in ("", name)
+                assert finished or not mine, f"{offset} is collected before {name} has done with it"
+            tables.status[offset - 1] = COLLECTED
+
+    # -- invariants ---------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def nothing_is_passed_that_may_still_come(self) -> None:
+        for group in self.tables.groups.values() if hasattr(self, "tables") else ():
+            assert group.position <= self.tables.horizon()
+
+    @invariant()
+    def what_counts_as_done_was_handled(self) -> None:
+        if not hasattr(self, "tables"):
+            return
+        for name, group in self.tables.groups.items():
+            for offset in self.tables.visible():
+                if group.settled(offset) and self.tables.targets[offset - 1] in ("", name):
+                    assert offset in group.done | group.skipped, f"{offset} counts as done for {name}, and was not"
+
+    @invariant()
+    def the_watermark_is_the_lowest_unsettled(self) -> None:
+        for name, group in self.tables.groups.items() if hasattr(self, "tables") else ():
+            exact = group.lowest()
+            assert group.watermark == exact or (group.watermark < exact and self.manners.atomic), (
+                group.watermark,
+                exact,
+            )
+            assert group.watermark >= self.watermarks[name], "a watermark fell"
+            self.watermarks[name] = group.watermark
+
+    @invariant()
+    def the_memory_is_consistent(self) -> None:
+        for owner in self.owners if hasattr(self, "owners") else ():
+            if owner.stream is not None:
+                check_memory(owner.stream)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Faults stop, publishers commit, one owner of each group works on: everything settles, and nothing is left
+        over."""
+        tables = self.tables
+        tables.status = [VISIBLE if status == OPEN else status for status in tables.status]
+        tables.pending.clear()
+        for owner in (self.owners[0], self.owners[2]):
+            rival = self.owners[self.owners.index(owner) + 1]
+            for each in (owner, rival):
+                if each.stream is not None and each.stream.token != each.group.token:
+                    self.crash(self.owners.index(each))
+            if rival.stream is not None:
+                owner = rival
+            if owner.stream is None:
+                owner.acquire()
+            for _ in range(60 + 12 * len(tables.status)):
+                self.work(owner)
+                if owner.stream is None:
+                    owner.acquire()
+                self.the_watermark_is_the_lowest_unsettled()
+            self.is_finished(owner)
+
+    def work(self, owner: Owner) -> None:
+        """One turn, in the order of the real one, and every handler at once."""
+        owner.take_reports()
+        owner.reader.look([owner.stream], self.tables.now)
+        owner.reader.read([owner.stream])
+        offsets = owner.stream.due_rows(self.tables.now, self.manners.batch_size)
+        if offsets:
+            owner.reader.load(owner.stream, offsets, self.tables.now)
+        owner.settle(3)
+        if owner.stream is None:
+            return
+        index = self.owners.index(owner)
+        for _ in range(20):
+            self.start(index, 0)
+            for hand, run in list(owner.running.items()):
+                if hand in owner.running:
+                    hands = [h for h in run.hands if h in owner.running] if run.batch else [hand]
+                    self.report(owner, run, hands, "ok")
+        self.tables.now += 1.0
+
+    def is_finished(self, owner: Owner) -> None:
+        group, tables, stream = owner.group, self.tables, owner.stream
+        mine = [o for o in tables.visible() if tables.targets[o - 1] in ("", owner.name)]
+        missing = [o for o in mine if o not in group.done | group.skipped]
+        assert not missing, f"{missing} never came to {owner.name}: {group}"
+        assert all(group.settled(o) for o in mine), group
+        assert stream is not None
+        assert group.position == group.watermark >= max(tables.visible(), default=0), group
+        assert not group.rows, group
+        counters = (stream.handed, stream.ready, stream._row_count, stream._parked, stream._acks_waiting)
+        assert not any(counters), counters
+        left = (
+            stream._entries,
+            stream._suspects,
+            stream._due,
+            stream._writes,
+            stream._acked_rows,
+            stream.window.offsets,
+        )
+        assert not any(left), left
+        assert not stream._lanes, stream._lanes
+        assert not stream._turns, stream._turns
+        assert stream.settled_up
+        assert not owner.outstanding
+        assert not owner.alone
+
+
+def check_memory(stream: Stream) -> None:
+    """The counters are what they count, and whatever can be handed out stands where it will be found."""
+    entries = stream._entries.values()
+    assert stream.ready == sum(e.state == READY for e in entries)
+    assert stream.handed == sum(e.state == HANDED for e in entries)
+    assert stream._row_count == sum(e.row and e.state != ACKED for e in entries)
+    assert stream._parked == sum(e.parked for e in entries)
+    assert stream._acks_waiting == sum(e.state == ACKED and not e.row for e in entries)
+    assert stream.window.offsets == sorted(o for o in stream._entries if o > stream.position)
+    assert stream._acked_rows == sorted(set(stream._acked_rows))
+    waiting = {offset for _, offset in stream._waiting}
+    listed = [turn for turn in stream._turns if not hasattr(turn, "items")]
+    for entry in entries:
+        if entry.lane is None and entry.state == READY:
+            assert sum(e is entry for e in listed) == 1, entry.offset
+        if entry.lane is None and entry.state == HELD and not entry.mark:
+            assert entry.offset in waiting or entry.offset in stream._due, entry.offset
+        if entry.state in (READY, HANDED):
+            assert entry.message is not None
+    for name, lane in stream._lanes.items():
+        assert lane.name == name
+        assert lane.busy == sum(e.state == HANDED for e in lane.items)
+        assert [e.offset for e in lane.items] == sorted(e.offset for e in lane.items)
+        assert lane.listed == any(turn is lane for turn in stream._turns)
+        assert lane.items or lane.listed, f"the lane {name} was not forgotten"
+        if not lane.busy and lane.items:
+            head = lane.items[0]
+            assert head.state in (READY, HELD)
+            if head.state == READY:
+                assert lane.listed, f"{head.offset} is never offered"
+            elif not head.mark:
+                assert head.offset in waiting or head.offset in stream._due, f"{head.offset} never becomes due"
+    for entry in entries:
+        assert entry.lane is None or entry.state == ACKED or stream._lanes.get(entry.lane.name) is entry.lane
+
+
+def test_every_interleaving_keeps_the_invariants() -> None:
+    """Nothing lost, nothing out of order, attempts counted, nothing left over: whatever happens in whatever order."""
+    run_state_machine_as_test(
+        LogMachine,
+        settings=settings(
+            max_examples=150,
+            stateful_step_count=60,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+assert ALONE > TOGETHER > NOT_IN_FLIGHT  # a row in flight is told by its number

@@ -1,0 +1,64 @@
+"""Two thousand real flights, published, consumed by all groups and compared with the direct computation."""
+
+from collections import Counter
+
+import pytest
+from django.core.management import call_command
+
+from example_project.flights.check import Check, check_flights
+from example_project.flights.models import Aircraft
+from sqlqueue.testing import drain
+
+pytestmark = pytest.mark.django_db
+
+FLIGHTS = 2_000
+
+
+def failures(check: Check) -> list[str]:
+    return [f"{comparison}: {comparison.differences[:2]}" for comparison in check.comparisons if not comparison.holds]
+
+
+@pytest.fixture
+def consumed() -> Check:
+    call_command("publishflights", flights=FLIGHTS)
+    drain()
+    return check_flights()
+
+
+def test_every_group_makes_what_the_direct_computation_makes(consumed: Check) -> None:
+    assert not failures(consumed)
+    assert consumed.settled == {"aircraft": FLIGHTS, "delays": FLIGHTS, "alerts": FLIGHTS}
+
+
+def test_flights_that_fail_are_dead_letters_of_the_alerts_only(consumed: Check) -> None:
+    kinds = Counter((letter.group, letter.reason, letter.attempts) for letter in consumed.dead_letters)
+    assert kinds == {("alerts", "no tail number", 1): 2, ("alerts", "never departed", 3): 10}
+
+
+def test_publishing_and_consuming_again_changes_nothing(consumed: Check) -> None:
+    call_command("publishflights", flights=FLIGHTS)
+    drain()
+    again = check_flights()
+    assert not failures(again)
+    assert again.dead_letters == consumed.dead_letters
+
+
+@pytest.mark.usefixtures("consumed")
+def test_an_altered_digest_is_found() -> None:
+    altered = Aircraft.objects.order_by("tail_number").first()
+    assert altered
+    Aircraft.objects.filter(pk=altered.pk).update(digest="0" * 64)
+    (failing,) = [comparison for comparison in check_flights().comparisons if not comparison.holds]
+    assert failing.promise == "order per aircraft"
+    assert [difference.key for difference in failing.differences] == [altered.tail_number]
+
+
+def test_the_check_fails_while_flights_are_not_consumed(capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("publishflights", flights=50)
+    with pytest.raises(SystemExit) as left:
+        call_command("checkflights")
+    assert left.value.code == 1
+    said = capsys.readouterr().out
+    assert "OK   published: 50 of 50 flights are in the log once" in said
+    assert "FAIL settled: 0 of 3 groups have settled every flight" in said
+    assert "FAIL order per aircraft: 0 of " in said

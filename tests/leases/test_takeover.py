@@ -1,0 +1,108 @@
+"""Taking over: what the last owner had in hand is a suspect, whatever publishers do; no lease is left unserved."""
+
+import threading
+
+import pytest
+from django.db import connection, connections, transaction
+
+from sqlqueue import publish, publish_many
+from sqlqueue.core.plan import TOGETHER
+from sqlqueue.database.horizon import highest_offset
+from sqlqueue.leases import acquire as acquire_module
+from sqlqueue.leases.acquire import Taken, acquire
+from sqlqueue.leases.balance import balance
+from sqlqueue.leases.heartbeat import beat
+from sqlqueue.log import groups
+from sqlqueue.models import DeliveryState, Offset, PartitionLease
+
+
+@pytest.fixture(autouse=True)
+def topic(transactional_db: None, settings: object) -> None:
+    settings.SQLQUEUE = {"TOPICS": {"t": {"partitions": 1}}, "WAKE": False}
+    groups.register("default", "g", "t")
+
+
+def take(subscriber: str = "me", horizon: int | None = None) -> list[Taken]:
+    known = highest_offset("default") if horizon is None else horizon
+    return acquire("default", subscriber, "g", "t", [0], priorities=1, lease_duration=30.0, horizon=known)
+
+
+def claim(to: int) -> None:
+    """What an owner that dies then has written before it handed out."""
+    Offset.objects.update(claimed_to=to)
+    PartitionLease.objects.update(holder="")
+
+
+def test_what_was_handed_out_and_not_settled_is_a_suspect() -> None:
+    publish_many("t", range(5))
+    first = highest_offset("default") - 4
+    take("other")
+    claim(first + 2)
+    (taken,) = take()
+    assert [(row.offset, row.in_flight, row.retry_count) for row in taken.rows] == [
+        (first + n, TOGETHER, 1) for n in range(3)
+    ]
+    assert (taken.position, taken.claimed, taken.watermark) == (first + 2, first + 2, first - 1)
+
+
+def test_the_position_does_not_pass_the_horizon_at_a_takeover() -> None:
+    publish_many("t", range(5))
+    first = highest_offset("default") - 4
+    take("other")
+    claim(first + 4)
+    (taken,) = take(horizon=first + 1)
+    assert (taken.position, len(taken.rows)) == (first + 1, 5)
+
+
+def test_however_many_rows_there_are_all_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acquire_module, "ROWS_AT_ONCE", 7)
+    publish_many("t", range(40))
+    take("other")
+    claim(highest_offset("default"))
+    (taken,) = take()
+    assert len(taken.rows) == 40
+    assert DeliveryState.objects.count() == 40
+
+
+def test_a_lease_whose_acquiring_got_no_answer_is_taken_again() -> None:
+    beat("default", "me", [("g", "t")], 30.0)
+    take()  # the answer never came
+    plan = balance("default", "me", "g", "t", holding=set())
+    assert plan.take == [0]
+    (taken,) = take()
+    assert taken.token == 2
+    assert balance("default", "me", "g", "t", holding={0}).take == []
+    assert take("other") == []
+
+
+@pytest.mark.database("mariadb", "mysql")
+@pytest.mark.parametrize("level", ["read committed", "repeatable read"])
+def test_an_open_publisher_does_not_hold_up_a_takeover(level: str) -> None:
+    publish("t", 1)
+    take("other")
+    published, go_on = threading.Event(), threading.Event()
+
+    def publisher() -> None:
+        try:
+            with transaction.atomic():
+                publish("t", 2)
+                published.set()
+                go_on.wait(20)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=publisher)
+    thread.start()
+    assert published.wait(10)
+    try:
+        publish("t", 3)
+        claim(highest_offset("default"))
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level.upper()}")
+            cursor.execute("SET SESSION innodb_lock_wait_timeout = 2")
+        (taken,) = take(horizon=0)
+        assert len(taken.rows) == 2
+    finally:
+        go_on.set()
+        thread.join()
+        connections.close_all()

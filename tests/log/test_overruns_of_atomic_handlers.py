@@ -1,0 +1,102 @@
+"""A handler's transaction that commits while its timeout is being decided has the last word: it happens once."""
+
+import pytest
+from django.db import transaction
+
+from sqlqueue import publish_many
+from sqlqueue.core.outcomes import ACKED, DEAD, RETRIED, Outcome
+from sqlqueue.core.plan import Hand, Run
+from sqlqueue.core.stream import Manners, Stream
+from sqlqueue.database.horizon import highest_offset
+from sqlqueue.exceptions import LeaseLost
+from sqlqueue.leases.acquire import acquire
+from sqlqueue.log import groups
+from sqlqueue.log.atomic import settle_run
+from sqlqueue.log.fetch import Read, fetch, load
+from sqlqueue.log.settle import settle
+from sqlqueue.models import DeliveryState, Message, Offset, Receipt
+
+
+class Owned:
+    """A partition's stream, owned and read."""
+
+    def __init__(self, **manners: object):
+        groups.register("default", "g", "t")
+        publish_many("t", range(4))
+        horizon = highest_offset("default")
+        (taken,) = acquire("default", "me", "g", "t", [0], priorities=1, lease_duration=30.0, horizon=horizon)
+        self.stream = Stream(
+            taken.address,
+            Manners(atomic=True, **manners),
+            id=taken.id,
+            token=taken.token,
+            position=taken.position,
+            watermark=taken.watermark,
+            claimed=taken.claimed,
+        )
+        start, limit = self.stream.next_read(horizon)
+        (found,) = fetch("default", [Read(taken.address, start, limit)])
+        self.stream.take_in(found.messages, start, limit, horizon)
+
+    def turn(self, choose: bool = True, flush: float = 1_000.0) -> list[Run]:
+        runs = self.stream.choose(10) if choose else []
+        plan = self.stream.plan(1.0, flush, runs)
+        if plan is not None:
+            assert settle("default", [plan], "me", {"t": "all"}, 1.0) == []
+        return runs
+
+    def commit(self, run: Run, hands: list[Hand] | None = None) -> None:
+        with transaction.atomic():
+            settle_run("default", run, list(hands or run.hands))
+
+
+@pytest.fixture(autouse=True)
+def topic(transactional_db: None, settings: object) -> None:
+    settings.SQLQUEUE = {"TOPICS": {"t": {"partitions": 1}}, "WAKE": False}
+
+
+@pytest.mark.parametrize("batch", [True, False])
+@pytest.mark.parametrize("outcome", [Outcome(RETRIED, 0.0, "late"), Outcome(DEAD, error="late")])
+def test_what_has_committed_is_neither_delivered_again_nor_dead(batch: bool, outcome: Outcome) -> None:
+    owned = Owned(batch=batch, ordering="none")
+    runs = owned.turn()
+    for run in runs:
+        owned.commit(run)
+    for run in runs:  # at that very moment
+        for hand in run.hands:
+            assert owned.stream.finish(hand, outcome, 1.0)
+    owned.turn(choose=False)
+    assert not DeliveryState.objects.filter(acked=False).exists()
+    assert not Message.objects.filter(topic="t_dlq").exists()
+    assert set(Receipt.objects.values_list("outcome", flat=True)) == {ACKED}
+    offsets = owned.stream.due_rows(2.0, 10)
+    found = load("default", owned.stream.address, offsets) if offsets else {}
+    for offset in offsets:
+        owned.stream.load(offset, *found.get(offset, (None, None)), 2.0)
+    assert owned.turn() == []
+    assert owned.stream.settled_up
+    assert Offset.objects.get().offset_acked == highest_offset("default")
+
+
+def test_a_row_that_comes_after_a_batch_has_committed_is_not_written() -> None:
+    owned = Owned(batch=True)
+    (run,) = owned.turn()
+    owned.commit(run)
+    # The position was held back for long, so what is in hand would get rows in flight.
+    owned.stream._waits_since = 0.0
+    owned.turn(choose=False, flush=0.0)
+    assert not DeliveryState.objects.exists()
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_an_overrun_that_was_written_first_refuses_the_commit(batch: bool) -> None:
+    owned = Owned(batch=batch, ordering="none")
+    runs = owned.turn()
+    for run in runs:
+        for hand in run.hands:
+            owned.stream.finish(hand, Outcome(RETRIED, 0.0, "late"), 1.0)
+    owned.turn(choose=False)
+    for run in runs:
+        with pytest.raises(LeaseLost):
+            owned.commit(run)
+    assert DeliveryState.objects.filter(acked=False).count() == 4

@@ -1,0 +1,35 @@
+"""Topics come into being with their first use, whatever transaction that happens in."""
+
+import pytest
+from django.db import connection, connections, transaction
+
+from sqlqueue import publish
+from sqlqueue.log import topics
+from sqlqueue.models import Topic
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.mark.database("mariadb", "mysql")
+def test_a_transaction_with_an_older_snapshot_can_publish_to_a_new_topic() -> None:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        with transaction.atomic():
+            assert Topic.objects.count() == 0  # the snapshot
+            publish("new", 1)
+    finally:
+        connections.close_all()
+    assert Topic.objects.get().name == "new"
+
+
+def test_a_dead_letter_topic_has_the_partitions_of_its_topic(settings: object) -> None:
+    settings.SQLQUEUE = {"TOPICS": {"t": {"partitions": 5}}, "PARTITIONS": 3}
+    assert topics.dead_letters("default", "t").partitions == 5
+    assert topics.topic_info("default", "t_dlq").partitions == 5
+
+
+def test_a_known_dead_letter_topic_costs_no_statement(django_assert_num_queries) -> None:
+    topics.dead_letters("default", "t")
+    with django_assert_num_queries(0):
+        topics.dead_letters("default", "t")

@@ -1,0 +1,207 @@
+"""No message is ever skipped, whatever the order in which publishers commit."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.db import IntegrityError, connection, connections
+from pytest_django import Settings
+
+from sqlqueue import publish
+from sqlqueue.database import gate
+from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.exceptions import HorizonUnknown
+from sqlqueue.models import PublishGate
+from tests.progress import let_a_round_pass, wait_until_settled
+from tests.races.publishers import (
+    TOPIC,
+    NaiveReader,
+    Publishers,
+    Write,
+    by_plain_sql,
+    in_bulk,
+    one_by_one,
+    roll_back_to_a_savepoint,
+)
+from tests.subscribers import Handled, RunningSubscriber, consumer
+from tests.transactions import OpenTransaction
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+GATED = pytest.mark.database("mariadb", "mysql", "postgresql")
+PATHS = {
+    one_by_one: ("sqlqueue_message", "offset"),
+    in_bulk: ("sqlqueue_message", "offset"),
+    by_plain_sql: ("sqlqueue_scheduled_message", "id"),
+}
+
+
+@pytest.fixture(autouse=True)
+def quick(settings: Settings) -> None:
+    settings.SQLQUEUE = {
+        "TOPICS": {TOPIC: {"partitions": 4}},
+        "LEASE_DURATION": 20,
+        "HEARTBEAT_INTERVAL": 2,
+        "BALANCE_INTERVAL": 0.2,
+        "IDLE_POLL_INTERVAL": 0.05,
+        "FLUSH_INTERVAL": 0.2,
+    }
+
+
+@pytest.fixture
+def isolation(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The isolation level of every connection that is opened during the test."""
+    options = connections.settings["default"]["OPTIONS"]
+    before = options.get("isolation_level")
+    connections.close_all()
+    options["isolation_level"] = request.param
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')")
+        assert {level for _, level in cursor.fetchall()} == {request.param.replace(" ", "-").upper()}
+    yield request.param
+    connections.close_all()
+    options["isolation_level"] = before
+    if before is None:
+        del options["isolation_level"]
+
+
+def deliver_all(write: Write, *, seconds: float, pause: float) -> Publishers:
+    """Run publishers and a subscriber side by side; return the publishers.
+
+    Asserts that what was committed is what was delivered, each message once.
+    """
+    handled = Handled()
+    table, place = PATHS[write]
+    with RunningSubscriber(consumer(TOPIC, handled, ordering="none"), threads=2):
+        with NaiveReader(table, connection.ops.quote_name(place)) as naive:
+            publishers = Publishers(write, naive, threads=8, seconds=seconds, pause=pause)
+            publishers.run()
+        wait_until_settled(TOPIC, "default")
+        rounds = let_a_round_pass(TOPIC, "default")
+    counts = handled.counts
+    lost = publishers.committed - set(counts)
+    assert not lost, f"{len(lost)} of {len(publishers.committed)} committed messages are lost: {sorted(lost)[:10]}"
+    assert set(counts) == publishers.committed | rounds, "what was rolled back was delivered"
+    assert set(counts.values()) == {1}
+    assert publishers.happened["rollbacks"] > 5
+    return publishers
+
+
+@pytest.mark.database("mariadb", "mysql")
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read"], indirect=True)
+@pytest.mark.parametrize("write", PATHS, ids=lambda write: write.__name__)
+def test_eight_slow_publishers_lose_nothing_where_a_naive_reader_does(write: Write, isolation: str) -> None:
+    publishers = deliver_all(write, seconds=3, pause=0.02)
+    assert len(publishers.committed) > 500
+    assert publishers.overtaken, "the publishers were too tame: a naive reader lost nothing"
+
+
+@pytest.mark.database("sqlite")
+@pytest.mark.parametrize("write", PATHS, ids=lambda write: write.__name__)
+def test_eight_publishers_that_wait_for_each_other_lose_nothing(write: Write) -> None:
+    publishers = deliver_all(write, seconds=1.5, pause=0.002)
+    assert len(publishers.committed) > 50
+
+
+# -- the horizon itself ------------------------------------------------------------------------------------------------
+
+
+def probe_often(horizon: Horizon) -> int:
+    """Probe as a busy consumer does; return the horizon."""
+    for _ in range(20):
+        horizon.probe(highest_offset("default"))
+    return horizon.value
+
+
+@GATED
+def test_it_does_not_pass_the_offset_of_an_open_transaction() -> None:
+    first = publish(TOPIC, 1).offset
+    horizon = Horizon("default")
+    with OpenTransaction() as open_transaction:
+        late = open_transaction.do(lambda: publish(TOPIC, 2)).offset
+        for _ in range(5):
+            publish(TOPIC, 3)
+            assert probe_often(horizon) < late
+        with pytest.raises(HorizonUnknown):
+            Horizon("default").wait(give_up=lambda: True)
+        open_transaction.commit()
+    last = publish(TOPIC, 4).offset
+    assert horizon.wait() >= last > late > first
+
+
+@GATED
+def test_it_does_not_pass_what_follows_a_savepoint_that_was_rolled_back() -> None:
+    horizon = Horizon("default")
+    with OpenTransaction() as open_transaction:
+        kept = open_transaction.do(publish_after_a_savepoint)
+        publish(TOPIC, "later")
+        assert probe_often(horizon) < kept
+        open_transaction.commit()
+
+
+def publish_after_a_savepoint() -> int:
+    """Publish, roll back to before that, and publish again; return the offset that stays."""
+    roll_back_to_a_savepoint(one_by_one, ["never"])
+    return one_by_one(["kept"])
+
+
+@GATED
+def test_a_candidate_waits_for_the_transactions_before_it_only() -> None:
+    horizon = Horizon("default")
+    with OpenTransaction() as before, OpenTransaction() as after:
+        before.do(lambda: publish(TOPIC, "before"))
+        candidate = publish(TOPIC, "candidate").offset
+        assert probe_often(horizon) < candidate
+        later = after.do(lambda: publish(TOPIC, "after")).offset
+        publish(TOPIC, "last")
+        before.commit()
+        reached = probe_often(horizon)
+        assert candidate <= reached < later, "it waits for a transaction that began to publish after the candidate"
+        after.commit()
+    assert horizon.wait() == highest_offset("default")
+
+
+@GATED
+def test_a_consumer_that_froze_after_a_probe_holds_up_no_publisher(monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(TOPIC, 0)
+    with ThreadPoolExecutor(1) as consumer_thread, OpenTransaction() as publisher:
+        consumer_thread.submit(lambda: probe_often(Horizon("default"))).result()
+        publisher.do(wait_a_second_for_locks)
+        for slot in range(gate.SLOTS):
+            monkeypatch.setattr(gate, "slot", lambda slot=slot: slot)
+            publisher.do(lambda: publish(TOPIC, 1))
+        publisher.commit()
+        consumer_thread.submit(connections.close_all).result()
+
+
+@GATED
+def test_a_probe_never_waits_for_publishers(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_a_second_for_locks()
+    horizon = Horizon("default")
+    with OpenTransaction() as publisher:
+        for slot in range(gate.SLOTS):
+            monkeypatch.setattr(gate, "slot", lambda slot=slot: slot)
+            publisher.do(lambda: publish(TOPIC, 1))
+        monkeypatch.undo()
+        publish(TOPIC, 2)
+        assert probe_often(horizon) == 0
+        publisher.commit()
+    assert horizon.wait() == highest_offset("default")
+    connection.close()
+
+
+def wait_a_second_for_locks() -> None:
+    """Let this connection wait no longer for any lock."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SET innodb_lock_wait_timeout = 1" if connection.vendor == "mysql" else "SET lock_timeout = '1s'"
+        )
+
+
+@pytest.mark.database("mariadb", "mysql")
+def test_a_missing_gate_refuses_the_message_rather_than_risk_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "slot", lambda: 7)
+    PublishGate.objects.filter(slot=7).delete()
+    with pytest.raises(IntegrityError):
+        publish(TOPIC, 1)
+    assert highest_offset("default") == 0
