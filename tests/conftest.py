@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import django
 import pytest
@@ -21,6 +21,7 @@ from tests.servers.mariadb import PrivateMariaDB, ServerError
 if TYPE_CHECKING:
     from pytest_django import Settings
 
+    from tests.consumer_processes import Consumers
     from tests.consuming import Consuming
 
 DATABASE = pytest.StashKey[TestDatabase]()
@@ -95,6 +96,23 @@ def consuming(transactional_db: None, settings: "Settings") -> Iterator["Consumi
     consuming = Consuming()
     yield consuming
     consuming.end()
+
+
+@pytest.fixture
+def consumer_options(settings: "Settings") -> dict[str, Any]:
+    """The SQLQUEUE setting of the consumer processes and of the test itself; a test module may have one of its own."""
+    from tests.consumer_processes import QUICK
+
+    settings.SQLQUEUE = dict(QUICK)
+    return settings.SQLQUEUE
+
+
+@pytest.fixture
+def consumers(manage: ManageCommands, tmp_path: Path, consumer_options: dict[str, Any]) -> "Consumers":
+    """Start consumer processes that do what their messages say."""
+    from tests.consumer_processes import Consumers
+
+    return Consumers(manage, tmp_path, consumer_options)
 
 
 @pytest.fixture

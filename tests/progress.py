@@ -4,12 +4,14 @@ from sqlqueue import publish
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import partition_of
 from sqlqueue.log.status import unread_streams
-from sqlqueue.models import DeliveryState, Message, Offset, ScheduledMessage, Topic, dead_letter_topic
+from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset, ScheduledMessage, Topic, dead_letter_topic
 from tests.processes import wait_until
 
 
 def settled(topic: str, group: str) -> bool:
     """Tell whether every message of the topic is settled for the group, and its position past them all."""
+    if not ConsumerGroup.objects.filter(topic=topic, consumer_group=group).exists():
+        return False
     if DeliveryState.objects.filter(topic=topic, consumer_group=group, acked=False).exists():
         return False
     if ScheduledMessage.objects.filter(topic=topic).exists():

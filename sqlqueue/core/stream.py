@@ -294,9 +294,9 @@ class Stream:
             lane.listed = True
             self._turns.append(lane)
 
-    def choose(self, most: int, of_a_lane: int) -> list[Run]:
-        """Hand out at most `most` messages, of one lane at most `of_a_lane` (or one batch): the runs to start once the
-        plan that claims them is written."""
+    def choose(self, most: int, of_a_lane: int | None = None) -> list[Run]:
+        """Hand out at most `most` messages, of one lane at most `of_a_lane`, if that is given (or one batch): the runs
+        to start once the plan that claims them is written."""
         if self.manners.batch:
             return self._choose_batch()
         runs: list[Run] = []
@@ -304,7 +304,7 @@ class Stream:
             if most <= 0:
                 break
             turn = self._turns.popleft()
-            entries = self._take_turn(turn, min(most, of_a_lane))
+            entries = self._take_turn(turn, min(most, of_a_lane or most))
             if entries:
                 most -= len(entries)
                 runs.append(Run(self, [self._hand(entry) for entry in entries]))

@@ -25,8 +25,6 @@ TAKE = """
     AND "partition" IN ({marks}) AND (holder = '' OR holder = %s OR expires_at <= {now})
     ORDER BY "partition"{skip}
 """
-# Index: the unique (topic, group).
-START = "SELECT start FROM sqlqueue_consumer_group WHERE topic = %s AND consumer_group = %s{share}"
 HOLD = """
     UPDATE sqlqueue_partition_lease SET holder = %s, fencing_token = fencing_token + 1, expires_at = {later}
     WHERE id IN ({marks})
@@ -114,32 +112,49 @@ def _acquire(
         return []
     text = TAKE.replace("{marks}", _marks(partitions))
     leased = execute(alias, text, (topic, group, *partitions, subscriber)).fetchall()
+    found, busy = _lock_offset_rows(alias, group, topic, [partition for _, partition, _ in leased])
+    leased = [lease for lease in leased if lease[1] not in busy]
     if not leased:
         return []
     text = HOLD.replace("{marks}", _marks(leased))
     execute(alias, text, (subscriber, round(lease_duration * 1_000_000), *(id for id, _, _ in leased)))
     tokens = {partition: token + 1 for _, partition, token in leased}
     taken: list[Taken] = []
-    for offset in _offset_rows(alias, group, topic, tokens, priorities, start):
+    for offset in _with_missing_rows(alias, group, topic, tokens, priorities, start, found):
         taken.append(_recover(alias, offset, tokens[offset.partition], horizon))
     return taken
 
 
 def _start(alias: str, group: str, topic: str) -> int | None:
-    """Return where a group began; None if it is not registered. Its removal waits for this transaction."""
-    row = execute(alias, START, (topic, group)).fetchone()
+    """Return where a group began; None if it is not registered. Locks it in share mode: its removal waits."""
+    text = (
+        "SELECT start FROM sqlqueue_consumer_group WHERE topic = %s AND consumer_group = %s{share}"  # the unique index
+    )
+    row = execute(alias, text, (topic, group)).fetchone()
     return row[0] if row else None
 
 
-def _offset_rows(
-    alias: str, group: str, topic: str, tokens: dict[int, int], priorities: int, start: int
+def _lock_offset_rows(alias: str, group: str, topic: str, partitions: list[int]) -> tuple[list[Offset], set[int]]:
+    """Lock the offset rows of these partitions; return them, and the partitions of which somebody else has locked one.
+
+    Never waits: the former owner is about to commit, or its host fell silent while it was, and then the server may keep
+    its transaction for hours. The unlocked read comes second, so that no snapshot is older than the locks.
+    """
+    mine = Offset.objects.using(alias).filter(topic=topic, consumer_group=group, partition__in=partitions)
+    found = list(mine.select_for_update(skip_locked=True).order_by("partition", "priority"))
+    locked = {offset.id for offset in found}
+    busy = {partition for id, partition in mine.values_list("id", "partition") if id not in locked}
+    return [offset for offset in found if offset.partition not in busy], busy
+
+
+def _with_missing_rows(
+    alias: str, group: str, topic: str, tokens: dict[int, int], priorities: int, start: int, found: list[Offset]
 ) -> list[Offset]:
     """Return the offset rows of these partitions, locked; those that are missing begin at the group's start."""
     offsets = Offset.objects.using(alias)
     mine = offsets.filter(topic=topic, consumer_group=group, partition__in=list(tokens)).order_by(
         "partition", "priority"
     )
-    found = list(mine.select_for_update())
     known: dict[int, set[int]] = defaultdict(set)
     for offset in found:
         known[offset.partition].add(offset.priority)

@@ -78,22 +78,22 @@ def test_a_long_batch_does_not_keep_other_consumers_waiting(host: Host) -> None:
         consumer("small", lambda delivery: seen.append(delivery.payload)),
         threads=2,
     )
-    wait_until(lambda: subscriber.turn() is not None and subscriber._outstanding == 100)
+    wait_until(lambda: subscriber.turn() is not None and subscriber.dispatcher.outstanding == 100)
     publish_many("small", range(3))
     try:
         wait_until(lambda: subscriber.turn() is not None and len(seen) == 3, timeout=5.0)
     finally:
         go_on.set()
-    wait_until(lambda: subscriber.turn() is not None and not subscriber._outstanding)
-    wait_until(lambda: subscriber.turn() is not None and not subscriber._runs)
-    assert subscriber._in_company == 0
+    wait_until(lambda: subscriber.turn() is not None and not subscriber.dispatcher.outstanding)
+    wait_until(lambda: subscriber.turn() is not None and not subscriber.dispatcher._runs)
+    assert subscriber.dispatcher._in_company == 0
 
 
 def test_after_its_lease_may_have_ended_nothing_is_handed_out(host: Host) -> None:
     seen: list[object] = []
     subscriber = host(consumer("t", seen.append), pool=InlinePool)
     publish_many("t", range(3))
-    subscriber._balance(subscriber.clock())
+    subscriber._balance()
     (owned,) = subscriber.ownership.streams()
     owned.deadline = subscriber.clock() - 1.0
     statements: list[str] = []
@@ -193,7 +193,7 @@ def test_a_process_whose_supervisor_is_gone_stops_once() -> None:
 
     subscriber = Stopping()
     ours, theirs = Pipe()
-    thread = threading.Thread(target=process._listen, args=(theirs, subscriber), daemon=True)
+    thread = threading.Thread(target=process._listen, args=(theirs, subscriber.stop), daemon=True)
     thread.start()
     ours.send(process.STOP)
     wait_until(lambda: subscriber.stops == 1)
@@ -233,7 +233,7 @@ def test_an_idle_subscriber_asks_little_however_many_partitions_it_has(host: Hos
                 subscriber._look_at = 0.0
                 subscriber.turn()
             looks = count
-            subscriber._balance(subscriber.clock())
+            subscriber._balance()
         assert looks <= 10  # one for each
         return count
 

@@ -89,8 +89,7 @@ class Tables:
         return [o for o in range(above + 1, end + 1) if self.status[o - 1] == VISIBLE]
 
     def horizon(self) -> int:
-        first_open = self.status.index(OPEN) if OPEN in self.status else len(self.status)
-        return first_open
+        return self.status.index(OPEN) if OPEN in self.status else len(self.status)
 
     def message(self, offset: int) -> Message:
         return Message(offset, self.keys[offset - 1], f"m{offset}", "1", None, 0, self.targets[offset - 1])
@@ -739,10 +738,11 @@ def check_memory(stream: Stream) -> None:
     assert stream._acks_waiting == sum(e.state == ACKED and not e.row for e in entries)
     assert stream.window.offsets == sorted(o for o in stream._entries if o > stream.position)
     assert stream._acked_rows == sorted(set(stream._acked_rows))
+    assert sorted(stream._loaded) == [o for o, e in sorted(stream._entries.items()) if e.row and e.state == READY]
     waiting = {offset for _, offset in stream._waiting}
     listed = [turn for turn in stream._turns if not hasattr(turn, "items")]
     for entry in entries:
-        if entry.lane is None and entry.state == READY:
+        if entry.lane is None and entry.state == READY and not stream.manners.batch:
             assert sum(e is entry for e in listed) == 1, entry.offset
         if entry.lane is None and entry.state == HELD and not entry.mark:
             assert entry.offset in waiting or entry.offset in stream._due, entry.offset
@@ -758,7 +758,7 @@ def check_memory(stream: Stream) -> None:
             head = lane.items[0]
             assert head.state in (READY, HELD)
             if head.state == READY:
-                assert lane.listed, f"{head.offset} is never offered"
+                assert lane.listed or stream.manners.batch, f"{head.offset} is never offered"
             elif not head.mark:
                 assert head.offset in waiting or head.offset in stream._due, f"{head.offset} never becomes due"
     for entry in entries:

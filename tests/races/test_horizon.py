@@ -91,7 +91,7 @@ def deliver_all(write: Write, *, seconds: float, pause: float) -> Publishers:
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read"], indirect=True)
 @pytest.mark.parametrize("write", PATHS, ids=lambda write: write.__name__)
 def test_eight_slow_publishers_lose_nothing_where_a_naive_reader_does(write: Write, isolation: str) -> None:
-    publishers = deliver_all(write, seconds=3, pause=0.02)
+    publishers = deliver_all(write, seconds=2, pause=0.02)
     assert len(publishers.committed) > 500
     assert publishers.overtaken, "the publishers were too tame: a naive reader lost nothing"
 

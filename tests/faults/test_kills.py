@@ -1,0 +1,178 @@
+"""Whatever ends a consumer process: nothing is lost, attempts are counted, and only what was in flight comes again."""
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sqlqueue.models import Message, PartitionLease, SubscriberHeartbeat, dead_letter_topic
+from tests.consumer_processes import (
+    GROUP,
+    Consumers,
+    effects,
+    heartbeats,
+    holders,
+    in_flight_at_last,
+    runs,
+    wait_for_shares,
+)
+from tests.processes import ManageCommand, wait_until
+from tests.progress import dead_letter_offsets, wait_until_settled
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+KILLS = 4
+
+
+def publish_round(consumers: Consumers, topic: str) -> set[str]:
+    """Publish a few more messages and wait until they are settled; return their ids."""
+    names = {f"round-{number}" for number in range(12)}
+    for name in sorted(names):
+        consumers.publish(topic, name)
+    wait_until_settled(topic, GROUP)
+    return names
+
+
+def end(command: ManageCommand, status: int = 0) -> None:
+    """End consumers gracefully."""
+    command.terminate()
+    assert command.wait() == status, command.output
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "steady",
+        "atomic",
+        pytest.param("batches", marks=pytest.mark.database("mariadb", "mysql", "postgresql")),
+    ],
+)
+def test_killed_consumers_lose_nothing_and_only_what_was_in_flight_comes_again(
+    consumers: Consumers, topic: str
+) -> None:
+    command = consumers.start(topic, processes=2, threads=2)
+    published: set[str] = set()
+    charged: Counter[str] = Counter()
+    for kill in range(KILLS):
+        subscribers = wait_for_shares(topic, 2)
+        names = {f"{kill}-{number}" for number in range(40)}
+        for name in sorted(names):
+            consumers.publish(topic, name, sleep=0.01)
+        published |= names
+        wait_until(lambda kill=kill: sum(name.startswith(f"{kill}-") for name, _ in consumers.noted("begin")) >= 8)
+        victim = sorted(subscribers)[kill % 2]
+        os.kill(subscribers[victim], signal.SIGSTOP)
+        charged.update(in_flight_at_last(topic, victim))
+        os.kill(subscribers[victim], signal.SIGKILL)
+        command.wait_for_line(f"event=process_died child={subscribers[victim]} .*exit=-9")
+    wait_until_settled(topic, GROUP)
+    published |= publish_round(consumers, topic)
+    end(command)
+
+    handled, begun = effects(), consumers.noted("begin")
+    assert charged, "the kills met nobody at work"
+    assert {name for name, _ in handled} == published, "messages are lost"
+    assert not dead_letter_offsets(topic, GROUP)
+    highest = {name: max(attempt for name_, attempt in handled if name_ == name) for name in published}
+    again = {name: attempt for name, attempt in highest.items() if attempt > 1}
+    assert set(again) <= set(charged), "a message came again that was not in flight"
+    assert all(attempt <= 1 + charged[name] for name, attempt in again.items())
+    assert set(charged) <= set(again), "an attempt was not counted"
+    if topic == "steady":
+        assert set(begun.values()) == {1}, "a message had the same attempt twice"
+    else:
+        assert len(handled) == len(published), "an atomic effect was committed twice"
+    assert set(handled.values()) == {1}
+
+
+def test_a_message_that_ends_its_process_is_buried_and_takes_no_neighbour_along(consumers: Consumers) -> None:
+    names = {f"neighbour-{number}" for number in range(40)}
+    ordered = sorted(names)
+    for name in ordered[:20]:
+        consumers.publish("deadly", name, sleep=0.005)
+    deadly = consumers.publish("deadly", "deadly", then="die")
+    for name in ordered[20:]:
+        consumers.publish("deadly", name, sleep=0.005)
+    command = consumers.start("deadly")
+    wait_until_settled("deadly", GROUP)
+    names |= publish_round(consumers, "deadly")
+    end(command)
+
+    attempts = sorted(attempt for name, attempt in consumers.noted("begin") if name == "deadly")
+    assert attempts in ([1, 2, 3], [1, 2, 3, 4]), "three attempts, and one more if the last was in company"
+    assert set(consumers.noted("begin").values()) == {1}, "a message had the same attempt twice"
+    assert command.output.count("event=process_died") == len(attempts)
+    assert {name for name, _ in effects()} == names
+    assert dead_letter_offsets("deadly", GROUP) == [deadly]
+    buried = Message.objects.get(topic=dead_letter_topic("deadly"))
+    assert (buried.message_id, buried.failure_count) == (f"{GROUP}:{deadly}", attempts[-1])
+    assert "process ended" in (buried.last_error or "")
+
+
+def start_slow_work(consumers: Consumers, *, wait_for: Path | None = None) -> tuple[ManageCommand, dict[str, int]]:
+    """Start two processes with two threads each, and have them all at work; return them as heartbeats name them."""
+    command = consumers.start("steady", processes=2, threads=2)
+    subscribers = wait_for_shares("steady", 2)
+    for number in range(40):
+        consumers.publish("steady", f"work-{number}", **({"wait_for": str(wait_for)} if wait_for else {"sleep": 0.1}))
+    wait_until(lambda: len(consumers.noted("begin")) - len(consumers.noted("end")) >= 4)
+    return command, subscribers
+
+
+def assert_nothing_is_held() -> None:
+    """Assert that no lease and no heartbeat is left."""
+    assert not SubscriberHeartbeat.objects.exists()
+    assert set(holders("steady")) == {""}
+    assert not PartitionLease.objects.filter(expires_at__isnull=False).exists()
+
+
+def deliver_the_rest(consumers: Consumers) -> None:
+    """Run consumers until nothing is left to do."""
+    command = consumers.start("steady", drain=True)
+    assert command.wait() == 0, command.output
+    wait_until_settled("steady", GROUP, timeout=1)
+
+
+def test_sigterm_finishes_or_hands_back_what_is_in_flight_and_charges_nothing(consumers: Consumers) -> None:
+    command, subscribers = start_slow_work(consumers)
+    end(command)
+    assert not any(runs(pid) for pid in subscribers.values())
+    assert_nothing_is_held()
+    begun = consumers.noted("begin")
+    assert begun == consumers.noted("end"), "what had started was not finished"
+    assert 4 <= len(begun) < 40
+    deliver_the_rest(consumers)
+    assert effects() == {(f"work-{number}", 1): 1 for number in range(40)}
+
+
+def test_a_second_sigterm_leaves_at_once(consumers: Consumers, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    command, subscribers = start_slow_work(consumers, wait_for=go)
+    command.terminate()
+    command.wait_for_line("event=stopping how=gracefully")
+    started = consumers.noted("begin")
+    assert command.returncode is None
+    command.terminate()
+    assert command.wait(timeout=5) == 1, command.output
+    assert not any(runs(pid) for pid in subscribers.values())
+    assert_nothing_is_held()
+
+    go.touch()
+    deliver_the_rest(consumers)
+    assert not consumers.noted("begin") - started - effects()
+    assert {name for name, _ in effects()} == {f"work-{number}" for number in range(40)}
+    assert all(consumers.noted("end")[name, 2] for name, _ in started), "an attempt was not counted"
+    assert not dead_letter_offsets("steady", GROUP)
+
+
+def test_consumers_whose_supervisor_is_killed_stop_by_themselves(consumers: Consumers) -> None:
+    command, subscribers = start_slow_work(consumers)
+    command.kill()
+    wait_until(lambda: not any(runs(pid) for pid in subscribers.values()), message="the consumers go on alone")
+    wait_until(lambda: not heartbeats())
+    assert_nothing_is_held()
+    assert consumers.noted("begin") == consumers.noted("end")
+    deliver_the_rest(consumers)
+    assert effects() == {(f"work-{number}", 1): 1 for number in range(40)}

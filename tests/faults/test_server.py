@@ -1,0 +1,135 @@
+"""The database server restarts and crashes under load: consumers recover by themselves, and nothing is lost."""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import Error, connection, connections, transaction
+
+from tests.consumer_processes import GROUP, Consumers, effects, wait_for_shares
+from tests.processes import wait_until
+from tests.progress import dead_letter_offsets, wait_until_settled
+from tests.servers.mariadb import PrivateMariaDB
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("mariadb")]
+
+TOPICS = ("steady", "atomic", "batches")
+
+
+class PersistentPublishers:
+    """A thread for each topic, which publishes each message until the database has said yes, and then the next one."""
+
+    def __init__(self, consumers: Consumers) -> None:
+        self._consumers = consumers
+        self._stopping = threading.Event()
+        self._pool = ThreadPoolExecutor(len(TOPICS))
+        self.errors = 0
+        self.published: dict[str, list[str]] = {topic: [] for topic in TOPICS}
+
+    def __enter__(self) -> "PersistentPublishers":
+        self._done: list[Future[None]] = [self._pool.submit(self._run, topic) for topic in TOPICS]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        for done in self._done:
+            done.result(60)
+        self._pool.shutdown()
+
+    def _run(self, topic: str) -> None:
+        try:
+            for number in itertools.count():
+                if self._stopping.is_set():
+                    return
+                name = f"{topic}-{number}"
+                while not self._publish(topic, name):
+                    time.sleep(0.05)
+                self.published[topic].append(name)
+                time.sleep(0.005)
+        finally:
+            connections.close_all()
+
+    def _publish(self, topic: str, name: str) -> bool:
+        try:
+            with transaction.atomic():
+                self._consumers.publish(topic, name)
+        except Error:
+            self.errors += 1
+            connection.close()
+            return False
+        return True
+
+
+def run_through(consumers: Consumers, faults: list[Callable[[], None]]) -> None:
+    """Let faults happen one after another while messages are published and consumed.
+
+    Asserts that every message that was published is handled, each atomic effect once, by the consumers that were there.
+    """
+    command = consumers.start(*TOPICS, processes=2)
+    for topic in TOPICS:
+        wait_for_shares(topic, 2)
+    with PersistentPublishers(consumers) as publishers:
+        for fault in faults:
+            wait_until_worked(consumers)
+            fault()
+            connection.close()
+        wait_until_worked(consumers)
+    assert publishers.errors >= len(faults), "the server was not missed"
+    for topic in TOPICS:
+        wait_until_settled(topic, GROUP)
+        for number in range(12):
+            name = f"{topic}-last-{number}"
+            consumers.publish(topic, name)
+            publishers.published[topic].append(name)
+        wait_until_settled(topic, GROUP)
+    command.terminate()
+    assert command.wait() == 0, command.output
+
+    assert "event=process_died" not in command.output, f"a consumer did not recover by itself\n{command.output}"
+    handled = effects()
+    names = [name for name, _ in handled.elements()]
+    for topic in TOPICS:
+        assert {name for name in names if name.startswith(topic)} == set(publishers.published[topic])
+        assert not dead_letter_offsets(topic, GROUP)
+    atomic = [name for name in names if not name.startswith("steady")]
+    assert len(atomic) == len(set(atomic)), "an atomic effect was committed twice"
+    assert set(handled.values()) == {1}, "a message had the same attempt twice"
+
+
+def test_restarts_and_crashes_of_the_server_lose_nothing_and_repeat_no_atomic_effect(
+    consumers: Consumers, database_server: PrivateMariaDB
+) -> None:
+    def crash() -> None:
+        database_server.kill()
+        database_server.start()
+
+    run_through(consumers, [database_server.restart, crash, crash])
+
+
+def test_an_outage_longer_than_the_leases_loses_nothing_and_repeats_no_atomic_effect(
+    consumers: Consumers, consumer_options: dict[str, Any], database_server: PrivateMariaDB
+) -> None:
+    consumer_options.update(LEASE_DURATION=1, HEARTBEAT_INTERVAL=0.4)
+
+    def stay_away() -> None:
+        database_server.kill()
+        killed = time.monotonic()
+        wait_until(lambda: time.monotonic() > killed + 2 * consumer_options["LEASE_DURATION"])
+        database_server.start()
+
+    run_through(consumers, [stay_away])
+
+
+def wait_until_worked(consumers: Consumers) -> None:
+    """Return when each topic's handlers have handled some more."""
+    before = {topic: handled(consumers, topic) for topic in TOPICS}
+    wait_until(lambda: all(handled(consumers, topic) >= before[topic] + 40 for topic in TOPICS))
+
+
+def handled(consumers: Consumers, topic: str) -> int:
+    """Count a topic's finished handlers."""
+    return sum(name.startswith(topic) for name, _ in consumers.noted("end"))
