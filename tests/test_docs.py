@@ -1,5 +1,6 @@
 """What the documents show is true: their code blocks are written, compiled and run (tests/documents.py)."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,13 @@ def rehearse(folder: Path, text: str) -> Rehearsal:
     rehearsal = Rehearsal(project)
     rehearsal.take_all(document)
     return rehearsal
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
+def test_the_links_of_a_document_lead_somewhere(document: Path) -> None:
+    targets = [target for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()) if "://" not in target]
+    missing = [target for target in targets if not (document.parent / target).exists()]
+    assert not missing
 
 
 def test_marked_blocks_make_a_project_and_run_in_it(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """The engine's decisions against the invariants: the real Stream, Window, Plan and Reader over tables in memory.
 
 Publishers commit in any order; owners read, hand out, settle, crash and take over; a person resets; collection deletes.
-The tables' side (`Tables`) does with a plan's values what the verbs' SQL does with them, and nothing else: every
-decision is the engine's own. `Tables` and `Group` also keep what no table knows, and what the invariants are told by:
-what was really handled.
+The tables' side (`Tables`, `Group`) does with a plan's values what the verbs' SQL does with them, and nothing else:
+every decision is the engine's own. It also keeps what no table knows, and what the invariants are told by: what was
+handled.
 """
 
 from __future__ import annotations
@@ -228,7 +228,11 @@ class Owner:
         return True
 
     def settled_already(self, plan: Plan) -> set[int]:
-        return set()
+        """What an atomic handler's own transaction has settled has the last word."""
+        if not self.manners.atomic:
+            return set()
+        offsets = {row.offset for row in plan.rows if not row.acked} | {dead.message.offset for dead in plan.dead}
+        return {o for o in offsets if self.group.settled(o)}
 
     def commit(self, hands: list[Hand], run: Run) -> Outcome | None:
         """The last statements of an atomic handler, and its commit; None: LeaseLost, all rolled back."""
@@ -546,8 +550,6 @@ class LogMachine(RuleBasedStateMachine):
         if not owner or not late:
             return
         hand = late[which % len(late)]
-        if hand.offset in owner.group.done:
-            return
         run = owner.running[hand]
         owner.reports += [(later, UNSTARTED) for later in run.stop()]
         outcome = self.failure("retry", hand)
@@ -660,8 +662,7 @@ class LogMachine(RuleBasedStateMachine):
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Faults stop, publishers commit, one owner of each group works on: everything settles, and nothing is left
-        over."""
+        """Faults stop, publishers commit, an owner of each group works on: all is settled, and nothing is left over."""
         tables = self.tables
         tables.status = [VISIBLE if status == OPEN else status for status in tables.status]
         tables.pending.clear()

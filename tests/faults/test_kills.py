@@ -23,7 +23,7 @@ from tests.progress import dead_letter_offsets, wait_until_settled
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-KILLS = 4
+KILLS = 3
 
 
 def publish_round(consumers: Consumers, topic: str) -> set[str]:

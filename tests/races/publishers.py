@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -90,6 +91,7 @@ class Publishers:
     def __init__(self, write: Write, naive: NaiveReader, *, threads: int, seconds: float, pause: float) -> None:
         self._write, self._naive = write, naive
         self._threads, self._seconds, self._pause = threads, seconds, pause
+        self._name = uuid.uuid4().hex[:8]  # ids that no earlier test has used: see test_late_commits
         self._lock = threading.Lock()
         self.committed: set[str] = set()
         self.overtaken: set[str] = set()
@@ -108,7 +110,7 @@ class Publishers:
         try:
             while time.monotonic() < end:
                 serial += 1
-                names = [f"{number}-{serial}-{each}" for each in range(dice.randint(1, 4))]
+                names = [f"{self._name}-{number}-{serial}-{each}" for each in range(dice.randint(1, 4))]
                 try:
                     kept = self._transaction(dice, names)
                 except Rollback:

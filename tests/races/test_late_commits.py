@@ -1,6 +1,7 @@
 """A message whose transaction commits after its successors' is delivered all the same, and nothing else twice."""
 
 import threading
+import uuid
 
 import pytest
 from django.db import connection, connections
@@ -19,14 +20,18 @@ from tests.transactions import OpenTransaction
 pytestmark = pytest.mark.django_db(transaction=True)
 
 OVERTAKES = pytest.mark.database("mariadb", "mysql", "postgresql")  # SQLite lets one transaction write at a time
-TOPIC = "late"
 
 
-@pytest.fixture(autouse=True)
-def retain_nothing(settings: Settings) -> None:
-    """Quick subscribers, and a topic that is collected as soon as it is settled."""
+@pytest.fixture
+def topic(settings: Settings) -> str:
+    """A topic that is collected as soon as it is settled, and quick subscribers.
+
+    Its name is new in each test: an id that was deleted a moment ago still has its place in InnoDB's unique index, and
+    whoever publishes it again locks its neighbourhood.
+    """
+    name = f"late-{uuid.uuid4().hex}"
     settings.SQLQUEUE = {
-        "TOPICS": {TOPIC: {"partitions": 2, "retention": 0}},
+        "TOPICS": {name: {"partitions": 2, "retention": 0}},
         "LEASE_DURATION": 10,
         "HEARTBEAT_INTERVAL": 1,
         "BALANCE_INTERVAL": 0.1,
@@ -34,6 +39,7 @@ def retain_nothing(settings: Settings) -> None:
         "FLUSH_INTERVAL": 0.1,
         "COLLECT_INTERVAL": 3600,
     }
+    return name
 
 
 def collect_now() -> int:
@@ -44,81 +50,81 @@ def collect_now() -> int:
     return collect("default", horizon).messages
 
 
-def insert_by_plain_sql(name: str) -> None:
+def insert_by_plain_sql(topic: str, name: str) -> None:
     """Publish as any language can."""
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO sqlqueue_scheduled_message (topic, partition_key, message_id, payload)"
             " VALUES (%s, %s, %s, %s)",
-            [TOPIC, "key 1", name, "{}"],
+            [topic, "key 1", name, "{}"],
         )
 
 
 @OVERTAKES
-def test_a_late_commit_is_delivered_although_everything_after_it_was_settled_and_collected() -> None:
+def test_a_late_commit_is_delivered_although_everything_after_it_was_settled_and_collected(topic: str) -> None:
     first, second = Handled(), Handled()
-    consumers = consumer(TOPIC, first, group="first"), consumer(TOPIC, second, group="second", ordering="none")
+    consumers = consumer(topic, first, group="first"), consumer(topic, second, group="second", ordering="none")
     for number in range(10):
-        publish(TOPIC, number, key=f"key {number}", id=f"before {number}")
+        publish(topic, number, key=f"key {number}", id=f"before {number}")
     with RunningSubscriber(*consumers), OpenTransaction() as open_transaction:
         for group in ("first", "second"):
-            wait_until_settled(TOPIC, group)
-        late = open_transaction.do(lambda: publish(TOPIC, "late", key="key 1", id="late"))
-        early = publish(TOPIC, "early", key="key 1", id="early")
+            wait_until_settled(topic, group)
+        late = open_transaction.do(lambda: publish(topic, "late", key="key 1", id="late"))
+        early = publish(topic, "early", key="key 1", id="early")
         for number in range(10):
-            publish(TOPIC, number, key=f"key {number}", id=f"after {number}")
+            publish(topic, number, key=f"key {number}", id=f"after {number}")
         assert early.offset > late.offset
 
         above = DeliveryState.objects.filter(message_offset__gt=late.offset, acked=True)
         wait_until(lambda: above.count() == 22, message=lambda: f"{above.count()} acks are stored")
         assert collect_now() == 10, "what was settled before is collected"
         assert collect_now() == 0
-        assert len(published(TOPIC)) == 11
+        assert len(published(topic)) == 11
         assert max(Offset.objects.values_list("position", flat=True)) < late.offset
         assert first.counts["late"] == second.counts["late"] == 0
 
         open_transaction.commit()
         for handled in (first, second):
             wait_until(lambda handled=handled: handled.counts["late"], message="the late message is lost")
-        let_a_round_pass(TOPIC, "first", "second")
+        let_a_round_pass(topic, "first", "second")
     for handled in (first, second):
         assert set(handled.counts.values()) == {1}
         assert len(handled.counts) == 24
     assert collect_now() == 14
-    assert not published(TOPIC)
+    assert not published(topic)
 
 
 @OVERTAKES
-def test_a_late_commit_is_delivered_to_a_successor_and_what_was_settled_is_not() -> None:
+def test_a_late_commit_is_delivered_to_a_successor_and_what_was_settled_is_not(topic: str) -> None:
     before, after = Handled(), Handled()
     with OpenTransaction() as open_transaction:
-        late = open_transaction.do(lambda: publish(TOPIC, "late", key="key 1", id="late"))
-        with RunningSubscriber(consumer(TOPIC, before)):
+        late = open_transaction.do(lambda: publish(topic, "late", key="key 1", id="late"))
+        with RunningSubscriber(consumer(topic, before)):
             for number in range(10):
-                publish(TOPIC, number, key=f"key {number}", id=f"after {number}")
+                publish(topic, number, key=f"key {number}", id=f"after {number}")
             wait_until(lambda: len(before.counts) == 10)
         assert collect_now() == 0
-        with RunningSubscriber(consumer(TOPIC, after)):
-            publish(TOPIC, "more", key="key 1", id="more")
+        with RunningSubscriber(consumer(topic, after)):
+            publish(topic, "more", key="key 1", id="more")
             wait_until(lambda: after.counts["more"])
             assert max(Offset.objects.values_list("position", flat=True)) < late.offset
             open_transaction.commit()
             wait_until(lambda: after.counts["late"], message="the late message is lost")
-            rounds = let_a_round_pass(TOPIC, "default")
+            rounds = let_a_round_pass(topic, "default")
     assert before.counts == {f"after {number}": 1 for number in range(10)}
     assert after.counts == dict.fromkeys(["late", "more", *rounds], 1)
 
 
 @OVERTAKES
-def test_a_transaction_that_rolls_back_late_holds_nothing_back_for_good() -> None:
+def test_a_transaction_that_rolls_back_late_holds_nothing_back_for_good(topic: str) -> None:
     handled = Handled()
-    with RunningSubscriber(consumer(TOPIC, handled)), OpenTransaction() as open_transaction:
-        never = open_transaction.do(lambda: publish(TOPIC, "never", key="key 1", id="never"))
-        last = publish(TOPIC, "early", key="key 1", id="early")
+    with RunningSubscriber(consumer(topic, handled)), OpenTransaction() as open_transaction:
+        never = open_transaction.do(lambda: publish(topic, "never", key="key 1", id="never"))
+        last = publish(topic, "early", key="key 1", id="early")
         wait_until(lambda: handled.counts["early"])
-        assert not settled(TOPIC, "default")
+        assert not settled(topic, "default")
         open_transaction.rollback()
-        wait_until_settled(TOPIC, "default")
+        wait_until_settled(topic, "default")
     assert handled.counts == {"early": 1}
     assert (
         Offset.objects.get(position__gte=never.offset, partition=handled.deliveries[0].partition).position
@@ -127,35 +133,35 @@ def test_a_transaction_that_rolls_back_late_holds_nothing_back_for_good() -> Non
 
 
 @OVERTAKES
-def test_an_open_transaction_that_has_inserted_by_plain_sql_holds_up_no_other_message() -> None:
+def test_an_open_transaction_that_has_inserted_by_plain_sql_holds_up_no_other_message(topic: str) -> None:
     handled = Handled()
-    with RunningSubscriber(consumer(TOPIC, handled)), OpenTransaction() as open_transaction:
-        open_transaction.do(lambda: insert_by_plain_sql("late"))
-        insert_by_plain_sql("early")
-        publish(TOPIC, "delayed", key="key 1", id="delayed", delay=0)
+    with RunningSubscriber(consumer(topic, handled)), OpenTransaction() as open_transaction:
+        open_transaction.do(lambda: insert_by_plain_sql(topic, "late"))
+        insert_by_plain_sql(topic, "early")
+        publish(topic, "delayed", key="key 1", id="delayed", delay=0)
         wait_until(lambda: len(handled.counts) == 2, 10, message="the scheduler waits for the open transaction")
         open_transaction.commit()
         wait_until(lambda: handled.counts["late"], 10, message="the late message is lost")
-        rounds = let_a_round_pass(TOPIC, "default")
+        rounds = let_a_round_pass(topic, "default")
     assert handled.counts == dict.fromkeys(["late", "early", "delayed", *rounds], 1)
 
 
 @pytest.mark.database("sqlite")
-def test_on_sqlite_nobody_overtakes_a_transaction_that_has_published() -> None:
+def test_on_sqlite_nobody_overtakes_a_transaction_that_has_published(topic: str) -> None:
     handled = Handled()
     begun = threading.Event()
     offsets: list[int | None] = []
 
     def publish_next() -> None:
         begun.set()
-        offsets.append(publish(TOPIC, "next", key="key 1", id="next").offset)
+        offsets.append(publish(topic, "next", key="key 1", id="next").offset)
         connections.close_all()
 
-    publish(TOPIC, "first", key="key 1", id="first")
-    with RunningSubscriber(consumer(TOPIC, handled)):
-        wait_until_settled(TOPIC, "default")
+    publish(topic, "first", key="key 1", id="first")
+    with RunningSubscriber(consumer(topic, handled)):
+        wait_until_settled(topic, "default")
     with OpenTransaction() as open_transaction:
-        late = open_transaction.do(lambda: publish(TOPIC, "late", key="key 1", id="late"))
+        late = open_transaction.do(lambda: publish(topic, "late", key="key 1", id="late"))
         thread = threading.Thread(target=publish_next)
         thread.start()
         begun.wait()
@@ -164,7 +170,7 @@ def test_on_sqlite_nobody_overtakes_a_transaction_that_has_published() -> None:
         thread.join()
     assert offsets[0] is not None
     assert offsets[0] > late.offset
-    with RunningSubscriber(consumer(TOPIC, handled)):
-        rounds = let_a_round_pass(TOPIC, "default")
+    with RunningSubscriber(consumer(topic, handled)):
+        rounds = let_a_round_pass(topic, "default")
     assert handled.counts == dict.fromkeys(["first", "late", "next", *rounds], 1)
     assert handled.ids_by_key()["key 1"] == ["first", "late", "next"]

@@ -1,0 +1,282 @@
+"""Every statement that a real workload runs finds its rows by an index; exceptions are named, with reasons."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from django.db import connection
+from django.db.models import F
+
+from sqlqueue import Postpone, Reject, Retry, publish, publish_many
+from sqlqueue.consumers.pool import InlinePool
+from sqlqueue.consumers.registry import Consumer, build
+from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.core.outcomes import ACKED
+from sqlqueue.leases import heartbeat, hold
+from sqlqueue.log import groups, redrive, reset
+from sqlqueue.log.collect import collect, report_absent
+from sqlqueue.log.fetch import FETCH
+from sqlqueue.log.publish import NewMessage
+from sqlqueue.log.schedule import move_due
+from sqlqueue.models import (
+    DeliveryState,
+    Message,
+    Offset,
+    PartitionLease,
+    Receipt,
+    ScheduledMessage,
+)
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("sqlite", "mariadb", "mysql")]
+
+SMALL = {
+    "sqlqueue_topic": "a row for each topic",
+    "sqlqueue_consumer_group": "a row for each group of each topic",
+    "sqlqueue_subscriber_heartbeat": "a row for each live consumer process",
+    "sqlqueue_publish_gate": "258 rows, and a probe reads all of them by design",
+}
+TABLES = (Message, DeliveryState, Offset, PartitionLease, Receipt, ScheduledMessage)
+# Statements of people's actions, not of the engine: bounded by a LIMIT, and as rare as a click.
+BY_HAND = ("original_topic",)
+
+
+class Recorder:
+    """The statements that were run, once each, however many values stood in them."""
+
+    def __init__(self) -> None:
+        self.statements: dict[str, tuple[str, tuple]] = {}
+        self.count = 0
+
+    def __call__(self, execute, sql, params, many, context):
+        result = execute(sql, params, many, context)
+        self.count += 1
+        if re.match(r"\s*\(?\s*(SELECT|UPDATE|DELETE)", sql) and "sqlqueue_" in sql:
+            self.statements.setdefault(re.sub(r"(%s, )+", "%s, ", sql), (sql, tuple(params or ())))
+        return result
+
+
+@pytest.fixture
+def topics(settings: object) -> None:
+    """A topic of 8 partitions, one of 40, and a group that is away."""
+    settings.SQLQUEUE = {
+        "TOPICS": {
+            "t": {"partitions": 8, "retention": 3600.0, "history": "all"},
+            "many": {"partitions": 40, "retention": 3600.0},
+        },
+        "WAKE": False,
+    }
+    publish_many("t", [NewMessage(n, key=f"old{n % 40}") for n in range(100)])
+    Message.objects.update(created_at=datetime.now(timezone.utc) - timedelta(days=1))
+    publish_many("many", range(100))
+    for topic in ("t", "many"):
+        groups.register("default", "away", topic)
+
+
+def fill() -> None:
+    """Give every table enough rows that the optimizer has a reason, and tell it."""
+    publish_many("t", [NewMessage(n, key=f"old{n % 400}") for n in range(6_000)])
+    publish_many("many", range(3_000))
+    later = datetime.now(timezone.utc) + timedelta(days=1)
+    places = [
+        {"consumer_group": f"filled{group}" if group else "g", "topic": topic, "partition": partition}
+        for group in range(20)
+        for topic, partitions in (("t", 8), ("many", 40))
+        for partition in range(partitions)
+    ]
+    for model in (PartitionLease, Offset, DeliveryState):
+        model.objects.all().delete()
+    PartitionLease.objects.bulk_create([PartitionLease(**p, holder=f"h{n % 60}") for n, p in enumerate(places)])
+    marks = {"position": 1, "offset_acked": 1, "claimed_to": 1, "fencing_token": 1}
+    Offset.objects.bulk_create([Offset(**place, **marks) for place in places])
+    DeliveryState.objects.bulk_create(
+        [DeliveryState(**place, message_offset=offset, acked=offset % 2) for place in places for offset in range(4)]
+    )
+    ScheduledMessage.objects.bulk_create([ScheduledMessage(topic="t", payload=n, due_at=later) for n in range(2_000)])
+    outcome = {"topic": "t", "partition": 0, "outcome": ACKED, "attempts": 1, "started_at": later, "finished_at": later}
+    Receipt.objects.bulk_create(
+        [Receipt(consumer_group="g", message_offset=n, worker="w", serial=n, **outcome) for n in range(2_000)]
+    )
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
+            cursor.execute("ANALYZE")
+        else:
+            for model in TABLES:
+                cursor.execute(f"ANALYZE TABLE {model._meta.db_table}")
+                cursor.fetchall()
+
+
+@pytest.fixture
+def recorder() -> Iterator[Recorder]:
+    """Records what the test's connection runs."""
+    recorder = Recorder()
+    with connection.execute_wrapper(recorder):
+        yield recorder
+
+
+def handler(delivery: object) -> None:
+    """Fail in every way, depending on the payload."""
+    kind = delivery.payload % 10 if isinstance(delivery.payload, int) else 0
+    if kind == 1 and delivery.attempt == 1:
+        raise Retry(delay=0)
+    if kind == 2:
+        raise Reject("never")
+    if kind == 3 and delivery.attempt == 1:
+        raise ValueError
+    if kind == 4 and delivery.offset % 2:
+        raise Postpone(delay=3600)
+
+
+def host(handle=handler, **options: object) -> Subscriber:
+    made = build("t", {"group": "g", "backoff": 0.0, "start": "latest", **options})
+    subscriber = Subscriber([Consumer(topic="t", handler=handle, **made)], pool=InlinePool, residents=False)
+    subscriber.start()
+    return subscriber
+
+
+def work(subscriber: Subscriber, turns: int = 40) -> None:
+    for _ in range(turns):
+        subscriber._look_at = 0.0
+        subscriber.turn()
+
+
+def workload() -> None:
+    """Publish, consume, fail, take over, schedule, balance, poll, reset, redrive, collect."""
+    subscriber = host()
+    publish("t", 1, key="k", id="once")
+    publish("t", 1, key="k", id="once")
+    publish_many("t", [NewMessage(n, key=f"k{n % 7}") for n in range(60)])
+    publish("t", 0, delay=0.0)
+    move_due("default")
+    work(subscriber)
+    heartbeat.beat("default", subscriber.name, [("g", "t")], 30.0)
+    hold.renew("default", subscriber.name, 30.0)
+    hold.held("default", subscriber.name)
+    # It dies with something in hand, and another one takes over.
+    publish_many("t", range(20))
+    for subscription in subscriber.subscriptions:
+        for stream in list(subscription.streams.values()):
+            Offset.objects.filter(id=stream.id).update(claimed_to=F("claimed_to") + 10_000)
+    hold.free("default", subscriber.name)
+    heartbeat.leave("default", subscriber.name)
+    successor = host(atomic=True)
+    work(successor)
+    successor.anything_due()
+    successor.stop(timeout=0.0)
+    successor.close()
+    batches = host(lambda deliveries: None, batch=True, atomic=True)
+    publish_many("t", range(30))
+    work(batches, 10)
+    batches.stop(timeout=0.0)
+    batches.close()
+    redrive.redrive("t", limit=3)
+    reset.reset("default", "g", "t", 10, partition=1)
+    report_absent("default")
+    groups.remove("default", "away", "t")
+    collect("default", subscriber.reader.horizon)
+    heartbeat.bury_dead("default", 30.0)
+    groups.remove("default", "g", "t")
+
+
+def plan_of(sql: str, params: tuple) -> list[dict[str, object]]:
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {'QUERY PLAN ' if connection.vendor == 'sqlite' else ''}{sql}", params)
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def full_scans(sql: str, params: tuple) -> list[str]:
+    """Return the tables that a statement reads without an index, as the database says."""
+    bounded = "LIMIT" in sql and "WHERE" not in sql  # the first or last so many, by the primary key
+    if connection.vendor == "sqlite":
+        details = [str(row["detail"]) for row in plan_of(sql, params)]
+        return [d for d in details if re.match(r"SCAN (?!\(|CONSTANT|\d|above)", d) and " USING " not in d and not bounded]
+    return [
+        f"{row['table']} ({row['type']}, {row['rows']} rows)"
+        for row in plan_of(sql, params)
+        if (row["type"] == "ALL" or (row["type"] == "index" and not bounded))
+        and not str(row["table"]).startswith("<derived")  # a list of keys that the statement itself has made
+    ]
+
+
+def excepted(sql: str) -> bool:
+    tables = set(re.findall(r"sqlqueue_[a-z_]+(?=[`\" ])", sql)) & {m._meta.db_table for m in TABLES}
+    return tables <= set(SMALL) or any(word in sql for word in BY_HAND)
+
+
+def test_no_statement_of_a_workload_reads_a_whole_table(topics: None, recorder: Recorder) -> None:
+    workload()
+    statements = list(recorder.statements.values())
+    assert len(statements) > 40
+    for table in (*(model._meta.db_table for model in TABLES), *SMALL):
+        assert any(table in sql for sql, _ in statements), f"the workload says nothing of {table}"
+    fill()
+    scans = []
+    for sql, params in statements:
+        if not excepted(sql) and (found := full_scans(sql, params)):
+            scans.append(f"{' '.join(sql.split())[:300]} → {found}")
+    assert not scans, "\n".join(scans)
+
+
+@pytest.mark.database("mariadb", "mysql")
+def test_the_hot_statements_use_the_index_that_was_made_for_them(topics: None, recorder: Recorder) -> None:
+    workload()
+    fill()
+    wanted = {
+        " ".join(FETCH.split())[-40:]: "sqlqueue_message_fetch",
+        'GROUP BY topic, "partition", priority': "PRIMARY",
+        "UPDATE sqlqueue_offset SET position": "PRIMARY",
+        "DELETE sqlqueue_delivery_state FROM": "sqlqueue_state_message",
+        "UPDATE sqlqueue_partition_lease SET expires_at": "sqlqueue_lease_holder",
+    }
+    for words, key in wanted.items():
+        found = [item for item in recorder.statements.values() if words.replace('"', "`") in " ".join(item[0].split())]
+        assert found, words
+        for sql, params in found:
+            rows = [row for row in plan_of(sql, params) if row["select_type"] not in ("SUBQUERY", "UNION RESULT")]
+            assert {row["key"] for row in rows} - {None} <= {key}, f"{sql}: {rows}"
+
+
+@contextmanager
+def statements() -> Iterator[list[str]]:
+    """The statements that are run inside the block."""
+    seen: list[str] = []
+
+    def note(execute, sql, params, many, context):
+        seen.append(" ".join(sql.split()))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(note):
+        yield seen
+
+
+def test_a_batch_in_which_everything_succeeds_costs_one_row_update(settings: object) -> None:
+    settings.SQLQUEUE = {"PARTITIONS": 1, "WAKE": False}
+    handled: list[object] = []
+    subscriber = host(lambda delivery: handled.append(delivery.payload), batch_size=500, start="earliest")
+    subscriber.dispatcher.throttle._target = 5_000
+    subscriber.turn()
+    publish_many("t", range(500))
+    with statements() as seen:
+        work(subscriber, 6)
+    assert len(handled) == 500
+    # One claims, one settles: at the log's end there is nothing to claim that could ride on it.
+    assert len([sql for sql in seen if sql.startswith("UPDATE")]) == 2
+    assert not [sql for sql in seen if sql.startswith(("INSERT", "DELETE", "SAVEPOINT"))]
+    assert not DeliveryState.objects.exists()
+    subscriber.close()
+
+
+def test_a_claim_rides_on_the_settle_before_it(settings: object) -> None:
+    settings.SQLQUEUE = {"PARTITIONS": 1, "WAKE": False}
+    subscriber = host(lambda delivery: None, start="earliest")
+    subscriber.turn()
+    publish_many("t", range(100))
+    subscriber.dispatcher.throttle._target = 10
+    subscriber.dispatcher.throttle.finished = lambda count, now: None
+    with statements() as seen:
+        work(subscriber, 15)
+    assert subscriber.settled == 100
+    assert len([sql for sql in seen if sql.startswith("UPDATE")]) == 11  # ten claims, and the last settle
+    subscriber.close()
