@@ -13,8 +13,6 @@ from sqlqueue.consumers.registry import registry
 from sqlqueue.database.server import findings
 from tests.consuming import Consuming
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
 
 def found(server: bool = False) -> list[CheckMessage]:
     return run_checks(tags=[TAG], databases=["default"] if server else None)
@@ -27,6 +25,14 @@ def only(number: str, server: bool = False) -> CheckMessage:
     assert messages[0].hint or number == "E008"
     assert messages[0].level == (ERROR if number.startswith("E") else WARNING)
     return messages[0]
+
+
+@pytest.fixture
+def consuming() -> Iterator[Consuming]:
+    """As the other tests have it, and without a database: nothing is consumed here."""
+    consuming = Consuming()
+    yield consuming
+    consuming.end()
 
 
 @pytest.fixture
@@ -47,10 +53,12 @@ class Elsewhere:
         return "elsewhere" if model._meta.app_label in self.labels else None
 
 
+@pytest.mark.django_db
 def test_a_project_that_is_well_has_none() -> None:
     assert found(server=True) == []
 
 
+@pytest.mark.django_db
 class TestSettings:
     def test_e001_an_unknown_option(self) -> None:
         with override_settings(SQLQUEUE={"PARTITION": 5}):
@@ -154,6 +162,7 @@ class TestAliases:
             only("W021")
 
 
+@pytest.mark.django_db(transaction=True)
 class TestServer:
     def test_it_is_asked_only_with_database(self, monkeypatch) -> None:
         monkeypatch.setattr("sqlqueue.database.server.SQLITE_LEAST", (99,))
@@ -225,9 +234,10 @@ class TestServer:
         only("W006", server=True)
 
     @pytest.mark.database("sqlite")
-    def test_w007_a_journal_that_makes_readers_wait(self) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("PRAGMA journal_mode = DELETE")
+    def test_w007_a_journal_that_makes_readers_wait(self, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+        connection.close()
+        monkeypatch.setitem(connection.settings_dict, "NAME", str(tmp_path / "another.sqlite3"))
+        monkeypatch.setitem(connection.settings_dict["OPTIONS"], "init_command", "PRAGMA journal_mode = DELETE")
         try:
             assert "delete" in only("W007", server=True).msg
         finally:
@@ -237,5 +247,5 @@ class TestServer:
         def refuse(alias: str):
             raise DatabaseError("nobody is there")
 
-        monkeypatch.setattr("sqlqueue.database.server.findings", refuse)
+        monkeypatch.setattr("sqlqueue.checks.findings", refuse)
         assert "nobody is there" in only("E008", server=True).msg

@@ -11,7 +11,7 @@ from sqlqueue import ConfigurationError, InvalidMessage, NewMessage, Postpone, R
 from sqlqueue.models import Message, ScheduledMessage
 from tests.app.models import Effect
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 AWARE = datetime(2030, 1, 1, tzinfo=timezone.utc)
 

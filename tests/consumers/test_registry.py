@@ -1,0 +1,121 @@
+"""@consumer: what it takes, what it refuses, and whom a process is to run."""
+
+from datetime import timedelta
+
+import pytest
+
+from sqlqueue import ConfigurationError, consumer
+from sqlqueue.consumers.registry import registry
+from tests.consuming import Consuming
+
+
+@pytest.fixture(autouse=True)
+def consuming():
+    """Without a database: nothing is consumed here."""
+    consuming = Consuming()
+    yield consuming
+    consuming.end()
+
+
+def handle(delivery) -> None: ...
+
+
+def registered():
+    (found,) = registry.consumers.values()
+    return found
+
+
+def test_without_options_it_is_as_documented() -> None:
+    assert consumer("t")(handle) is handle
+    found = registered()
+    assert (found.group, found.start, found.is_async) == ("default", "earliest", False)
+    manners, backoff = found.manners, found.backoff
+    assert (manners.ordering, manners.max_attempts, manners.visibility_timeout) == ("key", 5, 60)
+    assert (manners.batch, manners.batch_size, manners.atomic) == (False, 100, False)
+    assert (backoff.first, backoff.longest, backoff.jitter) == (1, 3600, 0.33)
+
+
+def test_every_option_arrives() -> None:
+    consumer(
+        "t",
+        group="g",
+        ordering="none",
+        max_attempts=7,
+        visibility_timeout=timedelta(minutes=2),
+        backoff=timedelta(seconds=3),
+        max_backoff=40,
+        jitter=0,
+        batch=True,
+        atomic=True,
+        batch_size=9,
+        start="latest",
+    )(handle)
+    found = registered()
+    assert (found.group, found.start) == ("g", "latest")
+    manners, backoff = found.manners, found.backoff
+    assert (manners.ordering, manners.max_attempts, manners.visibility_timeout) == ("none", 7, 120)
+    assert (manners.batch, manners.batch_size, manners.atomic) == (True, 9, True)
+    assert (backoff.first, backoff.longest, backoff.jitter) == (3, 40, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"orderin": "key"}, "no option 'orderin'. Did you mean 'ordering'?"),
+        ({"ordering": "keys"}, "ordering must be one of key, partition, none, not 'keys'"),
+        ({"start": "now"}, "start must be 'earliest' or 'latest'"),
+        ({"max_attempts": 0}, "max_attempts must be a whole number from 1"),
+        ({"max_attempts": 2.0}, "max_attempts must be a whole number"),
+        ({"max_attempts": True}, "max_attempts must be a whole number"),
+        ({"batch_size": 10**6}, "batch_size must be a whole number from 1 to 10000"),
+        ({"visibility_timeout": 0}, "visibility_timeout must be more than 0"),
+        ({"visibility_timeout": "60"}, "visibility_timeout must be a number of seconds"),
+        ({"backoff": -1}, "backoff must be a number of seconds"),
+        ({"max_backoff": float("nan")}, "max_backoff must be a number of seconds"),
+        ({"jitter": 1.5}, "jitter is a fraction"),
+        ({"batch": 1}, "batch must be True or False"),
+        ({"atomic": "yes"}, "atomic must be True or False"),
+        ({"group": "no name"}, "group 'no name' is not a name"),
+        ({"group": "g" * 101}, "101 characters; 100 is the most"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused(options: dict, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        consumer("t", **options)
+    assert not registry.consumers
+
+
+def test_everything_that_is_wrong_is_named_together() -> None:
+    with pytest.raises(ConfigurationError, match=r"ordering .*; max_attempts .*; batch "):
+        consumer("t", ordering="x", max_attempts=-1, batch=None)
+
+
+def test_the_topic_may_not_be_left_out() -> None:
+    with pytest.raises(ConfigurationError, match=r'@consumer\("flights"\)'):
+        consumer(handle)  # type: ignore[arg-type]
+
+
+class TestSelecting:
+    @pytest.fixture(autouse=True)
+    def three(self) -> None:
+        for group, topic in (("one", "t"), ("two", "t"), ("two", "u")):
+            consumer(topic, group=group)(handle)
+
+    @pytest.mark.parametrize(
+        ("groups", "topics", "expected"),
+        [
+            ((), (), [("one", "t"), ("two", "t"), ("two", "u")]),
+            (("two",), (), [("two", "t"), ("two", "u")]),
+            ((), ("t",), [("one", "t"), ("two", "t")]),
+            (("one", "two"), ("u",), [("two", "u")]),
+            (("one",), ("u",), []),
+        ],
+    )
+    def test_by_group_and_topic(self, groups, topics, expected) -> None:
+        assert [(found.group, found.topic) for found in registry.select(groups, topics)] == expected
+
+    def test_a_name_that_nobody_has_is_refused(self) -> None:
+        with pytest.raises(ConfigurationError, match="Did you mean 'one'"):
+            registry.select(["on"])
+        with pytest.raises(ConfigurationError, match="Known are: t, u"):
+            registry.select([], ["zzz"])

@@ -1,0 +1,30 @@
+"""What the processes of these tests run: handlers that leave an Effect behind."""
+
+import os
+import time
+
+from sqlqueue import consumer
+from tests.app.models import Effect
+
+
+@consumer("flights", group="aircraft")
+def move(delivery) -> None:
+    Effect.objects.create(name="aircraft", value=f"{delivery.payload}@{os.getpid()}")
+
+
+@consumer("flights", group="delays", batch=True, atomic=True, batch_size=10)
+def add(deliveries) -> None:
+    Effect.objects.bulk_create(Effect(name="delays", value=str(delivery.payload)) for delivery in deliveries)
+
+
+@consumer("slow", group="aircraft", visibility_timeout=30)
+def take_a_second(delivery) -> None:
+    Effect.objects.create(name="began", value=str(delivery.payload))
+    time.sleep(1)
+    Effect.objects.create(name="ended", value=str(delivery.payload))
+
+
+@consumer("stuck", group="aircraft")
+def take_for_ever(delivery) -> None:
+    Effect.objects.create(name="began", value=str(delivery.payload))
+    time.sleep(3600)

@@ -1,0 +1,204 @@
+"""`manage.py runconsumers`: what it checks, tells, runs, and how it ends."""
+
+import json
+import os
+import re
+import signal
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from django.db import connection
+from django.db.migrations.recorder import MigrationRecorder
+
+from sqlqueue import NewMessage, publish, publish_many
+from sqlqueue.models import ConsumerGroup, DeliveryState, Offset, PartitionLease, SubscriberHeartbeat
+from tests.app.models import Effect
+from tests.processes import ManageCommand, ManageCommands, wait_until
+
+Run = Callable[..., ManageCommand]
+
+
+@pytest.fixture
+def run(manage: ManageCommands) -> Run:
+    """Start `runconsumers` with these arguments; keywords are settings of SQLQUEUE."""
+
+    def start(*arguments: str, **options: object) -> ManageCommand:
+        env = {"DJANGO_SETTINGS_MODULE": "tests.management.settings", "QUEUE_OPTIONS": json.dumps(options)}
+        return manage("runconsumers", *arguments, env=env)
+
+    return start
+
+
+def values(name: str) -> list[str]:
+    return list(Effect.objects.filter(name=name).order_by("id").values_list("value", flat=True))
+
+
+def assert_nobody_is_left() -> None:
+    assert not PartitionLease.objects.exclude(holder="").exists()
+    assert not SubscriberHeartbeat.objects.exists()
+    assert not DeliveryState.objects.filter(in_flight__gt=0).exists()
+
+
+class TestCheck:
+    def test_it_tells_everything_that_would_run_and_starts_nothing(self, run: Run, database_name: str) -> None:
+        command = run("--check", "--processes", "3", "--threads", "7", "--drain", LEASE_DURATION=44)
+        assert command.wait() == 0, command.output
+        (line,) = [line for line in command.output.splitlines() if line.startswith("event=starting")]
+        for word in ("processes=3", "threads=7", "drain=True", "lease=44.000", "default:"):
+            assert word in line
+        assert {"sqlite": "SQLite", "mariadb": "MariaDB", "mysql": "MySQL"}[database_name] in line
+        assert "aircraft/flights→tests.management.handlers.move (ordering=key attempts=5 timeout=60s)" in line
+        assert "delays/flights→tests.management.handlers.add (ordering=key batch=10 atomic" in line
+        assert "All is well." in command.output
+        assert not ConsumerGroup.objects.exists()
+        assert not SubscriberHeartbeat.objects.exists()
+
+    def test_it_refuses_with_all_problems_together(self, run: Run) -> None:
+        command = run("--check", "--processes", "-1", "--threads", "0", LEASE_DURATION=5, THREDS=3)
+        assert command.wait() == 1
+        for problem in (
+            "--processes must be at least 0, not -1",
+            "--threads must be at least 1, not 0",
+            "'THREDS'. Did you mean 'THREADS'?",
+            "at least twice HEARTBEAT_INTERVAL",
+        ):
+            assert problem in command.output
+        assert "Traceback" not in command.output
+
+    def test_it_refuses_two_handlers_for_one_group_and_topic(self, run: Run) -> None:
+        command = run("--check", CONSUMERS_MODULE="wrong")
+        assert command.wait() == 1
+        assert re.search(r"wrong\.one and .*wrong\.two both handle topic 'flights'.*E011", command.output)
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (("--group", "aircraf"), "no handler is registered for group 'aircraf'. Did you mean 'aircraft'?"),
+            (("--topic", "fligths"), "no handler is registered for topic 'fligths'. Did you mean 'flights'?"),
+            (("--group", "delays", "--topic", "slow"), "no handlers"),
+        ],
+    )
+    def test_it_refuses_what_nobody_handles(self, run: Run, arguments: tuple[str, ...], said: str) -> None:
+        command = run("--check", *arguments)
+        assert command.wait() == 1
+        assert said in command.output
+
+    def test_it_refuses_a_project_without_handlers(self, run: Run) -> None:
+        command = run("--check", CONSUMERS_MODULE="nowhere")
+        assert command.wait() == 1
+        assert "no app has a nowhere.py with a @consumer" in command.output
+
+    def test_it_refuses_tables_that_are_not_up_to_date(self, run: Run) -> None:
+        recorder = MigrationRecorder(connection)
+        recorder.record_unapplied("sqlqueue", "0001_initial")
+        try:
+            command = run("--check")
+            assert command.wait() == 1
+            assert "run `python manage.py migrate sqlqueue`" in command.output
+        finally:
+            recorder.record_applied("sqlqueue", "0001_initial")
+
+
+class TestDrain:
+    def test_two_processes_settle_everything_that_is_due_and_leave(self, run: Run) -> None:
+        publish_many("flights", [NewMessage(number, key=f"k{number % 20}") for number in range(300)])
+        publish("flights", "later", delay=3600)
+        command = run("--drain", "--processes", "2")
+        assert command.wait() == 0, command.output
+        assert sorted(int(value.partition("@")[0]) for value in values("aircraft")) == list(range(300))
+        assert sorted(map(int, values("delays"))) == list(range(300))
+        assert_nobody_is_left()
+        assert command.output.count("event=process_started") == 2
+        assert "event=process_died" not in command.output
+
+    def test_a_group_alone(self, run: Run) -> None:
+        publish("flights", 1)
+        assert run("--drain", "--group", "delays").wait() == 0
+        assert (values("delays"), values("aircraft")) == (["1"], [])
+
+    def test_a_topic_alone(self, run: Run) -> None:
+        publish("flights", 1)
+        publish("slow", 2)
+        assert run("--drain", "--topic", "slow").wait() == 0
+        assert (values("ended"), values("aircraft"), values("delays")) == (["2"], [], [])
+
+    def test_without_a_supervisor(self, run: Run) -> None:
+        publish("flights", 1)
+        command = run("--drain", "--processes", "0")
+        assert command.wait() == 0, command.output
+        assert Counter(Effect.objects.values_list("name", flat=True)) == {"aircraft": 1, "delays": 1}
+        assert_nobody_is_left()
+
+
+class TestStopping:
+    @pytest.mark.parametrize("processes", ["0", "2"])
+    @pytest.mark.parametrize("how", [ManageCommand.terminate, ManageCommand.interrupt], ids=["SIGTERM", "SIGINT"])
+    def test_it_ends_what_runs_and_hands_back_the_rest(
+        self, run: Run, processes: str, how: Callable[[ManageCommand], None]
+    ) -> None:
+        for number in range(60):
+            publish("slow", number, key=f"k{number}")
+        command = run("--processes", processes, "--threads", "2", "--topic", "slow")
+        command.wait_for_line("event=starting")
+        wait_until(lambda: values("began"))
+        how(command)
+        assert command.wait() == 0, command.output
+        assert sorted(values("began")) == sorted(values("ended"))
+        assert 0 < len(values("ended")) < 60
+        assert_nobody_is_left()
+        assert not DeliveryState.objects.filter(acked=False, retry_count__gt=0).exists(), "an attempt was charged"
+        assert "event=subscriber_stopped" in command.output
+
+    @pytest.mark.parametrize("processes", ["0", "1"])
+    def test_a_second_signal_leaves_at_once(self, run: Run, processes: str) -> None:
+        publish("stuck", 1)
+        command = run("--topic", "stuck", "--processes", processes, SHUTDOWN_TIMEOUT=600)
+        wait_until(lambda: values("began"))
+        command.terminate()
+        with pytest.raises(AssertionError, match="still runs"):
+            command.wait(0.5)
+        command.terminate()
+        assert command.wait(10) != 0
+
+    def test_a_handler_that_does_not_end_in_time_is_left_behind(self, run: Run) -> None:
+        publish("stuck", 1)
+        command = run("--topic", "stuck", "--processes", "0", SHUTDOWN_TIMEOUT=0.5)
+        wait_until(lambda: values("began"))
+        command.terminate()
+        assert command.wait(10) == 0
+        assert_nobody_is_left()
+        assert list(DeliveryState.objects.values_list("acked", "retry_count")) in ([], [(False, 0)])
+
+    def test_leases_are_free_for_the_next_at_once(self, run: Run) -> None:
+        publish("flights", 1)
+        first = run("--group", "delays")
+        wait_until(lambda: values("delays") == ["1"])
+        first.terminate()
+        assert first.wait() == 0
+        publish("flights", 2)
+        run("--group", "delays")
+        wait_until(lambda: values("delays") == ["1", "2"], timeout=15)
+
+
+class TestSupervising:
+    def test_a_process_that_dies_is_replaced_and_its_partitions_served(self, run: Run) -> None:
+        publish("flights", 1, key="a")
+        command = run("--group", "aircraft", "--topic", "flights")
+        wait_until(lambda: values("aircraft"))
+        pid = int(values("aircraft")[0].partition("@")[2])
+        os.kill(pid, signal.SIGKILL)
+        command.wait_for_line(rf"event=process_died child={pid}")
+        publish("flights", 2, key="a")
+        wait_until(lambda: len(values("aircraft")) == 2, timeout=15)
+        assert int(values("aircraft")[1].partition("@")[2]) != pid
+        assert command.returncode is None
+
+    def test_children_stop_when_their_supervisor_is_gone(self, run: Run) -> None:
+        publish("flights", 1)
+        command = run("--group", "aircraft", "--topic", "flights", "--processes", "2")
+        wait_until(lambda: SubscriberHeartbeat.objects.count() == 2)
+        command.kill()
+        wait_until(lambda: not SubscriberHeartbeat.objects.exists(), timeout=15)
+        assert not PartitionLease.objects.exclude(holder="").exists()
+        assert Offset.objects.exists()
