@@ -13,7 +13,6 @@ from sqlqueue.core.outcomes import (
     RETRIED,
     VisibilityTimeout,
     decide,
-    describe,
 )
 from sqlqueue.exceptions import LeaseLost
 
@@ -52,6 +51,6 @@ def test_the_reason_is_told() -> None:
 
 
 def test_the_end_of_a_long_traceback_is_kept() -> None:
-    text = describe(ValueError("y" * 2 * ERROR_LENGTH + "the end"))
+    text = decide(ValueError("y" * 2 * ERROR_LENGTH + "the end"), 1, 3, BACKOFF).error
     assert len(text) <= ERROR_LENGTH + 2
     assert text.endswith("the end")
