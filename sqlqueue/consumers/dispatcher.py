@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from django.db import Error
+
 from sqlqueue.conf import settings
 from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.consumers.pool import Pool
@@ -23,6 +25,7 @@ from sqlqueue.core.outcomes import UNSTARTED, Outcome, VisibilityTimeout
 from sqlqueue.core.plan import Hand, Plan, Run
 from sqlqueue.core.stream import Stream
 from sqlqueue.database import faults
+from sqlqueue.database.incarnation import Incarnation, ServerChanged
 from sqlqueue.log.settle import settle
 from sqlqueue.signals import announce, dead_lettered, delivery_failed, delivery_settled
 
@@ -49,6 +52,7 @@ class Dispatcher:
         self.throttle = Throttle(threads)
         self.outstanding = 0
         self.settled = 0  # deliveries settled so far
+        self.server = Incarnation(ownership.alias)
         self.pool = make_pool(self._report, self._run_ended)
         self._awake, self._give_up = awake, give_up
         self._reports: deque[tuple[Hand, Outcome]] = deque()
@@ -173,23 +177,39 @@ class Dispatcher:
     def execute(self, plans: list[Plan]) -> list[Plan] | None:
         """Settle, through lost connections too; return the plans whose streams were lost, or None if it was given up.
 
-        What was decided is written, or its stream is dropped: there is no third way.
+        What was decided is written, or its stream is dropped: there is no third way. Raises ServerChanged if the
+        database was restarted meanwhile: then all streams are to be dropped.
         """
         histories = {sub.consumer.topic: sub.history for sub in self.ownership.subscriptions}
-        lost = faults.patiently(
-            self.alias, settle, self.alias, plans, self.name, histories, time.monotonic(), give_up=self._give_up
-        )
+
+        def settle_on_the_same_server() -> list[Plan]:
+            self.server.make_sure()
+            try:
+                return settle(self.alias, plans, self.name, histories, time.monotonic())
+            except Error as error:
+                self.server.doubtful = self.server.doubtful or faults.classify(error) is faults.Fault.GONE
+                raise
+
+        try:
+            lost = faults.patiently(self.alias, settle_on_the_same_server, give_up=self._give_up)
+        except ServerChanged:
+            self._unclaim(plans)
+            raise
         if lost is None:
+            self._unclaim(plans)
             for plan in plans:
                 plan.stream.lost = True
             return None
         self.settled += sum(len(plan.settled) for plan in plans if plan not in lost)
-        for plan in lost:
-            for hand in [hand for run in plan.runs for hand in run.hands]:
-                self._out_of_hand(hand)
         if lost:
+            self._unclaim(lost)
             self.lose([plan.stream for plan in lost])
         return lost
+
+    def _unclaim(self, plans: Sequence[Plan]) -> None:
+        """What these would have handed out is not: their claims were not written."""
+        for hand in [hand for plan in plans for run in plan.runs for hand in run.hands]:
+            self._out_of_hand(hand)
 
     def lose(self, streams: list[Stream]) -> None:
         """Drop streams that are somebody else's now; of their runs nothing more starts."""

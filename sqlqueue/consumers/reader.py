@@ -19,7 +19,11 @@ class Reader:
 
     def __init__(self, alias: str):
         self.alias = alias
-        self.horizon = Horizon(alias)
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: nothing is known of the log's end."""
+        self.horizon = Horizon(self.alias)
         self.highest = 0
         self.scheduled = False  # a scheduled message is due
         self._watched_to = 0  # the horizon at the last final watch

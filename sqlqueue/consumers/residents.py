@@ -50,6 +50,9 @@ class Resident:
         """Do the duty once; True if there is more of it to do at once."""
         raise NotImplementedError
 
+    def forget(self) -> None:
+        """The database was away, and may have been restarted: trust nothing that was read before."""
+
     def _run(self) -> None:
         try:
             while not self._stopping:
@@ -67,6 +70,7 @@ class Resident:
             fault = faults.classify(error)
             if fault is faults.Fault.GONE:
                 faults.drop_connection(self.alias)
+                self.forget()
             logger.warning("event=resident_failed resident=%s fault=%s error=%r", self.name, fault.name, error)
         except Exception as error:
             logger.error("event=resident_failed resident=%s error=%r", self.name, error, exc_info=error)
@@ -139,6 +143,10 @@ class Collector(Resident):
         super().__init__(alias, interval)
         self._lease_duration = lease_duration
         self._horizon: Horizon | None = None
+
+    def forget(self) -> None:
+        """A restarted server may hand out offsets again that were below the horizon."""
+        self._horizon = None
 
     def turn(self) -> bool:
         """Collect within its bounds."""

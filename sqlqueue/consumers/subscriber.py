@@ -22,6 +22,7 @@ from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.plan import Hand, Run
 from sqlqueue.core.stream import Stream
 from sqlqueue.database import faults
+from sqlqueue.database.incarnation import ServerChanged
 from sqlqueue.leases import heartbeat
 from sqlqueue.log import bell, groups
 from sqlqueue.log.status import anything_due
@@ -195,7 +196,11 @@ class Subscriber:
             return
         now = self.clock()
         streams = [stream for partition in sorted(partitions) for stream in subscription.of_partition(partition)]
-        if self.dispatcher.execute([stream.release_plan(now) for stream in streams]) is not None:
+        try:
+            settled = self.dispatcher.execute([stream.release_plan(now) for stream in streams])
+        except ServerChanged:
+            settled = []  # whoever takes the partitions recovers what was in hand
+        if settled is not None:
             release = self.ownership.release
             faults.patiently(self.alias, release, subscription, partitions, give_up=self._out_of_time)
 
@@ -203,14 +208,27 @@ class Subscriber:
 
     def _guarded_turn(self) -> float:
         try:
+            self.dispatcher.server.make_sure()
             return self.turn()
+        except ServerChanged:
+            self._start_over()
+            return 0.0
         except Error as error:
+            self.dispatcher.server.doubtful = True
             fault = faults.classify(error)
             if fault is faults.Fault.OTHER:
                 raise  # what was decided may not have been written: only a fresh start is safe
             logger.warning("event=turn_failed fault=%s error=%r", fault.name, error)
             faults.drop_connection(self.alias)
             return 0.5 if fault is faults.Fault.GONE else 0.05
+
+    def _start_over(self) -> None:
+        """The database server was restarted: drop what is remembered of the log, and take the partitions over from this
+        very process, as from a stranger. What its handlers still do is void."""
+        logger.warning("event=server_changed subscriber=%s meaning=%r", self.name, "taking the partitions anew")
+        self.dispatcher.lose(self.ownership.streams())
+        self.reader.forget()
+        self._look_at = self._balance_at = 0.0
 
     def turn(self) -> float:
         """Take in what happened, read, hand out, settle; return for how many seconds nothing needs this thread."""
