@@ -191,7 +191,9 @@ def full_scans(sql: str, params: tuple) -> list[str]:
     bounded = "LIMIT" in sql and "WHERE" not in sql  # the first or last so many, by the primary key
     if connection.vendor == "sqlite":
         details = [str(row["detail"]) for row in plan_of(sql, params)]
-        return [d for d in details if re.match(r"SCAN (?!\(|CONSTANT|\d|above)", d) and " USING " not in d and not bounded]
+        return [
+            d for d in details if re.match(r"SCAN (?!\(|CONSTANT|\d|above)", d) and " USING " not in d and not bounded
+        ]
     return [
         f"{row['table']} ({row['type']}, {row['rows']} rows)"
         for row in plan_of(sql, params)
