@@ -28,10 +28,11 @@ GATED = (
 )
 GATED_ROW = GATED + ")"
 GATED_FAILED_ROW = GATED + ", {now}, %s, %s, %s, %s, %s)"
-# A duplicate changes nothing; LAST_INSERT_ID marks it (by a high bit) and tells where the first one stands.
+# A duplicate changes nothing; LAST_INSERT_ID marks it (by a high bit) and tells where the first one stands. Not by way
+# of the offset itself: MySQL refuses that (1869) when one statement repeats an id of its own.
 MARK = 1 << 62
 MARK_DUPLICATE = (
-    f' ON DUPLICATE KEY UPDATE "offset" = sqlqueue_message."offset"'
+    " ON DUPLICATE KEY UPDATE failure_count = sqlqueue_message.failure_count"
     f' + 0 * LAST_INSERT_ID(sqlqueue_message."offset" + {MARK})'
 )
 KEEP_DUPLICATE = ' ON CONFLICT (topic, "partition", message_id) DO NOTHING'

@@ -2,8 +2,7 @@
 
 Publishers commit in any order; owners read, hand out, settle, crash and take over; a person resets; collection deletes.
 The tables' side (`Tables`, `Group`) does with a plan's values what the verbs' SQL does with them, and nothing else:
-every decision is the engine's own. It also keeps what no table knows, and what the invariants are told by: what was
-handled.
+every decision is the engine's own. It also keeps what no table knows, and the invariants need: what was handled.
 """
 
 from __future__ import annotations

@@ -179,9 +179,12 @@ def workload() -> None:
     groups.remove("default", "g", "t")
 
 
+EXPLAIN = {"sqlite": "QUERY PLAN", "mysql": "FORMAT=TRADITIONAL"}
+
+
 def plan_of(sql: str, params: tuple) -> list[dict[str, object]]:
     with connection.cursor() as cursor:
-        cursor.execute(f"EXPLAIN {'QUERY PLAN ' if connection.vendor == 'sqlite' else ''}{sql}", params)
+        cursor.execute(f"EXPLAIN {EXPLAIN[connection.vendor]} {sql}", params)
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 

@@ -52,8 +52,8 @@ def test_of_one_group_leaves_the_others_letters(consuming: Consuming, patient: P
 
 
 def test_of_chosen_letters(consuming: Consuming, patient: Patient) -> None:
-    letters = Message.objects.dead_letters("two").filter(payload__in=[0, 2])
-    assert redrive("t", offsets=list(letters.values_list("offset", flat=True))) == 2
+    chosen = [letter.offset for letter in Message.objects.dead_letters("two") if letter.payload in (0, 2)]
+    assert redrive("t", offsets=chosen) == 2
     consuming.drain()
     assert sorted(patient.seen) == [("two", 0, 1), ("two", 2, 1)]
 

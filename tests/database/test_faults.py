@@ -1,0 +1,215 @@
+"""Faults are told by their numbers; contention reruns the whole verb, and never inside somebody else's transaction."""
+
+import sqlite3
+import threading
+
+import MySQLdb
+import pytest
+from django.db import Error, IntegrityError, OperationalError, connection, transaction
+from django.db.utils import InterfaceError
+
+from sqlqueue.database import faults
+from sqlqueue.database.faults import Fault
+from sqlqueue.models import Topic
+
+
+def raised(error: Exception, django: type[Exception] = OperationalError) -> Exception:
+    """Return the error as Django raises it: with the driver's as its cause."""
+    try:
+        try:
+            raise error
+        except type(error) as cause:
+            raise django(*cause.args) from cause
+    except django as wrapped:
+        return wrapped
+
+
+@pytest.mark.parametrize(
+    ("number", "fault"),
+    [
+        (1205, Fault.CONTENTION),
+        (1213, Fault.CONTENTION),
+        (1020, Fault.CONTENTION),
+        (2006, Fault.GONE),
+        (2013, Fault.GONE),
+        (2002, Fault.GONE),
+        (1927, Fault.GONE),
+        (1053, Fault.GONE),
+        (1290, Fault.GONE),
+        (1062, Fault.DUPLICATE),
+        (1146, Fault.OTHER),
+        (1064, Fault.OTHER),
+    ],
+)
+def test_mysql_numbers(number: int, fault: Fault) -> None:
+    # The text says something else on purpose: nobody reads it.
+    driver = MySQLdb.OperationalError(number, "database is locked, deadlock, gone away, duplicate")
+    assert faults.classify(raised(driver)) is fault
+    assert faults.classify(driver) is fault
+
+
+def test_a_connection_that_is_closed_is_gone() -> None:
+    assert faults.classify(raised(MySQLdb.InterfaceError(0, ""), InterfaceError)) is Fault.GONE
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        (5, Fault.CONTENTION),
+        (5 | 2 << 8, Fault.CONTENTION),  # SQLITE_BUSY_SNAPSHOT
+        (6, Fault.CONTENTION),
+        (13, Fault.GONE),
+        (2067, Fault.DUPLICATE),
+        (1299, Fault.OTHER),
+        (1, Fault.OTHER),
+    ],
+)
+def test_sqlite_codes(code: int, fault: Fault) -> None:
+    error = sqlite3.OperationalError("whatever")
+    error.sqlite_errorcode = code
+    assert faults.classify(raised(error)) is fault
+
+
+@pytest.mark.parametrize(
+    ("state", "fault"),
+    [
+        ("40001", Fault.CONTENTION),
+        ("40P01", Fault.CONTENTION),
+        ("23505", Fault.DUPLICATE),
+        ("08006", Fault.GONE),
+        ("57P01", Fault.GONE),
+        ("25006", Fault.GONE),
+        ("42P01", Fault.OTHER),
+    ],
+)
+def test_postgresql_states(state: str, fault: Fault) -> None:
+    error = Exception("whatever")
+    error.sqlstate = state
+    assert faults.classify(raised(error)) is fault
+
+
+def contention() -> Exception:
+    if connection.vendor == "sqlite":
+        error = sqlite3.OperationalError("database is locked")
+        error.sqlite_errorcode = 5
+        return raised(error)
+    return raised(MySQLdb.OperationalError(1213, "Deadlock"))
+
+
+class Verb:
+    """Writes a row, and meets contention the first times."""
+
+    def __init__(self, failures: int):
+        self.calls, self.failures = 0, failures
+
+    def __call__(self, name: str) -> str:
+        self.calls += 1
+        Topic.objects.create(name=f"{name}{self.calls}", partitions=1)
+        if self.calls <= self.failures:
+            raise contention()
+        return "done"
+
+    __name__ = "verb"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_contention_reruns_the_whole_verb() -> None:
+    verb = Verb(2)
+    assert faults.run("default", verb, "t") == "done"
+    assert verb.calls == 3
+    assert list(Topic.objects.values_list("name", flat=True)) == ["t3"]  # what was half done was rolled back
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_verb_is_not_rerun_for_ever() -> None:
+    verb = Verb(1_000)
+    with pytest.raises(OperationalError):
+        faults.run("default", verb, "t")
+    assert verb.calls == faults.RERUNS
+
+
+@pytest.mark.django_db(transaction=True)
+def test_inside_somebody_elses_transaction_nothing_is_rerun() -> None:
+    verb = Verb(1)
+    with pytest.raises(OperationalError), transaction.atomic():
+        faults.run("default", verb, "t")
+    assert verb.calls == 1
+    statement = Verb(1)
+    with pytest.raises(OperationalError), transaction.atomic():
+        faults.run_statement("default", statement, "t")
+    assert statement.calls == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_other_errors_are_not_rerun() -> None:
+    calls = []
+
+    def verb() -> None:
+        calls.append(1)
+        raise IntegrityError("no")
+
+    with pytest.raises(IntegrityError):
+        faults.run("default", verb)
+    assert calls == [1]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_patient_verb_goes_on_through_a_lost_connection() -> None:
+    calls = []
+
+    def verb() -> str:
+        calls.append(1)
+        if len(calls) < 3:
+            raise raised(MySQLdb.OperationalError(2013, "Lost connection"))
+        return "done"
+
+    if connection.vendor != "sqlite":
+        assert faults.patiently("default", verb, give_up=lambda: False) == "done"
+        assert len(calls) == 3
+    lost = raised(MySQLdb.OperationalError(2013, "Lost connection"))
+
+    def never() -> None:
+        raise lost
+
+    assert faults.patiently("default", never, give_up=lambda: True) is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_patient_verb_runs_in_no_transaction_but_its_own() -> None:
+    inside = faults.patiently("default", lambda: connection.in_atomic_block, give_up=lambda: True)
+    assert inside is False
+
+
+@pytest.mark.database("mariadb", "mysql")
+@pytest.mark.django_db(transaction=True)
+def test_a_real_deadlock_reruns_the_whole_verb() -> None:
+    """Two connections lock two rows in opposite orders; the server picks a victim, whose verb is run again."""
+    Topic.objects.bulk_create([Topic(name=name, partitions=0) for name in ("a", "b")])
+    both_hold_one = threading.Barrier(2)
+    calls: list[str] = []
+    errors: list[Exception] = []
+
+    def add(first: str, second: str) -> None:
+        calls.append(first)
+        for name in (first, second):
+            topic = Topic.objects.select_for_update().get(name=name)
+            Topic.objects.filter(name=name).update(partitions=topic.partitions + 1)
+            if name == first and len(calls) <= 2:
+                both_hold_one.wait(10)
+
+    def work(first: str, second: str) -> None:
+        try:
+            faults.run("default", add, first, second)
+        except Error as error:
+            errors.append(error)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=work, args=names) for names in (("a", "b"), ("b", "a"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not errors
+    assert len(calls) == 3, "nobody met a deadlock"
+    assert set(Topic.objects.values_list("partitions", flat=True)) == {2}  # each verb counts once, in both rows

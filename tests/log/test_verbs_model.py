@@ -1,0 +1,338 @@
+"""The invariants on the real verbs and the real database: two subscribers of two groups, whatever happens when.
+
+One thread, one connection; handlers run when the test says so. Late commits need more connections, and have tests of
+their own; here the SQL of acquiring, settling, releasing, resetting and collecting is put together in any order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+
+import pytest
+from django.db import transaction
+from django.db.models import F
+from django.test import override_settings
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from sqlqueue import Postpone, Reject, Retry, publish_many
+from sqlqueue.consumers.handling import Handling, Report
+from sqlqueue.consumers.registry import Consumer, build
+from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.core.plan import Run
+from sqlqueue.leases import heartbeat, hold
+from sqlqueue.log.collect import collect
+from sqlqueue.log.publish import NewMessage
+from sqlqueue.log.reset import reset
+from sqlqueue.models import DeliveryState, Message, Offset, PartitionLease
+
+ALIAS = "default"
+GROUPS = ("one", "two")
+PARTITIONS = 2
+_topics = itertools.count(1)
+
+
+class ManualPool:
+    """Keeps runs until they are told to run."""
+
+    exhausted = False
+
+    def __init__(self, report: Report, ended):
+        self.report, self.ended = report, ended
+        self.tasks: list[tuple[Handling, Run]] = []
+
+    def submit(self, handling: Handling, run: Run) -> None:
+        self.tasks.append((handling, run))
+
+    def work(self, which: int) -> bool:
+        if not self.tasks:
+            return False
+        handling, run = self.tasks.pop(which % len(self.tasks))
+        handling.run(run, self.report)
+        self.ended(run)
+        return True
+
+    def abandon(self, run: Run) -> None:
+        """Nothing hangs here."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class VerbsMachine(RuleBasedStateMachine):
+    """See the module."""
+
+    @initialize(
+        ordering=st.sampled_from(["key", "key", "partition", "none"]),
+        atomic=st.booleans(),
+        batch=st.booleans(),
+        size=st.integers(2, 5),
+    )
+    def begin(self, ordering: str, atomic: bool, batch: bool, size: int) -> None:
+        self.topic = f"model{next(_topics)}"
+        self.settings = override_settings(
+            SQLQUEUE={
+                "TOPICS": {self.topic: {"partitions": PARTITIONS, "retention": 0.0}},
+                "WAKE": False,
+                "FLUSH_INTERVAL": 0.0,
+            }
+        )
+        self.settings.enable()
+        self.ordering, self.batch, self.atomic = ordering, batch, atomic
+        self.options = {"ordering": ordering, "atomic": atomic, "batch": batch, "batch_size": size, "max_attempts": 3}
+        self.keys: dict[int, str] = {}  # by offset
+        self.places: dict[int, int] = {}  # partitions by offset
+        self.done: dict[str, set[int]] = {group: set() for group in GROUPS}
+        self.skipped: dict[str, set[int]] = {group: set() for group in GROUPS}
+        self.effects: dict[str, dict[int, int]] = {group: defaultdict(int) for group in GROUPS}
+        self.exact = dict.fromkeys(GROUPS, True)  # nothing has happened that may charge what had not begun
+        self.starts: dict[str, dict[int, int]] = {group: defaultdict(int) for group in GROUPS}
+        self.script: list[str] = []
+        self.pools: list[ManualPool] = []
+        self.subscribers = [self.new_subscriber(0), self.new_subscriber(1)]
+
+    def teardown(self) -> None:
+        if not hasattr(self, "settings"):
+            return
+        try:
+            self.drain()
+        finally:
+            for subscriber in self.subscribers:
+                self.forget(subscriber)
+            self.settings.disable()
+
+    def new_subscriber(self, index: int) -> Subscriber:
+        def make_pool(report, ended) -> ManualPool:
+            pool = ManualPool(report, ended)
+            self.pools[index : index + 1] = [pool]
+            return pool
+
+        consumers = []
+        for group in GROUPS:
+            made = build(self.topic, {"group": group, "backoff": 0.0, **self.options})
+            consumers.append(Consumer(topic=self.topic, handler=self.handler(group), **made))
+        subscriber = Subscriber(consumers, pool=make_pool, residents=False)
+        subscriber.start()
+        return subscriber
+
+    def forget(self, subscriber: Subscriber) -> None:
+        """What a supervisor does for a dead process."""
+        subscriber._stop_listening()
+        hold.free(ALIAS, subscriber.name)
+        heartbeat.leave(ALIAS, subscriber.name)
+
+    # -- handlers -----------------------------------------------------------------------------------------------------
+
+    def handler(self, group: str):
+        def handle(given: object) -> None:
+            deliveries = given if isinstance(given, list) else [given]
+            for delivery in deliveries:
+                self.begins(group, delivery, {each.offset for each in deliveries})
+            said = self.script.pop(0) if self.script else "ok"
+            if said != "ok":
+                for delivery in deliveries:
+                    self.failed(group, delivery, said)
+                raise {"retry": Retry(delay=0), "wait": Postpone(delay=0), "no": Reject("no")}[said]
+            for delivery in deliveries:
+                if self.atomic:
+                    transaction.on_commit(lambda delivery=delivery: self.committed(group, delivery))
+                elif not self.stale(delivery):
+                    self.done[group].add(delivery.offset)
+
+        return handle
+
+    def stale(self, delivery) -> bool:
+        stream = delivery._hand.stream
+        return not Offset.objects.filter(id=stream.id, fencing_token=stream.token).exists()
+
+    def begins(self, group: str, delivery, company: set[int]) -> None:
+        offset = delivery.offset
+        self.starts[group][offset] += 1
+        self.bury()
+        if self.stale(delivery):
+            return
+        assert offset not in self.done[group] or not self.settled(group, offset), (
+            f"{offset} comes again after its settle"
+        )
+        assert delivery.attempt >= self.starts[group][offset]
+        assert not self.exact[group] or delivery.attempt == self.starts[group][offset]
+        for other, key in self.keys.items():
+            if other >= offset or other in company or self.places[other] != self.places[offset]:
+                continue
+            same = {"key": key and key == self.keys[offset], "partition": True, "none": False}[self.ordering]
+            if same and other not in self.skipped[group]:
+                assert other in self.done[group], f"{offset} begins before {other} is done"
+
+    def failed(self, group: str, delivery, said: str) -> None:
+        if said == "wait":
+            self.starts[group][delivery.offset] -= 1
+        elif not self.stale(delivery) and (said == "no" or delivery.attempt >= 3):
+            self.done[group].add(delivery.offset)
+
+    def committed(self, group: str, delivery) -> None:
+        self.effects[group][delivery.offset] += 1
+        assert self.effects[group][delivery.offset] == 1, f"the effects of {delivery.offset} were committed twice"
+        self.done[group].add(delivery.offset)
+
+    def settled(self, group: str, offset: int) -> bool:
+        place = {"consumer_group": group, "topic": self.topic, "partition": self.places[offset]}
+        row = DeliveryState.objects.filter(**place, message_offset=offset).first()
+        if row is not None:
+            return row.acked
+        return Offset.objects.filter(**place, position__gte=offset).exists()
+
+    # -- rules --------------------------------------------------------------------------------------------------------
+
+    @rule(keys=st.lists(st.sampled_from(["a", "a", "b", "c", ""]), min_size=1, max_size=6))
+    def publish(self, keys: list[str]) -> None:
+        known = set(self.keys)
+        publish_many(self.topic, [NewMessage(1, key=key) for key in keys])
+        for message in Message.objects.filter(topic=self.topic).exclude(offset__in=known):
+            self.keys[message.offset], self.places[message.offset] = message.partition_key, message.partition
+
+    @rule(index=st.integers(0, 1))
+    def turn(self, index: int) -> None:
+        subscriber = self.subscribers[index]
+        subscriber._look_at = 0.0
+        subscriber.turn()
+
+    @rule(index=st.integers(0, 1))
+    def balance(self, index: int) -> None:
+        self.subscribers[index]._balance_at = 0.0
+        self.turn(index)
+
+    @rule(
+        index=st.integers(0, 1),
+        which=st.integers(0, 5),
+        script=st.lists(st.sampled_from(["ok", "ok", "ok", "retry", "wait", "no"]), max_size=4),
+    )
+    def handle(self, index: int, which: int, script: list[str]) -> None:
+        self.script = script
+        self.pools[index].work(which)
+        self.script = []
+
+    @rule(index=st.integers(0, 1))
+    def crash(self, index: int) -> None:
+        self.forget(self.subscribers[index])
+        self.interrupted()
+        self.subscribers[index] = self.new_subscriber(index)
+
+    @rule(index=st.integers(0, 1))
+    def lose_the_leases(self, index: int) -> None:
+        """It goes on, and does not know that somebody else may take its partitions."""
+        heartbeat.leave(ALIAS, self.subscribers[index].name)
+        PartitionLease.objects.filter(holder=self.subscribers[index].name).update(holder="")
+        self.interrupted()
+        self.balance(1 - index)
+
+    @rule(index=st.integers(0, 1))
+    def end_gracefully(self, index: int) -> None:
+        subscriber = self.subscribers[index]
+        subscriber.stop(timeout=0.0)
+        subscriber.close()
+        self.subscribers[index] = self.new_subscriber(index)
+
+    @rule(group=st.sampled_from(GROUPS), share=st.integers(0, 4))
+    def reset(self, group: str, share: int) -> None:
+        offsets = sorted(self.keys)
+        present = set(Message.objects.filter(topic=self.topic).values_list("offset", flat=True))
+        oldest = max([offset for offset in offsets if offset not in present], default=0)
+        wanted = offsets[(len(offsets) - 1) * share // 4] if offsets else 0
+        target = reset(ALIAS, group, self.topic, max(wanted, oldest))
+        unacked = DeliveryState.objects.filter(topic=self.topic, consumer_group=group, acked=False)
+        waiting = set(unacked.values_list("message_offset", flat=True))
+        for offset in offsets:
+            if offset > target:
+                self.done[group].discard(offset)
+                self.skipped[group].discard(offset)
+                self.effects[group].pop(offset, None)
+                self.starts[group].pop(offset, None)
+            elif offset not in self.done[group] and offset not in waiting:
+                self.skipped[group].add(offset)
+        self.interrupted()
+
+    @rule()
+    def collect(self) -> None:
+        self.bury()
+        collect(ALIAS, self.subscribers[0].reader.horizon, batches=10)
+        present = set(Message.objects.filter(topic=self.topic).values_list("offset", flat=True))
+        for offset in self.keys:
+            if offset not in present:
+                for group in GROUPS:
+                    assert offset in self.done[group] | self.skipped[group], (
+                        f"{offset} is gone, {group} has yet to do it"
+                    )
+
+    def interrupted(self) -> None:
+        self.exact = dict.fromkeys(GROUPS, False)
+
+    def bury(self) -> None:
+        """A suspect that was alone at its last attempt is dead-lettered without a handler."""
+        letters = Message.objects.filter(topic=self.topic + "_dlq").values_list("failed_group", "original_offset")
+        for group, offset in letters:
+            if self.settled(group, offset):
+                self.done[group].add(offset)
+
+    # -- invariants ---------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def what_counts_as_done_was_handled(self) -> None:
+        if not hasattr(self, "keys"):
+            return
+        self.bury()
+        for group in GROUPS:
+            mine = {"consumer_group": group, "topic": self.topic}
+            rows = {(r.partition, r.message_offset): r.acked for r in DeliveryState.objects.filter(**mine)}
+            for offset_row in Offset.objects.filter(**mine):
+                place, position = offset_row.partition, offset_row.position
+                for offset in [o for o, partition in self.places.items() if partition == place]:
+                    if rows.get((place, offset), offset <= position):
+                        assert offset in self.done[group] | self.skipped[group], f"{offset} was not handled by {group}"
+                unacked = [o for (p, o), acked in rows.items() if p == place and not acked and o <= position]
+                exact = min(unacked) - 1 if unacked else position
+                assert offset_row.offset_acked == exact or (self.atomic and offset_row.offset_acked < exact)
+                assert offset_row.position <= offset_row.claimed_to
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Faults stop: everything settles."""
+        self.forget(self.subscribers[1])
+        self.interrupted()
+        self.pools[1].tasks.clear()
+        self.subscribers[1]._stop_listening()
+        heartbeat.beat(ALIAS, self.subscribers[0].name, [(group, self.topic) for group in GROUPS], 30.0)
+        quiet = 0
+        for _ in range(400):
+            self.balance(0)
+            worked = self.pools[0].work(0)
+            quiet = 0 if worked or not self.is_settled() else quiet + 1
+            if quiet > 3:
+                break
+        self.bury()
+        assert self.is_settled(), list(DeliveryState.objects.filter(topic=self.topic, acked=False).values())
+        for group in GROUPS:
+            missing = set(self.keys) - self.done[group] - self.skipped[group]
+            assert not missing, f"{missing} never came to {group}"
+        self.what_counts_as_done_was_handled()
+        lagging = Offset.objects.filter(topic=self.topic).exclude(offset_acked=F("position"))
+        assert not lagging.exists(), list(lagging.values())
+
+    def is_settled(self) -> bool:
+        subscriber = self.subscribers[0]
+        if not subscriber.idle or DeliveryState.objects.filter(topic=self.topic).exists():
+            return False
+        return all(self.settled(group, offset) for group in GROUPS for offset in self.keys)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_every_order_of_the_verbs_keeps_the_invariants() -> None:
+    """Nothing lost, nothing settled by a stale token, order, attempts, watermarks and collection."""
+    run_state_machine_as_test(
+        VerbsMachine,
+        settings=settings(
+            max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
