@@ -246,6 +246,7 @@ class Dispatcher:
             for hand in late:
                 error = VisibilityTimeout(f"still running after its visibility timeout, at attempt {hand.attempt}")
                 outcome = outcomes.decide(error, hand.attempt, consumer.manners.max_attempts, consumer.backoff)
+                hand.finished = now
                 if run.stream.finish(hand, outcome, now):
                     self._out_of_hand(hand)
             self.pool.abandon(run)

@@ -150,8 +150,13 @@ class Subscriber:
         """Nothing is in hand, and nothing that was read could be handed out now."""
         if self.dispatcher.outstanding or self.dispatcher.reported:
             return False
+        now = self.clock()
         active = (subscription for subscription in self.subscriptions if not subscription.paused)
-        return all(stream.settled_up for subscription in active for stream in subscription.streams.values())
+        return all(
+            stream.settled_up and ((due := stream.next_due()) is None or due > now)
+            for subscription in active
+            for stream in subscription.streams.values()
+        )
 
     def anything_due(self) -> bool:
         """Ask the tables whether there is anything to do now for any of its groups; what is paused is not."""

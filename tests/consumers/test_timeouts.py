@@ -5,8 +5,9 @@ import time
 
 import pytest
 
-from sqlqueue import publish
+from sqlqueue import Retry, publish
 from sqlqueue.models import Message
+from sqlqueue.signals import delivery_settled
 from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming, states
 from tests.processes import wait_until
@@ -41,6 +42,66 @@ def test_the_reason_is_kept(consuming: Consuming) -> None:
     consuming.start()
     wait_until(lambda: Message.objects.filter(topic="t_dlq").exists())
     assert "still running after its visibility timeout" in Message.objects.get(topic="t_dlq").last_error
+
+
+def test_a_drain_waits_for_the_redelivery(consuming: Consuming) -> None:
+    attempts: list[int] = []
+
+    @consuming.consumer("t", visibility_timeout=0.2, backoff=0)
+    def handle(delivery) -> None:
+        attempts.append(delivery.attempt)
+        if delivery.attempt == 1:
+            time.sleep(0.6)
+
+    publish("t", 1)
+    consuming.drain()
+    assert attempts == [1, 2]
+    assert states("t") == []
+
+
+def test_it_is_announced_with_the_time_that_it_took(consuming: Consuming) -> None:
+    gate, seconds = consuming.gate(), []
+
+    def hear(**facts: object) -> None:
+        seconds.append(facts["seconds"])
+
+    consuming.consumer("t", lambda delivery: gate.wait(), visibility_timeout=0.2, max_attempts=1)
+    publish("t", 1)
+    delivery_settled.connect(hear)
+    try:
+        consuming.start()
+        wait_until(lambda: seconds)
+    finally:
+        delivery_settled.disconnect(hear)
+    assert 0.2 <= seconds[0] < 5
+
+
+def test_the_outcome_of_an_earlier_attempt_is_not_taken_for_a_later_ones(consuming: Consuming) -> None:
+    first, second = consuming.gate(), consuming.gate()
+    attempts: list[int] = []
+    returned = threading.Event()
+
+    @consuming.consumer("t", visibility_timeout=0.2, backoff=0)
+    def handle(delivery) -> None:
+        attempts.append(delivery.attempt)
+        if delivery.attempt == 1:
+            first.wait()
+            returned.set()
+            return
+        delivery.extend(seconds=60)
+        second.wait()
+        raise Retry("the second attempt failed", delay=60)
+
+    offset = publish("t", 1).offset
+    host = consuming.start()
+    wait_until(lambda: attempts == [1, 2])
+    first.set()
+    assert returned.wait(10)
+    publish("t", 2)
+    second.set()
+    wait_until(lambda: states("t") != [] and states("t")[0] == (offset, 2, False) and attempts.count(1) == 2)
+    host.stop()
+    assert states("t")[0] == (offset, 2, False)
 
 
 def test_the_timeout_starts_with_the_handler_and_not_with_the_fetch(consuming: Consuming) -> None:

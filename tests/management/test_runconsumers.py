@@ -132,10 +132,13 @@ class TestDrain:
 
 
 class TestStopping:
-    @pytest.mark.parametrize("processes", ["0", "2"])
-    @pytest.mark.parametrize("how", [ManageCommand.terminate, ManageCommand.interrupt], ids=["SIGTERM", "SIGINT"])
+    @pytest.mark.parametrize(
+        ("how", "processes"),
+        [(ManageCommand.terminate, "0"), (ManageCommand.terminate, "2"), (ManageCommand.interrupt, "2")],
+        ids=["SIGTERM-0", "SIGTERM-2", "SIGINT-2"],
+    )
     def test_it_ends_what_runs_and_hands_back_the_rest(
-        self, run: Run, processes: str, how: Callable[[ManageCommand], None]
+        self, run: Run, how: Callable[[ManageCommand], None], processes: str
     ) -> None:
         for number in range(60):
             publish("slow", number, key=f"k{number}")
