@@ -82,7 +82,8 @@ class Stream:
         self._turns: deque[Entry | Lane] = deque()  # free entries, and lanes that may have something to hand out
         self._waiting: list[tuple[float, int]] = []  # heap of (due, offset)
         self._loaded: dict[int, Entry] = {}  # ready, with a row: they have been handed out before
-        self._stalled = False  # of a batch consumer: what is ready waits for something else
+        self._changes = 0  # of the entries: counted whenever something is read, loaded or finished
+        self._stalled: tuple[int, ...] = ()  # of a batch consumer: how it stood when nothing could be chosen
         self._due: dict[int, Entry] = {}  # due rows, to be loaded
         self._suspects: dict[int, Entry] = {}
         self._unsettled_rows: list[int] = []  # heap of offsets, cleaned lazily
@@ -117,8 +118,12 @@ class Stream:
     def has_turns(self) -> bool:
         """Something may be handed out now."""
         if self.manners.batch:
-            return bool(self.ready and not self.handed and not self._stalled)
+            return bool(self.ready and not self.handed and self._stalled != self._standing())
         return bool(self._turns)
+
+    def _standing(self) -> tuple[int, ...]:
+        """What has to change before more of what is ready can be chosen for a batch."""
+        return self.window.final, self.position, self._changes
 
     @property
     def settled_up(self) -> bool:
@@ -188,10 +193,10 @@ class Stream:
         False if some of those are unknown here: then nothing is taken in, and the next read begins at F.
         """
         position, entries, window = self.position, self._entries, self.window
+        self._changes += 1
         if not window.is_complete(start, between):
             window.late = True
             return False
-        self._stalled = False
         for message in messages:
             offset = message[0]
             if offset <= position or offset in entries:
@@ -253,6 +258,7 @@ class Stream:
     def load(self, offset: int, row: StoredRow | None, message: Message | None, now: float) -> None:
         """Take in what the database holds of a row that was due: its present values, and its message."""
         entry = self._entries.get(offset)
+        self._changes += 1
         self._due.pop(offset, None)
         if entry is None or entry.state != HELD:
             return
@@ -278,7 +284,6 @@ class Stream:
             entry.state = READY
             self.ready += 1
             self._loaded[offset] = entry
-            self._stalled = False
             self._offer(entry)
 
     # -- handing out --------------------------------------------------------------------------------------------------
@@ -287,8 +292,8 @@ class Stream:
         """A ready message, or the lane that it stands in, is to have its turn; batches are chosen by place instead."""
         lane = entry.lane
         if self.manners.batch:
-            self._stalled = False
-        elif lane is None:
+            return
+        if lane is None:
             self._turns.append(entry)
         elif not lane.listed and not lane.busy:
             lane.listed = True
@@ -325,7 +330,7 @@ class Stream:
             return []
         chosen = self._choose_again() or self._choose_fresh()
         if not chosen:
-            self._stalled = True
+            self._stalled = self._standing()
             return []
         moves_to = self._would_move_to(chosen) if self.manners.atomic else None
         return [Run(self, [self._hand(entry) for entry in chosen], True, self.position, moves_to)]
@@ -408,7 +413,7 @@ class Stream:
             return False
         entry.hand = None
         self.handed -= 1
-        self._stalled = False
+        self._changes += 1
         lane = entry.lane
         if lane is not None:
             lane.busy -= 1

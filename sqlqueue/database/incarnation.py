@@ -2,35 +2,30 @@
 
 InnoDB shows a commit to others a moment before it is safe on disk. A server that crashes in that moment forgets
 messages that a consumer has read, and gives their offsets to others. What a consumer remembers of the log's end is void
-then: how far it has read, what is final, and whom it has handed out. What the tables hold is not: the log of the
-server's changes has one order, so whatever a position has passed is as safe as the position.
+then: how far it has read, what is final, and whom it has handed out. What the tables hold is not: the server's own log
+of its changes has one order, so whatever a position has passed is as safe as the position.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from django.db import connections
 
-CLOCK_TOLERANCE = 2.0  # seconds; uptimes are whole ones
+MARGIN = 3.0  # seconds: uptimes are whole ones, and a contact is noted a moment after it
 
 
 class ServerChanged(Exception):
-    """The server was restarted, or another one has taken its place."""
+    """The server was restarted, or another one has taken its place, or may have."""
 
 
 class Sight(NamedTuple):
-    """What tells a server's incarnation: where it is, when it started (by its own clock), and a number that grows with
-    every connection to it."""
+    """Where the server is, and for how many seconds it has been up."""
 
     place: str
-    started: float
-    connection: int
-
-    def is_same(self, later: Sight) -> bool:
-        """Tell whether a later sight is of the same incarnation."""
-        moved = abs(later.started - self.started) > CLOCK_TOLERANCE
-        return self.place == later.place and not moved and later.connection >= self.connection
+    uptime: float
 
 
 def look(alias: str) -> Sight:
@@ -40,29 +35,35 @@ def look(alias: str) -> Sight:
         if vendor == "mysql":
             cursor.execute("SHOW GLOBAL STATUS LIKE 'Uptime'")
             uptime = float(cursor.fetchone()[1])
-            cursor.execute("SELECT CONCAT(@@hostname, ':', @@port, ':', @@datadir), UNIX_TIMESTAMP(), CONNECTION_ID()")
-            place, now, connection = cursor.fetchone()
-            return Sight(str(place), float(now) - uptime, int(connection))
+            cursor.execute("SELECT CONCAT(@@hostname, ':', @@port, ':', @@datadir)")
+            return Sight(str(cursor.fetchone()[0]), uptime)
         if vendor == "postgresql":
-            cursor.execute("SELECT inet_server_addr()::text, EXTRACT(EPOCH FROM pg_postmaster_start_time())")
-            place, started = cursor.fetchone()
-            return Sight(str(place), float(started), 0)
-    return Sight("", 0.0, 0)  # SQLite has no server
+            started = "EXTRACT(EPOCH FROM STATEMENT_TIMESTAMP() - pg_postmaster_start_time())"
+            cursor.execute(f"SELECT inet_server_addr()::text, {started}")
+            place, uptime = cursor.fetchone()
+            return Sight(str(place), float(uptime))
+    return Sight("", float("inf"))  # SQLite has no server, and a commit is on disk before others see it
 
 
 class Incarnation:
     """One thread's knowledge of the server. Doubtful after a lost connection, until it has looked again."""
 
-    def __init__(self, alias: str):
-        self.alias = alias
+    def __init__(self, alias: str, clock: Callable[[], float] = time.monotonic):
+        self.alias, self._clock = alias, clock
         self.doubtful = False
         self._sight: Sight | None = None
+        self._contact = clock()
 
     def make_sure(self) -> None:
-        """Look if there is doubt, or never was a look; raise ServerChanged once if the server is not the same."""
-        if self._sight is not None and not self.doubtful:
-            return
-        before, self._sight = self._sight, look(self.alias)
-        self.doubtful = False
-        if before is not None and not before.is_same(self._sight):
-            raise ServerChanged
+        """To be called often while all is well. If there is doubt, look; raise ServerChanged unless the server has been
+        up since before it was last spoken to."""
+        if self._sight is None:
+            self._sight = look(self.alias)
+        elif self.doubtful:
+            silent = self._clock() - self._contact
+            before, self._sight = self._sight, look(self.alias)
+            self.doubtful = False
+            if before.place != self._sight.place or self._sight.uptime <= silent + MARGIN:
+                self._contact = self._clock()
+                raise ServerChanged
+        self._contact = self._clock()

@@ -349,3 +349,16 @@ def test_a_failed_batch_comes_back_one_by_one() -> None:
         for offset in [offset for offset, hand in hosted.hands.items() if hand.outcome is None]:
             hosted.finish(offset)
     assert sorted(sizes) == [1, 1, 1, 2]
+
+
+def test_a_batch_waits_for_the_horizon_only_as_long_as_it_has_to() -> None:
+    """What stood above the horizon when an atomic batch was chosen is chosen when the horizon has risen."""
+    hosted = Hosted(["", "a"], batch=True, atomic=True)
+    hosted.log[0] = message(1, group="another")
+    hosted.read(horizon=1)
+    assert hosted.settle().position == 1
+    assert not hosted.hands  # 1 is for another group, and 2 was above the horizon when a batch was chosen
+    hosted.stream.window.watched(1, 2, 1, True)
+    assert hosted.stream.has_turns
+    hosted.settle()
+    assert list(hosted.hands) == [2]
