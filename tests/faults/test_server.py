@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.db import Error, connection, connections, transaction
 
-from tests.consumer_processes import GROUP, Consumers, effects, wait_for_shares
+from tests.consumer_processes import GROUP, Consumers, effects, heartbeats, wait_for_shares
 from tests.processes import wait_until
 from tests.progress import dead_letter_offsets, wait_until_settled
 from tests.servers.mariadb import PrivateMariaDB
@@ -122,6 +122,32 @@ def test_an_outage_longer_than_the_leases_loses_nothing_and_repeats_no_atomic_ef
         database_server.start()
 
     run_through(consumers, [stay_away])
+
+
+def test_messages_on_the_offsets_of_forgotten_ones_are_delivered(
+    consumers: Consumers, database_server: PrivateMariaDB
+) -> None:
+    """A server that forgets its last commits hands their offsets out again, below what a consumer has read.
+
+    Even a durable server shows a commit a moment before it is safe; here it is told to be a second late, to hit that.
+    """
+    consumers.start("steady", processes=2)
+    wait_for_shares("steady", 2)
+    forgotten = 0
+    for attempt in range(5):
+        with connection.cursor() as cursor:
+            cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 0")
+        shown = max(consumers.publish("steady", f"steady-shown-{attempt}-{number}") for number in range(40))
+        database_server.kill()
+        connection.close()
+        database_server.start()
+        wait_until(lambda: heartbeats(), message="no consumer has come back")
+        names = {f"steady-kept-{attempt}-{number}" for number in range(60)}
+        first = min(consumers.publish("steady", name) for name in sorted(names))
+        forgotten += first <= shown
+        wait_until_settled("steady", GROUP)
+        assert names <= {name for name, _ in consumers.noted("end")}
+    assert forgotten, "the server has never forgotten anything"
 
 
 def wait_until_worked(consumers: Consumers) -> None:
