@@ -1,15 +1,16 @@
 """How far a stream has been read, and what of it is final. P, F are the delivery protocol's letters.
 
-Every message at or below F (`final`) was read after it was known that none can still appear there. Between F and the cursor
-late commits may turn up. A watch counts the log's visible messages over all streams in one statement; a stream whose count
-is what it has read need not be read again. One that does not agree reads onward from its cursor, and the same statement
-counts what is visible between F and the cursor: if that is not what is known, something there has come late, and what was
-read is put aside until it has been read again from F. So a message is never taken in before an earlier one that was visible
-with it, and a read that was complete in this sense makes everything final up to the horizon that was known before it.
+Every message at or below F (`final`) was read after it was known that none can still appear there. Between F and the
+cursor late commits may turn up. A watch counts the log's visible messages over all streams in one statement; a stream
+whose count is what it has read need not be read again. One that does not agree reads onward from its cursor, and the
+same statement counts what is visible between F and the cursor: if that is not what is known, something there has come late,
+and what was read is put aside until it has been read again from F. So a message is never taken in before an earlier one
+that was visible with it, and a read that was complete in this sense makes everything final up to the horizon that was
+known before it.
 
 The induction behind it: a watch's `low` is the horizon of the last final watch. At that watch, F was raised to it, or the
-stream was marked `more` or `late`, and those marks are taken away only by a complete read that comes to the log's end, and
-so raises F to a horizon at least as high.
+stream was marked `more` or `late`, and those marks are taken away only by a complete read that comes to the log's end,
+and so raises F to a horizon at least as high.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ class Window:
         return self.final, extra if horizon > self.final else 0
 
     def is_complete(self, start: int, between: int) -> bool:
-        """Tell whether a read beyond `start` has missed nothing: `between` messages were visible from F to there with it
+        """Tell whether a read beyond `start` has missed nothing: `between` messages were visible with it from F to there
         (-1: not counted)."""
         return start <= self.final or between == self.known(self.final, start)
 
     def was_read(self, last: int | None, cut: bool, horizon: int) -> None:
-        """Take note of a complete read whose last message was `last`; cut: there may be more; `horizon` was known before
-        the read."""
+        """Take note of a complete read whose last message was `last`; cut: there may be more; `horizon` was known
+        before the read."""
         self.final = max(self.final, min(horizon, last) if cut and last is not None else horizon)
         self.cursor = max(self.cursor, self.final, last or 0)
         if not cut:

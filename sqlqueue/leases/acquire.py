@@ -29,8 +29,9 @@ HOLD = """
     UPDATE sqlqueue_partition_lease SET holder = %s, fencing_token = fencing_token + 1, expires_at = {later}
     WHERE id IN ({marks})
 """
-# What may the last owner have handed out and not settled? A plain SELECT: an INSERT … SELECT would, at REPEATABLE READ, wait
-# for open publishers and lock the log's end. Index: the log's (topic, partition, priority, offset); the states' unique key.
+# What may the last owner have handed out and not settled? A plain SELECT: an INSERT … SELECT would, at REPEATABLE READ,
+# wait for open publishers and lock the log's end. Index: the log's (topic, partition, priority, offset); the states'
+# unique key.
 HANDED = """
     SELECT m."offset" FROM sqlqueue_message m
     WHERE m.topic = %s AND m."partition" = %s AND m.priority = %s AND m."offset" > %s AND m."offset" <= %s
@@ -43,7 +44,8 @@ SUSPECT = """
     INSERT INTO sqlqueue_delivery_state
     (topic, consumer_group, "partition", priority, message_offset, acked, in_flight, retry_count) VALUES
 """
-# The rows of a stream that are remembered, with their messages' keys. Index: the states' unique key; the log's primary key.
+# The rows of a stream that are remembered, with their messages' keys. Index: the states' unique key; the log's primary
+# key.
 ROWS = """
     SELECT s.message_offset, s.acked, s.in_flight, s.retry_count, {remaining}, m.partition_key
     FROM sqlqueue_delivery_state s LEFT JOIN sqlqueue_message m ON m."offset" = s.message_offset
@@ -84,7 +86,7 @@ def acquire(
 ) -> list[Taken]:
     """Take those of the partitions that are free or expired; return their streams, one for each priority.
 
-    One that is the subscriber's own is taken again: an earlier call's transaction has committed, and its answer was lost.
+    One that is the subscriber's own is taken again: an earlier call has committed, and its answer was lost.
     `horizon` must have been known before this call: the position may move up to it, once what lies between has a row.
     """
     taken: list[Taken] = []

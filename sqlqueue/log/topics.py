@@ -65,8 +65,8 @@ def _stored(alias: str, name: str) -> TopicInfo | None:
 def create(alias: str, name: str, partitions: int | None = None) -> TopicInfo:
     """Insert a topic's row if there is none, and return what stands there.
 
-    Inside somebody's transaction it is done on a connection of its own, so that a long transaction which happens to publish
-    first holds up no other publisher of the topic.
+    Inside somebody's transaction it is done on a connection of its own, so that a long transaction which happens to
+    publish first holds up no other publisher of the topic.
     """
     connection = connections[alias]
     if not connection.in_atomic_block or not dialect(alias).gated or _in_test_case(connection):

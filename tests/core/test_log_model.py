@@ -505,9 +505,9 @@ class LogMachine(RuleBasedStateMachine):
     def begins(self, owner: Owner, hand: Hand) -> None:
         """A handler starts: in order, and with its attempts counted."""
         group, offset, tables = owner.group, hand.offset, self.tables
-        group.started[offset] = group.started.get(offset, 0) + 1
         if hand.stream.token != group.token:
             return  # a zombie: it may start what it holds, and its outcome will be refused
+        group.started[offset] = group.started.get(offset, 0) + 1
         assert offset not in group.done, f"{offset} is delivered again after its settle"
         assert hand.attempt >= group.started[offset], f"{offset}: started {group.started[offset]} times, {hand}"
         exact = hand.attempt == group.started[offset]
@@ -630,7 +630,7 @@ class LogMachine(RuleBasedStateMachine):
         if chance:
             return
         owner = self.owners[index]
-        if owner.stream is not None:
+        if owner.stream is not None and owner.stream.token == owner.group.token:
             self.forget_acks_in_memory(owner)
             owner.group.unsettled_by_crash = True
         owner.restart()

@@ -150,10 +150,10 @@ class VerbsMachine(RuleBasedStateMachine):
 
     def begins(self, group: str, delivery, company: set[int]) -> None:
         offset = delivery.offset
-        self.starts[group][offset] += 1
         self.bury()
         if self.stale(delivery):
             return
+        self.starts[group][offset] += 1
         assert offset not in self.done[group] or not self.settled(group, offset), (
             f"{offset} comes again after its settle"
         )
@@ -167,7 +167,7 @@ class VerbsMachine(RuleBasedStateMachine):
                 assert other in self.done[group], f"{offset} begins before {other} is done"
 
     def failed(self, group: str, delivery, said: str) -> None:
-        if said == "wait":
+        if said == "wait" and not self.stale(delivery):
             self.starts[group][delivery.offset] -= 1
         elif not self.stale(delivery) and (said == "no" or delivery.attempt >= 3):
             self.done[group].add(delivery.offset)
@@ -246,8 +246,11 @@ class VerbsMachine(RuleBasedStateMachine):
         if chance:
             return
         subscriber = self.subscribers[index]
+        owned = {stream.id: stream.token for stream in subscriber.ownership.streams()}
         subscriber.stop(timeout=0.0)
         subscriber.close()
+        for row in Offset.objects.filter(id__in=owned):
+            assert row.fencing_token != owned[row.id] or row.claimed_to == row.position
         self.subscribers[index] = self.new_subscriber(index)
 
     @rule(group=st.sampled_from(GROUPS), share=st.integers(0, 4), chance=st.integers(0, 2))
@@ -258,9 +261,11 @@ class VerbsMachine(RuleBasedStateMachine):
         present = set(Message.objects.filter(topic=self.topic).values_list("offset", flat=True))
         oldest = max([offset for offset in offsets if offset not in present], default=0)
         wanted = offsets[(len(offsets) - 1) * share // 4] if offsets else 0
-        target = reset(ALIAS, group, self.topic, max(wanted, oldest))
         unacked = DeliveryState.objects.filter(topic=self.topic, consumer_group=group, acked=False)
         waiting = set(unacked.values_list("message_offset", flat=True))
+        target = reset(ALIAS, group, self.topic, max(wanted, oldest))
+        kept = set(unacked.values_list("message_offset", flat=True))
+        assert kept == {offset for offset in waiting if offset <= target}
         for offset in offsets:
             if offset > target:
                 self.done[group].discard(offset)
