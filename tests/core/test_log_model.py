@@ -236,7 +236,7 @@ class Owner:
     def commit(self, hands: list[Hand], run: Run) -> Outcome | None:
         """The last statements of an atomic handler, and its commit; None: LeaseLost, all rolled back."""
         group, stream = self.group, run.stream
-        if stream.token != group.token:
+        if stream.token != group.token or any(hand.outcome is not None for hand in hands):
             return None
         moved = None
         if run.moves_to is not None and len(hands) == len(run.hands) and group.position == run.position:
