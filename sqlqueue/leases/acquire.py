@@ -86,9 +86,8 @@ def acquire(
 ) -> list[Taken]:
     """Take those of the partitions that are free or expired; return their streams, one for each priority.
 
-    One that is the subscriber's own is taken again: an earlier call's transaction has committed, and its answer was
-    lost. `horizon` must have been known before this call: the position may move up to it, once what lies between has a
-    row.
+    One that is the subscriber's own is taken again: an earlier call has committed, and its answer was lost.
+    `horizon` must have been known before this call: the position may move up to it, once what lies between has a row.
     """
     taken: list[Taken] = []
     for start in range(0, len(partitions), AT_ONCE):

@@ -32,6 +32,7 @@ MOVE = """
     AND s.consumer_group = %s AND s."partition" = %s AND s.priority = %s AND s.acked = {false}
     AND s.message_offset <= %s), %s) WHERE id = %s AND fencing_token = %s
 """
+SETTLED = "the message has been settled, or handed out again, since this attempt began"
 
 
 def settle_run(alias: str, run: Run, hands: list[Hand]) -> int | None:
@@ -46,6 +47,9 @@ def settle_run(alias: str, run: Run, hands: list[Hand]) -> int | None:
     if found is None:
         raise LeaseLost
     position = found[0]
+    if any(hand.outcome is not None for hand in hands):
+        # Overrun, and perhaps written as that already; what is decided from now on waits for this transaction's end.
+        raise LeaseLost(SETTLED)
     if whole and run.moves_to is not None and position == run.position:
         _move(alias, run, run.moves_to)
         return run.moves_to
@@ -54,7 +58,7 @@ def settle_run(alias: str, run: Run, hands: list[Hand]) -> int | None:
         if _ack_row(alias, stream.address, hand):
             continue
         if hand.attempt != 1 or hand.offset <= position:
-            raise LeaseLost("the message has been settled, or handed out again, since this attempt began")
+            raise LeaseLost(SETTLED)
         fresh.append(hand)
     if fresh:
         _insert_acked(alias, stream.address, fresh)
@@ -77,7 +81,7 @@ def _ack_row(alias: str, address: Address, hand: Hand) -> bool:
         return False
     acked, in_flight, count = row
     if acked or not in_flight or count != hand.attempt:
-        raise LeaseLost("the message has been settled, or handed out again, since this attempt began")
+        raise LeaseLost(SETTLED)
     execute(alias, ACK_ROW, key)
     return True
 

@@ -52,8 +52,7 @@ JOINED = 'm."offset", m.partition_key, m.message_id, m.payload, m.headers, {crea
 
 
 class Read(NamedTuple):
-    """What to read of a stream: at most `limit` messages beyond `start`; those from `since` to there are to be
-    counted."""
+    """What to read of a stream: at most `limit` messages beyond `start`; those from `since` to there are counted."""
 
     address: Address
     start: int

@@ -100,3 +100,14 @@ def test_an_overrun_that_was_written_first_refuses_the_commit(batch: bool) -> No
         with pytest.raises(LeaseLost):
             owned.commit(run)
     assert DeliveryState.objects.filter(acked=False).count() == 4
+
+
+def test_a_batch_of_which_one_has_overrun_does_not_move_the_position_past_it() -> None:
+    owned = Owned(batch=True)
+    (run,) = owned.turn()
+    owned.stream.finish(run.hands[2], Outcome(RETRIED, 0.0, "late"), 1.0)  # the others were given more time
+    owned.turn(choose=False)
+    with pytest.raises(LeaseLost):
+        owned.commit(run)
+    assert Offset.objects.get().position == run.position
+    assert DeliveryState.objects.get().message_offset == run.hands[2].offset

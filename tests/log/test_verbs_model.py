@@ -31,6 +31,7 @@ from sqlqueue.models import DeliveryState, Message, Offset, PartitionLease
 ALIAS = "default"
 GROUPS = ("one", "two")
 PARTITIONS = 2
+SCRIPT = st.lists(st.sampled_from(["ok", "ok", "ok", "retry", "wait", "no"]), max_size=4)
 _topics = itertools.count(1)
 
 
@@ -149,10 +150,10 @@ class VerbsMachine(RuleBasedStateMachine):
 
     def begins(self, group: str, delivery, company: set[int]) -> None:
         offset = delivery.offset
-        self.starts[group][offset] += 1
         self.bury()
         if self.stale(delivery):
             return
+        self.starts[group][offset] += 1
         assert offset not in self.done[group] or not self.settled(group, offset), (
             f"{offset} comes again after its settle"
         )
@@ -166,7 +167,7 @@ class VerbsMachine(RuleBasedStateMachine):
                 assert other in self.done[group], f"{offset} begins before {other} is done"
 
     def failed(self, group: str, delivery, said: str) -> None:
-        if said == "wait":
+        if said == "wait" and not self.stale(delivery):
             self.starts[group][delivery.offset] -= 1
         elif not self.stale(delivery) and (said == "no" or delivery.attempt >= 3):
             self.done[group].add(delivery.offset)
@@ -198,6 +199,17 @@ class VerbsMachine(RuleBasedStateMachine):
         subscriber._look_at = 0.0
         subscriber.turn()
 
+    @rule(index=st.integers(0, 1), script=SCRIPT, runs=st.integers(1, 6))
+    def work(self, index: int, script: list[str], runs: int) -> None:
+        """Some turns, and some handlers between them."""
+        for _ in range(2):
+            self.balance(index)
+            self.script = list(script)
+            for _ in range(runs):
+                self.pools[index].work(0)
+        self.script = []
+        self.turn(index)
+
     @rule(index=st.integers(0, 1))
     def balance(self, index: int) -> None:
         self.subscribers[index]._balance_at = 0.0
@@ -206,15 +218,17 @@ class VerbsMachine(RuleBasedStateMachine):
     @rule(
         index=st.integers(0, 1),
         which=st.integers(0, 5),
-        script=st.lists(st.sampled_from(["ok", "ok", "ok", "retry", "wait", "no"]), max_size=4),
+        script=SCRIPT,
     )
     def handle(self, index: int, which: int, script: list[str]) -> None:
         self.script = script
         self.pools[index].work(which)
         self.script = []
 
-    @rule(index=st.integers(0, 1))
-    def crash(self, index: int) -> None:
+    @rule(index=st.integers(0, 1), chance=st.integers(0, 1))
+    def crash(self, index: int, chance: int) -> None:
+        if chance:
+            return
         self.forget(self.subscribers[index])
         self.interrupted()
         self.subscribers[index] = self.new_subscriber(index)
@@ -227,22 +241,31 @@ class VerbsMachine(RuleBasedStateMachine):
         self.interrupted()
         self.balance(1 - index)
 
-    @rule(index=st.integers(0, 1))
-    def end_gracefully(self, index: int) -> None:
+    @rule(index=st.integers(0, 1), chance=st.integers(0, 2))
+    def end_gracefully(self, index: int, chance: int) -> None:
+        if chance:
+            return
         subscriber = self.subscribers[index]
+        owned = {stream.id: stream.token for stream in subscriber.ownership.streams()}
         subscriber.stop(timeout=0.0)
         subscriber.close()
+        for row in Offset.objects.filter(id__in=owned):
+            assert row.fencing_token != owned[row.id] or row.claimed_to == row.position
         self.subscribers[index] = self.new_subscriber(index)
 
-    @rule(group=st.sampled_from(GROUPS), share=st.integers(0, 4))
-    def reset(self, group: str, share: int) -> None:
+    @rule(group=st.sampled_from(GROUPS), share=st.integers(0, 4), chance=st.integers(0, 2))
+    def reset(self, group: str, share: int, chance: int) -> None:
+        if chance:
+            return
         offsets = sorted(self.keys)
         present = set(Message.objects.filter(topic=self.topic).values_list("offset", flat=True))
         oldest = max([offset for offset in offsets if offset not in present], default=0)
         wanted = offsets[(len(offsets) - 1) * share // 4] if offsets else 0
-        target = reset(ALIAS, group, self.topic, max(wanted, oldest))
         unacked = DeliveryState.objects.filter(topic=self.topic, consumer_group=group, acked=False)
         waiting = set(unacked.values_list("message_offset", flat=True))
+        target = reset(ALIAS, group, self.topic, max(wanted, oldest))
+        kept = set(unacked.values_list("message_offset", flat=True))
+        assert kept == {offset for offset in waiting if offset <= target}
         for offset in offsets:
             if offset > target:
                 self.done[group].discard(offset)
@@ -307,18 +330,29 @@ class VerbsMachine(RuleBasedStateMachine):
         quiet = 0
         for _ in range(400):
             self.balance(0)
-            worked = self.pools[0].work(0)
-            quiet = 0 if worked or not self.is_settled() else quiet + 1
+            while self.pools[0].work(0):
+                quiet = 0
+            quiet = quiet + 1 if self.is_settled() else 0
             if quiet > 3:
                 break
         self.bury()
-        assert self.is_settled(), list(DeliveryState.objects.filter(topic=self.topic, acked=False).values())
+        assert self.is_settled(), self.what_is_left()
         for group in GROUPS:
             missing = set(self.keys) - self.done[group] - self.skipped[group]
             assert not missing, f"{missing} never came to {group}"
         self.what_counts_as_done_was_handled()
         lagging = Offset.objects.filter(topic=self.topic).exclude(offset_acked=F("position"))
         assert not lagging.exists(), list(lagging.values())
+
+    def what_is_left(self) -> str:
+        subscriber = self.subscribers[0]
+        streams = [
+            (stream.address, stream.handed, stream.ready, list(stream._entries), vars(stream.window), stream._waiting)
+            for stream in subscriber.ownership.streams()
+        ]
+        rows = list(DeliveryState.objects.filter(topic=self.topic).values_list())
+        leases = list(PartitionLease.objects.filter(topic=self.topic).values_list())
+        return f"{subscriber._outstanding=} {subscriber._alone=} {streams=} {rows=} {leases=} {subscriber.name=}"
 
     def is_settled(self) -> bool:
         subscriber = self.subscribers[0]
