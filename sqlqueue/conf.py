@@ -42,7 +42,7 @@ class Options:
     RECEIPT_RETENTION: float = WEEK
     LEASE_DURATION: float = 30.0
     HEARTBEAT_INTERVAL: float = 10.0
-    BALANCE_INTERVAL: float = 2.0
+    BALANCE_INTERVAL: float = 3.0
     POLL_INTERVAL: float = 0.01  # right after work; doubles while idle
     IDLE_POLL_INTERVAL: float = 0.4
     FLUSH_INTERVAL: float = 1.0  # how long an ack may wait in memory

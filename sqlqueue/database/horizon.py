@@ -64,6 +64,12 @@ class Horizon:
     def _free_slots(self) -> set[int]:
         """A single autocommit statement, so that a frozen consumer can never hold up a publisher; and it never
         waits."""
+        connection = connections[self.alias]
+        if connection.in_atomic_block and not in_test_case(connection):
+            raise ConfigurationError(
+                "the horizon cannot be probed inside a transaction, whose locks would hold up every publisher until it "
+                "ends: call this outside of transaction.atomic() (and of ATOMIC_REQUESTS)"
+            )
         if self._unseen and len(self._unseen) <= 32 and self._dialect.vendor == "mysql":
             marks = ", ".join(["%s"] * len(self._unseen))
             cursor = execute(self.alias, PROBE_SOME.replace("{slots}", marks), sorted(self._unseen))

@@ -6,8 +6,9 @@ from django.db.models import Min
 
 from sqlqueue.database import faults
 from sqlqueue.database.horizon import Horizon
+from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.groups import lock_topic, revoke
-from sqlqueue.models import ConsumerGroup, DeliveryState, Offset
+from sqlqueue.models import ConsumerGroup, DeliveryState, Offset, PartitionLease, Topic
 
 
 def reset(alias: str, group: str, topic: str, target: int, partition: int | None = None) -> int:
@@ -15,7 +16,14 @@ def reset(alias: str, group: str, topic: str, target: int, partition: int | None
 
     Backward it replays what the log still holds, forward it skips; never past the horizon. Delivery states above the
     target are forgotten, those at or below it are kept. Returns the offset that was used.
+
+    Raises ConfigurationError for a group, topic or partition that is not there, and inside a transaction: the horizon
+    cannot be known in one.
     """
+    leases = PartitionLease.objects.using(alias).filter(topic=topic, consumer_group=group)
+    if not leases.filter(**({} if partition is None else {"partition": partition})).exists():
+        place = f"topic {topic!r}" + ("" if partition is None else f", partition {partition}")
+        raise ConfigurationError(f"group {group!r} has nothing to reset in {place}: it is not registered there")
     horizon = Horizon(alias).wait()
     return faults.run(alias, _reset, alias, group, topic, min(max(target, 0), horizon), partition)
 
@@ -27,6 +35,7 @@ def _reset(alias: str, group: str, topic: str, target: int, partition: int | Non
     offsets = Offset.objects.using(alias).filter(**mine)
     states = DeliveryState.objects.using(alias).filter(**mine)
     if partition is not None:
+        _add_missing_offsets(alias, group, topic, partition, target)
         offsets, states = offsets.filter(partition=partition), states.filter(partition=partition)
     else:
         # A partition without an offset row begins at the group's start.
@@ -37,3 +46,14 @@ def _reset(alias: str, group: str, topic: str, target: int, partition: int | Non
         stream = offsets.filter(partition=row["partition"], priority=row["priority"])
         stream.update(offset_acked=row["low"] - 1)
     return target
+
+
+def _add_missing_offsets(alias: str, group: str, topic: str, partition: int, target: int) -> None:
+    """A partition that nobody has acquired yet has no offset row: give it one, so that it begins at the target."""
+    mine = {"topic": topic, "consumer_group": group, "partition": partition}
+    token = PartitionLease.objects.using(alias).values_list("fencing_token", flat=True).get(**mine)
+    known = set(Offset.objects.using(alias).filter(**mine).values_list("priority", flat=True))
+    marks = {"position": target, "offset_acked": target, "claimed_to": target, "fencing_token": token}
+    priorities = Topic.objects.using(alias).values_list("priorities", flat=True).get(name=topic)
+    missing = [priority for priority in range(priorities) if priority not in known]
+    Offset.objects.using(alias).bulk_create([Offset(**mine, priority=priority, **marks) for priority in missing])

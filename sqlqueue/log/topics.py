@@ -9,6 +9,7 @@ from django.db import connections, transaction
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic
 from sqlqueue.database.dialects import dialect, execute
+from sqlqueue.database.transactions import in_test_case
 from sqlqueue.models import dead_letter_topic
 
 CREATE = "INSERT INTO sqlqueue_topic (name, partitions, priorities, retention, history) VALUES (%s, %s, %s, %s, %s) "
@@ -48,7 +49,7 @@ def _info(alias: str, name: str, partitions: int | None) -> TopicInfo:
     connection = connections[alias]
     if not connection.in_atomic_block:
         _known[alias, name] = info
-    elif not _in_test_case(
+    elif not in_test_case(
         connection
     ):  # whose commit hooks may be run (captureOnCommitCallbacks), and then it rolls back
         transaction.on_commit(lambda: _known.setdefault((alias, name), info), using=alias)
@@ -72,7 +73,7 @@ def create(alias: str, name: str, partitions: int | None = None) -> TopicInfo:
     publish first holds up no other publisher of the topic.
     """
     connection = connections[alias]
-    if not connection.in_atomic_block or not dialect(alias).gated or _in_test_case(connection):
+    if not connection.in_atomic_block or not dialect(alias).gated or in_test_case(connection):
         execute(alias, CREATE + dialect(alias).ignore("name"), _values(name, partitions))
         info = _stored(alias, name)
         assert info is not None
@@ -93,8 +94,3 @@ def _values(name: str, partitions: int | None) -> tuple[object, ...]:
     # Dead letters are kept until a person replays or discards them.
     retention = None if name.endswith(DEAD_LETTER_SUFFIX) else options.retention
     return name, partitions or options.partitions, options.priorities, retention, options.history
-
-
-def _in_test_case(connection: object) -> bool:
-    """Tell whether the transaction is a TestCase's, whose rows must vanish with it."""
-    return any(getattr(block, "_from_testcase", False) for block in getattr(connection, "atomic_blocks", ()))

@@ -3,7 +3,6 @@
 import sqlite3
 import threading
 
-import MySQLdb
 import pytest
 from django.db import Error, IntegrityError, OperationalError, connection, transaction
 from django.db.utils import InterfaceError
@@ -11,6 +10,13 @@ from django.db.utils import InterfaceError
 from sqlqueue.database import faults
 from sqlqueue.database.faults import Fault
 from sqlqueue.models import Topic
+
+
+class MySQLError(Exception):
+    """Shaped as mysqlclient's errors are (it need not be installed): the server's number first, then its text."""
+
+
+MySQLInterfaceError = type("InterfaceError", (MySQLError,), {})
 
 
 def raised(error: Exception, django: type[Exception] = OperationalError) -> Exception:
@@ -43,13 +49,13 @@ def raised(error: Exception, django: type[Exception] = OperationalError) -> Exce
 )
 def test_mysql_numbers(number: int, fault: Fault) -> None:
     # The text says something else on purpose: nobody reads it.
-    driver = MySQLdb.OperationalError(number, "database is locked, deadlock, gone away, duplicate")
+    driver = MySQLError(number, "database is locked, deadlock, gone away, duplicate")
     assert faults.classify(raised(driver)) is fault
     assert faults.classify(driver) is fault
 
 
 def test_a_connection_that_is_closed_is_gone() -> None:
-    assert faults.classify(raised(MySQLdb.InterfaceError(0, ""), InterfaceError)) is Fault.GONE
+    assert faults.classify(raised(MySQLInterfaceError(0, ""), InterfaceError)) is Fault.GONE
 
 
 @pytest.mark.parametrize(
@@ -93,7 +99,7 @@ def contention() -> Exception:
         error = sqlite3.OperationalError("database is locked")
         error.sqlite_errorcode = 5
         return raised(error)
-    return raised(MySQLdb.OperationalError(1213, "Deadlock"))
+    return raised(MySQLError(1213, "Deadlock"))
 
 
 class Verb:
@@ -160,13 +166,13 @@ def test_a_patient_verb_goes_on_through_a_lost_connection() -> None:
     def verb() -> str:
         calls.append(1)
         if len(calls) < 3:
-            raise raised(MySQLdb.OperationalError(2013, "Lost connection"))
+            raise raised(MySQLError(2013, "Lost connection"))
         return "done"
 
     if connection.vendor != "sqlite":
         assert faults.patiently("default", verb, give_up=lambda: False) == "done"
         assert len(calls) == 3
-    lost = raised(MySQLdb.OperationalError(2013, "Lost connection"))
+    lost = raised(MySQLError(2013, "Lost connection"))
 
     def never() -> None:
         raise lost

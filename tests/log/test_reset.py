@@ -1,0 +1,39 @@
+"""Reset: where it is refused, and a partition that nobody has acquired."""
+
+import pytest
+from django.db import transaction
+
+from sqlqueue import ConfigurationError, publish_many
+from sqlqueue.database.horizon import highest_offset
+from sqlqueue.log.groups import register
+from sqlqueue.log.reset import reset
+from sqlqueue.testing import drain
+from tests.consuming import Consuming, offset_row
+
+
+def test_a_partition_that_nobody_has_acquired_begins_at_the_target(consuming: Consuming) -> None:
+    seen: list[int] = []
+    consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
+    publish_many("t", range(20))
+    register("default", "default", "t")
+    for partition in range(4):
+        reset("default", "default", "t", highest_offset("default"), partition=partition)
+    assert offset_row("t").position == highest_offset("default")
+    drain()
+    assert seen == []
+
+
+@pytest.mark.parametrize("partition", [None, 0, 99])
+def test_what_is_not_registered_cannot_be_reset(consuming: Consuming, partition: int | None) -> None:
+    if partition == 99:
+        register("default", "default", "t")
+    with pytest.raises(ConfigurationError, match="not registered there"):
+        reset("default", "default", "t", 0, partition=partition)
+
+
+@pytest.mark.database("mariadb", "mysql")
+def test_it_is_refused_in_a_transaction_which_would_hold_up_publishers(consuming: Consuming) -> None:
+    publish_many("t", range(3))
+    register("default", "default", "t")
+    with transaction.atomic(), pytest.raises(ConfigurationError, match="outside of transaction"):
+        reset("default", "default", "t", 0)
