@@ -12,9 +12,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from django.db import connections
+
 from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.database.gate import SLOTS
-from sqlqueue.exceptions import HorizonUnknown
+from sqlqueue.database.transactions import in_test_case
+from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 
 HIGHEST = 'SELECT MAX("offset") FROM sqlqueue_message'  # index: the primary key's end
 PROBE = "SELECT slot FROM sqlqueue_publish_gate WHERE slot >= 0{skip}"  # index: the primary key
