@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo site test test-sqlite test-mariadb test-mysql lint format clean system
+.PHONY: help demo site test test-sqlite test-mariadb test-mysql benchmark lint format clean system
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -33,6 +33,9 @@ test-mariadb: system $(VENV)/.mysql ## The suite on MariaDB only: a private serv
 
 test-mysql: $(VENV)/.mysql ## The suite on the MySQL server that DATABASE_URL names
 	DATABASE=mysql $(PYTEST)
+
+benchmark: system $(VENV)/.mysql ## Measure publishing and consuming on a private MariaDB server
+	env -u DATABASE_URL $(BIN)/python -m tests.benchmarks
 
 lint: $(VENV)/.test ## ruff, mypy, import-linter
 	$(BIN)/ruff check

@@ -111,15 +111,18 @@ class Handling:
     def _decide(self, error: BaseException, hand: Hand) -> Outcome:
         return outcomes.decide(error, hand.attempt, self.consumer.manners.max_attempts, self.consumer.backoff)
 
-    def _run_batch(self, run: Run, report: Report) -> None:
-        hands = []
-        while (hand := run.start_next()) is not None:
-            hands.append(hand)
-        if not hands:
-            return
-        if not self.started(hands):
+    def _begin_batch(self, run: Run, report: Report) -> list[Hand]:
+        """Return all hands of a batch, started; none if it was stopped, or its lease may have ended."""
+        hands = list(iter(run.start_next, None))
+        if hands and not self.started(hands):
             for hand in hands:
                 report(hand, UNSTARTED)
+            return []
+        return hands
+
+    def _run_batch(self, run: Run, report: Report) -> None:
+        hands = self._begin_batch(run, report)
+        if not hands:
             return
         deliveries = [Delivery(hand) for hand in hands]
         error: BaseException | None = None
@@ -214,14 +217,8 @@ class Handling:
         return SUCCESS
 
     async def _run_batch_async(self, run: Run, report: Report) -> None:
-        hands = []
-        while (hand := run.start_next()) is not None:
-            hands.append(hand)
+        hands = self._begin_batch(run, report)
         if not hands:
-            return
-        if not self.started(hands):
-            for hand in hands:
-                report(hand, UNSTARTED)
             return
         error: BaseException | None = None
         try:

@@ -1,0 +1,147 @@
+"""Measure publishing and consuming on a private MariaDB server: `make benchmark`.
+
+Every figure is messages a second of this run on this machine; what can be compared with other runs are the ratios to
+the bare statements beside them. 300-byte payloads, 16 partitions, 997 keys, one consumer process, handlers that do
+nothing.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.servers.mariadb import PrivateMariaDB
+
+PARTITIONS = 16
+BATCH = 500
+PAYLOAD = {"filler": "x" * 285}
+BARE_FETCH = (
+    "SELECT `offset`, partition_key, message_id, payload, headers, created_at FROM sqlqueue_message"
+    " FORCE INDEX (sqlqueue_message_fetch) WHERE topic = %s AND `partition` = %s AND priority = 0 AND `offset` > %s"
+    " ORDER BY `offset` LIMIT %s"
+)
+BARE_INSERT = "INSERT INTO sqlqueue_message (topic, `partition`, message_id, partition_key, payload) VALUES "
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--messages", type=int, default=50_000)
+    count = parser.parse_args().messages
+    with PrivateMariaDB() as server:
+        os.environ["DATABASE_URL"] = server.url("mysql")
+        os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+        import django
+
+        django.setup()
+        from django.core.management import call_command
+
+        call_command("migrate", verbosity=0)
+        show("Publish", publishing(count))
+        show("Consume", consuming(count))
+
+
+def show(title: str, figures: Iterator[tuple[str, float, float]]) -> None:
+    table = Table(title=title)
+    for name in ("what", "messages/s", "ratio to the bare statement"):
+        table.add_column(name, justify="left" if name == "what" else "right")
+    for what, rate, bare in figures:
+        table.add_row(what, f"{rate:,.0f}", f"{rate / bare:.2f}")
+    Console().print(table)
+
+
+def rate(count: int, work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return count / (time.perf_counter() - began)
+
+
+def publishing(count: int) -> Iterator[tuple[str, float, float]]:
+    from django.db import connection
+
+    from sqlqueue import NewMessage, publish, publish_many
+    from sqlqueue.core.codec import encode
+    from sqlqueue.core.keys import new_id
+
+    singles = max(1, count // 20)
+    text = encode(PAYLOAD)
+    publish("bare", PAYLOAD)
+
+    def row(number: int) -> tuple[str, int, str, str, str]:
+        return "bare", number % PARTITIONS, new_id(), f"k{number % 997}", text
+
+    def bare_singles() -> None:
+        with connection.cursor() as cursor:
+            for number in range(singles):
+                cursor.execute(BARE_INSERT + "(%s, %s, %s, %s, %s)", row(number))
+
+    def bare_bulk() -> None:
+        with connection.cursor() as cursor:
+            for first in range(0, count, 1000):
+                rows = [row(number) for number in range(first, first + 1000)]
+                marks = ", ".join(["(%s, %s, %s, %s, %s)"] * len(rows))
+                cursor.execute(BARE_INSERT + marks, [value for values in rows for value in values])
+
+    def bulk() -> None:
+        for first in range(0, count, 1000):
+            publish_many("bulk", [NewMessage(PAYLOAD, key=f"k{n % 997}") for n in range(first, first + 1000)])
+
+    bare = rate(singles, bare_singles)
+    yield "bare autocommit INSERT", bare, bare
+    yield (
+        "publish",
+        rate(singles, lambda: [publish("single", PAYLOAD, key=f"k{n % 997}") for n in range(singles)]),
+        bare,
+    )
+    bare = rate(count, bare_bulk)
+    yield "bare INSERT of 1,000 rows", bare, bare
+    yield "publish_many", rate(count, bulk), bare
+
+
+def consuming(count: int) -> Iterator[tuple[str, float, float]]:
+    from django.db import connection
+
+    from sqlqueue import NewMessage, Retry, publish_many
+    from sqlqueue.consumers.registry import Consumer, build
+    from sqlqueue.consumers.subscriber import Subscriber
+    from sqlqueue.log.topics import create
+
+    create("default", "bench", PARTITIONS)
+    for first in range(0, count, 1000):
+        publish_many("bench", [NewMessage(PAYLOAD, key=f"k{n % 997}") for n in range(first, first + 1000)])
+
+    def bare_fetch() -> None:
+        with connection.cursor() as cursor:
+            for partition in range(PARTITIONS):
+                last, rows = 0, [()] * BATCH
+                while len(rows) == BATCH:
+                    cursor.execute(BARE_FETCH, ("bench", partition, last, BATCH))
+                    rows = cursor.fetchall()
+                    last = rows[-1][0] if rows else last
+
+    def failing(one_in: int) -> Callable[[object], None]:
+        def handle(delivery: object) -> None:
+            if delivery.attempt == 1 and delivery.offset % one_in == 0:
+                raise Retry(delay=0)
+
+        return handle
+
+    bare = rate(count, bare_fetch)
+    yield "bare fetch", bare, bare
+    kinds: list[tuple[str, Callable[[object], object], dict[str, object]]] = [
+        ("batch handler (500)", lambda deliveries: None, {"batch": True, "batch_size": BATCH}),
+        ("atomic batch handler (500)", lambda deliveries: None, {"batch": True, "batch_size": BATCH, "atomic": True}),
+        ("handler", lambda delivery: None, {}),
+        ("handler, 1 % fail once", failing(100), {"backoff": 0}),
+        ("handler, 10 % fail once", failing(10), {"backoff": 0}),
+    ]
+    for name, handler, options in kinds:
+        made = build("bench", {"group": name.replace(" ", "-").translate({ord(c): None for c in "(),%"}), **options})
+        subscriber = Subscriber([Consumer(topic="bench", handler=handler, **made)])
+        yield name, rate(count, lambda: subscriber.run(drain=True)), bare  # noqa: B023  run before the next turn
+
+
+if __name__ == "__main__":
+    main()
