@@ -142,10 +142,6 @@ class Stream:
         """Return when (monotonic) the next waiting row is due."""
         return self._waiting[0][0] if self._waiting else None
 
-    def knows(self, offset: int) -> bool:
-        """Tell whether the message is remembered (unsettled, or settled and not yet passed)."""
-        return offset in self._entries
-
     def _recall(self, row: StoredRow, now: float) -> None:
         if row.acked:
             insort(self._acked_rows, row.offset)
