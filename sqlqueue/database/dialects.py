@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime, timezone
 from functools import cache
 from typing import Any, ClassVar
 
@@ -42,6 +43,10 @@ class Dialect:
     def epoch(self, column: str) -> str:
         """Return SQL for a time column in whatever form the driver reads fastest."""
         return column
+
+    def time(self, at: datetime) -> object:
+        """Return an aware time as a time column holds it: UTC, whatever the connection's time zone is."""
+        return at.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")
 
     def upsert(self, conflict: str, updates: dict[str, str], where: str = "") -> str:
         """Return the clause that updates instead of inserting a duplicate. updates: column to SQL, in which {new:x} is
@@ -183,6 +188,10 @@ class PostgreSQL(WithOnConflict):
         "by_stream": "",
         "by_offset": "",
     }
+
+    def time(self, at: datetime) -> object:
+        """The column knows time zones itself."""
+        return at
 
     def remaining(self, column: str) -> str:
         """Seconds, with their fraction."""

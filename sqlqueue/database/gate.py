@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from django.db import connections
+from django.db import connections, transaction
 
 from sqlqueue.database.dialects import dialect, execute
 
@@ -91,7 +91,14 @@ def insert_one(alias: str, row: LogRow, may_repeat: bool) -> tuple[int, bool]:
         offset = cursor.lastrowid
         return (offset - MARK, False) if offset >= MARK else (offset, True)
     if vendor == "postgresql":
-        execute(alias, HOLD_GATE, (ADVISORY, slot()))
+        # The gate is a statement of its own there; a transaction holds its lock until the insert is committed.
+        with transaction.atomic(using=alias, savepoint=False):
+            execute(alias, HOLD_GATE, (ADVISORY, slot()))
+            return _insert_returning(alias, row, may_repeat)
+    return _insert_returning(alias, row, may_repeat)
+
+
+def _insert_returning(alias: str, row: LogRow, may_repeat: bool) -> tuple[int, bool]:
     cursor = execute(
         alias,
         f"INSERT INTO sqlqueue_message ({COLUMNS}) VALUES {ROW}{KEEP_DUPLICATE if may_repeat else ''}"

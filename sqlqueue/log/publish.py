@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import transaction
 
 from sqlqueue.conf import settings
 from sqlqueue.core.codec import encode, encode_headers
@@ -84,11 +84,7 @@ def publish(
     if delay is not None or at is not None:
         schedule(alias, row, _due(delay, at), at)
         return Published(None, row.id, True)
-    if connections[alias].vendor == "postgresql":
-        with transaction.atomic(using=alias, savepoint=False):
-            offset, created = insert_one(alias, row, id is not None)
-    else:
-        offset, created = insert_one(alias, row, id is not None)
+    offset, created = insert_one(alias, row, id is not None)
     if created:
         ring_after_commit(alias)
         announce(message_published, publish, topic=topic, count=1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime
 
-from django.db import connections, transaction
+from django.db import transaction
 
 from sqlqueue.core.codec import decode, encode, encode_headers
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text, new_id, partition_of
@@ -41,14 +41,7 @@ def schedule(alias: str, row: LogRow, delay: float | None, at: datetime | None) 
     else:
         assert at is not None
         text = f"{INSERT} VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
-        execute(alias, text, (*values, _stored_time(alias, at)))
-
-
-def _stored_time(alias: str, at: datetime) -> object:
-    """Return a time as the column holds it: UTC, whatever the connection's time zone is."""
-    if connections[alias].vendor == "postgresql":
-        return at
-    return at.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")
+        execute(alias, text, (*values, dialect(alias).time(at)))
 
 
 def move_due(alias: str) -> int:
