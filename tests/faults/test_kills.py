@@ -14,16 +14,18 @@ from tests.consumer_processes import (
     effects,
     heartbeats,
     holders,
+    in_flight,
     in_flight_at_last,
     runs,
     wait_for_shares,
 )
 from tests.processes import ManageCommand, wait_until
-from tests.progress import dead_letter_offsets, wait_until_settled
+from tests.progress import dead_letter_offsets, settled, wait_until_settled
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 KILLS = 3
+TRIES = 20
 
 
 def publish_round(consumers: Consumers, topic: str) -> set[str]:
@@ -39,6 +41,22 @@ def end(command: ManageCommand, status: int = 0) -> None:
     """End consumers gracefully."""
     command.terminate()
     assert command.wait() == status, command.output
+
+
+def stop_at_work(consumers: Consumers, topic: str, victim: str, pid: int, name: str) -> tuple[set[str], set[str]]:
+    """Publish until a subscriber has been stopped (SIGSTOP) at work; return all ids, and those in flight."""
+    published: set[str] = set()
+    for attempt in range(TRIES):
+        names = {f"{name}-{attempt}-{number}" for number in range(40)}
+        for message in sorted(names):
+            consumers.publish(topic, message, sleep=0.02)
+        published |= names
+        wait_until(lambda: in_flight(topic, victim) or settled(topic, GROUP))
+        os.kill(pid, signal.SIGSTOP)
+        if met := in_flight_at_last(topic, victim):
+            return published, met
+        os.kill(pid, signal.SIGCONT)
+    raise AssertionError(f"{victim} was never met at work in {TRIES} rounds of 40 messages")
 
 
 @pytest.mark.parametrize(
@@ -57,22 +75,17 @@ def test_killed_consumers_lose_nothing_and_only_what_was_in_flight_comes_again(
     charged: Counter[str] = Counter()
     for kill in range(KILLS):
         subscribers = wait_for_shares(topic, 2)
-        names = {f"{kill}-{number}" for number in range(40)}
-        for name in sorted(names):
-            consumers.publish(topic, name, sleep=0.01)
-        published |= names
-        wait_until(lambda kill=kill: sum(name.startswith(f"{kill}-") for name, _ in consumers.noted("begin")) >= 8)
         victim = sorted(subscribers)[kill % 2]
-        os.kill(subscribers[victim], signal.SIGSTOP)
-        charged.update(in_flight_at_last(topic, victim))
+        names, met = stop_at_work(consumers, topic, victim, subscribers[victim], f"kill-{kill}")
         os.kill(subscribers[victim], signal.SIGKILL)
         command.wait_for_line(f"event=process_died child={subscribers[victim]} .*exit=-9")
+        published |= names
+        charged.update(met)
     wait_until_settled(topic, GROUP)
     published |= publish_round(consumers, topic)
     end(command)
 
     handled, begun = effects(), consumers.noted("begin")
-    assert charged, "the kills met nobody at work"
     assert {name for name, _ in handled} == published, "messages are lost"
     assert not dead_letter_offsets(topic, GROUP)
     highest = {name: max(attempt for name_, attempt in handled if name_ == name) for name in published}
