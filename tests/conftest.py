@@ -16,7 +16,7 @@ from hypothesis import settings as hypothesis_settings
 
 from tests.processes import ManageCommands
 from tests.servers import DatabaseChoiceError, TestDatabase
-from tests.servers.mariadb import PrivateMariaDB, ServerError
+from tests.servers.private import PrivateServer, ServerError
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -116,7 +116,7 @@ def consumers(manage: ManageCommands, tmp_path: Path, consumer_options: dict[str
 
 
 @pytest.fixture
-def database_server(transactional_db: None, pytestconfig: pytest.Config) -> Iterator[PrivateMariaDB]:
+def database_server(transactional_db: None, pytestconfig: pytest.Config) -> Iterator[PrivateServer]:
     """The private server that the test database lives on, for tests that stop, kill and restart it."""
     server = pytestconfig.stash[DATABASE].server
     if server is None:

@@ -9,6 +9,7 @@ from tests.app.models import Effect
 from tests.processes import ManageCommands
 from tests.servers import DatabaseChoiceError, choose
 from tests.servers.mariadb import PrivateMariaDB
+from tests.servers.private import PrivateServer
 
 
 def select(sql: str) -> object:
@@ -66,7 +67,7 @@ def test_a_process_that_never_ends_is_ended(manage: ManageCommands) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_is_committed_survives_a_crash_of_the_server(database_server: PrivateMariaDB) -> None:
+def test_what_is_committed_survives_a_crash_of_the_server(database_server: PrivateServer) -> None:
     Effect.objects.create(name="committed", value="1")
     transaction.set_autocommit(False)
     Effect.objects.create(name="not committed", value="1")
@@ -79,7 +80,7 @@ def test_what_is_committed_survives_a_crash_of_the_server(database_server: Priva
 
 
 @pytest.mark.database("mariadb")
-def test_two_private_servers_stand_side_by_side(database_server: PrivateMariaDB) -> None:
+def test_two_private_servers_stand_side_by_side(database_server: PrivateServer) -> None:
     with PrivateMariaDB(log_bin=True) as other:
         folder = other.folder
         assert other.port != database_server.port

@@ -13,7 +13,7 @@ from django.db import Error, connection, connections, transaction
 from tests.consumer_processes import GROUP, Consumers, effects, heartbeats, wait_for_shares
 from tests.processes import wait_until
 from tests.progress import dead_letter_offsets, wait_until_settled
-from tests.servers.mariadb import PrivateMariaDB
+from tests.servers.private import PrivateServer
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("mariadb")]
 
@@ -101,7 +101,7 @@ def run_through(consumers: Consumers, faults: list[Callable[[], None]]) -> None:
 
 
 def test_restarts_and_crashes_of_the_server_lose_nothing_and_repeat_no_atomic_effect(
-    consumers: Consumers, database_server: PrivateMariaDB
+    consumers: Consumers, database_server: PrivateServer
 ) -> None:
     def crash() -> None:
         database_server.kill()
@@ -111,7 +111,7 @@ def test_restarts_and_crashes_of_the_server_lose_nothing_and_repeat_no_atomic_ef
 
 
 def test_an_outage_longer_than_the_leases_loses_nothing_and_repeats_no_atomic_effect(
-    consumers: Consumers, consumer_options: dict[str, Any], database_server: PrivateMariaDB
+    consumers: Consumers, consumer_options: dict[str, Any], database_server: PrivateServer
 ) -> None:
     consumer_options.update(LEASE_DURATION=1, HEARTBEAT_INTERVAL=0.4)
 
@@ -125,7 +125,7 @@ def test_an_outage_longer_than_the_leases_loses_nothing_and_repeats_no_atomic_ef
 
 
 def test_messages_on_the_offsets_of_forgotten_ones_are_delivered(
-    consumers: Consumers, database_server: PrivateMariaDB
+    consumers: Consumers, database_server: PrivateServer
 ) -> None:
     """A server that forgets its last commits hands their offsets out again, below what a consumer has read.
 

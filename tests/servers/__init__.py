@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.servers.mariadb import PrivateMariaDB
+from tests.servers.private import PrivateServer
 
 NAMES = ("sqlite", "mariadb", "mysql", "postgresql")
 # mysql:// is both servers' scheme: DATABASE says which it is, and tests/test_databases.py holds it to that.
@@ -33,7 +34,7 @@ class TestDatabase:
     def __init__(self, name: str, url: str) -> None:
         self.name = name
         self.url = url
-        self.server: PrivateMariaDB | None = None
+        self.server: PrivateServer | None = None
         self._folder: tempfile.TemporaryDirectory | None = None
 
     @property
