@@ -23,7 +23,6 @@ def drain(*, groups: Iterable[str] = (), topics: Iterable[str] = (), timeout: fl
     """
     registry.discover()
     subscriber = Subscriber(registry.select(groups, topics), pool=InlinePool, residents=False)
-    settled = 0
     deadline = time.monotonic() + timeout
     subscriber.start()
     try:
@@ -37,10 +36,9 @@ def drain(*, groups: Iterable[str] = (), topics: Iterable[str] = (), timeout: fl
                 raise TimeoutError(
                     f"deliveries were still due after {timeout:g} s: does a handler retry at once for ever?"
                 )
-        settled = subscriber.settled
     finally:
         subscriber.close()
-    return settled
+    return subscriber.settled
 
 
 def published(topic: str = "") -> list[Message]:

@@ -26,6 +26,7 @@ now = time.monotonic
 
 Report = Callable[[Hand, Outcome], None]
 CONNECTIONS_LAST = 1.0  # seconds
+NOT_BEGUN_PAUSE = 0.1  # seconds
 ATOMIC_TRIES = 3  # of a handler whose transaction met a deadlock: rolled back, so it is simply run again
 
 
@@ -151,9 +152,10 @@ class Handling:
         """Run a handler and its ack in one transaction. LeaseLost and every other error roll both back."""
         for attempt in range(1, ATOMIC_TRIES + 1):
             committed: list[bool] = []
-            settled = False
+            begun = settled = False
             try:
                 with dialect(self.alias).writers, transaction.atomic(using=self.alias):
+                    begun = True
                     transaction.on_commit(lambda: committed.append(True), using=self.alias)  # noqa: B023  run by this turn
                     handle()
                     moved_to = settle_run(self.alias, run, hands)
@@ -171,9 +173,19 @@ class Handling:
                     logger.info("event=handler_rerun handler=%s error=%r", self.consumer.name, error)
                     time.sleep(0.01 * attempt)
                     continue
+                if fault in (Fault.GONE, Fault.CONTENTION) and not begun:
+                    return self._not_begun(error)
                 raise
             return self._committed(moved_to)
         raise AssertionError("unreachable")
+
+    def _not_begun(self, error: Exception) -> Outcome:
+        """The transaction could not be opened (this thread's connection had been lost while nobody looked): no attempt
+        is charged, for the handler has seen nothing of it."""
+        logger.info("event=transaction_not_begun handler=%s error=%r", self.consumer.name, error)
+        faults.drop_connection(self.alias)
+        time.sleep(NOT_BEGUN_PAUSE)
+        return UNSTARTED
 
     def _committed(self, moved_to: int | None) -> Outcome:
         return COMMITTED if moved_to is None else Outcome(outcomes.ACKED, committed=True, moved_to=moved_to)

@@ -57,6 +57,8 @@ class Ownership:
             holding = subscription.holding
             plan = balance.balance(self.alias, self.subscriber, group, topic, holding)
             subscription.leaving = set(plan.give_up)
+            if plan.free:
+                hold.release(self.alias, self.subscriber, group, topic, plan.free)
             if plan.take and not plan.give_up:
                 took = self._take(subscription, plan.take, horizon, clock) or took
         return took

@@ -17,7 +17,7 @@ ACKED: Final = 3  # settled; stays in memory until the position passes it
 class Entry:
     """What a stream remembers of one message."""
 
-    __slots__ = ("count", "due", "hand", "lane", "mark", "message", "offset", "parked", "row", "state")
+    __slots__ = ("ack", "count", "due", "hand", "lane", "mark", "message", "offset", "parked", "row", "state")
 
     def __init__(self, offset: int, lane: Lane | None, state: int, message: Message | None):
         self.offset, self.lane, self.state, self.message = offset, lane, state, message
@@ -27,6 +27,7 @@ class Entry:
         self.mark = 0  # in flight by a former owner (together or alone): a suspect
         self.due = 0.0  # monotonic
         self.hand: Hand | None = None
+        self.ack: Hand | None = None  # acked in memory only: whom to tell once the position or a row says so
 
     def __lt__(self, other: Entry) -> bool:
         return self.offset < other.offset

@@ -440,7 +440,10 @@ class Stream:
         elif had_row:
             self._writes[entry.offset] = RowWrite(entry.offset, True, NOT_IN_FLIGHT, hand.attempt)
             insort(self._acked_rows, entry.offset)
-        self._settled.append(hand)
+        if entry.row or entry.offset <= self.position:
+            self._settled.append(hand)
+        else:
+            entry.ack = hand
         self._leave(entry, now, had_row)
 
     def _leave(self, entry: Entry, now: float, had_row: bool) -> None:
@@ -575,6 +578,8 @@ class Stream:
             if entry.state == ACKED:
                 if not entry.row:
                     self._acks_waiting -= 1
+                if entry.ack is not None:
+                    self._settled.append(entry.ack)
                 del self._entries[offset]
         self.claimed = max(self.claimed, target)
 
@@ -616,6 +621,9 @@ class Stream:
                 self._acks_waiting -= 1
                 self._writes[offset] = RowWrite(offset, True, NOT_IN_FLIGHT, 1)
                 insort(self._acked_rows, offset)
+                if entry.ack is not None:
+                    self._settled.append(entry.ack)
+                    entry.ack = None
 
     def _write_plan(self, runs: list[Run]) -> Plan:
         passed = bisect_right(self._acked_rows, self.position)

@@ -11,10 +11,12 @@ from sqlqueue.models import SubscriberHeartbeat
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What to do about one (group, topic): partitions to take, and partitions to give up once they are drained."""
+    """What to do about one (group, topic): partitions to take, partitions to give up once they are drained, and
+    partitions to free at once: the subscriber holds their leases, but neither knows nor wants them."""
 
     take: list[int]
     give_up: list[int]
+    free: list[int]
 
 
 def balance(alias: str, subscriber: str, group: str, topic: str, holding: set[int]) -> Balance:
@@ -27,13 +29,16 @@ def balance(alias: str, subscriber: str, group: str, topic: str, holding: set[in
     subscribers = sorted(beats.values_list("subscriber", flat=True))
     present = leases(alias, group, topic)
     share = fair_share(len(present), subscribers, subscriber, f"{group}/{topic}")
-    # A lease of its own that it does not know of is to be had, too: the answer to its acquiring was lost.
+    # A lease of its own that it does not know of is to be had, too: the answer to its acquiring was lost, or the server
+    # was restarted. It is renewed with the others; if its holder did not want it, nobody would ever serve it.
+    unknown = {partition for partition, holder, _ in present if holder == subscriber and partition not in holding}
     free = [
         partition
-        for partition, holder, to_be_had in present
-        if (to_be_had or holder == subscriber) and partition not in holding
+        for partition, _, to_be_had in present
+        if (to_be_had or partition in unknown) and partition not in holding
     ]
     if subscriber in subscribers and free:
         turn = subscribers.index(subscriber) * len(free) // len(subscribers)
         free = free[turn:] + free[:turn]
-    return Balance(free[: max(0, share - len(holding))], excess(sorted(holding), share))
+    take = free[: max(0, share - len(holding))]
+    return Balance(take, excess(sorted(holding), share), sorted(unknown.difference(take)))

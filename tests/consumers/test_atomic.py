@@ -267,3 +267,23 @@ class TestTheFence:
         host.stop()
         assert attempts == [1, 2]
         assert effects() == []
+
+
+@BATCH
+@pytest.mark.database("mariadb", "mysql")
+def test_a_connection_that_was_lost_while_nobody_looked_costs_no_attempt(consuming: Consuming, batch: bool) -> None:
+    connection_ids: list[int] = []
+
+    @consuming.consumer("t", atomic=True, batch=batch, max_attempts=1)
+    def handle(given) -> None:
+        connection_ids.append(execute("default", "SELECT CONNECTION_ID()").fetchone()[0])
+        record(given)
+
+    consuming.start(threads=1)
+    publish("t", 1)
+    wait_until(lambda: effects() == ["1"])
+    execute("default", f"KILL {connection_ids[0]}")
+    publish("t", 2)
+    wait_until(lambda: effects() == ["1", "2"] or Message.objects.filter(topic="t_dlq").exists())
+    assert effects() == ["1", "2"], "the message died of a connection that its handler never saw"
+    assert connection_ids[1] != connection_ids[0]

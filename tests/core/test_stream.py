@@ -101,6 +101,26 @@ def test_the_watermark_is_the_highest_contiguously_acked_offset() -> None:
     assert hosted.marks == (5, 5)
 
 
+def test_an_ack_is_told_when_it_is_written_and_not_while_it_waits_in_memory() -> None:
+    hosted = Hosted([""] * 3)
+    hosted.read(horizon=1)
+    hosted.settle()
+    for offset in (1, 3):
+        hosted.finish(offset)
+    plan = hosted.settle()
+    assert plan is not None
+    assert [hand.offset for hand in plan.settled] == [1], "3 is above what is final, and has no row yet"
+    assert hosted.settle() is None
+    plan = hosted.settle(flush=True)
+    assert plan is not None
+    assert ([hand.offset for hand in plan.settled], [row.offset for row in plan.rows]) == ([3], [3])
+    hosted.finish(2)
+    hosted.read()
+    plan = hosted.settle()
+    assert plan is not None
+    assert (plan.position, [hand.offset for hand in plan.settled]) == (3, [2])
+
+
 def test_a_batch_in_which_everything_succeeds_writes_one_row_and_no_other() -> None:
     hosted = Hosted([""] * 50)
     hosted.read()

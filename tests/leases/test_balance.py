@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+from django.db.models import F
 
 from sqlqueue import publish
 from sqlqueue.leases import heartbeat
@@ -12,6 +13,7 @@ from sqlqueue.log.groups import register
 from sqlqueue.models import Offset, PartitionLease, SubscriberHeartbeat
 from tests.consuming import QUICK, Consuming, Host
 from tests.processes import wait_until
+from tests.progress import keys_of_partitions
 
 
 def beat(*subscribers: str, group: str = "g") -> None:
@@ -103,6 +105,16 @@ class TestArithmetic:
             more[max(plans, key=lambda name: len(plans[name].take))] += 1
         assert set(more) == {"a", "b"}
 
+    def test_a_lease_of_its_own_that_it_neither_knows_nor_wants_is_to_be_freed(self, settings) -> None:
+        partitions(4, settings)
+        beat("mine", "other")
+        acquire("default", "mine", "g", "t", [0, 1, 2], priorities=1, lease_duration=30, horizon=0)
+        plan = balance("default", "mine", "g", "t", set())
+        assert len(plan.take) == 2
+        assert {0, 1, 2} - set(plan.take) == set(plan.free)
+        assert balance("default", "mine", "g", "t", {0, 1}).free == [2]
+        assert balance("default", "other", "g", "t", set()).free == []
+
 
 class TestRunning:
     """With subscribers that run, lease and give up by themselves."""
@@ -172,3 +184,16 @@ class TestRunning:
         wait_until(lambda: len(of_v()) < 5)
         assert set(began[:2]) <= of_v()
         gate.set()
+
+    def test_a_lease_whose_holder_has_forgotten_it_is_served_again(self, consuming: Consuming) -> None:
+        one, two = consuming.start(), consuming.start()
+        wait_until(lambda: self.shares(one, two) == [2, 3])
+        fuller, other = (one, two) if len(held_by(one.name)) == 3 else (two, one)
+        forgotten = min(held_by(other.name))
+        # As if the fuller one had acquired it, and had never heard of that: it renews what it holds, known or not.
+        lease = PartitionLease.objects.filter(topic="t", partition=forgotten)
+        lease.update(holder=fuller.name, fencing_token=F("fencing_token") + 1)
+        Offset.objects.filter(topic="t", partition=forgotten).update(fencing_token=F("fencing_token") + 1)
+        offset = publish("t", 1, key=keys_of_partitions(5)[forgotten]).offset
+        wait_until(lambda: Offset.objects.get(topic="t", partition=forgotten).offset_acked >= (offset or 0))
+        assert self.shares(one, two) == [2, 3]
