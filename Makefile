@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 FLIGHTS ?= 20000
+MYSQL_FOLDER ?= var/mysql
 # More words for pytest: make test-sqlite PYTEST_ARGS="-k promise -x"
 PYTEST_ARGS ?=
 
@@ -12,7 +13,8 @@ PYTEST := $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo site test test-sqlite test-mariadb test-mysql benchmark lint format clean system
+.PHONY: help demo site test test-sqlite test-mariadb test-mysql benchmark lint format clean system \
+	system-mysql
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -31,8 +33,8 @@ test-sqlite: $(VENV)/.test ## The suite on SQLite only
 test-mariadb: system $(VENV)/.mysql ## The suite on MariaDB only: a private server, or the one that DATABASE_URL names
 	DATABASE=mariadb $(PYTEST)
 
-test-mysql: $(VENV)/.mysql ## The suite on the MySQL server that DATABASE_URL names
-	DATABASE=mysql $(PYTEST)
+test-mysql: system-mysql $(VENV)/.mysql ## The suite on MySQL only: a private server, or the one that DATABASE_URL names
+	MYSQL_FOLDER="$(abspath $(MYSQL_FOLDER))" DATABASE=mysql $(PYTEST)
 
 benchmark: system $(VENV)/.mysql ## Measure publishing and consuming on a private MariaDB server
 	env -u DATABASE_URL $(BIN)/python -m tests.benchmarks
@@ -53,7 +55,12 @@ clean: ## Remove the virtual environment, the demo's database and all caches
 
 # The system's packages that the tests on MariaDB need (as root on Debian; else says which).
 system:
-	@requirements/system.sh "$(PYTHON)"
+	@requirements/system.sh "$(PYTHON)" mariadb
+
+# The same for MySQL, and a MySQL server in a folder that later runs use again.
+system-mysql:
+	@requirements/system.sh "$(PYTHON)" mysql
+	@requirements/mysql-server.sh "$(abspath $(MYSQL_FOLDER))"
 
 # The virtual environment, in steps. Each is made again when the requirements that it reads have changed.
 $(VENV)/.created: requirements/venv.sh

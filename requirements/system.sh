@@ -1,16 +1,18 @@
 #!/bin/sh
-# Sees that the machine has what the tests on MariaDB need: system.sh PYTHON
+# Sees that the machine has what the tests on MariaDB or MySQL need: system.sh PYTHON mariadb|mysql
 # As root on Debian it installs what is missing, otherwise it says what is. No system server is started.
-# With DATABASE_URL set, the server is somebody else's and only the client library is needed.
+# MySQL's server is mysql-server.sh's affair. With DATABASE_URL set, the server is somebody else's and only the client
+# library is needed.
 set -eu
 python=$1
+server=$2
 missing=""
 
 has() {
     command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ]
 }
 
-if [ -z "${DATABASE_URL:-}" ] && ! { has mariadbd && has mariadb-install-db; }; then
+if [ "$server" = mariadb ] && [ -z "${DATABASE_URL:-}" ] && ! { has mariadbd && has mariadb-install-db; }; then
     missing="$missing mariadb-server"
 fi
 has cc || missing="$missing gcc libc6-dev"
@@ -24,10 +26,10 @@ headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" -ne 0 ] || ! has apt-get; then
-    echo "The tests on MariaDB need packages that this machine lacks:$missing" >&2
+    echo "The tests on $server need packages that this machine lacks:$missing" >&2
     echo "On Debian and Ubuntu, as root: apt-get install$missing" >&2
-    echo "Or set DATABASE_URL=mysql://user:password@host:port/name to use a MariaDB server of yours (the server" >&2
-    echo "package is then not needed; the user must be allowed to create the database test_name)." >&2
+    echo "Or set DATABASE_URL=mysql://user:password@host:port/name to use a server of yours (the packages of" >&2
+    echo "the server are then not needed; the user must be allowed to create the database test_name)." >&2
     exit 1
 fi
 

@@ -167,6 +167,7 @@ class TestServer:
     def test_it_is_asked_only_with_database(self, monkeypatch) -> None:
         monkeypatch.setattr("sqlqueue.database.server.SQLITE_LEAST", (99,))
         monkeypatch.setattr("sqlqueue.database.server.MARIADB_LEAST", (99,))
+        monkeypatch.setattr("sqlqueue.database.server.MYSQL_LEAST", (99,))
         assert found() == []
         assert found(server=True) != []
 
@@ -180,7 +181,7 @@ class TestServer:
         monkeypatch.setattr(connections["default"], "mysql_version", (10, 5, 9))
         assert "MariaDB 10.5.9 is too old" in only("E002", server=True).msg
 
-    @pytest.mark.database("mariadb")
+    @pytest.mark.database("mariadb", "mysql")
     def test_e002_an_old_mysql(self, monkeypatch) -> None:
         monkeypatch.setattr(connections["default"], "mysql_is_mariadb", False)
         monkeypatch.setattr(connections["default"], "mysql_version", (8, 0, 16))

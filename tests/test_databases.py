@@ -9,6 +9,7 @@ from tests.app.models import Effect
 from tests.processes import ManageCommands
 from tests.servers import DatabaseChoiceError, choose
 from tests.servers.mariadb import PrivateMariaDB
+from tests.servers.mysql import PrivateMySQL
 from tests.servers.private import PrivateServer
 
 
@@ -79,9 +80,9 @@ def test_what_is_committed_survives_a_crash_of_the_server(database_server: Priva
     assert [effect.name for effect in Effect.objects.all()] == ["committed"]
 
 
-@pytest.mark.database("mariadb")
-def test_two_private_servers_stand_side_by_side(database_server: PrivateServer) -> None:
-    with PrivateMariaDB(log_bin=True) as other:
+@pytest.mark.database("mariadb", "mysql")
+def test_two_private_servers_stand_side_by_side(database_name: str, database_server: PrivateServer) -> None:
+    with {"mariadb": PrivateMariaDB, "mysql": PrivateMySQL}[database_name](log_bin=True) as other:
         folder = other.folder
         assert other.port != database_server.port
         assert other.pid != database_server.pid
@@ -95,6 +96,7 @@ def test_two_private_servers_stand_side_by_side(database_server: PrivateServer) 
     [
         ({}, ("sqlite", "")),
         ({"DATABASE": "mariadb"}, ("mariadb", "")),
+        ({"DATABASE": "mysql"}, ("mysql", "")),
         ({"DATABASE_URL": "mysql://u@h/n"}, ("mariadb", "mysql://u@h/n")),
         ({"DATABASE": "mysql", "DATABASE_URL": "mysql://u@h/n"}, ("mysql", "mysql://u@h/n")),
     ],
@@ -107,7 +109,7 @@ def test_the_environment_chooses(environment: dict[str, str], expected: tuple[st
     ("environment", "said"),
     [
         ({"DATABASE": "oracle"}, "choose one of"),
-        ({"DATABASE": "mysql"}, "set DATABASE_URL"),
+        ({"DATABASE": "postgresql"}, "set DATABASE_URL"),
         ({"DATABASE": "mariadb", "DATABASE_URL": "sqlite:///x"}, "does not go with"),
         ({"DATABASE_URL": "oracle://x"}, "known are"),
     ],

@@ -11,7 +11,7 @@ from django.db import Error, connections
 
 from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.core.stream import Stream
-from sqlqueue.database import faults
+from sqlqueue.database import faults, patience
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.leases import heartbeat, hold
 from sqlqueue.log.collect import collect, report_absent
@@ -55,11 +55,12 @@ class Resident:
 
     def _run(self) -> None:
         try:
-            while not self._stopping:
-                more = self._guarded_turn()
-                if not more and not self._stopping:
-                    self._due.wait(self.interval)
-                self._due.clear()
+            with patience.limited(self.alias):
+                while not self._stopping:
+                    more = self._guarded_turn()
+                    if not more and not self._stopping:
+                        self._due.wait(self.interval)
+                    self._due.clear()
         finally:
             connections.close_all()
 

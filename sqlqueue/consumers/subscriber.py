@@ -21,7 +21,7 @@ from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.plan import Hand, Run
 from sqlqueue.core.stream import Stream
-from sqlqueue.database import faults
+from sqlqueue.database import faults, patience
 from sqlqueue.database.incarnation import ServerChanged
 from sqlqueue.leases import heartbeat
 from sqlqueue.log import bell, groups
@@ -122,23 +122,24 @@ class Subscriber:
 
         A database that is away is waited for. Every exit but a second signal releases the leases.
         """
-        ask_at = 0.0
-        self.start()
-        try:
-            started()
-            while not self.stopping and alive():
-                pause = self._guarded_turn()
-                if drain and self.idle:
-                    if self.clock() >= ask_at:
-                        if not self.anything_due():
-                            break
-                        ask_at = self.clock() + DRAIN_CHECK
-                    pause = min(pause, DRAIN_CHECK)
-                if pause > 0:
-                    self._awake.wait(pause)
-                self._awake.clear()
-        finally:
-            self.close()
+        with patience.limited(self.alias):
+            ask_at = 0.0
+            self.start()
+            try:
+                started()
+                while not self.stopping and alive():
+                    pause = self._guarded_turn()
+                    if drain and self.idle:
+                        if self.clock() >= ask_at:
+                            if not self.anything_due():
+                                break
+                            ask_at = self.clock() + DRAIN_CHECK
+                        pause = min(pause, DRAIN_CHECK)
+                    if pause > 0:
+                        self._awake.wait(pause)
+                    self._awake.clear()
+            finally:
+                self.close()
 
     @property
     def settled(self) -> int:

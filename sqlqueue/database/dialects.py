@@ -61,7 +61,16 @@ class Dialect:
         """Return the statement that deletes so many rows by their unique key, and touches no other row. Parameters: a
         `key` for each row, then the values of the columns `also`, which complete the unique key."""
         columns = "".join(f' AND "{column}" = %s' for column in also)
-        return f'DELETE FROM {table} WHERE "{key}" IN ({", ".join(["%s"] * rows)}){columns}'
+        return f'DELETE FROM {table} WHERE "{key}" IN ({_marks(rows)}){columns}'
+
+    def lock_free(self, table: str, key: str, rows: int) -> str:
+        """Return the statement that locks those of so many rows which nobody else has locked, without waiting, and
+        gives their unique keys. Parameters: a `key` for each row."""
+        return f'SELECT "{key}" FROM {table} WHERE "{key}" IN ({_marks(rows)}){{skip}}'
+
+
+def _marks(rows: int) -> str:
+    return ", ".join(["%s"] * rows)
 
 
 @cache
@@ -124,9 +133,16 @@ class MySQL(Dialect):
     def delete(self, table: str, key: str, rows: int, also: Sequence[str] = ()) -> str:
         """A join, which looks each row up. With IN the optimizer may scan the table, or a part of it, and a scan that
         locks waits for every open transaction whose row it meets."""
-        keys = " UNION ALL ".join([f'SELECT %s AS "{key}"'] + ["SELECT %s"] * (rows - 1))
         columns = "".join(f' AND {table}."{column}" = %s' for column in also)
-        return f'DELETE {table} FROM ({keys}) these STRAIGHT_JOIN {table} ON {table}."{key}" = these."{key}"{columns}'
+        return f"DELETE {table} FROM {self._looked_up(table, key, rows)}{columns}"
+
+    def lock_free(self, table: str, key: str, rows: int) -> str:
+        """The same join, for the same reason."""
+        return f'SELECT {table}."{key}" FROM {self._looked_up(table, key, rows)}{{skip}}'
+
+    def _looked_up(self, table: str, key: str, rows: int) -> str:
+        keys = " UNION ALL ".join([f'SELECT %s AS "{key}"'] + ["SELECT %s"] * (rows - 1))
+        return f'({keys}) these STRAIGHT_JOIN {table} ON {table}."{key}" = these."{key}"'
 
 
 class WithOnConflict(Dialect):

@@ -41,6 +41,11 @@ REFRESH_FAILURE = {
     "failure_count": "{new:failure_count}",
     "last_error": "{new:last_error}",
 }
+# InnoDB keeps what a duplicate has locked until the transaction ends: the first one and the gap before it, and at
+# REPEATABLE READ the log's very end, where every publisher of every topic would wait. So a transaction looks first.
+# Index: the unique (topic, partition, message_id).
+FIND_MANY = "SELECT topic, `partition`, message_id FROM sqlqueue_message FORCE INDEX (sqlqueue_message_id) WHERE "
+FIND_BRANCH = "(topic = %s AND `partition` = %s AND message_id IN ({marks}))"
 FIND = 'SELECT "offset" FROM sqlqueue_message WHERE topic = %s AND "partition" = %s AND message_id = %s'
 HOLD_GATE = "SELECT PG_ADVISORY_XACT_LOCK_SHARED(%s, %s)"
 
@@ -83,6 +88,9 @@ def insert_one(alias: str, row: LogRow, may_repeat: bool) -> tuple[int, bool]:
     """Add one message; return its offset, and whether it is new. may_repeat: its id may have been published before."""
     vendor = connections[alias].vendor
     if vendor == "mysql":
+        found = _find(alias, row) if may_repeat and connections[alias].in_atomic_block else None
+        if found:
+            return found, False
         cursor = execute(
             alias,
             f"INSERT INTO sqlqueue_message ({COLUMNS}) VALUES {GATED_ROW}{MARK_DUPLICATE if may_repeat else ''}",
@@ -108,7 +116,14 @@ def _insert_returning(alias: str, row: LogRow, may_repeat: bool) -> tuple[int, b
     found = cursor.fetchone()
     if found:
         return found[0], True
-    return execute(alias, FIND, (row.topic, row.partition, row.id)).fetchone()[0], False
+    first = _find(alias, row)
+    assert first is not None
+    return first, False
+
+
+def _find(alias: str, row: LogRow) -> int | None:
+    found = execute(alias, FIND, (row.topic, row.partition, row.id)).fetchone()
+    return found[0] if found else None
 
 
 def insert_many(alias: str, rows: Sequence[LogRow], may_repeat: bool) -> int:
@@ -118,6 +133,10 @@ def insert_many(alias: str, rows: Sequence[LogRow], may_repeat: bool) -> int:
     created = 0
     for start in range(0, len(rows), size):
         chunk = rows[start : start + size]
+        if may_repeat and vendor == "mysql":
+            chunk = _new_ones(alias, chunk)
+            if not chunk:
+                continue
         values: list[Any] = [value for row in chunk for value in row]
         first = GATED_ROW if vendor == "mysql" else ROW
         if vendor == "mysql":
@@ -134,6 +153,22 @@ def insert_many(alias: str, rows: Sequence[LogRow], may_repeat: bool) -> int:
         else:
             created += execute(alias, text + KEEP_DUPLICATE, values).rowcount
     return created
+
+
+def _new_ones(alias: str, rows: Sequence[LogRow]) -> list[LogRow]:
+    """Return the rows whose ids are not in the log yet, as far as can be seen, each id once."""
+    new: dict[tuple[str, int, str], LogRow] = {}
+    places: dict[tuple[str, int], list[str]] = {}
+    for row in rows:
+        if new.setdefault((row.topic, row.partition, row.id), row) is row:
+            places.setdefault((row.topic, row.partition), []).append(row.id)
+    branches = [FIND_BRANCH.replace("{marks}", ", ".join(["%s"] * len(ids))) for ids in places.values()]
+    values = [value for place, ids in places.items() for value in (*place, *ids)]
+    with connections[alias].cursor() as cursor:  # not by execute(), which remembers every text, and this one varies
+        cursor.execute(FIND_MANY + " OR ".join(branches), values)
+        for found in cursor.fetchall():
+            new.pop(tuple(found))
+    return list(new.values())
 
 
 def _duplicates(alias: str, rows: int) -> int:

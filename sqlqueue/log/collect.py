@@ -71,10 +71,10 @@ def _collect_topic(alias: str, topic: str, horizon: int, left: int) -> tuple[int
     total = 0
     for partition, priority in _worth_a_visit(alias, Topic.objects.using(alias).get(name=topic)):
         while left > 0:
-            deleted = faults.run(alias, _collect_batch, alias, topic, partition, priority, horizon)
+            deleted, more = faults.run(alias, _collect_batch, alias, topic, partition, priority, horizon)
             left -= 1 if deleted else 0
             total += deleted
-            if deleted < BATCH:
+            if not (deleted and more):
                 break
     return total, left
 
@@ -93,18 +93,35 @@ def _worth_a_visit(alias: str, topic: Topic) -> list[tuple[int, int]]:
     return found
 
 
-def _collect_batch(alias: str, topic: str, partition: int, priority: int, horizon: int) -> int:
-    """The topic's row is locked until the deletes commit: nothing that could lower a watermark can happen meanwhile."""
+def _collect_batch(alias: str, topic: str, partition: int, priority: int, horizon: int) -> tuple[int, bool]:
+    """Return how many messages were deleted, and whether others may be behind them.
+
+    The topic's row is locked until the deletes commit: nothing that could lower a watermark can happen meanwhile. So
+    nothing in here may wait: not for another collector, which is asked for first, and not for a message that somebody's
+    open transaction has locked, which is left for another time.
+    """
+    if not take_duty(alias, COLLECTOR):
+        return 0, False
     options = lock_topic(alias, topic)
-    if options.retention is None or not take_duty(alias, COLLECTOR):
-        return 0
+    if options.retention is None:
+        return 0, False
     floor = acked_by_all(alias, topic, partition, priority, horizon)
     age = round(options.retention * 1_000_000)
     oldest = execute(alias, OLDEST, (age, topic, partition, priority, floor, BATCH)).fetchall()
     released = [offset for offset, _ in takewhile(lambda row: row[1], oldest)]
     # One by one: the end of a range would wait for the next message behind it, which may be an open transaction's.
-    _delete(alias, "sqlqueue_message", "offset", released)
-    return len(released)
+    free = _lock_free(alias, released)
+    _delete(alias, "sqlqueue_message", "offset", free)
+    return len(free), len(released) == BATCH
+
+
+def _lock_free(alias: str, offsets: Sequence[int]) -> list[int]:
+    free: list[int] = []
+    for start in range(0, len(offsets), CHUNK):
+        some = offsets[start : start + CHUNK]
+        text = dialect(alias).lock_free("sqlqueue_message", "offset", len(some))
+        free += [offset for (offset,) in execute(alias, text, some).fetchall()]
+    return free
 
 
 def _delete(alias: str, table: str, key: str, values: Sequence[int]) -> None:

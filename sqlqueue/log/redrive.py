@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sqlqueue.conf import settings
 from sqlqueue.core.codec import encode, encode_headers
 from sqlqueue.core.keys import partition_of
 from sqlqueue.database import faults
+from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.database.gate import LogRow, insert_many
 from sqlqueue.log.bell import ring_after_commit
 from sqlqueue.log.topics import topic_info
@@ -45,15 +46,21 @@ def discard(topic: str, *, group: str = "", offsets: Iterable[int] | None = None
         letters = letters.filter(offset__in=sorted(set(offsets)))
     done = 0
     while some := list(letters.order_by("offset").values_list("offset", flat=True)[:1_000]):
-        done += Message.objects.using(alias).filter(offset__in=some).delete()[0]
+        done += _delete(alias, some)
     return done
+
+
+def _delete(alias: str, offsets: Sequence[int]) -> int:
+    """Delete these messages and touch no others, which may be those of open transactions."""
+    return int(execute(alias, dialect(alias).delete("sqlqueue_message", "offset", len(offsets)), offsets).rowcount)
 
 
 def _redrive(alias: str, topic: str, group: str, offsets: list[int] | None, newest: int, most: int) -> int:
     letters = Message.objects.using(alias).dead_letters(group, topic).filter(offset__lte=newest)
     if offsets is not None:
         letters = letters.filter(offset__in=offsets)
-    chosen = list(letters.select_for_update().order_by("offset")[:most])
+    # It waits for nobody: what is locked is another's to redrive, or was buried by a settle that has yet to commit.
+    chosen = list(letters.select_for_update(skip_locked=True).order_by("offset")[:most])
     if not chosen:
         return 0
     info = topic_info(alias, topic)
@@ -71,6 +78,6 @@ def _redrive(alias: str, topic: str, group: str, offsets: list[int] | None, newe
         for letter in chosen
     ]
     insert_many(alias, rows, may_repeat=False)
-    Message.objects.using(alias).filter(offset__in=[letter.offset for letter in chosen]).delete()
+    _delete(alias, [letter.offset for letter in chosen])
     ring_after_commit(alias)
     return len(chosen)

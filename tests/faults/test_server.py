@@ -15,7 +15,7 @@ from tests.processes import wait_until
 from tests.progress import dead_letter_offsets, wait_until_settled
 from tests.servers.private import PrivateServer
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("mariadb")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("mariadb", "mysql")]
 
 TOPICS = ("steady", "atomic", "batches")
 

@@ -1,6 +1,7 @@
 """Collection removes what every registered group has acked past and retention has released, and nothing else."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -13,11 +14,12 @@ from sqlqueue.database.gate import COLLECTOR
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.log import collect as collecting
 from sqlqueue.log.collect import collect, report_absent
-from sqlqueue.log.groups import register, remove
+from sqlqueue.log.groups import lock_topic, register, remove
 from sqlqueue.models import Message, PublishGate, Receipt, Topic
 from sqlqueue.signals import group_away, messages_collected
 from tests.consuming import QUICK, Consuming
 from tests.processes import wait_until
+from tests.transactions import OpenTransaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -210,10 +212,32 @@ class TestBounds:
 
         with transaction.atomic():
             assert list(PublishGate.objects.select_for_update().filter(slot=COLLECTOR))
+            lock_topic("default", "t")
             thread = threading.Thread(target=other)
             thread.start()
-            thread.join(5)
+            thread.join(30)
             assert results == [0]
+        assert collect("default", horizon).messages == 1
+
+    @pytest.mark.database("mariadb", "mysql", "postgresql")
+    def test_a_message_that_somebody_has_locked_is_left_for_another_time(self, monkeypatch, settings) -> None:
+        settings.SQLQUEUE = {**NOW, "PARTITIONS": 1}
+        monkeypatch.setattr(collecting, "BATCH", 4)
+        publish_many("t", range(10))
+        third = Message.objects.get(payload=2).offset
+        horizon = Horizon("default")
+        horizon.wait()
+
+        def collecting_elsewhere() -> int:
+            try:
+                return collect("default", horizon).messages
+            finally:
+                connections.close_all()
+
+        with ThreadPoolExecutor(1) as pool, OpenTransaction() as other:
+            other.do(lambda: Message.objects.select_for_update().get(offset=third))
+            assert pool.submit(collecting_elsewhere).result(30) == 9
+        assert log() == [2]
         assert collect("default", horizon).messages == 1
 
     def test_it_is_announced(self, settings) -> None:

@@ -1,9 +1,11 @@
 """Publishing: in the caller's transaction or not at all, once per id, whole."""
 
 import threading
+import uuid
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -28,6 +30,20 @@ def rolled_back() -> Iterator[None]:
 
 def payloads(topic: str) -> list[object]:
     return [message.payload for message in Message.objects.filter(topic=topic).order_by("offset")]
+
+
+def one_by_one(id: str) -> None:
+    assert not publish("orders", 2, key="a", id=id).created
+
+
+def in_bulk(id: str) -> None:
+    assert publish_many("orders", [NewMessage(2, key="a", id=id)]).created == 0
+
+
+def its_own(id: str) -> None:
+    message = NewMessage(2, key="a", id=id.replace("-m", "-w"))
+    assert publish_many("orders", [message, message]).created == 1
+    assert publish_many("orders", [message]).created == 0
 
 
 @pytest.mark.django_db(transaction=True)
@@ -96,6 +112,35 @@ class TestTheCallersTransaction:
         thread.join()
         assert in_time, "the second publisher waited for the first one's commit"
         assert sorted(payloads("fresh")) == ["first", "second"]
+
+    @pytest.mark.database("mariadb", "mysql")
+    @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+    @pytest.mark.parametrize("repeat", [one_by_one, in_bulk, its_own], ids=lambda repeat: repeat.__name__)
+    def test_a_transaction_that_repeats_an_id_holds_up_no_other_publisher(
+        self, level: str, repeat: Callable[[str], None]
+    ) -> None:
+        name = uuid.uuid4().hex  # no leavings of an earlier test beside it
+        publish("orders", 1, key="a", id=f"{name}-m")
+        publish("others", 1, key="a")
+
+        def others() -> None:
+            with connection.cursor() as cursor:
+                cursor.execute("SET innodb_lock_wait_timeout = 5")
+            for letter in "blnz":
+                publish("orders", letter, key="a", id=f"{name}-{letter}")
+            publish("orders", "without an id", key="a")
+            publish("others", "of another topic", key="a")
+            connections.close_all()
+
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+        try:
+            with rolled_back(), ThreadPoolExecutor(1) as pool:
+                repeat(f"{name}-m")
+                pool.submit(others).result()
+        finally:
+            connection.close()
+        assert Counter(payloads("orders")) == Counter([1, *"blnz", "without an id"])
 
 
 @pytest.mark.django_db

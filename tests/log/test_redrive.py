@@ -1,10 +1,14 @@
 """Redrive: dead letters are delivered again, to the group that they died for, once each."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
+from django.db import connections
 
 from sqlqueue import Reject, discard, publish, redrive
 from sqlqueue.models import Message
 from tests.consuming import QUICK, Consuming
+from tests.transactions import OpenTransaction
 
 
 class Patient:
@@ -63,6 +67,22 @@ def test_at_most_so_many_the_oldest_first(consuming: Consuming, patient: Patient
     assert redrive("t", limit=4) == 4
     consuming.drain()
     assert sorted((group, payload) for group, payload, _ in patient.seen) == sorted(oldest)
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_it_waits_for_no_letter_that_somebody_has_locked(consuming: Consuming, patient: Patient) -> None:
+    locked = Message.objects.dead_letters().order_by("offset")[1].offset
+
+    def redriving_elsewhere() -> int:
+        try:
+            return redrive("t")
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool, OpenTransaction() as other:
+        other.do(lambda: Message.objects.select_for_update().get(offset=locked))
+        assert pool.submit(redriving_elsewhere).result(30) == 5
+    assert redrive("t") == 1
 
 
 def test_many_at_once(consuming: Consuming, settings) -> None:

@@ -1,7 +1,7 @@
 """The database that the suite runs on, chosen by two environment variables.
 
 DATABASE is `sqlite` (the default), `mariadb` or `mysql`. DATABASE_URL names a server that is there already;
-without it `sqlite` is a file in a temporary folder and `mariadb` a private server.
+without it `sqlite` is a file in a temporary folder, and `mariadb` and `mysql` are private servers.
 """
 
 import tempfile
@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.servers.mariadb import PrivateMariaDB
+from tests.servers.mysql import PrivateMySQL
 from tests.servers.private import PrivateServer
 
 NAMES = ("sqlite", "mariadb", "mysql", "postgresql")
+PRIVATE: dict[str, type[PrivateServer]] = {"mariadb": PrivateMariaDB, "mysql": PrivateMySQL}
 # mysql:// is both servers' scheme: DATABASE says which it is, and tests/test_databases.py holds it to that.
 NAME_BY_SCHEME = {
     "sqlite": "sqlite",
@@ -53,7 +55,7 @@ class TestDatabase:
             database._folder = tempfile.TemporaryDirectory(prefix="sqlqueue-")
             database.url = f"sqlite:///{Path(database._folder.name) / 'sqlqueue.sqlite3'}"
         else:
-            database.server = PrivateMariaDB()
+            database.server = PRIVATE[name]()
             database.server.start()
             database.url = database.server.url("sqlqueue")
         return database
@@ -75,7 +77,7 @@ def choose(environment: Mapping[str, str]) -> tuple[str, str]:
     name = environment.get("DATABASE") or NAME_BY_SCHEME.get(scheme, "sqlite")
     if name not in NAMES:
         raise DatabaseChoiceError(f"DATABASE={name} is unknown: choose one of {', '.join(NAMES)}.")
-    if not url and name in ("mysql", "postgresql"):
+    if not url and name == "postgresql":
         raise DatabaseChoiceError(
             f"DATABASE={name} needs a server of yours: set DATABASE_URL={name}://user:password@host:port/name. "
             "The user must be allowed to create and drop the database test_name."

@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.servers.private import PrivateServer, ServerError, find_program
 
 PROTOCOL_VERSION = 10
+BINARY_LOG = ("--log-bin=binlog", "--server-id=1", "--sync-binlog=1")
 
 
 class PrivateMariaDB(PrivateServer):
@@ -23,9 +24,7 @@ class PrivateMariaDB(PrivateServer):
 
     def __init__(self, *, log_bin: bool = False, options: tuple[str, ...] = ()) -> None:
         super().__init__()
-        self._options = options
-        if log_bin:
-            self._options = ("--log-bin=binlog", "--server-id=1", "--binlog-format=ROW", "--sync-binlog=1", *options)
+        self._options = (*BINARY_LOG, "--binlog-format=ROW", *options) if log_bin else options
 
     @property
     def socket(self) -> Path:
@@ -67,13 +66,8 @@ class PrivateMariaDB(PrivateServer):
         ]
 
     def answers(self) -> bool:
-        """Return whether the server greets a client: it does so only when it is ready for all."""
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(2)
-            client.connect(str(self.socket))
-            greeting = client.recv(5)
-            return len(greeting) == 5 and greeting[4] == PROTOCOL_VERSION
-        return False
+        """Return whether the server greets on its socket."""
+        return greets(str(self.socket))
 
     def _program(self, name: str) -> str:
         path = find_program(name)
@@ -83,6 +77,17 @@ class PrivateMariaDB(PrivateServer):
                 "Or set DATABASE_URL=mysql://user:password@host:port/name to use a MariaDB server of yours."
             )
         return path
+
+
+def greets(address: str | tuple[str, int]) -> bool:
+    """Return whether the server on a Unix socket, or a host and port, greets: it does so when it is ready for all."""
+    family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+    with contextlib.suppress(OSError), socket.socket(family) as client:
+        client.settimeout(2)
+        client.connect(address)
+        greeting = client.recv(5)
+        return len(greeting) == 5 and greeting[4] == PROTOCOL_VERSION
+    return False
 
 
 def run_as() -> list[str]:

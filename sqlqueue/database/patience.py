@@ -1,0 +1,39 @@
+"""How long the engine's own threads wait for a lock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connections
+from django.db.backends.signals import connection_created
+
+# MySQL's own limit is 50 s, longer than a lease. A verb that waits still holds what it has locked: a slot of the gate,
+# for which the horizon waits, or a topic. One that gives up lets go of it, says so in the log, and is run again.
+LIMIT = "SET SESSION innodb_lock_wait_timeout = CAST(LEAST(@@SESSION.innodb_lock_wait_timeout, 5) AS UNSIGNED)"
+
+_mine = threading.local()
+
+
+@contextmanager
+def limited(alias: str) -> Iterator[None]:
+    """Let the connections of this thread wait for a lock for 5 s at most.
+
+    For threads in which only the engine works: a handler's transactions are the application's.
+    """
+    connection_created.connect(_limit, dispatch_uid="sqlqueue.patience")
+    _mine.limited = True
+    if connections[alias].connection is not None:
+        _limit(connections[alias])
+    try:
+        yield
+    finally:
+        _mine.limited = False
+
+
+def _limit(connection: Any, **_: object) -> None:
+    if connection.vendor == "mysql" and getattr(_mine, "limited", False):
+        with connection.cursor() as cursor:
+            cursor.execute(LIMIT)
