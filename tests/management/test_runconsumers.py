@@ -201,7 +201,7 @@ class TestSupervising:
     def test_children_stop_when_their_supervisor_is_gone(self, run: Run) -> None:
         publish("flights", 1)
         command = run("--group", "aircraft", "--topic", "flights", "--processes", "2")
-        wait_until(lambda: SubscriberHeartbeat.objects.count() == 2)
+        wait_until(lambda: SubscriberHeartbeat.objects.count() == 2 and values("aircraft"))
         command.kill()
         wait_until(lambda: not SubscriberHeartbeat.objects.exists())
         assert not PartitionLease.objects.exclude(holder="").exists()
