@@ -31,6 +31,7 @@ from sqlqueue.models import DeliveryState, Message, Offset, PartitionLease
 ALIAS = "default"
 GROUPS = ("one", "two")
 PARTITIONS = 2
+LONG = 3600.0
 SCRIPT = st.lists(st.sampled_from(["ok", "ok", "ok", "retry", "wait", "no"]), max_size=4)
 _topics = itertools.count(1)
 
@@ -78,6 +79,7 @@ class VerbsMachine(RuleBasedStateMachine):
                 "TOPICS": {self.topic: {"partitions": PARTITIONS, "retention": 0.0}},
                 "WAKE": False,
                 "FLUSH_INTERVAL": 0.0,
+                "LEASE_DURATION": LONG,  # nobody renews them here
             }
         )
         self.settings.enable()
@@ -332,7 +334,7 @@ class VerbsMachine(RuleBasedStateMachine):
         self.interrupted()
         self.pools[1].tasks.clear()
         self.subscribers[1]._stop_listening()
-        heartbeat.beat(ALIAS, self.subscribers[0].name, [(group, self.topic) for group in GROUPS], 30.0)
+        heartbeat.beat(ALIAS, self.subscribers[0].name, [(group, self.topic) for group in GROUPS], LONG)
         quiet = 0
         for _ in range(400):
             self.balance(0)
@@ -358,7 +360,7 @@ class VerbsMachine(RuleBasedStateMachine):
         ]
         rows = list(DeliveryState.objects.filter(topic=self.topic).values_list())
         leases = list(PartitionLease.objects.filter(topic=self.topic).values_list())
-        return f"{subscriber._outstanding=} {subscriber._alone=} {streams=} {rows=} {leases=} {subscriber.name=}"
+        return f"{subscriber.activity()} {streams=} {rows=} {leases=} {subscriber.name=}"
 
     def is_settled(self) -> bool:
         subscriber = self.subscribers[0]

@@ -104,7 +104,7 @@ class TestDrain:
     def test_two_processes_settle_everything_that_is_due_and_leave(self, run: Run) -> None:
         publish_many("flights", [NewMessage(number, key=f"k{number % 20}") for number in range(300)])
         publish("flights", "later", delay=3600)
-        command = run("--drain", "--processes", "2")
+        command = run("--drain", "--processes", "2", BALANCE_INTERVAL=0.2)
         assert command.wait() == 0, command.output
         assert sorted(int(value.partition("@")[0]) for value in values("aircraft")) == list(range(300))
         assert sorted(map(int, values("delays"))) == list(range(300))
