@@ -26,9 +26,14 @@ if TYPE_CHECKING:
 
 DATABASE = pytest.StashKey[TestDatabase]()
 
-hypothesis_settings.register_profile(
-    "sqlqueue", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+# Each run of the suite tries the same examples; with --hypothesis-profile=explore each run tries others.
+for profile in ("sqlqueue", "explore"):
+    hypothesis_settings.register_profile(
+        profile,
+        derandomize=profile == "sqlqueue",
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
 hypothesis_settings.load_profile("sqlqueue")
 
 

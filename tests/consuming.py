@@ -17,10 +17,10 @@ QUICK = {
     "BALANCE_INTERVAL": 0.1,
     "IDLE_POLL_INTERVAL": 0.05,
     "FLUSH_INTERVAL": 0.1,
-    "SHUTDOWN_TIMEOUT": 5.0,
+    "SHUTDOWN_TIMEOUT": 30.0,
     "WAKE": False,
 }
-END_TIMEOUT = 20.0
+END_TIMEOUT = 60.0
 
 
 class Host:

@@ -17,7 +17,7 @@ COMMENT = re.compile(r"^\s*<!-- *(?P<mark>file:|append:|run|shown)(?P<argument>.
 SHELLS = ("console", "bash", "sh")
 COMPILED = ("python",)
 UNMARKED = (*COMPILED, *SHELLS, "sql", "text", "ini", "toml")
-COMMAND_TIMEOUT = 60
+COMMAND_TIMEOUT = 120
 MARKS = """\
 Write one of these on a line of its own before the block:
   <!-- file: shop/consumers.py -->    the block is written to that file of a temporary Django project

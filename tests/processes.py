@@ -21,7 +21,7 @@ SCHEME_BY_VENDOR = {"mysql": "mysql", "postgresql": "postgresql"}
 POLL_INTERVAL = 0.02
 
 
-def wait_until(condition: Callable[[], T], timeout: float = 30.0, message: str | Callable[[], str] = "") -> T:
+def wait_until(condition: Callable[[], T], timeout: float = 60.0, message: str | Callable[[], str] = "") -> T:
     """Call `condition` until it returns something true, and return that.
 
     After `timeout` seconds raise AssertionError with `message`; one that is a function is called only then.
@@ -101,7 +101,7 @@ class ManageCommand:
     def output(self) -> str:
         return self._output.read_text(errors="replace")
 
-    def wait_for_line(self, pattern: str, timeout: float = 30.0) -> re.Match[str]:
+    def wait_for_line(self, pattern: str, timeout: float = 60.0) -> re.Match[str]:
         """Return the first match in the output; raise AssertionError when time is up or the process is gone."""
         expression = re.compile(pattern, re.MULTILINE)
 

@@ -19,7 +19,7 @@ def settled(topic: str, group: str) -> bool:
     return not unread_streams(settings.DATABASE, group, topic)
 
 
-def wait_until_settled(topic: str, group: str, timeout: float = 30.0) -> None:
+def wait_until_settled(topic: str, group: str, timeout: float = 60.0) -> None:
     """Return when everything is settled; raise AssertionError, with how the group stands, when time is up."""
     wait_until(lambda: settled(topic, group), timeout, lambda: standing(topic, group))
 

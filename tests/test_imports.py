@@ -47,7 +47,7 @@ def python(script: str, folder: Path, **environment: str) -> str:
         env={"PYTHONPATH": path, "PATH": "/usr/bin:/bin", **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr

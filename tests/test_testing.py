@@ -70,7 +70,7 @@ class TestDrainInTestCase(Handlers, TestCase):
         publish("orders", 1, key="a")
         publish("orders", 2, key="a")
         publish("orders", 3, delay=60)
-        drain(timeout=5)
+        drain()
         assert self.seen == [1]
 
     def test_a_message_that_is_due_at_once_again_and_again_ends_in_a_timeout(self) -> None:

@@ -80,8 +80,10 @@ def test_one_that_overruns_is_cancelled_and_comes_again(consuming: Consuming) ->
     attempts: list[int] = []
     cancelled: list[int] = []
 
-    @consuming.consumer("t", visibility_timeout=0.2, backoff=0)
+    @consuming.consumer("t", visibility_timeout=0.5, backoff=0)
     async def handle(delivery) -> None:
+        if delivery.attempt > 1:
+            delivery.extend(seconds=300)
         attempts.append(delivery.attempt)
         if delivery.attempt == 1:
             try:

@@ -138,7 +138,7 @@ class TestTogether:
         for number in range(50):
             keys.setdefault(partition_of(f"k{number}", 4), f"k{number}")
 
-        consuming.consumer("t", lambda deliveries: together.wait(10), batch=True)
+        consuming.consumer("t", lambda deliveries: together.wait(30), batch=True)
         for partition in range(3):
             publish("t", 1, key=keys[partition])
         consuming.drain(threads=3)
@@ -148,8 +148,10 @@ class TestTogether:
         settings.SQLQUEUE = ONE_PARTITION
         gate, batches = consuming.gate(), []
 
-        @consuming.consumer("t", batch=True, visibility_timeout=0.3, backoff=0)
+        @consuming.consumer("t", batch=True, visibility_timeout=0.5, backoff=0)
         def handle(deliveries) -> None:
+            if deliveries[0].attempt > 1:
+                deliveries[0].extend(seconds=300)
             batches.append([(delivery.payload, delivery.attempt) for delivery in deliveries])
             if len(batches) == 1:
                 gate.wait()

@@ -99,7 +99,7 @@ class TestKey:
     def test_different_keys_of_one_partition_are_handled_side_by_side(self, consuming: Consuming, settings) -> None:
         settings.SQLQUEUE = ONE_PARTITION
         together = threading.Barrier(3)
-        consuming.consumer("t", lambda delivery: together.wait(10))
+        consuming.consumer("t", lambda delivery: together.wait(30))
         for key in ("a", "b", "c"):
             publish("t", 1, key=key)
         consuming.drain(threads=3)
@@ -108,7 +108,7 @@ class TestKey:
     def test_messages_without_a_key_are_handled_side_by_side(self, consuming: Consuming, settings) -> None:
         settings.SQLQUEUE = ONE_PARTITION
         together = threading.Barrier(3)
-        consuming.consumer("t", lambda delivery: together.wait(10))
+        consuming.consumer("t", lambda delivery: together.wait(30))
         publish_many("t", [1, 2, 3])
         consuming.drain(threads=3)
         assert not together.broken
@@ -254,7 +254,7 @@ class TestNone:
 
     def test_messages_of_one_key_are_handled_side_by_side(self, consuming: Consuming) -> None:
         together = threading.Barrier(4)
-        consuming.consumer("t", lambda delivery: together.wait(10), ordering="none")
+        consuming.consumer("t", lambda delivery: together.wait(30), ordering="none")
         for number in range(4):
             publish("t", number, key="a")
         consuming.drain(threads=4)

@@ -86,12 +86,12 @@ class TestRetried:
         @consuming.consumer("t")
         def handle(delivery) -> None:
             attempts.append(delivery.attempt)
-            raise Retry("not yet", delay=30)
+            raise Retry("not yet", delay=3_000)
 
         offset = publish("t", 1).offset
         consuming.drain()
         assert states("t") == [(offset, 1, False)]
-        assert 27 < seconds_until_due(offset) <= 30.1
+        assert 2_900 < seconds_until_due(offset) <= 3_000.1
         assert DeliveryState.objects.get().last_error == "not yet"
         make_due()
         consuming.drain()
@@ -101,26 +101,26 @@ class TestRetried:
         def handle(delivery) -> None:
             raise Retry
 
-        consuming.consumer("t", handle, backoff=10, max_backoff=50, jitter=0)
+        consuming.consumer("t", handle, backoff=1_000, max_backoff=5_000, jitter=0)
         offset = publish("t", 1).offset
         delays = []
         for _ in range(4):
             consuming.drain()
             delays.append(seconds_until_due(offset))
             make_due()
-        for delay, expected in zip(delays, [10, 20, 40, 50], strict=True):
-            assert expected - 3 < delay <= expected + 0.1
+        for delay, expected in zip(delays, [1_000, 2_000, 4_000, 5_000], strict=True):
+            assert expected - 100 < delay <= expected + 0.1
 
     def test_the_jitter_spreads_it(self, consuming: Consuming) -> None:
         def handle(delivery) -> None:
             raise ValueError
 
-        consuming.consumer("t", handle, backoff=100, jitter=0.5)
+        consuming.consumer("t", handle, backoff=10_000, max_backoff=20_000, jitter=0.5)
         offsets = [publish("t", 1).offset for _ in range(60)]
         consuming.drain()
         delays = [seconds_until_due(offset) for offset in offsets]
-        assert 47 < min(delays) < 70
-        assert 130 < max(delays) <= 150.1
+        assert 4_900 < min(delays) < 7_000
+        assert 13_000 < max(delays) <= 15_000.1
 
     @pytest.mark.parametrize(
         "error", [ValueError("bad value ✈"), KeyError("k"), Stop("stop"), SystemExit(3), KeyboardInterrupt()], ids=repr
@@ -178,12 +178,12 @@ class TestPostponed:
     def test_it_waits_as_long_as_it_says(self, consuming: Consuming) -> None:
         @consuming.consumer("t")
         def handle(delivery) -> None:
-            raise Postpone("closed until noon", delay=40)
+            raise Postpone("closed until noon", delay=4_000)
 
         offset = publish("t", 1).offset
         consuming.drain()
         assert states("t") == [(offset, 0, False)]
-        assert 37 < seconds_until_due(offset) <= 40.1
+        assert 3_900 < seconds_until_due(offset) <= 4_000.1
 
     def test_attempts_that_failed_before_still_count(self, consuming: Consuming, attempts: list[int]) -> None:
         @consuming.consumer("t", max_attempts=3)

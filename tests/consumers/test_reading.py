@@ -23,21 +23,21 @@ class OpenPublish(threading.Thread):
         self._payload, self._key = payload, key
         self._published, self._go_on = threading.Event(), threading.Event()
         self.start()
-        assert self._published.wait(10)
+        assert self._published.wait(30)
 
     def run(self) -> None:
         try:
             with transaction.atomic():
                 publish("t", self._payload, key=self._key)
                 self._published.set()
-                self._go_on.wait(30)
+                self._go_on.wait(120)
         finally:
             connection.close()
 
     def commit(self) -> None:
         """Commit, and return when that is done."""
         self._go_on.set()
-        self.join(10)
+        self.join(30)
 
 
 @contextmanager

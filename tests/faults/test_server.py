@@ -37,7 +37,7 @@ class PersistentPublishers:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         for done in self._done:
-            done.result(60)
+            done.result(120)
         self._pool.shutdown()
 
     def _run(self, topic: str) -> None:

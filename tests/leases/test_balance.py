@@ -18,7 +18,7 @@ from tests.progress import keys_of_partitions
 
 def beat(*subscribers: str, group: str = "g") -> None:
     for name in subscribers:
-        heartbeat.beat("default", name, [(group, "t")], 30)
+        heartbeat.beat("default", name, [(group, "t")], 300)
 
 
 def held_by(name: str, group: str = "g") -> set[int]:
@@ -33,7 +33,7 @@ def take_turns(*subscribers: str, rounds: int = 3) -> list[int]:
             plan = balance("default", name, "g", "t", held_by(name))
             PartitionLease.objects.filter(holder=name, partition__in=plan.give_up).update(holder="")
             if plan.take and not plan.give_up:
-                acquire("default", name, "g", "t", plan.take, priorities=1, lease_duration=30, horizon=0)
+                acquire("default", name, "g", "t", plan.take, priorities=1, lease_duration=300, horizon=0)
     return [len(held_by(name)) for name in subscribers]
 
 
@@ -91,7 +91,7 @@ class TestArithmetic:
         partitions(4, settings)
         beat("mine")
         beat("other", group="h")
-        heartbeat.beat("default", "another", [("g", "u")], 30)
+        heartbeat.beat("default", "another", [("g", "u")], 300)
         assert take_turns("mine") == [4]
 
     def test_the_remainder_is_not_always_the_same_ones(self, settings) -> None:

@@ -20,7 +20,7 @@ def four(settings) -> None:
     register("default", "g", "t")
 
 
-def take(name: str, *partitions: int, duration: float = 30, horizon: int = 0) -> list[Taken]:
+def take(name: str, *partitions: int, duration: float = 300, horizon: int = 0) -> list[Taken]:
     return acquire("default", name, "g", "t", partitions, priorities=1, lease_duration=duration, horizon=horizon)
 
 
@@ -44,13 +44,13 @@ class TestAcquiring:
         time.sleep(0.3)
         (stolen,) = take("b", 0)
         assert stolen.token == 2
-        assert hold.renew("default", "a", 30) == 1
+        assert hold.renew("default", "a", 300) == 1
         assert hold.held("default", "a") == {("g", "t", 1): 1}
         assert hold.held("default", "b") == {("g", "t", 0): 2}
 
     def test_an_expired_lease_that_nobody_has_taken_is_still_its_holders(self) -> None:
         take("a", 0, duration=0)
-        assert hold.renew("default", "a", 30) == 1
+        assert hold.renew("default", "a", 300) == 1
         assert take("b", 0) == []
 
     def test_the_token_goes_to_the_offset_row(self) -> None:
@@ -66,9 +66,9 @@ class TestAcquiring:
         for hours in (-1, 1):
             monkeypatch.setattr(time, "time", lambda hours=hours: really() + hours * 3600)
             monkeypatch.setattr(time, "time_ns", lambda hours=hours: int((really() + hours * 3600) * 1e9))
-            heartbeat.beat("default", "a", [("g", "t")], 30)
+            heartbeat.beat("default", "a", [("g", "t")], 300)
             assert take("b", 0) == []
-            assert hold.renew("default", "a", 30) == 1
+            assert hold.renew("default", "a", 300) == 1
             assert SubscriberHeartbeat.objects.alive().count() == 1
 
 
@@ -126,7 +126,7 @@ class TestHeartbeats:
 
     def test_long_dead_ones_are_buried(self) -> None:
         heartbeat.beat("default", "just now", [("g", "t")], 0)
-        heartbeat.beat("default", "alive", [("g", "t")], 30)
+        heartbeat.beat("default", "alive", [("g", "t")], 300)
         time.sleep(0.15)
         heartbeat.bury_dead("default", 30)
         assert SubscriberHeartbeat.objects.count() == 2

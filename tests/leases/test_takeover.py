@@ -87,19 +87,19 @@ def test_an_open_publisher_does_not_hold_up_a_takeover(level: str) -> None:
             with transaction.atomic():
                 publish("t", 2)
                 published.set()
-                go_on.wait(20)
+                go_on.wait(60)
         finally:
             connection.close()
 
     thread = threading.Thread(target=publisher)
     thread.start()
-    assert published.wait(10)
+    assert published.wait(30)
     try:
         publish("t", 3)
         claim(highest_offset("default"))
         with connection.cursor() as cursor:
             cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level.upper()}")
-            cursor.execute("SET SESSION innodb_lock_wait_timeout = 2")
+            cursor.execute("SET SESSION innodb_lock_wait_timeout = 5")
         (taken,) = take(horizon=0)
         assert len(taken.rows) == 2
     finally:

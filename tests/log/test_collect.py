@@ -215,7 +215,7 @@ class TestBounds:
             lock_topic("default", "t")
             thread = threading.Thread(target=other)
             thread.start()
-            thread.join(30)
+            thread.join(30)  # sooner than a lock's own timeout
             assert results == [0]
         assert collect("default", horizon).messages == 1
 
@@ -261,7 +261,7 @@ class TestBounds:
         consuming.consumer("t", lambda delivery: None)
         publish_many("t", range(20))
         consuming.start()
-        wait_until(lambda: not Message.objects.exists(), timeout=10)
+        wait_until(lambda: not Message.objects.exists())
 
 
 class TestReceipts:

@@ -108,7 +108,7 @@ class TestTheCallersTransaction:
             publish("fresh", "first")
             thread = threading.Thread(target=other)
             thread.start()
-            in_time = published.wait(5)
+            in_time = published.wait(30)
         thread.join()
         assert in_time, "the second publisher waited for the first one's commit"
         assert sorted(payloads("fresh")) == ["first", "second"]
@@ -247,7 +247,7 @@ class TestTheSameIdAgain:
             thread.start()
             thread.join(0.3)
             assert not results, "it did not wait to see whether the first is committed"
-        thread.join(10)
+        thread.join(60)
         assert [(result.created, result.offset) for result in results] == [(False, first.offset)]
 
 

@@ -31,6 +31,7 @@ from sqlqueue.models import DeliveryState, Message, Offset, PartitionLease
 ALIAS = "default"
 GROUPS = ("one", "two")
 PARTITIONS = 2
+LONG = 3600.0
 SCRIPT = st.lists(st.sampled_from(["ok", "ok", "ok", "retry", "wait", "no"]), max_size=4)
 _topics = itertools.count(1)
 
@@ -78,6 +79,7 @@ class VerbsMachine(RuleBasedStateMachine):
                 "TOPICS": {self.topic: {"partitions": PARTITIONS, "retention": 0.0}},
                 "WAKE": False,
                 "FLUSH_INTERVAL": 0.0,
+                "LEASE_DURATION": LONG,  # nobody renews them here
             }
         )
         self.settings.enable()
@@ -258,7 +260,7 @@ class VerbsMachine(RuleBasedStateMachine):
         if chance:
             return
         offsets = sorted(self.keys)
-        present = set(Message.objects.filter(topic=self.topic).values_list("offset", flat=True))
+        present = self.present()
         oldest = max([offset for offset in offsets if offset not in present], default=0)
         wanted = offsets[(len(offsets) - 1) * share // 4] if offsets else 0
         unacked = DeliveryState.objects.filter(topic=self.topic, consumer_group=group, acked=False)
@@ -267,6 +269,8 @@ class VerbsMachine(RuleBasedStateMachine):
         kept = set(unacked.values_list("message_offset", flat=True))
         assert kept == {offset for offset in waiting if offset <= target}
         for offset in offsets:
+            if offset > target and offset not in present:
+                continue  # the horizon of a log that was collected empty is 0: nothing is there to replay
             if offset > target:
                 self.done[group].discard(offset)
                 self.skipped[group].discard(offset)
@@ -280,13 +284,17 @@ class VerbsMachine(RuleBasedStateMachine):
     def collect(self) -> None:
         self.bury()
         collect(ALIAS, self.subscribers[0].reader.horizon, batches=10)
-        present = set(Message.objects.filter(topic=self.topic).values_list("offset", flat=True))
+        present = self.present()
         for offset in self.keys:
             if offset not in present:
                 for group in GROUPS:
                     assert offset in self.done[group] | self.skipped[group], (
                         f"{offset} is gone, {group} has yet to do it"
                     )
+
+    def present(self) -> set[int]:
+        """What has not been collected."""
+        return set(Message.objects.filter(topic=self.topic).values_list("offset", flat=True))
 
     def interrupted(self) -> None:
         self.exact = dict.fromkeys(GROUPS, False)
@@ -326,7 +334,7 @@ class VerbsMachine(RuleBasedStateMachine):
         self.interrupted()
         self.pools[1].tasks.clear()
         self.subscribers[1]._stop_listening()
-        heartbeat.beat(ALIAS, self.subscribers[0].name, [(group, self.topic) for group in GROUPS], 30.0)
+        heartbeat.beat(ALIAS, self.subscribers[0].name, [(group, self.topic) for group in GROUPS], LONG)
         quiet = 0
         for _ in range(400):
             self.balance(0)
@@ -352,13 +360,13 @@ class VerbsMachine(RuleBasedStateMachine):
         ]
         rows = list(DeliveryState.objects.filter(topic=self.topic).values_list())
         leases = list(PartitionLease.objects.filter(topic=self.topic).values_list())
-        return f"{subscriber._outstanding=} {subscriber._alone=} {streams=} {rows=} {leases=} {subscriber.name=}"
+        return f"{subscriber.activity()} {streams=} {rows=} {leases=} {subscriber.name=}"
 
     def is_settled(self) -> bool:
         subscriber = self.subscribers[0]
         if not subscriber.idle or DeliveryState.objects.filter(topic=self.topic).exists():
             return False
-        return all(self.settled(group, offset) for group in GROUPS for offset in self.keys)
+        return all(self.settled(group, offset) for group in GROUPS for offset in self.present())
 
 
 @pytest.mark.django_db(transaction=True)

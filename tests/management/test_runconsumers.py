@@ -104,7 +104,7 @@ class TestDrain:
     def test_two_processes_settle_everything_that_is_due_and_leave(self, run: Run) -> None:
         publish_many("flights", [NewMessage(number, key=f"k{number % 20}") for number in range(300)])
         publish("flights", "later", delay=3600)
-        command = run("--drain", "--processes", "2")
+        command = run("--drain", "--processes", "2", BALANCE_INTERVAL=0.2)
         assert command.wait() == 0, command.output
         assert sorted(int(value.partition("@")[0]) for value in values("aircraft")) == list(range(300))
         assert sorted(map(int, values("delays"))) == list(range(300))
@@ -161,15 +161,16 @@ class TestStopping:
         command.terminate()
         with pytest.raises(AssertionError, match="still runs"):
             command.wait(0.5)
-        command.terminate()
-        assert command.wait(10) != 0
+        # Signals that come before the first one was noticed are one with it.
+        wait_until(lambda: command.terminate() or command.returncode is not None)
+        assert command.wait() != 0
 
     def test_a_handler_that_does_not_end_in_time_is_left_behind(self, run: Run) -> None:
         publish("stuck", 1)
         command = run("--topic", "stuck", "--processes", "0", SHUTDOWN_TIMEOUT=0.5)
         wait_until(lambda: values("began"))
         command.terminate()
-        assert command.wait(10) == 0
+        assert command.wait() == 0
         assert_nobody_is_left()
         assert list(DeliveryState.objects.values_list("acked", "retry_count")) in ([], [(False, 0)])
 
@@ -181,7 +182,7 @@ class TestStopping:
         assert first.wait() == 0
         publish("flights", 2)
         run("--group", "delays")
-        wait_until(lambda: values("delays") == ["1", "2"], timeout=15)
+        wait_until(lambda: values("delays") == ["1", "2"])
 
 
 class TestSupervising:
@@ -193,15 +194,15 @@ class TestSupervising:
         os.kill(pid, signal.SIGKILL)
         command.wait_for_line(rf"event=process_died child={pid}")
         publish("flights", 2, key="a")
-        wait_until(lambda: len(values("aircraft")) == 2, timeout=15)
+        wait_until(lambda: len(values("aircraft")) == 2)
         assert int(values("aircraft")[1].partition("@")[2]) != pid
         assert command.returncode is None
 
     def test_children_stop_when_their_supervisor_is_gone(self, run: Run) -> None:
         publish("flights", 1)
         command = run("--group", "aircraft", "--topic", "flights", "--processes", "2")
-        wait_until(lambda: SubscriberHeartbeat.objects.count() == 2)
+        wait_until(lambda: SubscriberHeartbeat.objects.count() == 2 and values("aircraft"))
         command.kill()
-        wait_until(lambda: not SubscriberHeartbeat.objects.exists(), timeout=15)
+        wait_until(lambda: not SubscriberHeartbeat.objects.exists())
         assert not PartitionLease.objects.exclude(holder="").exists()
         assert Offset.objects.exists()

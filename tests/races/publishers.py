@@ -13,7 +13,7 @@ from django.db import connection, connections, transaction
 from sqlqueue import NewMessage, publish, publish_many
 
 TOPIC = "adverse"
-
+PATIENCE = 60.0  # seconds
 
 Write = Callable[[list[str]], int]
 
@@ -82,14 +82,23 @@ class NaiveReader:
 
 
 class Publishers:
-    """Several threads, each with one transaction after another until the time is up.
+    """Several threads, each with one transaction after another until the time is up and `enough` has happened.
 
     committed: the ids of all messages that were committed; overtaken: of some that were committed behind a naive
     reader's position, so that it never sees them.
     """
 
-    def __init__(self, write: Write, naive: NaiveReader, *, threads: int, seconds: float, pause: float) -> None:
-        self._write, self._naive = write, naive
+    def __init__(
+        self,
+        write: Write,
+        naive: NaiveReader,
+        enough: Callable[["Publishers"], object],
+        *,
+        threads: int,
+        seconds: float,
+        pause: float,
+    ) -> None:
+        self._write, self._naive, self._enough = write, naive, enough
         self._threads, self._seconds, self._pause = threads, seconds, pause
         self._name = uuid.uuid4().hex[:8]  # ids that no earlier test has used: see test_late_commits
         self._lock = threading.Lock()
@@ -98,17 +107,17 @@ class Publishers:
         self.happened: Counter[str] = Counter()
 
     def run(self) -> None:
-        """Publish until the time is up; raise what a publisher raises."""
+        """Publish until that is so, or patience ends; raise what a publisher raises."""
+        self._began = time.monotonic()
         with ThreadPoolExecutor(self._threads) as pool:
             for done in [pool.submit(self._publish, number) for number in range(self._threads)]:
                 done.result()
 
     def _publish(self, number: int) -> None:
         dice = random.Random(number)
-        end = time.monotonic() + self._seconds
         serial = 0
         try:
-            while time.monotonic() < end:
+            while self._goes_on():
                 serial += 1
                 names = [f"{self._name}-{number}-{serial}-{each}" for each in range(dice.randint(1, 4))]
                 try:
@@ -120,6 +129,11 @@ class Publishers:
                     self.happened["commits" if kept else "rollbacks"] += 1
         finally:
             connections.close_all()
+
+    def _goes_on(self) -> bool:
+        passed = time.monotonic() - self._began
+        with self._lock:
+            return passed < self._seconds or (passed < PATIENCE and not self._enough(self))
 
     def _transaction(self, dice: random.Random, names: list[str]) -> list[str]:
         """Write the messages in a transaction that takes its time; return those that it has committed."""

@@ -32,7 +32,7 @@ def topic(settings: Settings) -> str:
     name = f"late-{uuid.uuid4().hex}"
     settings.SQLQUEUE = {
         "TOPICS": {name: {"partitions": 2, "retention": 0}},
-        "LEASE_DURATION": 10,
+        "LEASE_DURATION": 60,
         "HEARTBEAT_INTERVAL": 1,
         "BALANCE_INTERVAL": 0.1,
         "IDLE_POLL_INTERVAL": 0.05,
@@ -139,9 +139,9 @@ def test_an_open_transaction_that_has_inserted_by_plain_sql_holds_up_no_other_me
         open_transaction.do(lambda: insert_by_plain_sql(topic, "late"))
         insert_by_plain_sql(topic, "early")
         publish(topic, "delayed", key="key 1", id="delayed", delay=0)
-        wait_until(lambda: len(handled.counts) == 2, 10, message="the scheduler waits for the open transaction")
+        wait_until(lambda: len(handled.counts) == 2, 30, message="the scheduler waits for the open transaction")
         open_transaction.commit()
-        wait_until(lambda: handled.counts["late"], 10, message="the late message is lost")
+        wait_until(lambda: handled.counts["late"], message="the late message is lost")
         rounds = let_a_round_pass(topic, "default")
     assert handled.counts == dict.fromkeys(["late", "early", "delayed", *rounds], 1)
 

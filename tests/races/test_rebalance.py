@@ -12,6 +12,7 @@ from pytest_django import Settings
 
 from sqlqueue import NewMessage, publish_many
 from sqlqueue.consumers.delivery import Delivery
+from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.models import PartitionLease, SubscriberHeartbeat
 from tests.consumer_processes import GROUP, QUICK, Consumers, effects, holders, wait_for_shares
 from tests.processes import wait_until
@@ -27,7 +28,7 @@ TOPIC = "shared"
 def quick(settings: Settings) -> Settings:
     settings.SQLQUEUE = {
         "TOPICS": {TOPIC: {"partitions": 12}},
-        "LEASE_DURATION": 20,
+        "LEASE_DURATION": 60,
         "HEARTBEAT_INTERVAL": 1,
         "BALANCE_INTERVAL": 0.05,
         "IDLE_POLL_INTERVAL": 0.05,
@@ -48,6 +49,7 @@ class Watched:
         self._pause = pause
         self._at: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self.intruders: list[str] = []
+        self.handled = 0
         self.ids_by_key: defaultdict[str, list[str]] = defaultdict(list)
         self.subscribers: defaultdict[int, set[str]] = defaultdict(set)
 
@@ -84,6 +86,7 @@ class Watched:
         with self._lock:
             self._at[delivery.partition][name] -= 1
             self.ids_by_key[delivery.key].append(delivery.id)
+            self.handled += 1
 
 
 def shares(partitions: int) -> list[int]:
@@ -110,7 +113,7 @@ def wait_until_stable(subscribers: list[RunningSubscriber]) -> None:
             wait_until(lambda subscriber=subscriber, at=at: subscriber.subscriber._balance_at > at + 0.2)
         return tokens() == before
 
-    wait_until(stayed, 10, message="partitions wander for ever")
+    wait_until(stayed, message="partitions wander for ever")
 
 
 def tokens() -> list[int]:
@@ -138,12 +141,12 @@ def test_partitions_are_shared_fairly_and_then_stay(settings: Settings, partitio
 
 
 class SteadyPublisher:
-    """Publishes batches, each key's messages in order, until the end of the `with` block."""
+    """Publishes batches, each key's messages in order, until the `with` block ends; no faster than handlers are."""
 
     KEYS = 40
 
-    def __init__(self, pause: float) -> None:
-        self._pause = pause
+    def __init__(self, watched: Watched, pause: float) -> None:
+        self._watched, self._pause = watched, pause
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.ids_by_key: defaultdict[str, list[str]] = defaultdict(list)
@@ -160,6 +163,8 @@ class SteadyPublisher:
         number = 0
         try:
             while not self._stopping.wait(self._pause):
+                if self.KEYS * number > self._watched.handled + 4 * self.KEYS:
+                    continue
                 number += 1
                 keys = [f"key {each}" for each in range(self.KEYS)]
                 publish_many(TOPIC, [NewMessage({}, key=key, id=f"{key} {number}") for key in keys])
@@ -171,7 +176,7 @@ class SteadyPublisher:
 
 def test_joiners_get_a_share_leavers_give_theirs_and_no_partition_is_handled_by_two_at_once(settings: Settings) -> None:
     watched = Watched(pause=0.005)
-    with watched.subscriber("first"), SteadyPublisher(pause=0.1) as publisher:
+    with watched.subscriber("first"), SteadyPublisher(watched, pause=0.1) as publisher:
         wait_for([12])
         for turn in range(3):
             second, third, fourth = (watched.subscriber(f"{name}-{turn}") for name in ("second", "third", "fourth"))
@@ -195,7 +200,7 @@ def test_joiners_get_a_share_leavers_give_theirs_and_no_partition_is_handled_by_
 @pytest.fixture
 def consumer_options(settings: Settings) -> dict[str, Any]:
     """Leases that end soon after their holder."""
-    settings.SQLQUEUE = {**QUICK, "LEASE_DURATION": 2.5}
+    settings.SQLQUEUE = {**QUICK, "LEASE_DURATION": 5}
     return settings.SQLQUEUE
 
 
@@ -206,8 +211,18 @@ def test_a_killed_consumers_partitions_move_when_its_leases_end(consumers: Consu
     (lost,) = [name for name, pid in subscribers.items() if pid == victim.pid]
     for number in range(20):
         consumers.publish("steady", f"{number}")
+    ends = dict(PartitionLease.objects.filter(holder=lost).values_list("partition", "expires_at"))
+    leases = PartitionLease.objects.filter(partition__in=ends).annotate(now=DatabaseNow())
+
+    def all_have_moved() -> bool:
+        found = list(leases.values_list("partition", "holder", "now"))
+        moved = [(partition, now) for partition, holder, now in found if holder != lost]
+        assert all(now >= ends[partition] for partition, now in moved), "a lease was taken before it ended"
+        return len(moved) == len(ends)
+
+    assert len(ends) == 2
     wait_until(lambda: len(effects()) >= 5, message="the survivor does not go on with its own")
-    assert holders("steady")[lost], "its leases were taken before they ended"
+    wait_until(all_have_moved)
     wait_until_settled("steady", GROUP)
     assert set(holders("steady")) == set(subscribers) - {lost}
     assert effects() == {(f"{number}", 1): 1 for number in range(20)}

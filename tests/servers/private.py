@@ -19,6 +19,8 @@ SOCKET_PATH_LIMIT = 100
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 30.0
 ATTEMPTS_TO_FIND_A_PORT = 3
+# How a client's request to commit ends (and nothing else does): a query's text, PostgreSQL's with a zero behind it.
+COMMIT_REQUEST = rb"COMMIT\0?\Z"
 
 Server = TypeVar("Server", bound="PrivateServer")
 

@@ -1,0 +1,16 @@
+"""The fault harness: publishers and consumers on a real server, a nemesis, and a checker that trusts nobody.
+
+`make soak` runs it; `python -m tests.soak --help` has all options. What it does, from the ground up:
+
+history     what processes write down of what they were told and what they did, one file each
+workload    the topics, the handlers' options and what messages ask of them: handlers.py and publisher.py do it
+schedule    the faults of a run, by its seed
+databases, proxy, fleet
+            the server, the network, and the processes that the faults are done to
+nemesis     does the faults of the schedule
+watch       memory, threads and connections over the run
+records, checker
+            reads the history and the final tables, and finds what went wrong
+soak, report
+            one run from its start to its verdict
+"""

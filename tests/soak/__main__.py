@@ -1,0 +1,56 @@
+"""`python -m tests.soak`: publishers, consumers and a nemesis on a real server, and a checker. `make soak` calls it."""
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.servers import NAMES
+from tests.soak import report, soak, workload
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--database", choices=NAMES, default="mariadb")
+    parser.add_argument("--minutes", type=float, default=5.0, help="of faults; draining comes on top (default 5)")
+    parser.add_argument("--seed", type=int, help="the same seed gives the same schedule of faults (default: any)")
+    parser.add_argument("--rate", type=float, default=60.0, help="single messages a second; bulk ones come on top")
+    parser.add_argument("--only", action="append", default=[], help="only this kind of fault (repeatable)")
+    parser.add_argument("--history", type=Path, help="keep the history in this folder, whatever comes out")
+    parser.add_argument("--sabotage", choices=workload.PLANTED, default="", help="plant a fault into the engine")
+    options = parser.parse_args()
+    seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
+    plan = soak.Plan(
+        options.database, options.minutes * 60, seed, options.rate, tuple(options.only), options.sabotage
+    )
+    folder = options.history or Path(tempfile.gettempdir(), f"sqlqueue-soak-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
+    folder.mkdir(parents=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    console = Console(width=140 if not sys.stdout.isatty() else None)
+    console.print(f"{options.minutes:g} minutes on {plan.database}, seed {seed}, history in {folder}", markup=False)
+    result = soak.run(plan, folder)
+    report.show(result, console)
+    report.save(result)
+    if result.passed:
+        if not options.history:
+            shutil.rmtree(folder)
+        console.print("Nothing was lost, and nothing was done that must not be.", style="green")
+        return 0
+    only = "".join(f" --only={kind}" for kind in plan.only)
+    console.print(f"The history is kept in {folder}. The same faults again:", style="red", markup=False)
+    console.print(
+        f"  python -m tests.soak --database={plan.database} --minutes={options.minutes:g} --seed={seed}{only}",
+        markup=False,
+    )
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

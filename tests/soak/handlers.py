@@ -1,0 +1,135 @@
+"""The handlers: each writes down that it begins, does what the message asks for, and writes down how it ends.
+
+The signals' facts are written down as well: they are what the consumers say of themselves.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+
+from sqlqueue import Delivery, Postpone, Reject, Retry, consumer, signals
+from tests.soak import sabotage
+from tests.soak.history import FOLDER, Journal
+from tests.soak.models import Entry
+from tests.soak.workload import READERS, SABOTAGE, TOO_LONG, VISIBILITY_TIMEOUT, Reader
+
+if FOLDER not in os.environ:
+    raise ImproperlyConfigured(f"{FOLDER} does not name the folder of the history")
+journal = Journal(Path(os.environ[FOLDER]), "consumer")
+sabotage.commit(os.environ.get(SABOTAGE, ""))
+
+
+class Trouble(Exception):
+    """What a handler raises that was asked to fail."""
+
+
+def begin(deliveries: Sequence[Delivery]) -> None:
+    journal.note_all(
+        "begin", [(d.topic, d.group, d.partition, d.offset, d.id, d.attempt) for d in deliveries]
+    )
+
+
+def end(deliveries: Sequence[Delivery], outcome: str) -> None:
+    journal.note_all("end", [(d.topic, d.group, d.offset, d.attempt, outcome) for d in deliveries])
+
+
+def pause_of(delivery: Delivery) -> float:
+    """Return for how many seconds the message wants its handler to be busy."""
+    do = delivery.payload["do"]
+    if do == "extend":
+        delivery.extend(seconds=TOO_LONG + VISIBILITY_TIMEOUT)
+    first = delivery.attempt == 1
+    return {"slow": 0.05, "extend": TOO_LONG, "hang": TOO_LONG if first else 0.0}.get(do, 0.0)
+
+
+def obey(delivery: Delivery, alone: bool = True) -> None:
+    """Raise what the message asks for. In company it fails, so that the company is not rejected with it."""
+    do, attempt = delivery.payload["do"], delivery.attempt
+    if do == "die-always" or (do == "die" and attempt == 1):
+        journal.note("died", delivery.topic, delivery.group, delivery.offset)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if do == "exhaust" or (do == "fail" and attempt == 1) or (do == "fail-2" and attempt <= 2):
+        raise Trouble(do)
+    if do == "retry" and attempt == 1:
+        raise Retry("asked for", delay=0.1)
+    if do == "postpone" and random.random() < 0.5:
+        raise Postpone(delay=0.1)
+    if do == "reject":
+        raise Reject("asked for") if alone else Trouble(do)
+
+
+OUTCOMES = {Trouble: "fail", Retry: "retry", Postpone: "postpone", Reject: "reject"}
+
+
+def outcome_of(error: BaseException) -> str:
+    return OUTCOMES.get(type(error), f"error {error!r}")
+
+
+def handle(reader: Reader, deliveries: Sequence[Delivery]) -> None:
+    begin(deliveries)
+    try:
+        for delivery in deliveries:
+            time.sleep(pause_of(delivery))
+            obey(delivery, alone=len(deliveries) == 1)
+        if reader.atomic:
+            Entry.objects.bulk_create([Entry(group=d.group, message=d.id, attempt=d.attempt) for d in deliveries])
+    except BaseException as error:
+        end(deliveries, outcome_of(error))
+        raise
+    end(deliveries, "ok")
+
+
+def register(reader: Reader) -> None:
+    """Register a handler of the kind that the reader wants."""
+    if reader.is_async:
+
+        async def handle_async(delivery: Delivery) -> None:
+            begin([delivery])
+            try:
+                await asyncio.sleep(pause_of(delivery))
+                obey(delivery)
+            except BaseException as error:
+                end([delivery], outcome_of(error))
+                raise
+            end([delivery], "ok")
+
+        handler: Any = handle_async
+    elif reader.batch:
+
+        def handler(deliveries: list[Delivery]) -> None:
+            handle(reader, deliveries)
+    else:
+
+        def handler(delivery: Delivery) -> None:
+            handle(reader, [delivery])
+
+    handler.__qualname__ = f"handle_{reader.topic}_for_{reader.group}"
+    consumer(reader.topic, **reader.options)(handler)
+
+
+for each in READERS:
+    register(each)
+
+
+def note_signal(kind: str, signal_: Any, *names: str) -> None:
+    def receiver(**facts: Any) -> None:
+        journal.note(kind, *(facts[name] for name in names))
+
+    signal_.connect(receiver, weak=False)
+
+
+note_signal("settled", signals.delivery_settled, "topic", "group", "offset", "attempt", "outcome")
+note_signal("dead", signals.dead_lettered, "topic", "group", "offset", "attempt")
+note_signal("acquired", signals.lease_acquired, "topic", "group", "partitions", "subscriber")
+note_signal("released", signals.lease_released, "topic", "group", "partitions", "subscriber")
+note_signal("lost", signals.lease_lost, "topic", "group", "partition", "subscriber")
+note_signal("subscriber", signals.subscriber_started, "subscriber")
+note_signal("left", signals.subscriber_stopped, "subscriber")
+note_signal("collected", signals.messages_collected, "topic", "count")

@@ -1,0 +1,173 @@
+"""The history as the checker reads it: what was published, what was handled, and what was done to whom."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.soak.history import Line
+
+NEVER = float("inf")
+
+
+@dataclass
+class Transaction:
+    """What a publisher was told of one transaction."""
+
+    publisher: int
+    began: float
+    messages: list[tuple[str, str, str]]  # topic, key, id
+    told: float | None = None
+    back: bool = False
+
+
+@dataclass
+class Handling:
+    """One run of a handler for one message."""
+
+    topic: str
+    group: str
+    partition: int
+    offset: int
+    id: str
+    attempt: int
+    process: int
+    began: float
+    ended: float | None = None
+    outcome: str = ""  # "" as long as it has not ended
+
+    @property
+    def succeeded(self) -> bool:
+        return self.outcome == "ok"
+
+    @property
+    def until(self) -> float:
+        """When it ended; if it never did, when it began."""
+        return self.ended if self.ended is not None else self.began
+
+
+@dataclass
+class Fault:
+    """Something that was done to processes (the writers of their history) or to everybody (None)."""
+
+    kind: str
+    began: float
+    ended: float
+    victims: frozenset[int] | None
+
+    def touches(self, process: int) -> bool:
+        return self.victims is None or process in self.victims
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A dead letter as the tables have it at the end."""
+
+    topic: str
+    group: str
+    offset: int
+    id: str
+    failures: int
+
+
+@dataclass
+class Record:
+    """Everything that happened in a run. What stands in the final tables is filled in by whoever has read them."""
+
+    transactions: list[Transaction] = field(default_factory=list)
+    handlings: list[Handling] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    settled: list[tuple[float, int, str, str, int, int, str]] = field(default_factory=list)
+    """When, by which process, topic, group, offset, attempt, outcome."""
+    acquired: list[tuple[float, int, str, str, int]] = field(default_factory=list)
+    """When, by which process, topic, group, partition."""
+    collected: int = 0
+    dead: list[DeadLetter] = field(default_factory=list)
+    entries: dict[tuple[str, str], int] = field(default_factory=dict)
+    """How often atomic handlers have left their effect: (group, id)."""
+    leftovers: dict[str, int] = field(default_factory=dict)
+    """Rows that should not be there after the drain, by table."""
+
+    @property
+    def messages(self) -> int:
+        """How many messages publishers were told are committed."""
+        return sum(len(each.messages) for each in self.transactions if each.told is not None)
+
+
+class Reader:
+    """Puts lines, each process's in their order, together to a Record."""
+
+    def __init__(self) -> None:
+        self.record = Record()
+        self._transactions: dict[tuple[int, int], Transaction] = {}
+        self._faults: list[tuple[str, float, float, list[int] | None]] = []
+        self._processes: dict[int, list[tuple[float, int]]] = defaultdict(list)
+        self._running: dict[tuple[int, str, str, int, int], Handling] = {}
+
+    def read(self, lines: Iterable[Line]) -> Record:
+        """Read all lines; those of kinds that the checker does not need are left out."""
+        for line in lines:
+            take = getattr(self, f"_{line.kind}", None)
+            if take is not None:
+                take(line, *line.facts)
+        for kind, began, ended, pids in self._faults:
+            victims = None if pids is None else frozenset(self._writer(pid, ended) for pid in pids)
+            self.record.faults.append(Fault(kind, began, ended, victims))
+        self.record.handlings.sort(key=lambda handling: handling.began)
+        self.record.faults.sort(key=lambda fault: fault.began)
+        self.record.acquired.sort()
+        self.record.settled.sort()
+        return self.record
+
+    def _writer(self, pid: int, at: float) -> int:
+        """Return which process had an id at a moment."""
+        return max(((began, writer) for began, writer in self._processes[pid] if began <= at), default=(0.0, -1))[1]
+
+    def _process(self, line: Line, pid: int, _role: str) -> None:
+        self._processes[pid].append((line.at, line.writer))
+
+    def _publish(self, line: Line, number: int, messages: list[list[str]]) -> None:
+        transaction = Transaction(line.writer, line.at, [(topic, key, id) for topic, key, id in messages])
+        self._transactions[line.writer, number] = transaction
+        self.record.transactions.append(transaction)
+
+    def _told(self, line: Line, number: int) -> None:
+        self._transactions[line.writer, number].told = line.at
+
+    def _back(self, line: Line, number: int) -> None:
+        self._transactions[line.writer, number].back = True
+
+    def _begin(self, line: Line, topic: str, group: str, partition: int, offset: int, id: str, attempt: int) -> None:
+        handling = Handling(topic, group, partition, offset, id, attempt, line.writer, line.at)
+        self._running[line.writer, topic, group, offset, attempt] = handling
+        self.record.handlings.append(handling)
+
+    def _end(self, line: Line, topic: str, group: str, offset: int, attempt: int, outcome: str) -> None:
+        handling = self._running.pop((line.writer, topic, group, offset, attempt))
+        handling.ended, handling.outcome = line.at, outcome
+
+    def _died(self, line: Line, topic: str, group: str, offset: int) -> None:
+        self.record.faults.append(Fault("handler-dies", line.at, line.at, frozenset([line.writer])))
+
+    def _settled(self, line: Line, topic: str, group: str, offset: int, attempt: int, outcome: str) -> None:
+        self.record.settled.append((line.at, line.writer, topic, group, offset, attempt, outcome))
+
+    def _acquired(self, line: Line, topic: str, group: str, partitions: list[int], _subscriber: str) -> None:
+        for partition in partitions:
+            self.record.acquired.append((line.at, line.writer, topic, group, partition))
+
+    def _collected(self, _line: Line, _topic: str, count: int) -> None:
+        self.record.collected += count
+
+    def _fault(self, line: Line, kind: str, began: float, victims: Any) -> None:
+        self._faults.append((kind, began, line.at, None if isinstance(victims, str) else victims))
+
+
+def by_message(handlings: Iterable[Handling]) -> dict[tuple[str, str, str], list[Handling]]:
+    """Return the handlings of each (topic, group, id), in the order in which they began."""
+    found: dict[tuple[str, str, str], list[Handling]] = defaultdict(list)
+    for handling in handlings:
+        found[handling.topic, handling.group, handling.id].append(handling)
+    return found

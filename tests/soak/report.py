@@ -1,0 +1,89 @@
+"""The report of a run, for people and, as JSON, for whoever adds runs up."""
+
+import json
+import statistics
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.soak import workload
+from tests.soak.checker import VIOLATIONS
+from tests.soak.soak import Result
+from tests.soak.watch import Sample
+
+KILLS = {"kill-consumer", "kill-publisher", "kill-supervisor"}
+SERVER_DEATHS = {"kill-server", "restart-server"}
+
+
+def figures(result: Result) -> dict[str, Any]:
+    """Return the figures of a run."""
+    record, checker = result.record, result.checker
+    deaths = sum(fault.kind == "handler-dies" for fault in record.faults)
+    return {
+        "database": result.plan.database,
+        "seed": result.plan.seed,
+        "seconds": round(result.seconds),
+        "messages committed": record.messages,
+        "messages taken back or in doubt": sum(len(t.messages) for t in record.transactions) - record.messages,
+        "deliveries": len(record.handlings),
+        "acks confirmed": checker.figures["acks confirmed"],
+        "messages collected": record.collected,
+        "dead letters": checker.figures["dead letters"],
+        "duplicates": checker.figures["duplicates"],
+        "duplicates explained by": dict(checker.duplicates.most_common()),
+        "begun late by a stopped process": checker.figures["begun late by a stopped process"],
+        "faults": dict(sorted(result.done.items())) | {"handler-dies": deaths},
+        "kill -9": sum(result.done.get(kind, 0) for kind in KILLS) + deaths + result.done.get("kill-server", 0),
+        "server deaths": sum(result.done.get(kind, 0) for kind in SERVER_DEATHS),
+        "drained after (s)": result.drained_after and round(result.drained_after, 1),
+        "deliveries left at the last fault": result.backlog,
+        "longest unexplained standstill (s)": round(result.standstill, 1),
+        "connections left": result.clients_left,
+        **memory(result.samples),
+        "violations": checker.violations,
+        "troubles": result.troubles,
+    }
+
+
+def memory(samples: list[Sample]) -> dict[str, Any]:
+    """Compare the witness's second fifth with its last: by then it has seen everything once."""
+    if len(samples) < 10:
+        return {}
+    fifth = len(samples) // 5
+    early, late = samples[fifth : 2 * fifth], samples[-fifth:]
+    return {
+        f"witness: {what}, early and late": [
+            round(statistics.median(getattr(sample, name) for sample in part) / scale) for part in (early, late)
+        ]
+        for what, name, scale in (("MB", "memory", 1e6), ("threads", "threads", 1), ("files", "files", 1))
+    } | {"connections of all processes, at most": max(sample.clients for sample in samples)}
+
+
+def show(result: Result, console: Console) -> None:
+    """Print a run's figures, and, if it failed, how to repeat it."""
+    table = Table(title=f"{result.plan.seconds:g} s under fire on {result.plan.database}, seed {result.plan.seed}")
+    table.add_column("what")
+    table.add_column("figure", justify="right")
+    for name, value in figures(result).items():
+        if name in ("violations", "troubles"):
+            continue
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} {count}" for key, count in value.items())
+        elif isinstance(value, list):
+            value = " → ".join(str(each) for each in value)
+        table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
+    table.add_section()
+    for name, count in result.checker.violations.items():
+        table.add_row(f"[bold]{name}[/bold]: {VIOLATIONS[name]}", f"[{'red' if count else 'green'}]{count}[/]")
+    console.print(table)
+    for kind, why in result.impossible.items():
+        console.print(f"Not done: {kind}, for {why}.", style="yellow", markup=False)
+    for problem in [*result.troubles, *result.checker.problems]:
+        console.print(problem, style="red", markup=False)
+
+
+def save(result: Result) -> None:
+    """Keep the figures beside the history."""
+    text = json.dumps(figures(result) | {"lease": workload.LEASE_DURATION}, indent=1)
+    (result.folder / "report.json").write_text(text + "\n")

@@ -1,0 +1,92 @@
+"""The faults of a run, by its seed: the same seed, length and database give the same faults at the same moments."""
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tests.soak.workload import LEASE_DURATION
+
+QUIET = 4.0  # seconds at the beginning, in which everybody arrives
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fault: how often it is done beside the others of its track, and for how long (seconds)."""
+
+    name: str
+    weight: float
+    least: float = 0.0
+    most: float = 0.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: when (seconds after the start), for how long, and a number in [0, 1) that chooses the victim."""
+
+    at: float
+    kind: str
+    seconds: float
+    pick: float
+
+
+PROCESSES = (
+    Kind("kill-consumer", 30),
+    Kind("kill-publisher", 18),
+    Kind("kill-supervisor", 4),
+    Kind("stop-consumer", 12, LEASE_DURATION + 1, LEASE_DURATION + 4),
+    Kind("stop-publisher", 8, 1, 6),
+    Kind("join", 10),
+    Kind("leave", 10),
+    Kind("shift-clock", 10),
+)
+ANYWHERE = (Kind("pause-topic", 5, 1, 4),)
+SERVER = (
+    *ANYWHERE,
+    Kind("kill-server", 12, 0, 2),
+    Kind("restart-server", 8, 0, 1),
+    Kind("stop-server", 4, 1, 5),
+    Kind("read-only", 6, 1, 4),
+    Kind("cut-consumers", 10),
+    Kind("cut-publishers", 8),
+    Kind("delay-consumers", 6, 2, 5),
+    Kind("delay-publishers", 4, 2, 5),
+    Kind("lose-replies-consumers", 6, 0.5, 2),
+    Kind("lose-replies-publishers", 6, 0.5, 2),
+    Kind("silence-consumers", 5, 1, LEASE_DURATION + 3),
+    Kind("silence-publishers", 3, 1, 6),
+)
+FILE = (*ANYWHERE, Kind("lock-database", 5, 0.5, 5), Kind("disk-full", 5, 1, 4))
+INFRASTRUCTURE = {"sqlite": FILE, "mariadb": SERVER, "mysql": SERVER, "postgresql": SERVER}
+# One fault in so many seconds, on the average; those with a length take that as well.
+PAUSE_BETWEEN_PROCESSES, PAUSE_BETWEEN_INFRASTRUCTURE = 3.5, 6.0
+
+
+def schedule(seed: int, seconds: float, database: str, only: Iterable[str] = ()) -> list[list[Fault]]:
+    """Return the faults of a run, in tracks: those of a track follow one another, and the tracks run side by side.
+
+    only: the kinds that are wanted; all if none is named.
+    """
+    wanted = set(only)
+    tracks = []
+    for name, kinds, pause in (
+        ("processes", PROCESSES, PAUSE_BETWEEN_PROCESSES),
+        ("infrastructure", INFRASTRUCTURE[database], PAUSE_BETWEEN_INFRASTRUCTURE),
+    ):
+        chosen = [kind for kind in kinds if not wanted or kind.name in wanted]
+        tracks.append(_track(random.Random(f"{seed} {name}"), chosen, pause, seconds))
+    return tracks
+
+
+def _track(dice: random.Random, kinds: list[Kind], pause: float, seconds: float) -> list[Fault]:
+    faults: list[Fault] = []
+    at = QUIET
+    while kinds:
+        at += dice.expovariate(1 / pause)
+        kind = dice.choices(kinds, [kind.weight for kind in kinds])[0]
+        length = dice.uniform(kind.least, kind.most)
+        fault = Fault(round(at, 3), kind.name, round(length, 3), round(dice.random(), 6))
+        if at + length > seconds:
+            break
+        faults.append(fault)
+        at += length
+    return faults

@@ -1,0 +1,267 @@
+"""One run: start everything, let the nemesis loose, drain, stop, read the tables, and judge."""
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.soak import databases, history, workload
+from tests.soak.checker import Checker
+from tests.soak.fleet import ROOT, Fleet
+from tests.soak.nemesis import Nemesis
+from tests.soak.records import DeadLetter, Fault, Reader, Record
+from tests.soak.schedule import schedule
+from tests.soak.watch import Sample, Watch
+
+DRAIN_LIMIT = 240.0  # seconds: when to give up waiting
+COLLECT_LIMIT = 60.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be run."""
+
+    database: str
+    seconds: float
+    seed: int
+    rate: float  # messages a second of each way to publish, as far as it goes
+    only: tuple[str, ...] = ()  # kinds of faults
+    sabotaged: str = ""
+
+    @property
+    def retention(self) -> float:
+        """Seconds that messages are kept: longer than any fault, so that a repeated id meets its first."""
+        return 30.0
+
+
+@dataclass
+class Result:
+    """What came of a run."""
+
+    plan: Plan
+    folder: Path
+    record: Record
+    checker: Checker
+    samples: list[Sample]
+    done: dict[str, int]  # faults, by kind
+    impossible: dict[str, str]
+    drained_after: float | None  # seconds after the last fault; None: not at all
+    backlog: int  # how many deliveries were still to be done when the last fault ended
+    standstill: float  # the longest time in which nothing began although no fault explains it, in seconds
+    clients_left: int
+    seconds: float
+    troubles: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return not self.troubles and not any(self.checker.violations.values())
+
+
+def run(plan: Plan, folder: Path) -> Result:
+    """Run the plan; its history is kept in `folder`, which is to be empty."""
+    database = databases.make(plan.database)
+    try:
+        database.start()
+        os.environ.update(DATABASE_URL=database.url, DJANGO_SETTINGS_MODULE="tests.soak.settings")
+        import django
+
+        django.setup()
+        database.prepare()
+        make_tables(database)
+        return Run(plan, folder, database).run()
+    finally:
+        database.close()
+
+
+def make_tables(database: databases.Database) -> None:
+    """Make the tables as the applications' user."""
+    subprocess.run(
+        [sys.executable, "manage.py", "migrate", "--run-syncdb", "--verbosity=0"],
+        cwd=ROOT,
+        env=os.environ | {"DATABASE_URL": database.consumers_url},
+        check=True,
+    )
+
+
+class Run:
+    """A run on a database that is ready."""
+
+    def __init__(self, plan: Plan, folder: Path, database: databases.Database) -> None:
+        self.plan, self.folder, self.database = plan, folder, database
+        self.journal = history.Journal(folder, "harness")
+        self.fleet = Fleet(
+            folder,
+            self.journal,
+            consumers_url=database.consumers_url,
+            publishers_url=database.publishers_url,
+            options=workload.options(plan.retention),
+            seed=plan.seed,
+            rate=plan.rate,
+            sabotaged=plan.sabotaged,
+        )
+        tracks = schedule(plan.seed, plan.seconds, plan.database, plan.only)
+        self.nemesis = Nemesis(tracks, self.fleet, database, self.journal)
+        self.watch = Watch(self.fleet, database, self.journal)
+
+    def run(self) -> Result:
+        began = time.monotonic()
+        troubles: list[str] = []
+        try:
+            self.fleet.start()
+            self.watch.start()
+            self.nemesis.run()
+            # The publishers' last word comes with the last fault, so that there is something left to drain.
+            remaining = began + self.plan.seconds - time.monotonic()
+            time.sleep(max(0.0, remaining))
+            ended = time.monotonic()
+            self.fleet.stop_publishers()
+            backlog = unsettled()
+            drained = self._drain(ended)
+            leftovers = {} if drained is None else self._leftovers_while_running()
+            self.watch.stop()
+            statuses = self.fleet.stop_consumers()
+            if any(statuses.values()):
+                troubles.append(f"consumers ended with {statuses}")
+            clients = self._clients_left()
+            record = Reader().read(history.read(self.folder))
+            fill_in(record)
+            record.leftovers = leftovers | leases_left()
+        finally:
+            self.nemesis.stop()
+            self.fleet.end()
+        troubles += self.nemesis.failures
+        standstill = longest_standstill(record, began, ended)
+        if drained is None:
+            troubles.append(f"not drained within {DRAIN_LIMIT:g} s: {unsettled()} deliveries left")
+        elif drained > 2 * workload.LEASE_DURATION + work_seconds(record, backlog, ended - began):
+            troubles.append(f"drained only after {drained:.1f} s")
+        if standstill > workload.LEASE_DURATION:
+            troubles.append(f"nothing began for {standstill:.1f} s, and no fault tells why")
+        if clients:
+            troubles.append(f"{clients} connections are left")
+        return Result(
+            self.plan,
+            self.folder,
+            record,
+            Checker(record).check(),
+            self.watch.samples,
+            dict(self.nemesis.done),
+            self.nemesis.impossible,
+            drained,
+            backlog,
+            standstill,
+            clients,
+            time.monotonic() - began,
+            troubles,
+        )
+
+    def _drain(self, since: float) -> float | None:
+        """Wait until everything is settled; return how long after `since`, or None if it is not within the limit."""
+        while time.monotonic() < since + DRAIN_LIMIT:
+            if not unsettled():
+                return time.monotonic() - since
+            time.sleep(0.1)
+        return None
+
+    def _leftovers_while_running(self) -> dict[str, int]:
+        """Wait for collection, and return what it has left."""
+        from sqlqueue.models import DeliveryState, Message, Receipt, ScheduledMessage
+
+        tables = {
+            "sqlqueue_message": Message.objects.filter(topic__in=workload.TOPICS),
+            "sqlqueue_delivery_state": DeliveryState.objects.all(),
+            "sqlqueue_receipt": Receipt.objects.all(),
+            "sqlqueue_scheduled_message": ScheduledMessage.objects.all(),
+        }
+        deadline = time.monotonic() + self.plan.retention + COLLECT_LIMIT
+        while True:
+            left = {name: rows.count() for name, rows in tables.items()}
+            if not any(left.values()) or time.monotonic() > deadline:
+                return left
+            time.sleep(0.5)
+
+    def _clients_left(self) -> int:
+        """Return the connections that are left once the server has noticed that the clients are gone."""
+        deadline = time.monotonic() + 10
+        while (clients := self.database.clients()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return clients
+
+
+def unsettled() -> int:
+    """Return about how many deliveries are still to be done, as the tables tell it."""
+    from sqlqueue.conf import settings
+    from sqlqueue.log.status import unread_streams
+    from sqlqueue.models import DeliveryState, Message, Offset, ScheduledMessage
+
+    count = ScheduledMessage.objects.count() + DeliveryState.objects.filter(acked=False).count()
+    for reader in workload.READERS:
+        unread = unread_streams(settings.DATABASE, reader.group, reader.topic)
+        positions = dict(
+            Offset.objects.filter(topic=reader.topic, consumer_group=reader.group).values_list("partition", "position")
+        )
+        for address in unread:
+            above = Message.objects.filter(
+                topic=reader.topic, partition=address.partition, offset__gt=positions.get(address.partition, 0)
+            )
+            count += above.count()
+    return count
+
+
+def fill_in(record: Record) -> None:
+    """Read what the final tables say of dead letters and effects."""
+    from django.db.models import Count
+
+    from sqlqueue.models import Message
+    from tests.soak.models import Entry
+
+    for letter in Message.objects.dead_letters():
+        record.dead.append(
+            DeadLetter(
+                letter.original_topic,
+                letter.failed_group,
+                letter.original_offset or 0,
+                letter.payload["id"],
+                letter.failure_count,
+            )
+        )
+    counted = Entry.objects.values_list("group", "message").annotate(count=Count("id"))
+    record.entries = {(group, message): count for group, message, count in counted}
+
+
+def leases_left() -> dict[str, int]:
+    """Return leases and heartbeats that nobody has given up."""
+    from sqlqueue.models import PartitionLease, SubscriberHeartbeat
+
+    return {
+        "sqlqueue_partition_lease": PartitionLease.objects.exclude(holder="").count(),
+        "sqlqueue_subscriber_heartbeat": SubscriberHeartbeat.objects.alive().count(),
+    }
+
+
+def work_seconds(record: Record, backlog: int, seconds: float) -> float:
+    """Return how long the work that was left may take: at the rate of the run, and at least what one message may."""
+    rate = max(1.0, len(record.handlings) / seconds)
+    return 2 * workload.TOO_LONG + 2 * backlog / rate
+
+
+def longest_standstill(record: Record, began: float, ended: float) -> float:
+    """Return the longest time, after the beginning and before the end, in which no handler began and no fault was at
+    work."""
+    first = record.handlings[0].began if record.handlings else began
+    moments = [first, *(h.began for h in record.handlings if first <= h.began <= ended), ended]
+    spans = [(low, high) for low, high in zip(moments, moments[1:]) if high - low > workload.LEASE_DURATION]
+    return max((longest_free(low, high, record.faults) for low, high in spans), default=0.0)
+
+
+def longest_free(low: float, high: float, faults: list[Fault]) -> float:
+    """Return the longest part of a span of time that lies outside of faults."""
+    longest, free_since = 0.0, low
+    for fault in sorted(faults, key=lambda fault: fault.began):
+        if fault.began >= high:
+            break
+        longest = max(longest, fault.began - free_since)
+        free_since = max(free_since, fault.ended)
+    return max(longest, high - free_since)

@@ -1,0 +1,69 @@
+"""Watches a run: memory, threads, open files and connections, and whether the machine itself stood still."""
+
+import threading
+import time
+from dataclasses import dataclass
+
+from tests.soak import system
+from tests.soak.databases import Database
+from tests.soak.fleet import Fleet
+from tests.soak.history import Journal
+
+INTERVAL = 0.1
+SAMPLE_EVERY = 2.0
+STALL = 1.5  # seconds that this thread's pause may take at most
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The witness, a consumer process that nobody kills, at one moment: bytes and counts."""
+
+    at: float
+    memory: int
+    threads: int
+    files: int
+    clients: int
+
+
+class Watch:
+    """Takes samples in a thread of its own."""
+
+    def __init__(self, fleet: Fleet, database: Database, journal: Journal) -> None:
+        self.fleet, self.database, self.journal = fleet, database, journal
+        self.samples: list[Sample] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        # Two threads would see stalls better; but a stall of this process is a stall of its proxies, too.
+        due = time.monotonic() + SAMPLE_EVERY
+        while True:
+            before = time.monotonic()
+            if self._stopping.wait(INTERVAL):
+                return
+            now = time.monotonic()
+            if now - before > INTERVAL + STALL:
+                self.journal.note("fault", "machine-stalled", before, "everybody")
+            if now >= due:
+                self._sample(now)
+                due = now + SAMPLE_EVERY
+
+    def _sample(self, now: float) -> None:
+        from django.db import Error, connections
+
+        pid = self.fleet.consumers["witness"].pid
+        if not pid:
+            return
+        clients = -1  # the database is away
+        try:
+            clients = self.database.clients()
+        except Error:
+            connections.close_all()
+        self.samples.append(Sample(now, system.memory(pid), system.threads(pid), system.open_files(pid), clients))

@@ -1,0 +1,110 @@
+"""What a run does all the while: its topics, who reads them and how, and what messages ask of their handlers.
+
+A message's payload is {"id": its id, "do": what the handler is to do}:
+
+ok               return
+slow             take 50 ms
+fail, retry      raise any exception, or Retry, at the first attempt (fail-2: at the first two)
+postpone         raise Postpone, half of the time
+reject           raise Reject
+exhaust          fail at every attempt
+hang             run into the visibility timeout at the first attempt
+extend           take longer than the visibility timeout, and say so
+die, die-always  end the process with SIGKILL, at the first attempt or at every one
+"""
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+SABOTAGE = "SOAK_SABOTAGE"  # the environment's variable that names one of these:
+PLANTED = ("fencing", "horizon", "leases", "order", "settles")  # faults of the engine's own; sabotage.py has them
+LEASE_DURATION = 8.0
+FLUSH_INTERVAL = 0.5
+VISIBILITY_TIMEOUT = 4.0
+TOO_LONG = VISIBILITY_TIMEOUT * 1.5
+MAX_ATTEMPTS = 4
+PARTITIONS = 6
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A consumer group of a topic, and what its handler promises."""
+
+    topic: str
+    group: str
+    ordering: str = "key"
+    batch: bool = False
+    atomic: bool = False
+    is_async: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of its @consumer."""
+        options: dict[str, Any] = {
+            "group": self.group,
+            "ordering": self.ordering,
+            "batch": self.batch,
+            "atomic": self.atomic,
+            "max_attempts": MAX_ATTEMPTS,
+            "visibility_timeout": VISIBILITY_TIMEOUT,
+            "backoff": 0.1,
+            "max_backoff": 1.0,
+        }
+        return options | ({"batch_size": 200} if self.batch else {})
+
+
+READERS = [
+    Reader("orders", "ship"),
+    Reader("orders", "audit", ordering="none"),
+    Reader("orders", "notify", is_async=True),
+    Reader("ledger", "book", atomic=True),
+    Reader("strict", "replay", ordering="partition"),
+    Reader("bulk", "load", batch=True),
+    Reader("bulk", "tally", batch=True, atomic=True),
+    Reader("deadly", "brave"),
+]
+TOPICS = sorted({reader.topic for reader in READERS})
+ORDINARY = {"slow": 2, "fail": 3, "fail-2": 1, "retry": 1, "postpone": 2, "reject": 0.3, "exhaust": 0.2, "extend": 0.1}
+# What a message of each topic asks for, by its weight among a hundred; the rest is ok.
+ASKED: dict[str, dict[str, float]] = {
+    "orders": ORDINARY | {"hang": 0.1},
+    "ledger": ORDINARY | {"hang": 0.1},
+    "strict": {"slow": 2, "fail": 1, "retry": 1, "postpone": 1, "reject": 0.3},
+    "bulk": {"fail": 0.1, "reject": 0.02},
+    "deadly": {"die": 25, "die-always": 5},
+}
+
+
+# Whose handlers hold a transaction open. Where there is one writer (SQLite), no other may write meanwhile, so that none
+# of them takes longer than an ordinary application's.
+LENGTHY = {"hang", "extend"}
+
+
+def asks(topic: str, dice: random.Random, one_writer: bool) -> str:
+    """Choose what a message asks of its handlers."""
+    point = dice.random() * 100
+    for what, weight in ASKED[topic].items():
+        point -= weight
+        if point < 0:
+            atomic = any(reader.atomic for reader in READERS if reader.topic == topic)
+            return "ok" if one_writer and atomic and what in LENGTHY else what
+    return "ok"
+
+
+def options(retention: float) -> dict[str, Any]:
+    """Return the SQLQUEUE setting of all processes; retention: seconds that messages are kept."""
+    topics = {topic: {"partitions": PARTITIONS, "retention": retention} for topic in TOPICS}
+    topics["ledger"]["history"] = "all"
+    return {
+        "CONSUMERS_MODULE": "handlers",
+        "TOPICS": topics,
+        "RETENTION": None,  # dead letters stay, for the checker to read
+        "RECEIPT_RETENTION": retention,
+        "LEASE_DURATION": LEASE_DURATION,
+        "HEARTBEAT_INTERVAL": 2,
+        "BALANCE_INTERVAL": 0.3,
+        "FLUSH_INTERVAL": FLUSH_INTERVAL,
+        "COLLECT_INTERVAL": 2,
+        "SHUTDOWN_TIMEOUT": 10,
+    }
