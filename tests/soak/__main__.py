@@ -1,13 +1,11 @@
 """`python -m tests.soak`: publishers, consumers and a nemesis on a real server, and a checker. `make soak` calls it."""
 
 import argparse
-import os
 import random
 import shutil
 import signal
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from rich.console import Console
@@ -27,11 +25,10 @@ def main() -> int:
     parser.add_argument("--sabotage", choices=workload.PLANTED, default="", help="plant a fault into the engine")
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
-    plan = soak.Plan(
-        options.database, options.minutes * 60, seed, options.rate, tuple(options.only), options.sabotage
-    )
-    folder = options.history or Path(tempfile.gettempdir(), f"sqlqueue-soak-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
-    folder.mkdir(parents=True)
+    plan = soak.Plan(options.database, options.minutes * 60, seed, options.rate, tuple(options.only), options.sabotage)
+    if options.history:
+        options.history.mkdir(parents=True)
+    folder = options.history or Path(tempfile.mkdtemp(prefix="sqlqueue-soak-history-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console(width=140 if not sys.stdout.isatty() else None)
     console.print(f"{options.minutes:g} minutes on {plan.database}, seed {seed}, history in {folder}", markup=False)

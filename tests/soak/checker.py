@@ -1,5 +1,5 @@
-"""Finds what went wrong in a run, from what outsiders can see: what publishers were told, what handlers wrote down, what
-consumers announced, what was done to whom, and the tables at the end.
+"""Finds what went wrong in a run, from what outsiders can see: what publishers were told, what handlers wrote down,
+what consumers announced, what was done to whom, and the tables at the end.
 
 Every figure is a count; those of VIOLATIONS must be 0.
 """
@@ -138,8 +138,8 @@ class Checker:
         return {"key": key, "partition": f"partition {handling.partition}", "none": None}[ordering]
 
     def _look_at_order(self) -> None:
-        """Before a handler begins, every message of its lane is settled that had been committed, and its publisher told,
-        before this one's publisher began; and of its own transaction those that were published before it."""
+        """Before a handler begins, every message of its lane is settled that had been committed, and its publisher
+        told, before this one's publisher began; and of its own transaction those that were published before it."""
         keys = {(topic, id): key for each in self.record.transactions for topic, key, id in each.messages}
         lanes: dict[tuple[str, str, str], list[tuple[float, float, str]]] = defaultdict(list)
         begins: dict[tuple[str, str, str], list[Handling]] = defaultdict(list)

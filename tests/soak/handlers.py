@@ -31,9 +31,7 @@ class Trouble(Exception):
 
 
 def begin(deliveries: Sequence[Delivery]) -> None:
-    journal.note_all(
-        "begin", [(d.topic, d.group, d.partition, d.offset, d.id, d.attempt) for d in deliveries]
-    )
+    journal.note_all("begin", [(d.topic, d.group, d.partition, d.offset, d.id, d.attempt) for d in deliveries])
 
 
 def end(deliveries: Sequence[Delivery], outcome: str) -> None:

@@ -1,4 +1,4 @@
-"""What atomic handlers write: a row for each message that they have handled. Nothing keeps it from being there twice."""
+"""What atomic handlers write: a row for each message they have handled. Nothing keeps it from being there twice."""
 
 from django.db import models
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from tests.soak import databases, history, workload
@@ -252,7 +253,7 @@ def longest_standstill(record: Record, began: float, ended: float) -> float:
     work."""
     first = record.handlings[0].began if record.handlings else began
     moments = [first, *(h.began for h in record.handlings if first <= h.began <= ended), ended]
-    spans = [(low, high) for low, high in zip(moments, moments[1:]) if high - low > workload.LEASE_DURATION]
+    spans = [(low, high) for low, high in pairwise(moments) if high - low > workload.LEASE_DURATION]
     return max((longest_free(low, high, record.faults) for low, high in spans), default=0.0)
 
 
