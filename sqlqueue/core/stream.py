@@ -320,11 +320,12 @@ class Stream:
         return [] if turn.busy else turn.head_run(most)
 
     def _choose_batch(self) -> list[Run]:
-        """One batch at a time: fresh messages together, in the order of the log; what has failed before comes one by
-        one, so that a bad message is found and its neighbours are not charged for it."""
+        """One batch at a time: fresh messages together, in the order of the log, and before them those that have only
+        waited for another; what has failed before comes one by one, so that a bad message is found and its neighbours
+        are not charged for it."""
         if self.handed:
             return []
-        chosen = self._choose_again() or self._choose_fresh()
+        chosen = self._choose_again() or self._choose_untried() or self._choose_fresh()
         if not chosen:
             self._stalled = self._standing()
             return []
@@ -333,9 +334,19 @@ class Stream:
 
     def _choose_again(self) -> list[Entry]:
         for entry in self._loaded.values():
-            if entry.lane is None or entry.lane.items[0] is entry:
+            if entry.count and (entry.lane is None or entry.lane.items[0] is entry):
                 return [entry]
         return []
+
+    def _choose_untried(self) -> list[Entry]:
+        """Loaded messages that no attempt has been charged for (parked, postponed), as fresh ones are chosen."""
+        chosen: list[Entry] = []
+        taken: dict[Lane, int] = {}
+        for offset in sorted(self._loaded):
+            entry = self._loaded[offset]
+            if not entry.count and len(chosen) < self.manners.batch_size and _follows(entry, taken):
+                chosen.append(entry)
+        return chosen
 
     def _choose_fresh(self) -> list[Entry]:
         """Ready messages of lanes whose earlier ones are all chosen too."""
@@ -350,13 +361,8 @@ class Stream:
             entry = self._entries[offset]
             if entry.state != READY or entry.row:
                 continue
-            lane = entry.lane
-            if lane is not None:
-                before = taken.get(lane, 0)
-                if lane.busy or lane.items[before] is not entry:
-                    continue
-                taken[lane] = before + 1
-            chosen.append(entry)
+            if _follows(entry, taken):
+                chosen.append(entry)
         return chosen
 
     def _would_move_to(self, chosen: Sequence[Entry]) -> int | None:
@@ -654,3 +660,15 @@ class Stream:
         plan.release = True
         self.lost = True
         return plan
+
+
+def _follows(entry: Entry, taken: dict[Lane, int]) -> bool:
+    """Tell whether all earlier messages of an entry's lane are chosen; then count it among them."""
+    lane = entry.lane
+    if lane is None:
+        return True
+    before = taken.get(lane, 0)
+    if lane.busy or before >= len(lane.items) or lane.items[before] is not entry:
+        return False
+    taken[lane] = before + 1
+    return True

@@ -371,6 +371,31 @@ def test_a_failed_batch_comes_back_one_by_one() -> None:
     assert sorted(sizes) == [1, 1, 1, 2]
 
 
+def test_those_that_waited_behind_a_failed_one_come_together_again() -> None:
+    hosted = Hosted(["a"] * 12, batch=True, batch_size=10)
+    everything, hosted.log = hosted.log, hosted.log[:1]
+    hosted.read(horizon=1)
+    hosted.settle()
+    hosted.finish(1, RETRY)
+    hosted.log = everything
+    for _ in range(3):
+        hosted.read()
+        hosted.settle()
+    assert hosted.marks == (12, 0), "2 to 12 are parked"
+    batches = []
+    hosted.now = 10.0
+    for _ in range(6):
+        hosted.load()
+        hosted.settle()
+        batch = [offset for offset in hosted.hands if hosted.stream._entries[offset].hand is hosted.hands[offset]]
+        batches.append(batch)
+        for offset in batch:
+            hosted.finish(offset)
+            del hosted.hands[offset]
+    assert [batch for batch in batches if batch] == [[1], list(range(2, 12)), [12]]
+    assert hosted.marks == (12, 12)
+
+
 def test_a_batch_waits_for_the_horizon_only_as_long_as_it_has_to() -> None:
     """What stood above the horizon when an atomic batch was chosen is chosen when the horizon has risen."""
     hosted = Hosted(["", "a"], batch=True, atomic=True)
