@@ -1,0 +1,34 @@
+"""Faults that are planted into the engine are found by runs of the harness, by real processes on real databases."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.soak.runs import SoakRun
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.database("sqlite")
+def test_runs_without_fencing_and_without_order_are_found_out(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("fencing", "order")]
+    for folder in folders:
+        folder.mkdir()
+    common = ("--database=sqlite", "--seed=1", "--rate=30")
+    with (
+        SoakRun(folders[0], *common, "--minutes=0.5", "--only=stop-consumer", "--sabotage=fencing") as unfenced,
+        SoakRun(folders[1], *common, "--minutes=0.2", "--only=join", "--sabotage=order") as unordered,
+    ):
+        assert unordered.wait(550) == 1, unordered.output
+        assert unfenced.wait(550) == 1, unfenced.output
+    assert unordered.report["violations"]["out of order"], unordered.output
+    assert unfenced.report["violations"]["two owners"], unfenced.output
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_a_run_with_a_naive_horizon_is_found_out(database_name: str, tmp_path: Path) -> None:
+    words = (f"--database={database_name}", "--seed=1", "--minutes=0.2", "--only=join", "--sabotage=horizon")
+    with SoakRun(tmp_path, *words, "--rate=30") as run:
+        assert run.wait(550) == 1, run.output
+    assert run.report["violations"]["lost"], run.output
+    assert not any("not drained" in trouble for trouble in run.report["troubles"]), "lost, or only not yet delivered?"

@@ -1,0 +1,25 @@
+"""A short run under fire, with a fixed seed; `make soak` has the long ones."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.servers.private import PrivateServer
+from tests.soak.runs import SoakRun
+
+SECONDS, SEED = 40, 2026
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_a_minute_under_fire_loses_nothing_and_breaks_no_promise(
+    database_name: str, database_server: PrivateServer, tmp_path: Path
+) -> None:
+    with SoakRun(tmp_path, f"--database={database_name}", f"--minutes={SECONDS / 60}", f"--seed={SEED}") as run:
+        status = run.wait(550)
+    assert status == 0, run.output
+    report = run.report
+    assert report["messages committed"] > 500
+    assert report["kill -9"] >= 4, "the nemesis has slept"
+    assert report["server deaths"] >= 1
+    assert not any(report["violations"].values())
