@@ -29,6 +29,7 @@ def drain(*, groups: Iterable[str] = (), topics: Iterable[str] = (), timeout: fl
         while True:
             while move_due(subscriber.alias):
                 pass
+            subscriber.keep()
             subscriber.turn()
             if subscriber.idle and not subscriber.anything_due():
                 break

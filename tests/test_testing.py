@@ -1,10 +1,12 @@
 """sqlqueue.testing: a project's own tests deliver what is due, and see what was published."""
 
+import time
+
 import pytest
 from django.db import transaction
-from django.test import TestCase, TransactionTestCase
+from django.test import TestCase, TransactionTestCase, override_settings
 
-from sqlqueue import Postpone, Retry, publish, publish_on_commit
+from sqlqueue import Postpone, Retry, publish, publish_many, publish_on_commit
 from sqlqueue.models import Message, Topic
 from sqlqueue.testing import drain, published
 from tests.app.models import Effect
@@ -72,6 +74,17 @@ class TestDrainInTestCase(Handlers, TestCase):
         publish("orders", 3, delay=60)
         drain()
         assert self.seen == [1]
+
+    @override_settings(SQLQUEUE={"LEASE_DURATION": 0.4, "HEARTBEAT_INTERVAL": 0.1})
+    def test_it_may_take_longer_than_a_lease_lasts(self) -> None:
+        @self.consuming.consumer("orders")
+        def slowly(delivery) -> None:
+            time.sleep(0.1)
+            self.seen.append(delivery.payload)
+
+        publish_many("orders", range(10))
+        assert drain() == 10
+        assert sorted(self.seen) == list(range(10))
 
     def test_a_message_that_is_due_at_once_again_and_again_ends_in_a_timeout(self) -> None:
         @self.consuming.consumer("orders")

@@ -86,12 +86,13 @@ class Subscriber:
         if self._with_residents and settings.WAKE:
             self._doorbell = bell.Doorbell(settings.WAKE_ADDRESS, self._ring)
             address = self._doorbell.address
-        keeper = Keeper(self.ownership, settings.HEARTBEAT_INTERVAL, address, self.activity, self._lost.append)
-        keeper.beat()
+        self._keeper = Keeper(self.ownership, settings.HEARTBEAT_INTERVAL, address, self.activity, self._lost.append)
+        self._keeper.beat()
+        self._keep_at = self.clock() + settings.HEARTBEAT_INTERVAL
         if self._with_residents:
             self._scheduler = Scheduler(self.alias, settings.IDLE_POLL_INTERVAL * 5)
             collector = Collector(self.alias, settings.COLLECT_INTERVAL, settings.LEASE_DURATION)
-            self._residents = [keeper, self._scheduler, collector]
+            self._residents = [self._keeper, self._scheduler, collector]
             for resident in self._residents:
                 resident.start()
         places = [subscription.place for subscription in self.subscriptions]
@@ -107,6 +108,12 @@ class Subscriber:
         if not self.stopping:
             self._stop_deadline = self.clock() + (settings.SHUTDOWN_TIMEOUT if timeout is None else timeout)
             self.stopping = True
+
+    def keep(self) -> None:
+        """Keep the heartbeat and the leases alive, when it is time: for a host without residents, between two turns."""
+        if self.clock() >= self._keep_at:
+            self._keeper.turn()
+            self._keep_at = self.clock() + settings.HEARTBEAT_INTERVAL
 
     def activity(self) -> str:
         """Return in a few words what it does now."""

@@ -56,7 +56,7 @@ def subscriber(handler, **options: object) -> Iterator[Subscriber]:
 def test_what_committed_before_a_message_of_its_key_was_published_comes_first(
     transactional_db: None, settings: object
 ) -> None:
-    settings.SQLQUEUE = {"TOPICS": {"t": {"partitions": 1}}, "WAKE": False}
+    settings.SQLQUEUE = {"TOPICS": {"t": {"partitions": 1}}, "WAKE": False, "LEASE_DURATION": 3600}
     publish("t", 0)
     seen: list[object] = []
     with subscriber(lambda delivery: seen.append(delivery.payload)) as hosted:

@@ -38,7 +38,7 @@ Host = Callable[..., Subscriber]
 
 @pytest.fixture
 def host(transactional_db: None, settings: object) -> Iterator[Host]:
-    settings.SQLQUEUE = {"PARTITIONS": 1, "WAKE": False}
+    settings.SQLQUEUE = {"PARTITIONS": 1, "WAKE": False, "LEASE_DURATION": 3600}
     started: list[Subscriber] = []
 
     def make(*consumers: Consumer, **options: object) -> Subscriber:
@@ -212,7 +212,7 @@ def test_a_stopped_run_hands_back_what_has_not_started() -> None:
 
 def test_an_idle_subscriber_asks_little_however_many_partitions_it_has(host: Host, settings: object) -> None:
     def statements_of_idle_turns(partitions: int) -> int:
-        settings.SQLQUEUE = {"PARTITIONS": partitions, "WAKE": False}
+        settings.SQLQUEUE = {"PARTITIONS": partitions, "WAKE": False, "LEASE_DURATION": 3600}
         subscriber = host(consumer(f"idle{partitions}", print), pool=InlinePool)
         publish_many(f"idle{partitions}", range(5))
         wait_until(lambda: subscriber.turn() is not None and subscriber.settled == 5)

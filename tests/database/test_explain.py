@@ -66,6 +66,7 @@ def topics(settings: object) -> None:
             "many": {"partitions": 40, "retention": 3600.0},
         },
         "WAKE": False,
+        "LEASE_DURATION": 3600,
     }
     publish_many("t", [NewMessage(n, key=f"old{n % 40}") for n in range(100)])
     Message.objects.update(created_at=datetime.now(timezone.utc) - timedelta(days=1))
@@ -150,8 +151,8 @@ def workload() -> None:
     publish("t", 0, delay=0.0)
     move_due("default")
     work(subscriber)
-    heartbeat.beat("default", subscriber.name, [("g", "t")], 30.0)
-    hold.renew("default", subscriber.name, 30.0)
+    heartbeat.beat("default", subscriber.name, [("g", "t")], 3600)
+    hold.renew("default", subscriber.name, 3600)
     hold.held("default", subscriber.name)
     # It dies with something in hand, and another one takes over.
     publish_many("t", range(20))
@@ -257,7 +258,7 @@ def statements() -> Iterator[list[str]]:
 
 
 def test_a_batch_in_which_everything_succeeds_costs_one_row_update(settings: object) -> None:
-    settings.SQLQUEUE = {"PARTITIONS": 1, "WAKE": False}
+    settings.SQLQUEUE = {"PARTITIONS": 1, "WAKE": False, "LEASE_DURATION": 3600}
     handled: list[object] = []
     subscriber = host(lambda delivery: handled.append(delivery.payload), batch_size=500, start="earliest")
     subscriber.dispatcher.throttle._target = 5_000
@@ -274,7 +275,7 @@ def test_a_batch_in_which_everything_succeeds_costs_one_row_update(settings: obj
 
 
 def test_a_claim_rides_on_the_settle_before_it(settings: object) -> None:
-    settings.SQLQUEUE = {"PARTITIONS": 1, "WAKE": False}
+    settings.SQLQUEUE = {"PARTITIONS": 1, "WAKE": False, "LEASE_DURATION": 3600}
     subscriber = host(lambda delivery: None, start="earliest")
     subscriber.turn()
     publish_many("t", range(100))

@@ -18,13 +18,13 @@ from sqlqueue.models import DeliveryState, Offset, PartitionLease
 
 @pytest.fixture(autouse=True)
 def topic(transactional_db: None, settings: object) -> None:
-    settings.SQLQUEUE = {"TOPICS": {"t": {"partitions": 1}}, "WAKE": False}
+    settings.SQLQUEUE = {"TOPICS": {"t": {"partitions": 1}}, "WAKE": False, "LEASE_DURATION": 3600}
     groups.register("default", "g", "t")
 
 
 def take(subscriber: str = "me", horizon: int | None = None) -> list[Taken]:
     known = highest_offset("default") if horizon is None else horizon
-    return acquire("default", subscriber, "g", "t", [0], priorities=1, lease_duration=30.0, horizon=known)
+    return acquire("default", subscriber, "g", "t", [0], priorities=1, lease_duration=3600, horizon=known)
 
 
 def claim(to: int) -> None:
@@ -65,7 +65,7 @@ def test_however_many_rows_there_are_all_are_remembered(monkeypatch: pytest.Monk
 
 
 def test_a_lease_whose_acquiring_got_no_answer_is_taken_again() -> None:
-    beat("default", "me", [("g", "t")], 30.0)
+    beat("default", "me", [("g", "t")], 3600)
     take()  # the answer never came
     plan = balance("default", "me", "g", "t", holding=set())
     assert plan.take == [0]

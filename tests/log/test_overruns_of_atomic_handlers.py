@@ -24,7 +24,7 @@ class Owned:
         groups.register("default", "g", "t")
         publish_many("t", range(4))
         horizon = highest_offset("default")
-        (taken,) = acquire("default", "me", "g", "t", [0], priorities=1, lease_duration=30.0, horizon=horizon)
+        (taken,) = acquire("default", "me", "g", "t", [0], priorities=1, lease_duration=3600, horizon=horizon)
         self.stream = Stream(
             taken.address,
             Manners(atomic=True, **manners),
