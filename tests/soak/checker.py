@@ -28,7 +28,7 @@ VIOLATIONS = {
     "effects lost": "acked by an atomic handler whose writes are not there",
     "attempts wrong": "an attempt's number twice, fallen, too high, or raised with neither a handling nor a fault",
     "buried without reason": "a dead letter that was neither rejected nor out of attempts, or was acked, or is twice",
-    "two owners": "begun by a process whose partition was somebody else's",
+    "two owners": "begun by a process whose partition was somebody else's, or not ended when it became so",
     "left behind": "rows that nobody needs any more",
 }
 ORDERINGS = ("key", "partition")  # those that promise something
@@ -158,7 +158,7 @@ class Checker:
         told, before this one's publisher began; and of its own transaction those that were published before it."""
         lanes: dict[tuple[str, str, str], list[tuple[float, float, str]]] = defaultdict(list)
         begins: dict[tuple[str, str, str], list[Handling]] = defaultdict(list)
-        done: dict[tuple[str, str, str], float] = {}
+        done: dict[tuple[str, str, str], tuple[str, float]] = {}  # lane, and when
         for (topic, group, id), handlings in self._handled.items():
             self.deliveries[ALIKE[topic, group].ordering] += len(handlings)
             transaction = self._published.get((topic, id))
@@ -166,7 +166,7 @@ class Checker:
             if transaction is None or lane is None:
                 continue
             ended = self._settled_at(handlings, (topic, group, id) in self._dead)
-            done[topic, group, id] = ended
+            done[topic, group, id] = lane, ended
             begins[topic, group, lane] += handlings
             if transaction.told is not None and ended < NEVER:
                 lanes[topic, group, lane].append((transaction.told, ended, id))
@@ -205,15 +205,15 @@ class Checker:
         return place is not None and place < self._places[(*batch, handling.id)]
 
     def _look_at_own_transaction(
-        self, handling: Handling, transaction: Transaction, done: dict[tuple[str, str, str], float]
+        self, handling: Handling, transaction: Transaction, done: dict[tuple[str, str, str], tuple[str, float]]
     ) -> None:
-        key = self._keys[handling.topic, handling.id]
-        for topic, other_key, id in transaction.messages:
+        own, _ = done[handling.topic, handling.group, handling.id]
+        for topic, _, id in transaction.messages:
             if id == handling.id:
                 break
-            ended = done.get((topic, handling.group, id), 0.0)
+            lane, ended = done.get((topic, handling.group, id), ("", 0.0))
             early = handling.began < ended < NEVER and not self._behind_in_batch(handling, id)
-            if (topic, other_key) == (handling.topic, key) and early:
+            if (topic, lane) == (handling.topic, own) and early:
                 self._found_disorder(handling, f"{id} of its own transaction")
 
     def _look_at_company(self) -> None:
@@ -275,7 +275,7 @@ class Checker:
         for handling in handlings:
             number = handling.attempt
             same = charged.get(number)
-            if same and not rerun(same, handling) and not self._explanations.handed_back(same, handling):
+            if same and not rerun(same, handling) and not self._explanations.handed_back(same, handling.began):
                 self._found("attempts wrong", f"{handling} has the same attempt as {same}")
             if number < max(charged, default=0) and not self._began_late(handling):
                 self._found("attempts wrong", f"{handling} after {sorted(charged)}")
@@ -324,11 +324,15 @@ class Checker:
 
     def _look_at_owners(self) -> None:
         """Whoever begins has acquired the partition last. One that is stopped between its last look at the lease and
-        the beginning may begin late, right after it goes on: each of its threads once."""
+        the beginning may begin late, right after it goes on: each of its threads once. Whoever acquires finds nothing
+        that still runs."""
         begun: dict[tuple[int, float], set[float]] = defaultdict(set)
         for handling in self.record.handlings:
             owners = self._explanations.owners(handling)
             if handling.process in owners:
+                taken = self._explanations.taken(handling)
+                if taken < handling.until and not self._explanations.survives(handling, taken):
+                    self._found("two owners", f"{handling}, whose partition was acquired at {taken:.3f}")
                 continue
             stop = self._explanations.thawed(handling.process, handling.began)
             if stop:

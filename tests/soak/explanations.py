@@ -78,6 +78,17 @@ class Explanations:
                 break
         return found
 
+    def taken(self, handling: Handling) -> float:
+        """Return when, after a handler began, its partition was first acquired by another process."""
+        moments = self._acquired[handling.topic, handling.group, handling.partition]
+        later = moments[bisect_right(moments, (handling.began, -1)) :]
+        return next((at for at, by in later if by != handling.process and self.thawed(by, at) is None), NEVER)
+
+    def survives(self, handling: Handling, taken: float) -> bool:
+        """Tell whether a handler may still run when its partition is taken: it is over its time, or its process has
+        lost it, or was told to leave and did not wait longer."""
+        return overran(handling, taken) or bool(self.fault_upon(handling, taken)) or self.handed_back(handling, taken)
+
     def thawed(self, process: int, at: float) -> Fault | None:
         """Return the stop after which a process goes on at this moment, if there is one."""
         stops = ("stop-consumer", "machine-stalled")
@@ -104,9 +115,9 @@ class Explanations:
                 return fault.kind
         return ""
 
-    def handed_back(self, first: Handling, again: Handling) -> bool:
+    def handed_back(self, first: Handling, until: float) -> bool:
         """Tell whether a process that was told to leave may have handed a message back, which charges no attempt."""
-        faults = self.between(first.began - SLACK, min(again.began, in_hand_until(first)))
+        faults = self.between(first.began - SLACK, min(until, in_hand_until(first)))
         return any(fault.kind in HANDS_BACK and fault.touches(first.process) for fault in faults)
 
 
