@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right, insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -320,8 +320,8 @@ class Stream:
         return [] if turn.busy else turn.head_run(most)
 
     def _choose_batch(self) -> list[Run]:
-        """One batch at a time: fresh messages together, in the order of the log; what has failed before comes one by
-        one, so that a bad message is found and its neighbours are not charged for it."""
+        """One batch at a time: fresh messages together, in the order of the log, and parked ones together; what has
+        failed before comes one by one, so that a bad message is found and its neighbours are not charged for it."""
         if self.handed:
             return []
         chosen = self._choose_again() or self._choose_fresh()
@@ -332,10 +332,18 @@ class Stream:
         return [Run(self, [self._hand(entry) for entry in chosen], True, self.position, moves_to)]
 
     def _choose_again(self) -> list[Entry]:
+        untried: list[Entry] = []
+        taken: Counter[Lane] = Counter()
         for entry in self._loaded.values():
-            if entry.lane is None or entry.lane.items[0] is entry:
+            lane = entry.lane
+            if not entry.untried and (lane is None or lane.items[0] is entry):
                 return [entry]
-        return []
+            if entry.untried and lane is not None and lane.items[taken[lane]] is entry:
+                taken[lane] += 1
+                untried.append(entry)
+                if len(untried) >= self.manners.batch_size:
+                    break
+        return sorted(untried)
 
     def _choose_fresh(self) -> list[Entry]:
         """Ready messages of lanes whose earlier ones are all chosen too."""
@@ -369,6 +377,7 @@ class Stream:
         attempt = entry.count + 1 if entry.row else 1
         assert entry.message is not None
         hand = entry.hand = Hand(self, entry.message, attempt, alone)
+        entry.untried = False
         if entry.state == READY:
             self.ready -= 1
         self._loaded.pop(entry.offset, None)
@@ -589,7 +598,7 @@ class Stream:
         self._parked += 1
         self._row_count += 1
         entry.state, entry.message, entry.row, entry.count, entry.due = HELD, None, True, 0, 0.0
-        entry.parked = True
+        entry.parked = entry.untried = True
         heapq.heappush(self._unsettled_rows, entry.offset)
         self._writes[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, 0)
 
