@@ -652,6 +652,24 @@ def handed_back_before_another_left(history: History) -> None:
     history.handle("m", 32, by=OTHER)
 
 
+@planted("attempts wrong")
+def handed_back_although_nobody_told_it_to_leave(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 20, seconds=None)
+    history.fault("kill-consumer", 21, to=ONE)
+    history.acquire(OTHER, 31)
+    history.handle("m", 32, by=OTHER)
+
+
+@planted("attempts wrong")
+def a_number_left_out_long_after_a_short_fault(history: History) -> None:
+    history.publish("m", at=MINUTE)
+    history.fault("kill-consumer", MINUTE - 2 * LEASE_DURATION, to=ONE)
+    history.fault("pause-topic", 2 * MINUTE, 2 * LEASE_DURATION)  # there are longer ones
+    history.acquire(OTHER, MINUTE + 1)
+    history.handle("m", MINUTE + 2, by=OTHER, attempt=2)
+
+
 @planted("buried without reason")
 def buried_after_two_failures(history: History) -> None:
     history.publish("m")
