@@ -263,6 +263,21 @@ def test_messages_for_another_group_are_passed() -> None:
     assert hosted.marks == (2, 2)
 
 
+def test_what_was_parked_behind_a_failed_batch_comes_together_and_what_failed_one_by_one() -> None:
+    hosted = Hosted("abababab", batch=True, batch_size=4)
+    hosted.read()
+    sizes = []
+    for turn in range(8):
+        plan = hosted.settle()
+        for run in plan.runs if plan else []:
+            sizes.append([hand.offset for hand in run.hands])
+            for hand in run.hands:
+                hosted.stream.finish(hand, SUCCESS if turn else RETRY, hosted.now)
+        hosted.now += 11.0
+        hosted.load()
+    assert sizes == [[1, 2, 3, 4], [1], [3], [2], [4], [5, 6, 7, 8]]
+
+
 def test_a_slow_key_does_not_keep_its_neighbours_from_being_read() -> None:
     hosted = Hosted(["slow"] * 30 + ["other"], batch_size=10)
     hosted.read()

@@ -9,8 +9,8 @@ databases, proxy, fleet
             the server, the network, and the processes that the faults are done to
 nemesis     does the faults of the schedule
 watch       memory, threads and connections over the run
-records, checker
-            reads the history and the final tables, and finds what went wrong
+records, explanations, checker
+            reads the history and the final tables, knows what faults may cause, and finds what went wrong
 soak, report
             one run from its start to its verdict
 """

@@ -8,56 +8,63 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
-from tests.soak.records import NEVER, Fault, Handling, Record, Transaction, by_message
-from tests.soak.workload import FLUSH_INTERVAL, LEASE_DURATION, MAX_ATTEMPTS, READERS, VISIBILITY_TIMEOUT
+from tests.soak.explanations import ALIKE, LATE, Explanations, overran, rerun
+from tests.soak.records import NEVER, Handling, Record, Transaction, by_message
+from tests.soak.workload import LEASE_DURATION, MAX_ATTEMPTS, READERS, THREADS
 
 VIOLATIONS = {
-    "lost": "committed, as the publisher was told, and neither handled nor a dead letter",
+    "lost": "committed, as the publisher was told or as others saw, and neither handled nor a dead letter",
     "never published": "handled, and taken back or never published",
+    "published twice": "one id at two places of the log, within the time for which the first was kept",
     "torn": "a transaction in doubt of which some messages are there, and others are not",
-    "delivered after the ack": "handled again after the ack had been confirmed",
+    "delivered after the ack": "handled again after the ack, or the dead letter, had been confirmed",
     "out of order": "begun while an earlier message of its lane was unsettled",
     "two at once": "two messages of one lane side by side in one process",
-    "unexplained duplicates": "handled again, and no fault within the time tells why",
+    "unexplained duplicates": "handled again, and no fault within the time, or no takeover, tells why",
     "effects twice": "an atomic handler's writes committed more than once",
     "effects lost": "acked by an atomic handler whose writes are not there",
-    "attempts wrong": "an attempt's number twice, or raised with neither a handling nor a fault",
-    "buried without reason": "a dead letter that was neither rejected nor out of attempts",
-    "two owners": "begun by a process whose partition was somebody else's",
+    "attempts wrong": "an attempt's number twice, fallen, too high, or raised with neither a handling nor a fault",
+    "buried without reason": "a dead letter that was neither rejected nor out of attempts, or was acked, or is twice",
+    "two owners": "begun by a process whose partition was somebody else's, or not ended when it became so",
     "left behind": "rows that nobody needs any more",
 }
-ALIKE = {(reader.topic, reader.group): reader for reader in READERS}
-SLACK = 5.0  # seconds: how long a settle may take on a busy machine
-THAW = 2.0  # seconds after SIGCONT in which a process may still begin what it was about to
+ORDERINGS = ("key", "partition")  # those that promise something
+KEPT = 15.0  # seconds for which every run keeps messages at least
+LATE_BEGINS = THREADS + 1  # what a stopped process may begin late: one in each thread, and one on its event loop
 
 
 class Checker:
     """The findings of one run. `problems` has a line for each of the first violations of a kind."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record, one_writer: bool = False) -> None:
         self.record = record
         self.figures: Counter[str] = Counter()
+        self.disorder = dict.fromkeys(ORDERINGS, 0)  # how many were out of order, by ordering
+        self.deliveries: Counter[str] = Counter()  # by ordering
         self.problems: list[str] = []
         self.duplicates: Counter[str] = Counter()  # by what explains them
         self._handled = by_message(record.handlings)
         # Those of a batch begin together, in the order of the list.
-        self._batches = {(h.process, h.began, h.topic, h.group, h.id) for h in record.handlings}
+        self._places = {(h.process, h.began, h.topic, h.group, h.id): place for place, h in enumerate(record.handlings)}
         self._published: dict[tuple[str, str], Transaction] = {
             (topic, id): transaction for transaction in record.transactions for topic, _, id in transaction.messages
         }
+        self._keys = {(topic, id): key for each in record.transactions for topic, key, id in each.messages}
         self._dead = {(letter.topic, letter.group, letter.id) for letter in record.dead}
-        # Faults that can make a consumer lose what it has in hand, by their beginning.
-        self._faults = sorted(record.faults, key=lambda fault: fault.began)
-        self._longest = max((fault.ended - fault.began for fault in self._faults), default=0.0)
-        self._begins = [fault.began for fault in self._faults]
+        self._seen = {(topic, id) for topic, _, id in [*self._handled, *self._dead]}
+        self._acked: dict[tuple[str, str, str], float] = {}
+        self._explanations = Explanations(record, one_writer)
+        self._late: set[int] = set()  # id() of handlings that a process began right after it had been stopped
 
     def check(self) -> Checker:
         """Look for everything; return itself."""
+        self._look_at_owners()  # finds the late ones, which the others ask for
         self._look_for_lost_ones()
         self._look_for_unpublished_ones()
+        self._look_for_double_ones()
         self._look_at_doubtful_transactions()
         self._look_behind_acks()
         self._look_at_order()
@@ -66,7 +73,6 @@ class Checker:
         self._look_at_effects()
         self._look_at_attempts()
         self._look_at_dead_letters()
-        self._look_at_owners()
         for table, count in self.record.leftovers.items():
             if count:
                 self._found("left behind", f"{count} rows in {table}", count)
@@ -89,47 +95,57 @@ class Checker:
         return (topic, group, id) in self._dead or any(handling.succeeded for handling in handlings)
 
     def _look_for_lost_ones(self) -> None:
+        """What one group has seen was committed, whatever the publisher was told; so all must have had it."""
         for transaction in self.record.transactions:
-            if transaction.told is None:
-                continue
             for topic, key, id in transaction.messages:
+                if transaction.told is None and (transaction.back or (topic, id) not in self._seen):
+                    continue
                 for reader in READERS:
                     if reader.topic == topic and not self._done(topic, reader.group, id):
                         self._found("lost", f"{id} (key {key}) of {topic} for {reader.group}")
 
     def _look_for_unpublished_ones(self) -> None:
-        for topic, group, id in self._handled:
+        for topic, id in self._seen:
             transaction = self._published.get((topic, id))
             if transaction is None or transaction.back:
-                self._found("never published", f"{id} of {topic} for {group}")
+                self._found("never published", f"{id} of {topic}")
+
+    def _look_for_double_ones(self) -> None:
+        offsets: dict[tuple[str, str], set[int]] = defaultdict(set)
+        for handling in self.record.handlings:
+            offsets[handling.topic, handling.id].add(handling.offset)
+        for (topic, id), found in offsets.items():
+            transaction = self._published.get((topic, id))
+            if len(found) > 1 and transaction and transaction.told and transaction.told - transaction.began < KEPT:
+                self._found("published twice", f"{id} of {topic} at {sorted(found)}")
 
     def _look_at_doubtful_transactions(self) -> None:
         for transaction in self.record.transactions:
             if transaction.told is not None or transaction.back:
                 continue
-            for group in {reader.group for reader in READERS}:
-                mine = [(t, id) for t, _, id in transaction.messages if (t, group) in ALIKE]
-                done = {id for topic, id in mine if self._done(topic, group, id)}
-                if done and len(done) < len(mine):
-                    self._found("torn", f"{sorted(done)} of {mine} for {group}")
+            absent = [id for topic, _, id in transaction.messages if (topic, id) not in self._seen]
+            if absent and len(absent) < len(transaction.messages):
+                self._found("torn", f"{absent} are not there, of {transaction.messages}")
 
     def _look_behind_acks(self) -> None:
         """An offset alone says little: a server that crashed may have given it to another message."""
-        acked: dict[tuple[str, str, str], float] = {}
+        confirmed: dict[tuple[str, str, str], float] = {}
         latest: dict[tuple[int, str, str, int, int], str] = {}
         for handling in self.record.handlings:
             place = (handling.process, handling.topic, handling.group, handling.offset, handling.attempt)
             latest[place] = handling.id
         for at, process, topic, group, offset, attempt, outcome in self.record.settled:
             id = latest.get((process, topic, group, offset, attempt))
-            if outcome == "acked" and id is not None:
-                acked.setdefault((topic, group, id), at)
-        for place, at in acked.items():
+            if id is not None and outcome in ("acked", "dead"):
+                confirmed.setdefault((topic, group, id), at)
+                if outcome == "acked":
+                    self._acked.setdefault((topic, group, id), at)
+        for place, at in confirmed.items():
             for handling in self._handled[place]:
-                if handling.began > at:
+                if handling.began > at and not self._began_late(handling):
                     late = handling.began - at
                     self._found("delivered after the ack", f"{handling}, {late:.3f} s after it was confirmed")
-        self.figures["acks confirmed"] = len(acked)
+        self.figures["acks confirmed"] = len(self._acked)
 
     # -- order --------------------------------------------------------------------------------------------------------
 
@@ -140,17 +156,17 @@ class Checker:
     def _look_at_order(self) -> None:
         """Before a handler begins, every message of its lane is settled that had been committed, and its publisher
         told, before this one's publisher began; and of its own transaction those that were published before it."""
-        keys = {(topic, id): key for each in self.record.transactions for topic, key, id in each.messages}
         lanes: dict[tuple[str, str, str], list[tuple[float, float, str]]] = defaultdict(list)
         begins: dict[tuple[str, str, str], list[Handling]] = defaultdict(list)
-        done: dict[tuple[str, str, str], float] = {}
+        done: dict[tuple[str, str, str], tuple[str, float]] = {}  # lane, and when
         for (topic, group, id), handlings in self._handled.items():
+            self.deliveries[ALIKE[topic, group].ordering] += len(handlings)
             transaction = self._published.get((topic, id))
-            lane = self._lane(handlings[0], keys[topic, id]) if transaction else None
+            lane = self._lane(handlings[0], self._keys[topic, id]) if transaction else None
             if transaction is None or lane is None:
                 continue
-            ended = settled_at(handlings, (topic, group, id) in self._dead)
-            done[topic, group, id] = ended
+            ended = self._settled_at(handlings, (topic, group, id) in self._dead)
+            done[topic, group, id] = lane, ended
             begins[topic, group, lane] += handlings
             if transaction.told is not None and ended < NEVER:
                 lanes[topic, group, lane].append((transaction.told, ended, id))
@@ -163,36 +179,48 @@ class Checker:
                 earlier = bisect_left(told, transaction.began)
                 if earlier and latest[earlier - 1] > handling.began:
                     unsettled = (id for _, ended, id in ordered[:earlier] if ended > handling.began)
-                    late = next((id for id in unsettled if not self._of_one_batch(handling, id)), None)
-                    if late is not None:
-                        self._found("out of order", f"{handling} before {late}")
-                self._look_at_own_transaction(handling, transaction, keys, done)
+                    before = next((id for id in unsettled if not self._behind_in_batch(handling, id)), None)
+                    if before is not None:
+                        self._found_disorder(handling, before)
+                self._look_at_own_transaction(handling, transaction, done)
 
-    def _of_one_batch(self, handling: Handling, id: str) -> bool:
-        return (handling.process, handling.began, handling.topic, handling.group, id) in self._batches
+    def _found_disorder(self, handling: Handling, before: str) -> None:
+        self.disorder[ALIKE[handling.topic, handling.group].ordering] += 1
+        self._found("out of order", f"{handling} before {before}")
+
+    def _settled_at(self, handlings: Sequence[Handling], dead: bool) -> float:
+        """Return when a message was done for its group: at its first success's end, or, dead, at its last end, or when
+        it was buried, if a handler went on longer than that."""
+        successes = [handling.until for handling in handlings if handling.succeeded]
+        if successes:
+            return min(successes)
+        last = handlings[-1]
+        buried = self.record.buried.get((last.topic, last.group, last.offset), NEVER)
+        return min(max(handling.until for handling in handlings), buried) if dead else NEVER
+
+    def _behind_in_batch(self, handling: Handling, id: str) -> bool:
+        """Tell whether a message stands behind another in one batch: those begin together, in their order."""
+        batch = (handling.process, handling.began, handling.topic, handling.group)
+        place = self._places.get((*batch, id))
+        return place is not None and place < self._places[(*batch, handling.id)]
 
     def _look_at_own_transaction(
-        self,
-        handling: Handling,
-        transaction: Transaction,
-        keys: dict[tuple[str, str], str],
-        done: dict[tuple[str, str, str], float],
+        self, handling: Handling, transaction: Transaction, done: dict[tuple[str, str, str], tuple[str, float]]
     ) -> None:
-        key = keys[handling.topic, handling.id]
-        for topic, other_key, id in transaction.messages:
+        own, _ = done[handling.topic, handling.group, handling.id]
+        for topic, _, id in transaction.messages:
             if id == handling.id:
                 break
-            ended = done.get((topic, handling.group, id), 0.0)
-            early = handling.began < ended < NEVER and not self._of_one_batch(handling, id)
-            if (topic, other_key) == (handling.topic, key) and early:
-                self._found("out of order", f"{handling} before {id} of its own transaction")
+            lane, ended = done.get((topic, handling.group, id), ("", 0.0))
+            early = handling.began < ended < NEVER and not self._behind_in_batch(handling, id)
+            if (topic, lane) == (handling.topic, own) and early:
+                self._found_disorder(handling, f"{id} of its own transaction")
 
     def _look_at_company(self) -> None:
         """Messages of a lane run one after another in a process, but for one that is over its time."""
-        keys = {(topic, id): key for each in self.record.transactions for topic, key, id in each.messages}
         last: dict[tuple[int, str, str, str], Handling] = {}
         for handling in self.record.handlings:
-            key = keys.get((handling.topic, handling.id))
+            key = self._keys.get((handling.topic, handling.id))
             lane = self._lane(handling, key) if key is not None else None
             if lane is None:
                 continue
@@ -202,155 +230,119 @@ class Checker:
             if before is None or before.began == handling.began:  # of one batch
                 continue
             overlap = before.ended is not None and before.ended > handling.began
-            if overlap and not overran(before, handling.began) and not self._explained(before, handling):
+            if overlap and not self._explanations.loss(before, handling):
                 self._found("two at once", f"{before} and {handling}")
 
     # -- duplicates, effects, attempts --------------------------------------------------------------------------------
 
-    def _explained(self, first: Handling, again: Handling) -> str:
-        """Return what explains that a message was handled again: a fault that met the first one's process between its
-        beginning and its settle; "" if nothing does."""
-        if overran(first, again.began):
-            return "overrun"
-        settle = first.until + FLUSH_INTERVAL + SLACK
-        # A fault's effects last: a lease that was not renewed in time ends after it.
-        for fault in self._between(first.began - LEASE_DURATION, min(again.began, settle)):
-            lasts = fault.ended if fault.kind in LEAVES_NOTHING else fault.ended + LEASE_DURATION
-            if lasts >= first.began and fault.touches(first.process) and fault.kind not in HARMLESS:
-                return fault.kind
-        return ""
-
-    def _between(self, low: float, high: float) -> Sequence[Fault]:
-        """Return the faults that began in a span of time, and those before it that may have reached into it."""
-        start = bisect_left(self._begins, low - self._longest)
-        return self._faults[start : bisect_left(self._begins, high)]
-
     def _look_at_duplicates(self) -> None:
-        for place, handlings in self._handled.items():
+        for handlings in self._handled.values():
             for first, again in pairs_after_success(handlings):
                 why = self._explained(first, again)
-                if not why and ALIKE[place[:2]].atomic and rerun(first, again):
-                    why = "a deadlock's rerun"
                 self.duplicates[why or "nothing"] += 1
                 self.figures["duplicates"] += 1
                 if not why:
                     self._found("unexplained duplicates", f"{again} after {first}")
 
+    def _explained(self, first: Handling, again: Handling) -> str:
+        if self._began_late(first) or self._began_late(again):
+            return LATE
+        return self._explanations.loss(first, again) or ("a deadlock's rerun" if rerun(first, again) else "")
+
     def _look_at_effects(self) -> None:
         for (group, id), count in self.record.entries.items():
             if count > 1:
                 self._found("effects twice", f"{id} for {group}: {count} times", count - 1)
-        for reader in READERS:
-            if not reader.atomic:
+        for topic, group, id in self._handled:
+            if not ALIKE[topic, group].atomic or (topic, group, id) in self._dead:
                 continue
-            for topic, group, id in self._handled:
-                if (topic, group) != (reader.topic, reader.group) or (topic, group, id) in self._dead:
-                    continue
-                transaction = self._published.get((topic, id))
-                if transaction and transaction.told is not None and not self.record.entries.get((group, id)):
-                    self._found("effects lost", f"{id} for {group}")
+            transaction = self._published.get((topic, id))
+            if transaction and not transaction.back and not self.record.entries.get((group, id)):
+                self._found("effects lost", f"{id} for {group}")
 
     def _look_at_attempts(self) -> None:
-        for (topic, group, id), handlings in self._handled.items():
+        for (topic, _, id), handlings in self._handled.items():
             by_offset: dict[int, list[Handling]] = defaultdict(list)
             for handling in handlings:
                 by_offset[handling.offset].append(handling)
             for one in by_offset.values():
-                self._look_at_attempts_of(topic, group, id, one)
+                self._look_at_attempts_of(topic, id, one)
 
-    def _look_at_attempts_of(self, topic: str, group: str, id: str, handlings: list[Handling]) -> None:
-        charged: set[int] = set()
-        before: Handling | None = None
+    def _look_at_attempts_of(self, topic: str, id: str, handlings: list[Handling]) -> None:
+        published = self._published.get((topic, id))
+        since = published.began if published else handlings[0].began
+        charged: dict[int, Handling] = {}
         for handling in handlings:
-            if handling.attempt in charged and before is not None:
-                handed_back = self._met_by(before, handling, {"leave", "kill-supervisor"})
-                if not handed_back and not (ALIKE[topic, group].atomic and rerun(before, handling)):
-                    self._found("attempts wrong", f"{handling} has the same attempt as {before}")
-            extra = handling.attempt - 1 - len({attempt for attempt in charged if attempt < handling.attempt})
-            if extra > 0:
-                published = self._published.get((topic, id))
-                since = published.began if published else handling.began
-                faults = [fault for fault in self._between(since, handling.began) if fault.kind not in HARMLESS]
-                if len(faults) < extra:
-                    self._found("attempts wrong", f"{handling} after {sorted(charged)} and {len(faults)} faults")
+            number = handling.attempt
+            same = charged.get(number)
+            if same and not rerun(same, handling) and not self._explanations.handed_back(same, handling.began):
+                self._found("attempts wrong", f"{handling} has the same attempt as {same}")
+            if number < max(charged, default=0) and not self._began_late(handling):
+                self._found("attempts wrong", f"{handling} after {sorted(charged)}")
+            if number > MAX_ATTEMPTS + 1:  # one more for those that were in company
+                self._found("attempts wrong", f"{handling} of at most {MAX_ATTEMPTS} attempts and one more")
+            extra = number - 1 - sum(attempt < number for attempt in charged)
+            if extra > 0 and extra > (most := self._unseen(handling, since, handling.began)):
+                self._found("attempts wrong", f"{handling} after {sorted(charged)}, and at most {most} unseen ones")
             if handling.outcome != "postpone":
-                charged.add(handling.attempt)
-            before = handling
+                charged[number] = handling
 
-    def _met_by(self, first: Handling, again: Handling, kinds: Iterable[str]) -> bool:
-        faults = self._between(first.began - SLACK, again.began)
-        return any(fault.kind in kinds and fault.touches(first.process) for fault in faults)
+    def _unseen(self, handling: Handling, low: float, high: float) -> int:
+        """Return how many attempts may have been charged in a span of time although no handler began: one with each
+        takeover, if there was a fault."""
+        harmed = self._explanations.harmful(low - LEASE_DURATION, high)
+        return self._explanations.takeovers(handling, low, high) if harmed else 0
 
     def _look_at_dead_letters(self) -> None:
-        for letter in self.record.dead:
-            handlings = self._handled.get((letter.topic, letter.group, letter.id), [])
-            rejected = any(handling.outcome == "reject" for handling in handlings)
-            tries = {handling.attempt for handling in handlings if not handling.succeeded or overran(handling, NEVER)}
-            if not rejected and max(tries, default=0) < MAX_ATTEMPTS:
+        for letter, count in Counter(self.record.dead).items():
+            place = (letter.topic, letter.group, letter.id)
+            handlings = self._handled.get(place, [])
+            if not self._ran_out(handlings) and not any(handling.outcome == "reject" for handling in handlings):
                 self._found("buried without reason", f"{letter} after {handlings}")
+            if place in self._acked or self.record.entries.get((letter.group, letter.id)):
+                self._found("buried without reason", f"{letter}, although it was acked")
+            if count > 1:
+                self._found("buried without reason", f"{letter}, {count} times", count - 1)
         self.figures["dead letters"] = len(self.record.dead)
+
+    def _ran_out(self, handlings: list[Handling]) -> bool:
+        """Tell whether a message may have been out of attempts. The last may have ended before its handler began."""
+        tries = [
+            handling
+            for handling in handlings
+            if not handling.succeeded or overran(handling, NEVER) or self._explanations.fault_upon(handling, NEVER)
+        ]
+        last = max(tries, key=lambda handling: handling.attempt, default=None)
+        if last is None or last.attempt >= MAX_ATTEMPTS:
+            return last is not None
+        return last.attempt == MAX_ATTEMPTS - 1 and self._unseen(last, last.began, NEVER) > 1
 
     # -- owners -------------------------------------------------------------------------------------------------------
 
+    def _began_late(self, handling: Handling) -> bool:
+        return id(handling) in self._late
+
     def _look_at_owners(self) -> None:
         """Whoever begins has acquired the partition last. One that is stopped between its last look at the lease and
-        the beginning may begin late, right after it goes on."""
-        acquired: dict[tuple[str, str, int], list[tuple[float, int]]] = defaultdict(list)
-        for at, process, topic, group, partition in self.record.acquired:
-            acquired[topic, group, partition].append((at, process))
+        the beginning may begin late, right after it goes on: each of its threads once. Whoever acquires finds nothing
+        that still runs."""
+        begun: dict[tuple[int, float], set[float]] = defaultdict(set)
         for handling in self.record.handlings:
-            owners = acquired[handling.topic, handling.group, handling.partition]
-            place = bisect_left(owners, (handling.began, 0)) - 1
-            if place < 0 or owners[place][1] == handling.process:
+            owners = self._explanations.owners(handling)
+            if handling.process in owners:
+                taken = self._explanations.taken(handling)
+                if taken < handling.until and not self._explanations.survives(handling, taken):
+                    self._found("two owners", f"{handling}, whose partition was acquired at {taken:.3f}")
                 continue
-            if self._just_thawed(handling):
-                self.figures["begun late by a stopped process"] += 1
-                continue
-            self._found("two owners", f"{handling}, and {owners[place][1]} since {owners[place][0]:.3f}")
-
-    def _just_thawed(self, handling: Handling) -> bool:
-        stops = ("stop-consumer", "machine-stalled")
-        faults = self._between(handling.began - LEASE_DURATION - THAW, handling.began)
-        return any(
-            fault.kind in stops and fault.touches(handling.process) and handling.began <= fault.ended + THAW
-            for fault in faults
-        )
-
-
-# After these nothing of the victim goes on that could be late.
-LEAVES_NOTHING = {"kill-consumer", "handler-dies"}
-# These do nothing to what a consumer has in hand: it is finished, or handed back.
-HARMLESS = {
-    "leave",
-    "kill-supervisor",
-    "kill-publisher",
-    "stop-publisher",
-    "join",
-    "shift-clock",
-    "pause-topic",
-    "cut-publishers",
-    "delay-publishers",
-    "lose-replies-publishers",
-    "silence-publishers",
-}
-
-
-def settled_at(handlings: Sequence[Handling], dead: bool) -> float:
-    """Return when a message was done for its group: at its first success's end, or, dead, at its last end."""
-    successes = [handling.until for handling in handlings if handling.succeeded]
-    if successes:
-        return min(successes)
-    return max(handling.until for handling in handlings) if dead else NEVER
-
-
-def overran(handling: Handling, now: float) -> bool:
-    """Tell whether a handler was over its visibility timeout, at its end or now."""
-    return min(handling.ended if handling.ended is not None else now, now) - handling.began >= VISIBILITY_TIMEOUT * 0.95
-
-
-def rerun(first: Handling, again: Handling) -> bool:
-    """Tell whether an atomic handler was run again in place, because the database had rolled it back."""
-    return first.process == again.process and first.attempt == again.attempt and first.until <= again.began
+            stop = self._explanations.thawed(handling.process, handling.began)
+            if stop:
+                late = begun[handling.process, stop.began]
+                late.add(handling.began)
+                if len(late) <= LATE_BEGINS:
+                    self._late.add(id(handling))
+                    self.figures[LATE] += 1
+                    continue
+            self._found("two owners", f"{handling}, and the owner is {sorted(owners) or 'nobody'}")
 
 
 def pairs_after_success(handlings: Sequence[Handling]) -> list[tuple[Handling, Handling]]:

@@ -18,12 +18,11 @@ from pathlib import Path
 from tests.soak.history import FOLDER, Journal
 from tests.soak.publisher import WAYS
 from tests.soak.system import descendants, signal_if_there
-from tests.soak.workload import SABOTAGE
+from tests.soak.workload import SABOTAGE, THREADS
 
 ROOT = Path(__file__).resolve().parents[2]
 RESTART_AFTER = 0.3
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
-THREADS = 4
 
 
 @dataclass

@@ -1,8 +1,9 @@
 """What the processes of a run write down: one file each, a line at a time, in the order in which it happened.
 
 A line is a JSON list: a kind, the moment, and the facts of that kind. Moments are seconds of the monotonic clock, which
-all processes of a machine share, and which no shift of a process's clock touches. A line is one write to the file, so
-that a process that is killed has either written it or not.
+all processes of a machine share, and which no shift of a process's clock touches. A line, or several of
+one moment, are one write to the file, so that a process that is killed has either written them or not; but for a long
+write, of which SIGKILL may leave the beginning.
 """
 
 import json
@@ -44,9 +45,18 @@ class Journal:
 
 
 def read(folder: Path) -> Iterator[Line]:
-    """Yield the lines of all files, those of a process in their order; whoever needs the others' sorts them."""
+    """Yield the lines of all files, those of a process in their order; whoever needs the others' sorts them.
+
+    A write of many lines that SIGKILL interrupts may end within a line. That one is left out: what it tells of was
+    never done. Anything else that is no line raises ValueError.
+    """
     for writer, file in enumerate(sorted(folder.glob("*.jsonl"))):
         with file.open(encoding="utf-8") as lines:
-            for text in lines:
-                kind, at, *facts = json.loads(text)
+            for number, text in enumerate(lines, start=1):
+                if not text.endswith("\n"):
+                    break
+                try:
+                    kind, at, *facts = json.loads(text)
+                except ValueError as error:
+                    raise ValueError(f"{file.name}, line {number}: {text[:100]!r}") from error
                 yield Line(kind, at, facts, writer)

@@ -83,6 +83,8 @@ class Record:
     """When, by which process, topic, group, offset, attempt, outcome."""
     acquired: list[tuple[float, int, str, str, int]] = field(default_factory=list)
     """When, by which process, topic, group, partition."""
+    buried: dict[tuple[str, str, int], float] = field(default_factory=dict)
+    """When a consumer announced a dead letter: topic, group, offset."""
     collected: int = 0
     dead: list[DeadLetter] = field(default_factory=list)
     entries: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -104,7 +106,7 @@ class Reader:
         self._transactions: dict[tuple[int, int], Transaction] = {}
         self._faults: list[tuple[str, float, float, list[int] | None]] = []
         self._processes: dict[int, list[tuple[float, int]]] = defaultdict(list)
-        self._running: dict[tuple[int, str, str, int, int], Handling] = {}
+        self._running: dict[tuple[int, str, str, int, int], list[Handling]] = defaultdict(list)
 
     def read(self, lines: Iterable[Line]) -> Record:
         """Read all lines; those of kinds that the checker does not need are left out."""
@@ -141,11 +143,11 @@ class Reader:
 
     def _begin(self, line: Line, topic: str, group: str, partition: int, offset: int, id: str, attempt: int) -> None:
         handling = Handling(topic, group, partition, offset, id, attempt, line.writer, line.at)
-        self._running[line.writer, topic, group, offset, attempt] = handling
+        self._running[line.writer, topic, group, offset, attempt].append(handling)
         self.record.handlings.append(handling)
 
     def _end(self, line: Line, topic: str, group: str, offset: int, attempt: int, outcome: str) -> None:
-        handling = self._running.pop((line.writer, topic, group, offset, attempt))
+        handling = self._running[line.writer, topic, group, offset, attempt].pop(0)
         handling.ended, handling.outcome = line.at, outcome
 
     def _died(self, line: Line, topic: str, group: str, offset: int) -> None:
@@ -153,6 +155,9 @@ class Reader:
 
     def _settled(self, line: Line, topic: str, group: str, offset: int, attempt: int, outcome: str) -> None:
         self.record.settled.append((line.at, line.writer, topic, group, offset, attempt, outcome))
+
+    def _dead(self, line: Line, topic: str, group: str, offset: int, _attempt: int) -> None:
+        self.record.buried.setdefault((topic, group, offset), line.at)
 
     def _acquired(self, line: Line, topic: str, group: str, partitions: list[int], _subscriber: str) -> None:
         for partition in partitions:

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from tests.soak import workload
 from tests.soak.checker import VIOLATIONS
+from tests.soak.explanations import LATE
 from tests.soak.soak import Result
 from tests.soak.watch import Sample
 
@@ -32,7 +33,9 @@ def figures(result: Result) -> dict[str, Any]:
         "dead letters": checker.figures["dead letters"],
         "duplicates": checker.figures["duplicates"],
         "duplicates explained by": dict(checker.duplicates.most_common()),
-        "begun late by a stopped process": checker.figures["begun late by a stopped process"],
+        LATE: checker.figures[LATE],
+        "deliveries by ordering": dict(checker.deliveries),
+        "out of order by ordering": checker.disorder,
         "faults": dict(sorted(result.done.items())) | {"handler-dies": deaths},
         "kill -9": sum(result.done.get(kind, 0) for kind in KILLS) + deaths + result.done.get("kill-server", 0),
         "server deaths": sum(result.done.get(kind, 0) for kind in SERVER_DEATHS),

@@ -153,7 +153,7 @@ class Run:
             self.plan,
             self.folder,
             record,
-            Checker(record).check(),
+            Checker(record, one_writer=self.plan.database == "sqlite").check(),
             self.watch.samples,
             dict(self.nemesis.done),
             self.nemesis.impossible,
@@ -250,18 +250,34 @@ def leases_left() -> dict[str, int]:
 
 
 def work_seconds(record: Record, backlog: int, seconds: float) -> float:
-    """Return how long the work that was left may take: at the rate of the run, and at least what one message may."""
-    rate = max(1.0, len(record.handlings) / seconds)
+    """Return how long the work that was left may take: at the rate of the run, which took so many seconds before the
+    drain, and at least what one message may."""
+    first = record.handlings[0].began if record.handlings else 0.0
+    rate = max(1.0, sum(handling.began <= first + seconds for handling in record.handlings) / seconds)
     return 2 * workload.TOO_LONG + 2 * backlog / rate
+
+
+# These bring nobody else to a standstill.
+LOCAL = {
+    "kill-consumer",
+    "kill-publisher",
+    "kill-supervisor",
+    "handler-dies",
+    "join",
+    "leave",
+    "shift-clock",
+    "pause-topic",
+}
 
 
 def longest_standstill(record: Record, began: float, ended: float) -> float:
     """Return the longest time, after the beginning and before the end, in which no handler began and no fault was at
-    work."""
+    work that can bring everybody to a standstill."""
     first = record.handlings[0].began if record.handlings else began
+    faults = [fault for fault in record.faults if fault.kind not in LOCAL]
     moments = [first, *(h.began for h in record.handlings if first <= h.began <= ended), ended]
     spans = [(low, high) for low, high in pairwise(moments) if high - low > workload.LEASE_DURATION]
-    return max((longest_free(low, high, record.faults) for low, high in spans), default=0.0)
+    return max((longest_free(low, high, faults) for low, high in spans), default=0.0)
 
 
 def longest_free(low: float, high: float, faults: list[Fault]) -> float:

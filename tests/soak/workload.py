@@ -25,6 +25,7 @@ VISIBILITY_TIMEOUT = 4.0
 TOO_LONG = VISIBILITY_TIMEOUT * 1.5
 MAX_ATTEMPTS = 4
 PARTITIONS = 6
+THREADS = 4  # of each consumer process
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,911 @@
+"""The checker finds each kind of violation in a history in which it was planted, and nothing in those that are sound.
+
+The histories are a few lines each. What is told of time is in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.soak.checker import KEPT, LATE_BEGINS, VIOLATIONS, Checker
+from tests.soak.explanations import LATE, SLACK, THAW
+from tests.soak.records import DeadLetter, Fault, Handling, Record, Transaction
+from tests.soak.workload import FLUSH_INTERVAL, LEASE_DURATION, MAX_ATTEMPTS, READERS, VISIBILITY_TIMEOUT
+
+PUBLISHER, ONE, OTHER, THIRD = 100, 1, 2, 3  # processes
+# The readers of these topics are alone with them: brave (per key), book (per key, atomic), replay (per partition).
+SIMPLE, ATOMIC, STRICT = "deadly", "ledger", "strict"
+ATOMIC_GROUPS = {reader.group for reader in READERS if reader.atomic}
+MINUTE = 60.0
+SETTLE = FLUSH_INTERVAL + SLACK
+
+
+class History:
+    """A run in which process ONE has acquired all partitions 0 at the beginning."""
+
+    def __init__(self) -> None:
+        self.record = Record()
+        self._offsets: dict[tuple[str, str], int] = {}
+        for reader in READERS:
+            self.acquire(ONE, 0.0, reader.topic, reader.group)
+
+    def acquire(self, process: int, at: float, topic: str = SIMPLE, group: str = "") -> None:
+        groups = [group] if group else groups_of(topic)
+        self.record.acquired += [(at, process, topic, each, 0) for each in groups]
+
+    def publish(
+        self,
+        *ids: str,
+        topic: str = SIMPLE,
+        key: str = "k",
+        at: float = 1.0,
+        told: float | None = 0.1,
+        back: bool = False,
+    ) -> None:
+        """One transaction; told: how long after its beginning, None if it never was."""
+        when = None if told is None else at + told
+        self.record.transactions.append(Transaction(PUBLISHER, at, [(topic, key, id) for id in ids], when, back))
+
+    def handle(
+        self,
+        id: str,
+        at: float,
+        outcome: str = "ok",
+        *,
+        topic: str = SIMPLE,
+        group: str = "",
+        seconds: float | None = 0.1,
+        attempt: int = 1,
+        by: int = ONE,
+        offset: int = 0,
+        confirmed: bool = True,
+        partition: int = 0,
+    ) -> None:
+        """A handling for a group, or for all groups of the topic. seconds: None if it never ended; confirmed: that it
+        was settled was announced; then an atomic handler's effect is there."""
+        offset = offset or self._offsets.setdefault((topic, id), len(self._offsets) + 1)
+        for each in [group] if group else groups_of(topic):
+            ended = None if seconds is None else at + seconds
+            outcome_ = "" if ended is None else outcome
+            self.record.handlings.append(Handling(topic, each, partition, offset, id, attempt, by, at, ended, outcome_))
+            if ended is not None and confirmed:
+                announced = {"ok": "acked", "reject": "dead", "postpone": "postponed"}.get(outcome, "retried")
+                self.record.settled.append((ended + 0.05, by, topic, each, offset, attempt, announced))
+                if outcome == "ok" and each in ATOMIC_GROUPS:
+                    self.effect(id, each)
+
+    def effect(self, id: str, group: str = "book") -> None:
+        self.record.entries[group, id] = self.record.entries.get((group, id), 0) + 1
+
+    def bury(self, id: str, *, topic: str = SIMPLE, failures: int = MAX_ATTEMPTS) -> None:
+        for group in groups_of(topic):
+            self.record.dead.append(DeadLetter(topic, group, self._offsets.get((topic, id), 999), id, failures))
+
+    def fault(self, kind: str, at: float, seconds: float = 0.0, to: int | None = None) -> None:
+        victims = None if to is None else frozenset([to])
+        self.record.faults.append(Fault(kind, at, at + seconds, victims))
+
+    def check(self, one_writer: bool = False) -> Checker:
+        self.record.handlings.sort(key=lambda handling: handling.began)
+        return Checker(self.record, one_writer).check()
+
+
+def groups_of(topic: str) -> list[str]:
+    return [reader.group for reader in READERS if reader.topic == topic]
+
+
+def found_in(history: History, one_writer: bool = False) -> dict[str, int]:
+    return {kind: count for kind, count in history.check(one_writer).violations.items() if count}
+
+
+Story = Callable[[History], None]
+PLANTED: list[tuple[Story, set[str]]] = []
+SOUND: list[Story] = []
+
+
+def planted(*kinds: str) -> Callable[[Story], Story]:
+    """A story of which these kinds of violations, and no others, are to be found."""
+
+    def keep(story: Story) -> Story:
+        PLANTED.append((story, set(kinds)))
+        return story
+
+    return keep
+
+
+def sound(story: Story) -> Story:
+    """A story in which nothing is to be found, however near it comes."""
+    SOUND.append(story)
+    return story
+
+
+def name_of(value: object) -> str:
+    return getattr(value, "__name__", " ")
+
+
+# -- lost, never published, published twice, torn ---------------------------------------------------------------------
+
+
+@planted("lost")
+def never_handled(history: History) -> None:
+    history.publish("m")
+
+
+@planted("lost")
+def handled_for_one_group_only(history: History) -> None:
+    history.publish("m", topic="orders")
+    history.handle("m", 2, topic="orders", group="ship")
+
+
+@planted("lost")
+def given_up_after_a_failure(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 2, "fail")
+
+
+@planted("lost")
+def in_doubt_and_seen_by_one_group_only(history: History) -> None:
+    history.publish("m", topic="orders", told=None)
+    history.handle("m", 2, topic="orders", group="ship")
+
+
+@sound
+def everything_once(history: History) -> None:
+    for number, topic in enumerate(sorted({reader.topic for reader in READERS})):
+        history.publish(f"a{number}", f"b{number}", topic=topic, at=1 + number)
+        history.handle(f"a{number}", 2 + number, topic=topic)
+        history.handle(f"b{number}", 2.2 + number, topic=topic)
+
+
+@planted("never published")
+def handled_although_nobody_published_it(history: History) -> None:
+    history.handle("m", 2)
+
+
+@planted("never published")
+def handled_although_it_was_taken_back(history: History) -> None:
+    history.publish("m", told=None, back=True)
+    history.handle("m", 2)
+
+
+@planted("never published")
+def buried_although_it_was_taken_back(history: History) -> None:
+    history.publish("m", "n", told=None, back=True)
+    history.handle("m", 2, "reject", confirmed=False)
+    history.bury("m")
+
+
+@sound
+def taken_back_and_never_seen(history: History) -> None:
+    history.publish("m", told=None, back=True)
+
+
+@planted("published twice", "unexplained duplicates", "delivered after the ack")
+def one_id_at_two_offsets(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 2, offset=10)
+    history.handle("m", 3, offset=11)
+
+
+@planted("published twice")
+def one_id_at_two_offsets_for_two_groups(history: History) -> None:
+    history.publish("m", topic="bulk")
+    history.handle("m", 2, topic="bulk", group="load", offset=10)
+    history.handle("m", 3, topic="bulk", group="tally", offset=11)
+
+
+@sound
+def published_again_until_an_answer_came(history: History) -> None:
+    history.publish("m", told=9)  # it was there, and handled, before the publisher heard of it
+    history.handle("m", 2)
+
+
+@sound
+def published_again_when_the_first_was_no_longer_kept(history: History) -> None:
+    history.publish("m", topic="bulk", told=KEPT + 1)
+    history.handle("m", 2, topic="bulk", group="load", offset=10)
+    history.handle("m", 3, topic="bulk", group="tally", offset=11)
+
+
+@planted("torn")
+def half_of_a_transaction(history: History) -> None:
+    history.publish("m", "n", told=None)
+    history.handle("m", 2)
+
+
+@sound
+def a_doubtful_transaction_that_is_there(history: History) -> None:
+    history.publish("m", "n", told=None)
+    history.handle("m", 2)
+    history.handle("n", 3)
+
+
+@sound
+def a_doubtful_transaction_that_is_not_there(history: History) -> None:
+    history.publish("m", "n", told=None)
+
+
+@sound
+def a_doubtful_transaction_of_which_one_is_dead(history: History) -> None:
+    history.publish("m", "n", told=None)
+    history.handle("m", 2, "reject")
+    history.bury("m")
+    history.handle("n", 3)
+
+
+# -- after the ack, duplicates ----------------------------------------------------------------------------------------
+
+
+@planted("delivered after the ack")
+def again_after_a_confirmed_ack_whatever_was_done(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 2)
+    history.fault("kill-consumer", 2.5, to=ONE)
+    history.acquire(OTHER, 3)
+    history.handle("m", 4, by=OTHER, attempt=2)
+
+
+@planted("delivered after the ack", "buried without reason")
+def again_after_a_confirmed_dead_letter(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 2, "reject")
+    history.bury("m")
+    history.handle("m", 3, attempt=2)
+
+
+def redelivered(history: History, kind: str, fault_at: float, *, seconds: float = 0.0, to: int | None = ONE) -> None:
+    """Handled at 20 and never settled; a minute later by another process, which has acquired the partition."""
+    history.publish("m")
+    history.handle("m", 20, confirmed=False)
+    history.fault(kind, fault_at, seconds, to)
+    history.acquire(OTHER, MINUTE)
+    history.handle("m", MINUTE + 1, by=OTHER, attempt=2)
+
+
+@sound
+def killed_before_the_settle(history: History) -> None:
+    redelivered(history, "kill-consumer", 20.4)
+
+
+@sound
+def the_server_killed_before_the_settle(history: History) -> None:
+    redelivered(history, "kill-server", 20.4, seconds=2, to=None)
+
+
+@sound
+def stopped_before_it_began_and_a_lease_that_ends_later(history: History) -> None:
+    redelivered(history, "silence-consumers", 10, seconds=3, to=None)
+
+
+@planted("unexplained duplicates")
+def again_without_any_fault(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 20, confirmed=False)
+    history.acquire(OTHER, MINUTE)
+    history.handle("m", MINUTE + 1, by=OTHER)
+    history.fault("leave", 20, to=ONE)  # charges nothing, and loses nothing
+
+
+@planted("unexplained duplicates", "attempts wrong")
+def again_with_the_same_attempt(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 20, confirmed=False)
+    history.acquire(OTHER, MINUTE)
+    history.handle("m", MINUTE + 1, by=OTHER)
+
+
+@planted("unexplained duplicates")
+def killed_long_after_the_settle(history: History) -> None:
+    redelivered(history, "kill-consumer", 20.1 + SETTLE + 1)
+
+
+@planted("unexplained duplicates")
+def another_was_killed(history: History) -> None:
+    redelivered(history, "kill-consumer", 20.4, to=THIRD)
+
+
+@planted("unexplained duplicates")
+def a_fault_that_was_over_long_ago(history: History) -> None:
+    redelivered(history, "silence-consumers", 20 - LEASE_DURATION - 4, seconds=3, to=None)
+
+
+@planted("unexplained duplicates")
+def a_kill_before_it_began(history: History) -> None:
+    redelivered(history, "kill-consumer", 19)
+
+
+@planted("unexplained duplicates")
+def only_publishers_were_cut(history: History) -> None:
+    redelivered(history, "cut-publishers", 20.4, to=None)
+
+
+@planted("unexplained duplicates")
+def a_fault_but_the_partition_was_never_lost(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 20, confirmed=False)
+    history.fault("cut-consumers", 20.2)
+    history.handle("m", 21, attempt=2)
+
+
+@sound
+def acquired_anew_by_the_same_process(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 20, confirmed=False)
+    history.fault("restart-server", 20.2, 1)
+    history.acquire(ONE, 22)
+    history.handle("m", 23, attempt=2)
+
+
+@sound
+def an_overrun(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 20, seconds=VISIBILITY_TIMEOUT * 1.5, confirmed=False)
+    history.handle("m", 20.1 + VISIBILITY_TIMEOUT, attempt=2)
+
+
+@planted("unexplained duplicates", "two at once")
+def again_before_the_time_is_over(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 20, seconds=VISIBILITY_TIMEOUT * 0.8, confirmed=False)
+    history.handle("m", 20 + VISIBILITY_TIMEOUT * 0.5, attempt=2)
+
+
+def thawed(history: History, begins: int, after: float) -> None:
+    """OTHER has handled everything while ONE was stopped; ONE begins so many of them, so long after it goes on."""
+    ids = [f"m{number}" for number in range(begins)]
+    for number, id in enumerate(ids):
+        history.publish(id, key=id)
+        history.handle(id, 30 + number * 0.01, seconds=0.005, by=OTHER, attempt=2)
+        history.handle(id, 40 + after + number * 0.01, seconds=0.005, confirmed=False)
+    history.fault("stop-consumer", 20, 20, to=ONE)
+    history.acquire(OTHER, 29)
+
+
+@sound
+def what_each_thread_of_a_thawed_process_was_about_to_begin(history: History) -> None:
+    thawed(history, LATE_BEGINS, 0.01)
+
+
+@planted("two owners", "unexplained duplicates", "delivered after the ack", "attempts wrong")
+def a_thawed_process_that_goes_on_and_on(history: History) -> None:
+    thawed(history, LATE_BEGINS + 1, 0.01)
+
+
+@planted("two owners", "unexplained duplicates", "delivered after the ack", "attempts wrong")
+def a_thawed_process_that_begins_much_later(history: History) -> None:
+    thawed(history, 1, THAW + 1)
+
+
+@sound
+def an_atomic_handler_run_again_in_place(history: History) -> None:
+    history.publish("m", topic=ATOMIC)
+    history.handle("m", 2, topic=ATOMIC, confirmed=False)  # ended well, and then the commit met a deadlock
+    history.handle("m", 2.2, topic=ATOMIC)
+
+
+@planted("attempts wrong", "unexplained duplicates")
+def run_again_in_place_although_it_is_not_atomic(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 2, confirmed=False)
+    history.handle("m", 2.2)
+
+
+# -- order ------------------------------------------------------------------------------------------------------------
+
+
+def two_of_a_lane(history: History, topic: str = SIMPLE, key: str = "k") -> None:
+    history.publish("first", topic=topic, at=1)
+    history.publish("second", topic=topic, at=2, key=key)
+
+
+@planted("out of order")
+def the_second_before_the_first(history: History) -> None:
+    two_of_a_lane(history)
+    history.handle("second", 3)
+    history.handle("first", 4)
+
+
+@planted("out of order")
+def the_second_while_the_first_waits_for_its_retry(history: History) -> None:
+    two_of_a_lane(history)
+    history.handle("first", 3, "fail")
+    history.handle("second", 4)
+    history.handle("first", 5, attempt=2)
+
+
+@planted("out of order")
+def the_second_before_the_first_is_dead(history: History) -> None:
+    two_of_a_lane(history)
+    history.handle("second", 3)
+    history.handle("first", 4, "reject")
+    history.bury("first")
+
+
+@planted("out of order")
+def another_key_of_a_strict_partition(history: History) -> None:
+    two_of_a_lane(history, STRICT, key="another")
+    history.handle("second", 3, topic=STRICT)
+    history.handle("first", 4, topic=STRICT)
+
+
+@planted("out of order")
+def within_a_transaction(history: History) -> None:
+    history.publish("first", "second", at=1)
+    history.handle("second", 3)
+    history.handle("first", 4)
+
+
+@planted("out of order")
+def within_a_transaction_in_a_strict_partition(history: History) -> None:
+    history.publish("first", "second", topic=STRICT)
+    history.record.transactions[0].messages[1] = (STRICT, "another", "second")
+    history.handle("second", 3, topic=STRICT)
+    history.handle("first", 4, topic=STRICT)
+
+
+@planted("out of order")
+def a_batch_in_the_wrong_order(history: History) -> None:
+    two_of_a_lane(history, "bulk")
+    for group in groups_of("bulk"):
+        history.handle("second", 3, topic="bulk", group=group)
+        history.handle("first", 3, topic="bulk", group=group)
+
+
+@planted("out of order")
+def in_a_batch_before_the_first_is_settled(history: History) -> None:
+    two_of_a_lane(history, "bulk")
+    history.handle("first", 3, "fail", topic="bulk")
+    history.handle("second", 4, topic="bulk")
+    history.handle("first", 5, attempt=2, topic="bulk")
+
+
+@sound
+def a_batch(history: History) -> None:
+    two_of_a_lane(history, "bulk")
+    for id in ("first", "second"):
+        history.handle(id, 3, topic="bulk")
+
+
+@sound
+def a_batch_that_failed_and_came_one_by_one(history: History) -> None:
+    history.publish("first", "second", topic="bulk")
+    for id in ("first", "second"):
+        history.handle(id, 3, "fail", topic="bulk")
+    for at, id in ((4, "first"), (5, "second")):
+        history.handle(id, at, topic="bulk", attempt=2)
+
+
+@sound
+def other_keys_go_on(history: History) -> None:
+    two_of_a_lane(history, key="another")
+    history.handle("second", 3)
+    history.handle("first", 4)
+
+
+@sound
+def transactions_side_by_side(history: History) -> None:
+    history.publish("first", at=1, told=1.5)
+    history.publish("second", at=2)
+    history.handle("second", 3)
+    history.handle("first", 4)
+
+
+@sound
+def the_second_after_the_first_is_dead_although_its_handler_goes_on(history: History) -> None:
+    two_of_a_lane(history)
+    for attempt in range(1, MAX_ATTEMPTS):
+        history.handle("first", 2.5 + attempt, "fail", attempt=attempt)
+    history.handle("first", 20, "fail", attempt=MAX_ATTEMPTS, seconds=12, confirmed=False)
+    history.fault("stop-consumer", 20.05, 11, to=ONE)
+    history.acquire(OTHER, 29)
+    history.bury("first")
+    history.record.buried[SIMPLE, "brave", history.record.dead[0].offset] = 29.1
+    history.handle("second", 29.2, by=OTHER)
+
+
+@planted("two at once")
+def two_threads_in_one_lane(history: History) -> None:
+    history.publish("first", at=1, told=1.5)
+    history.publish("second", at=2)
+    history.handle("first", 3, seconds=1)
+    history.handle("second", 3.5)
+
+
+@sound
+def a_lane_that_goes_on_after_an_overrun(history: History) -> None:
+    two_of_a_lane(history)
+    history.handle("first", 3, "fail", seconds=VISIBILITY_TIMEOUT * 3, confirmed=False)
+    history.handle("first", 3.1 + VISIBILITY_TIMEOUT, attempt=2)
+    history.handle("second", 4 + VISIBILITY_TIMEOUT)
+
+
+@sound
+def a_stray_thread_of_a_partition_that_was_lost_and_won_again(history: History) -> None:
+    history.publish("first", at=1, told=1.5)
+    history.publish("second", at=2)
+    history.handle("first", 3, seconds=2, confirmed=False)
+    history.fault("restart-server", 3.1, 0.5)
+    history.acquire(ONE, 4)
+    history.handle("second", 4.2)
+    history.handle("first", 6, attempt=2)
+
+
+# -- effects, attempts, dead letters ----------------------------------------------------------------------------------
+
+
+@planted("effects twice")
+def a_write_too_many(history: History) -> None:
+    history.publish("m", topic=ATOMIC)
+    history.handle("m", 2, topic=ATOMIC)
+    history.effect("m")
+
+
+@planted("effects lost")
+def acked_without_its_write(history: History) -> None:
+    history.publish("m", topic=ATOMIC)
+    history.handle("m", 2, topic=ATOMIC)
+    history.record.entries.clear()
+
+
+@planted("effects lost")
+def acked_without_its_write_although_it_was_in_doubt(history: History) -> None:
+    history.publish("m", topic=ATOMIC, told=None)
+    history.handle("m", 2, topic=ATOMIC)
+    history.record.entries.clear()
+
+
+@planted("attempts wrong")
+def one_number_twice(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 2, "fail")
+    history.handle("m", 3)
+
+
+@planted("attempts wrong")
+def a_number_left_out(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 2, "fail")
+    history.handle("m", 3, attempt=3)
+
+
+@planted("attempts wrong")
+def a_number_left_out_at_a_takeover_without_a_fault(history: History) -> None:
+    history.publish("m")
+    history.acquire(OTHER, 2)
+    history.handle("m", 3, by=OTHER, attempt=2)
+
+
+@planted("attempts wrong")
+def a_number_left_out_after_a_fault_without_a_takeover(history: History) -> None:
+    history.publish("m")
+    history.fault("cut-consumers", 2)
+    history.handle("m", 3, attempt=2)
+
+
+@planted("attempts wrong")
+def two_numbers_left_out_at_one_takeover(history: History) -> None:
+    history.publish("m")
+    history.fault("kill-consumer", 2, to=ONE)
+    history.acquire(OTHER, 3)
+    history.handle("m", 4, by=OTHER, attempt=3)
+
+
+@planted("attempts wrong")
+def a_fallen_number(history: History) -> None:
+    history.publish("m")
+    history.fault("kill-consumer", 2, to=ONE)
+    history.acquire(OTHER, 3)
+    history.handle("m", 4, "fail", by=OTHER, attempt=2)
+    history.handle("m", 5, by=OTHER, attempt=1)
+
+
+@planted("attempts wrong")
+def far_more_attempts_than_allowed(history: History) -> None:
+    history.publish("m")
+    for attempt in range(1, MAX_ATTEMPTS + 2):
+        history.handle("m", 1 + attempt, "fail", attempt=attempt)
+    history.handle("m", 20, attempt=MAX_ATTEMPTS + 2)
+
+
+@sound
+def one_attempt_more_alone(history: History) -> None:
+    history.publish("m")
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        history.handle("m", 1 + attempt, seconds=None, attempt=attempt)
+    history.handle("m", 20, attempt=MAX_ATTEMPTS + 1)
+
+
+@sound
+def charged_at_a_takeover_before_it_began(history: History) -> None:
+    history.publish("m")
+    history.fault("kill-consumer", 2, to=ONE)
+    history.acquire(OTHER, 3)
+    history.handle("m", 4, by=OTHER, attempt=2)
+
+
+@sound
+def postponed_without_a_charge(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 2, "postpone")
+    history.handle("m", 3, "postpone")
+    history.handle("m", 4, "fail")
+    history.handle("m", 5, attempt=2)
+
+
+@sound
+def handed_back_by_a_process_that_leaves(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 20, seconds=None)
+    history.fault("leave", 21, to=ONE)
+    history.acquire(OTHER, 31)
+    history.handle("m", 32, by=OTHER)
+
+
+@planted("attempts wrong")
+def handed_back_before_another_left(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 20, seconds=None)
+    history.fault("leave", 21, to=OTHER)
+    history.acquire(OTHER, 31)
+    history.handle("m", 32, by=OTHER)
+
+
+@planted("attempts wrong")
+def handed_back_although_nobody_told_it_to_leave(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 20, seconds=None)
+    history.fault("kill-consumer", 21, to=ONE)
+    history.acquire(OTHER, 31)
+    history.handle("m", 32, by=OTHER)
+
+
+@planted("attempts wrong")
+def a_number_left_out_long_after_a_short_fault(history: History) -> None:
+    history.publish("m", at=MINUTE)
+    history.fault("kill-consumer", MINUTE - 2 * LEASE_DURATION, to=ONE)
+    history.fault("pause-topic", 2 * MINUTE, 2 * LEASE_DURATION)  # there are longer ones
+    history.acquire(OTHER, MINUTE + 1)
+    history.handle("m", MINUTE + 2, by=OTHER, attempt=2)
+
+
+@planted("buried without reason")
+def buried_after_two_failures(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 2, "fail")
+    history.handle("m", 3, "fail", attempt=2)
+    history.bury("m")
+
+
+@planted("buried without reason")
+def buried_before_it_was_ever_handled(history: History) -> None:
+    history.publish("m")
+    history.bury("m")
+
+
+@planted("buried without reason")
+def buried_although_it_was_acked_at_last(history: History) -> None:
+    history.publish("m")
+    for attempt in range(1, MAX_ATTEMPTS):
+        history.handle("m", 1 + attempt, "fail", attempt=attempt)
+    history.handle("m", 20, attempt=MAX_ATTEMPTS)
+    history.bury("m")
+
+
+@planted("buried without reason")
+def buried_although_its_effect_is_there(history: History) -> None:
+    history.publish("m", topic=ATOMIC)
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        history.handle("m", 1 + attempt, "fail", attempt=attempt, topic=ATOMIC)
+    history.bury("m", topic=ATOMIC)
+    history.effect("m")
+
+
+@planted("buried without reason")
+def buried_twice(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 2, "reject")
+    history.bury("m")
+    history.bury("m")
+
+
+@sound
+def buried_after_its_last_attempt(history: History) -> None:
+    history.publish("m")
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        history.handle("m", 1 + attempt, "fail", attempt=attempt)
+    history.bury("m")
+
+
+@sound
+def buried_after_it_killed_its_process_each_time(history: History) -> None:
+    history.publish("m")
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        history.handle("m", 10 * attempt, seconds=None, attempt=attempt, by=attempt)
+        history.fault("handler-dies", 10 * attempt, to=attempt)
+        history.acquire(attempt + 1, 10 * attempt + 9)
+    history.bury("m")
+
+
+@sound
+def buried_after_a_last_attempt_whose_ack_was_lost(history: History) -> None:
+    history.publish("m")
+    for attempt in range(1, MAX_ATTEMPTS):
+        history.handle("m", 1 + attempt, "fail", attempt=attempt)
+    history.handle("m", 20, attempt=MAX_ATTEMPTS, confirmed=False)
+    history.fault("kill-consumer", 20.2, to=ONE)
+    history.bury("m")
+
+
+@planted("buried without reason")
+def buried_after_a_last_attempt_that_succeeded(history: History) -> None:
+    history.publish("m")
+    for attempt in range(1, MAX_ATTEMPTS):
+        history.handle("m", 1 + attempt, "fail", attempt=attempt)
+    history.handle("m", 20, attempt=MAX_ATTEMPTS, confirmed=False)
+    history.bury("m")
+
+
+def buried_one_attempt_early(history: History, takeovers: int) -> None:
+    """Each takeover is of a process that was killed; the last one's would have begun the last attempt."""
+    history.publish("m")
+    for attempt in range(1, MAX_ATTEMPTS):
+        history.handle("m", 10 * attempt, seconds=None, attempt=attempt)
+    for number in range(takeovers):
+        history.fault("kill-consumer", 40 + 10 * number)
+        history.acquire(OTHER + number, 49 + 10 * number)
+    history.bury("m")
+
+
+@sound
+def buried_after_a_last_attempt_that_was_claimed_and_never_begun(history: History) -> None:
+    buried_one_attempt_early(history, takeovers=2)
+
+
+@planted("buried without reason")
+def buried_one_attempt_early_at_the_first_takeover(history: History) -> None:
+    buried_one_attempt_early(history, takeovers=1)
+
+
+# -- owners, leftovers ------------------------------------------------------------------------------------------------
+
+
+@planted("two owners")
+def begun_by_a_process_that_has_lost_it(history: History) -> None:
+    history.publish("m")
+    history.acquire(OTHER, 2)
+    history.handle("m", 3)
+
+
+@planted("two owners")
+def begun_by_a_process_that_never_had_it(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 3, partition=1)
+
+
+@planted("two owners")
+def acquired_while_a_handler_runs(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 3, seconds=1)
+    history.acquire(OTHER, 3.5)
+
+
+@sound
+def acquired_after_a_fault_while_a_handler_runs(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 3, "fail", seconds=1, confirmed=False)
+    history.fault("silence-consumers", 2, 1.2)
+    history.acquire(OTHER, 3.5)
+    history.handle("m", 5, by=OTHER, attempt=2)
+
+
+@sound
+def acquired_after_an_overrun_while_the_handler_goes_on(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 3, "fail", seconds=VISIBILITY_TIMEOUT * 2, confirmed=False)
+    history.acquire(OTHER, 3.1 + VISIBILITY_TIMEOUT)
+    history.handle("m", 4 + VISIBILITY_TIMEOUT, by=OTHER, attempt=2)
+
+
+@sound
+def acquired_and_announced_late(history: History) -> None:
+    """OTHER was stopped between its commit and what it says of it; THIRD has acquired meanwhile."""
+    history.publish("m", "n")
+    history.fault("stop-consumer", 10, 10, to=OTHER)
+    history.acquire(THIRD, 19)
+    history.acquire(OTHER, 20.01)
+    history.handle("m", 20, by=THIRD)
+    history.handle("n", 20.2, by=THIRD)
+
+
+@planted("left behind")
+def rows_left(history: History) -> None:
+    history.record.leftovers = {"sqlqueue_message": 3, "sqlqueue_receipt": 0}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("story", "kinds"), PLANTED, ids=name_of)
+def test_what_was_planted_is_found_and_nothing_else(story: Story, kinds: set[str]) -> None:
+    history = History()
+    story(history)
+    assert set(found_in(history)) == kinds, history.check().problems
+
+
+@pytest.mark.parametrize("story", SOUND, ids=name_of)
+def test_what_is_sound_is_not_reported(story: Story) -> None:
+    history = History()
+    story(history)
+    assert not found_in(history), history.check().problems
+
+
+def test_every_kind_of_violation_has_been_planted() -> None:
+    assert {kind for _, kinds in PLANTED for kind in kinds} == set(VIOLATIONS)
+
+
+def test_a_run_of_many_sound_stories_is_sound() -> None:
+    assert len(SOUND) > 30
+    history = History()
+    everything_once(history)
+    checker = history.check()
+    assert not checker.problems
+    assert checker.figures["acks confirmed"] == 2 * len(READERS)
+    assert checker.deliveries == {"key": 12, "none": 2, "partition": 2}
+
+
+def test_disorder_is_counted_by_ordering() -> None:
+    for story, by_ordering in (
+        (the_second_before_the_first, {"key": 1, "partition": 0}),
+        (another_key_of_a_strict_partition, {"key": 0, "partition": 1}),
+        (within_a_transaction_in_a_strict_partition, {"key": 0, "partition": 1}),
+    ):
+        history = History()
+        story(history)
+        assert history.check().disorder == by_ordering
+
+
+def test_orderless_groups_have_no_disorder() -> None:
+    history = History()
+    two_of_a_lane(history, "orders")
+    history.handle("second", 3, topic="orders", group="audit")
+    history.handle("first", 4, topic="orders", group="audit")
+    for group in ("ship", "notify"):
+        history.handle("first", 3, topic="orders", group=group)
+        history.handle("second", 4, topic="orders", group=group)
+    assert not found_in(history)
+
+
+def test_duplicates_are_counted_by_what_explains_them() -> None:
+    for story, why in (
+        (killed_before_the_settle, "kill-consumer"),
+        (an_overrun, "overrun"),
+        (an_atomic_handler_run_again_in_place, "a deadlock's rerun"),
+        (killed_long_after_the_settle, "nothing"),
+    ):
+        history = History()
+        story(history)
+        assert history.check().duplicates == {why: 1}
+
+
+def test_what_stopped_processes_begin_late_is_counted() -> None:
+    history = History()
+    what_each_thread_of_a_thawed_process_was_about_to_begin(history)
+    assert history.check().figures[LATE] == LATE_BEGINS
+
+
+@pytest.mark.parametrize("kind", ["stop-consumer", "stop-publisher"])
+def test_where_there_is_one_writer_whoever_is_stopped_may_hold_up_the_others(kind: str) -> None:
+    history = History()
+    redelivered(history, kind, 19, seconds=6, to=THIRD)
+    assert not found_in(history, one_writer=True)
+    assert found_in(history, one_writer=False) == {"unexplained duplicates": 1}
+
+
+def test_many_problems_are_counted_and_ten_of_them_told() -> None:
+    history = History()
+    history.publish(*(f"m{number}" for number in range(50)))
+    checker = history.check()
+    assert checker.violations["lost"] == 50
+    assert len(checker.problems) == 10
