@@ -50,6 +50,9 @@ class Dialect:
     def check_json(self, text: str, kind: str) -> None:
         """Raise InvalidMessage for JSON that this vendor's columns refuse."""
 
+    def begin(self, alias: str) -> None:
+        """Begin the transaction that `atomic` has just opened, so that a connection which is lost shows now."""
+
     def remaining(self, column: str) -> str:
         """Return SQL for the seconds until the time in a column, negative if it is past."""
         raise NotImplementedError
@@ -229,6 +232,10 @@ class PostgreSQL(WithOnConflict):
     def place(self, topic: str, partition: int, priority: int, low: int, *high: int) -> tuple[object, ...]:
         """Rows are compared as wholes, which only the index of all their columns can do."""
         return (topic, partition, priority, low, topic, partition, priority, *high)
+
+    def begin(self, alias: str) -> None:
+        """psycopg puts it off until the first statement."""
+        execute(alias, "SELECT 1")
 
     def check_json(self, text: str, kind: str) -> None:
         """A jsonb value has no NUL character."""

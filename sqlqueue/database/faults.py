@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from django.db import Error, connections, transaction
 
 from sqlqueue.database.dialects import dialect
+from sqlqueue.database.patience import limit_transaction
 
 T = TypeVar("T")
 logger = logging.getLogger("sqlqueue")
@@ -117,6 +118,7 @@ def run(alias: str, verb: Callable[..., T], *args: Any, **options: Any) -> T:
 
     def whole() -> T:
         with dialect(alias).writers, transaction.atomic(using=alias):
+            limit_transaction(alias)
             return verb(*args, **options)
 
     return _again(alias, verb.__name__, whole)

@@ -13,7 +13,7 @@ from sqlqueue.database.faults import Fault
 from sqlqueue.models import Topic
 from tests.processes import wait_until
 from tests.servers.private import PrivateServer
-from tests.servers.session import crash_a_process, isolate
+from tests.servers.session import connection_id, crash_a_process, end_connection, isolate
 from tests.transactions import OpenTransaction
 
 
@@ -117,15 +117,13 @@ class TestWhatPostgreSQLReallySays:
         return faults.classify(raised.value)
 
     def test_of_a_connection_that_an_administrator_has_ended(self) -> None:
-        end = f"SELECT PG_TERMINATE_BACKEND({self.pid()})"
-        another = connection.copy()
+        number = connection_id()
         try:
-            with another.cursor() as cursor:
-                cursor.execute(end)
+            with OpenTransaction() as another:
+                another.do(lambda: end_connection(number))
             assert self.classified("SELECT 1") is Fault.GONE
             assert self.classified("SELECT 1") is Fault.GONE  # it is closed now
         finally:
-            another.close()
             connection.close()
 
     def test_of_a_connection_that_ended_with_all_others(self, database_server: PrivateServer) -> None:
@@ -186,11 +184,6 @@ class TestWhatPostgreSQLReallySays:
         with connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
-
-    def pid(self) -> int:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT PG_BACKEND_PID()")
-            return cursor.fetchone()[0]
 
     def is_broken(self) -> bool:
         """Tell whether the server has closed the connection, without asking it."""

@@ -18,6 +18,7 @@ from sqlqueue.models import Message, Topic
 from sqlqueue.signals import message_published
 from tests.app.models import Effect
 from tests.consuming import Consuming
+from tests.servers.session import isolate, wait_for_locks
 
 
 @contextmanager
@@ -97,9 +98,7 @@ class TestTheCallersTransaction:
         published = threading.Event()
 
         def other() -> None:
-            with connection.cursor() as cursor:
-                if connection.vendor == "mysql":
-                    cursor.execute("SET innodb_lock_wait_timeout = 2")
+            wait_for_locks(5)
             publish("fresh", "second")
             published.set()
             connections.close_all()
@@ -113,7 +112,7 @@ class TestTheCallersTransaction:
         assert in_time, "the second publisher waited for the first one's commit"
         assert sorted(payloads("fresh")) == ["first", "second"]
 
-    @pytest.mark.database("mariadb", "mysql")
+    @pytest.mark.database("mariadb", "mysql", "postgresql")
     @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
     @pytest.mark.parametrize("repeat", [one_by_one, in_bulk, its_own], ids=lambda repeat: repeat.__name__)
     def test_a_transaction_that_repeats_an_id_holds_up_no_other_publisher(
@@ -124,16 +123,14 @@ class TestTheCallersTransaction:
         publish("others", 1, key="a")
 
         def others() -> None:
-            with connection.cursor() as cursor:
-                cursor.execute("SET innodb_lock_wait_timeout = 5")
+            wait_for_locks(5)
             for letter in "blnz":
                 publish("orders", letter, key="a", id=f"{name}-{letter}")
             publish("orders", "without an id", key="a")
             publish("others", "of another topic", key="a")
             connections.close_all()
 
-        with connection.cursor() as cursor:
-            cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+        isolate(level)
         try:
             with rolled_back(), ThreadPoolExecutor(1) as pool:
                 repeat(f"{name}-m")

@@ -53,6 +53,33 @@ def wait_for_locks(seconds: int) -> None:
             cursor.execute(f"SET innodb_lock_wait_timeout = {seconds}")
 
 
+def lock_wait() -> str:
+    """Return for how long this connection waits for a lock, as the server says it."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SHOW lock_timeout")
+        else:
+            cursor.execute("SELECT @@SESSION.innodb_lock_wait_timeout")
+        return str(cursor.fetchone()[0])
+
+
+def connection_id() -> int:
+    """Return the server's number of this connection; PostgreSQL's is that of the process that serves it."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT PG_BACKEND_PID()" if connection.vendor == "postgresql" else "SELECT CONNECTION_ID()")
+        return cursor.fetchone()[0]
+
+
+def end_connection(number: int) -> None:
+    """Let the server end a connection."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SELECT PG_TERMINATE_BACKEND(%s, 30000)", [number])
+            assert cursor.fetchone()[0]
+        else:
+            cursor.execute(f"KILL {number}")
+
+
 def place_of_the_last_insert() -> int:
     """Return the number that this connection's last INSERT gave to one of its rows; 0 where nobody needs to know."""
     if connection.vendor == "sqlite":
@@ -68,9 +95,7 @@ def crash_a_process() -> None:
     It then ends all connections, those too that it has let in since: so wait until it says that it has begun anew.
     """
     before = look("default")
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT PG_BACKEND_PID()")
-        os.kill(cursor.fetchone()[0], signal.SIGKILL)
+    os.kill(connection_id(), signal.SIGKILL)
     wait_until(lambda: look_again() not in (None, before), 60)
 
 
