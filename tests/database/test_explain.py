@@ -204,14 +204,18 @@ def nodes(plan: dict, subquery: bool = False) -> Iterator[dict[str, object]]:
 
 @contextmanager
 def an_index_if_there_is_one() -> Iterator[None]:
-    """Let PostgreSQL read a whole table only where no index serves: small ones it rightly had rather read whole."""
+    """Let PostgreSQL read a whole table or index only where no lookup serves: small ones it rightly had rather read
+    whole, also to join them."""
     with connection.cursor() as cursor:
         if connection.vendor != "postgresql":
             yield
             return
-        cursor.execute("SET enable_seqscan = off")
+        ways = ("seqscan", "mergejoin", "hashjoin")
+        for way in ways:
+            cursor.execute(f"SET enable_{way} = off")
         yield
-        cursor.execute("RESET enable_seqscan")
+        for way in ways:
+            cursor.execute(f"RESET enable_{way}")
 
 
 def full_scans(sql: str, params: tuple) -> list[str]:
