@@ -13,11 +13,11 @@ PYTEST := $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo site test test-sqlite test-mariadb test-mysql benchmark lint format clean system \
-	system-mysql
+.PHONY: help demo site test test-sqlite test-mariadb test-mysql test-postgresql benchmark lint format clean \
+	system system-mysql system-postgresql
 
 help: ## Say what each target does
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.demo ## See real flights flow through the queue (FLIGHTS=336776 make demo: all of them)
 	$(BIN)/python manage.py demo --flights $(FLIGHTS)
@@ -35,6 +35,9 @@ test-mariadb: system $(VENV)/.mysql ## The suite on MariaDB only: a private serv
 
 test-mysql: system-mysql $(VENV)/.mysql ## The suite on MySQL only: a private server, or the one that DATABASE_URL names
 	MYSQL_FOLDER="$(abspath $(MYSQL_FOLDER))" DATABASE=mysql $(PYTEST)
+
+test-postgresql: system-postgresql $(VENV)/.postgresql ## The suite on PostgreSQL only: a private server, or the one that DATABASE_URL names
+	DATABASE=postgresql $(PYTEST)
 
 benchmark: system $(VENV)/.mysql ## Measure publishing and consuming on a private MariaDB server
 	env -u DATABASE_URL $(BIN)/python -m tests.benchmarks
@@ -62,6 +65,10 @@ system-mysql:
 	@requirements/system.sh "$(PYTHON)" mysql
 	@requirements/mysql-server.sh "$(abspath $(MYSQL_FOLDER))"
 
+# The same for the tests on PostgreSQL.
+system-postgresql:
+	@requirements/system.sh "$(PYTHON)" postgresql
+
 # The virtual environment, in steps. Each is made again when the requirements that it reads have changed.
 $(VENV)/.created: requirements/venv.sh
 	requirements/venv.sh "$(PYTHON)" $(VENV)
@@ -79,4 +86,8 @@ $(VENV)/.test: $(VENV)/.demo requirements/test.txt
 
 $(VENV)/.mysql: $(VENV)/.test requirements/mysql.txt
 	$(PIP) -r requirements/mysql.txt
+	@touch $@
+
+$(VENV)/.postgresql: $(VENV)/.test requirements/postgresql.txt
+	$(PIP) -r requirements/postgresql.txt
 	@touch $@

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sees that the machine has what the tests on MariaDB or MySQL need: system.sh PYTHON mariadb|mysql
+# Sees that the machine has what the tests on a server need: system.sh PYTHON mariadb|mysql|postgresql
 # As root on Debian it installs what is missing, otherwise it says what is. No system server is started.
 # MySQL's server is mysql-server.sh's affair. With DATABASE_URL set, the server is somebody else's and only the client
 # library is needed.
@@ -12,23 +12,38 @@ has() {
     command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ]
 }
 
-if [ "$server" = mariadb ] && [ -z "${DATABASE_URL:-}" ] && ! { has mariadbd && has mariadb-install-db; }; then
-    missing="$missing mariadb-server"
-fi
-has cc || missing="$missing gcc libc6-dev"
-has pkg-config || missing="$missing pkg-config"
-if ! has pkg-config || ! { pkg-config --exists mysqlclient || pkg-config --exists mariadb || pkg-config --exists libmariadb; }; then
-    missing="$missing libmariadb-dev"
-fi
-headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
-[ -f "$headers/Python.h" ] || missing="$missing python3-dev"
+scheme=mysql
+case $server in
+mariadb | mysql)
+    if [ "$server" = mariadb ] && [ -z "${DATABASE_URL:-}" ] && ! { has mariadbd && has mariadb-install-db; }; then
+        missing="$missing mariadb-server"
+    fi
+    has cc || missing="$missing gcc libc6-dev"
+    has pkg-config || missing="$missing pkg-config"
+    if ! has pkg-config || ! { pkg-config --exists mysqlclient || pkg-config --exists mariadb || pkg-config --exists libmariadb; }; then
+        missing="$missing libmariadb-dev"
+    fi
+    headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+    [ -f "$headers/Python.h" ] || missing="$missing python3-dev"
+    ;;
+postgresql) # its client library comes compiled
+    scheme=postgresql
+    if [ -z "${DATABASE_URL:-}" ] && ! has initdb && ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then
+        missing="$missing postgresql"
+    fi
+    ;;
+*)
+    echo "system.sh knows mariadb, mysql and postgresql, not '$server'." >&2
+    exit 2
+    ;;
+esac
 
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" -ne 0 ] || ! has apt-get; then
     echo "The tests on $server need packages that this machine lacks:$missing" >&2
     echo "On Debian and Ubuntu, as root: apt-get install$missing" >&2
-    echo "Or set DATABASE_URL=mysql://user:password@host:port/name to use a server of yours (the packages of" >&2
+    echo "Or set DATABASE_URL=$scheme://user:password@host:port/name to use a server of yours (the packages of" >&2
     echo "the server are then not needed; the user must be allowed to create the database test_name)." >&2
     exit 1
 fi

@@ -12,6 +12,7 @@ from sqlqueue.checks import TAG
 from sqlqueue.consumers.registry import registry
 from sqlqueue.database.server import findings
 from tests.consuming import Consuming
+from tests.servers.session import isolate, isolation_option
 
 
 def found(server: bool = False) -> list[CheckMessage]:
@@ -168,6 +169,7 @@ class TestServer:
         monkeypatch.setattr("sqlqueue.database.server.SQLITE_LEAST", (99,))
         monkeypatch.setattr("sqlqueue.database.server.MARIADB_LEAST", (99,))
         monkeypatch.setattr("sqlqueue.database.server.MYSQL_LEAST", (99,))
+        monkeypatch.setattr("sqlqueue.database.server.POSTGRESQL_LEAST", (99,))
         assert found() == []
         assert found(server=True) != []
 
@@ -189,21 +191,44 @@ class TestServer:
         assert (first.number, first.error) == (2, True)
         assert "MySQL 8.0.16 is too old" in first.text
 
-    @pytest.mark.database("mariadb", "mysql")
+    @pytest.mark.database("postgresql")
+    def test_e002_an_old_postgresql(self, monkeypatch) -> None:
+        monkeypatch.setattr(connections["default"], "pg_version", 130_022)
+        assert "PostgreSQL 13 is too old" in only("E002", server=True).msg
+
+    @pytest.mark.database("mariadb", "mysql", "postgresql")
     @pytest.mark.parametrize("level", ["READ UNCOMMITTED", "SERIALIZABLE"])
     def test_e003_an_isolation_level_that_was_never_proven(self, level: str) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+        isolate(level)
         try:
-            assert level.replace(" ", "-") in only("E003", server=True).msg
+            assert level in only("E003", server=True).msg.upper().replace("-", " ")
         finally:
             connection.close()
 
-    @pytest.mark.database("mariadb", "mysql")
-    @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+    @pytest.mark.database("postgresql")
+    def test_e003_an_isolation_level_of_transactions_alone(self, monkeypatch) -> None:
+        connection.close()
+        monkeypatch.setitem(connection.settings_dict["OPTIONS"], "isolation_level", isolation_option("serializable"))
+        try:
+            assert "serializable" in only("E003", server=True).msg
+        finally:
+            connection.close()
+
+    @pytest.mark.database("postgresql")
+    def test_w009_snapshots_that_refuse_what_has_changed(self) -> None:
+        isolate("repeatable read")
+        try:
+            only("W009", server=True)
+        finally:
+            connection.close()
+
+    @pytest.mark.database("mariadb", "mysql", "postgresql")
+    @pytest.mark.parametrize(
+        "level",
+        ["READ COMMITTED", pytest.param("REPEATABLE READ", marks=pytest.mark.database("mariadb", "mysql"))],
+    )
     def test_the_proven_isolation_levels_are_well(self, level: str) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+        isolate(level)
         try:
             assert found(server=True) == []
         finally:
@@ -227,6 +252,17 @@ class TestServer:
             assert "is 3" in only("E005", server=True).msg
         finally:
             connection.close()
+
+    @pytest.mark.database("postgresql")
+    def test_e005_connections_that_hand_out_offsets_of_their_own(self) -> None:
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute('ALTER TABLE sqlqueue_message ALTER COLUMN "offset" SET CACHE 20')
+            assert "CACHE 20" in only("E005", server=True).msg
+        finally:
+            with connection.cursor() as cursor:
+                cursor.execute('ALTER TABLE sqlqueue_message ALTER COLUMN "offset" SET CACHE 1')
+        assert found(server=True) == []
 
     @pytest.mark.database("sqlite")
     @pytest.mark.parametrize("mode", ["DEFERRED", None])

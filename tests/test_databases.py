@@ -10,6 +10,7 @@ from tests.processes import ManageCommands
 from tests.servers import DatabaseChoiceError, choose
 from tests.servers.mariadb import PrivateMariaDB
 from tests.servers.mysql import PrivateMySQL
+from tests.servers.postgresql import PrivatePostgreSQL, children_of, lives
 from tests.servers.private import PrivateServer
 
 
@@ -43,6 +44,19 @@ def test_the_server_is_strict_and_reads_what_is_committed(database_name: str) ->
     assert "STRICT_TRANS_TABLES" in str(select("SELECT @@sql_mode"))
     assert select("SELECT @@character_set_connection") == "utf8mb4"
     assert select("SELECT @@character_set_database") == "utf8mb4"
+
+
+@pytest.mark.django_db
+@pytest.mark.database("postgresql")
+def test_compared_strings_are_ordered_by_their_bytes() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT relname || '.' || attname, collname FROM pg_attribute JOIN pg_class c ON c.oid = attrelid"
+            " JOIN pg_collation l ON l.oid = attcollation WHERE relkind = 'r' AND relname LIKE 'sqlqueue_%'"
+        )
+        collations = dict(cursor.fetchall())
+    for column in ("message.topic", "message.partition_key", "message.message_id", "offset.consumer_group"):
+        assert collations[f"sqlqueue_{column}"] == "C"
 
 
 @pytest.mark.django_db(transaction=True)
@@ -80,6 +94,23 @@ def test_what_is_committed_survives_a_crash_of_the_server(database_server: Priva
     assert [effect.name for effect in Effect.objects.all()] == ["committed"]
 
 
+@pytest.mark.database("postgresql")
+def test_a_killed_postgresql_server_leaves_no_process_and_comes_back(database_server: PrivatePostgreSQL) -> None:
+    with PrivatePostgreSQL() as other:
+        folder, pid = other.folder, other.pid
+        assert other.port != database_server.port
+        assert pid is not None
+        children = list(children_of(pid))
+        assert len(children) >= 3
+        other.kill()
+        assert not [child for child in (pid, *children) if lives(child)]
+        other.start()
+        other.restart()
+        assert other.pid
+    assert not folder.exists()
+    assert database_server.pid
+
+
 @pytest.mark.database("mariadb", "mysql")
 def test_two_private_servers_stand_side_by_side(database_name: str, database_server: PrivateServer) -> None:
     with {"mariadb": PrivateMariaDB, "mysql": PrivateMySQL}[database_name](log_bin=True) as other:
@@ -97,6 +128,8 @@ def test_two_private_servers_stand_side_by_side(database_name: str, database_ser
         ({}, ("sqlite", "")),
         ({"DATABASE": "mariadb"}, ("mariadb", "")),
         ({"DATABASE": "mysql"}, ("mysql", "")),
+        ({"DATABASE": "postgresql"}, ("postgresql", "")),
+        ({"DATABASE_URL": "postgresql://u@h/n"}, ("postgresql", "postgresql://u@h/n")),
         ({"DATABASE_URL": "mysql://u@h/n"}, ("mariadb", "mysql://u@h/n")),
         ({"DATABASE": "mysql", "DATABASE_URL": "mysql://u@h/n"}, ("mysql", "mysql://u@h/n")),
     ],
@@ -109,7 +142,6 @@ def test_the_environment_chooses(environment: dict[str, str], expected: tuple[st
     ("environment", "said"),
     [
         ({"DATABASE": "oracle"}, "choose one of"),
-        ({"DATABASE": "postgresql"}, "set DATABASE_URL"),
         ({"DATABASE": "mariadb", "DATABASE_URL": "sqlite:///x"}, "does not go with"),
         ({"DATABASE_URL": "oracle://x"}, "known are"),
     ],

@@ -155,6 +155,7 @@ class Handling:
             begun = settled = False
             try:
                 with dialect(self.alias).writers, transaction.atomic(using=self.alias):
+                    dialect(self.alias).begin(self.alias)
                     begun = True
                     transaction.on_commit(lambda: committed.append(True), using=self.alias)  # noqa: B023  run by this turn
                     handle()

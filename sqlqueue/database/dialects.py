@@ -4,11 +4,13 @@ A statement is standard SQL with "quoted" identifiers and these words in braces:
 same plus a parameter in microseconds; {earlier} minus one; {greatest}; {true}, {false}; {share}, {update} row locks;
 {skip} skip locked rows; {by_stream}, {by_offset} the index of the log to use: left to itself an optimizer that sees
 ORDER BY offset LIMIT may walk the primary key through all other topics' messages, which costs more the longer the
-history is.
+history is. {beyond} what a stream has above an offset, {within} the same up to another one, ORDER BY {by_place}: for
+those who cannot be told the index, in a form that no other index serves; their parameters are Dialect.place().
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +20,12 @@ from typing import Any, ClassVar
 
 from django.db import connections
 
-from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.exceptions import ConfigurationError, InvalidMessage
+
+NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # in JSON text: an escape, not an escaped backslash before "u0000"
+
+BEYOND = 'topic = %s AND "partition" = %s AND priority = %s AND "offset" > %s'
+PLACES = {"beyond": BEYOND, "within": BEYOND + ' AND "offset" <= %s', "by_place": '"offset"'}
 
 
 class Dialect:
@@ -35,6 +42,16 @@ class Dialect:
     def sql(self, text: str) -> str:
         """Return a statement in this vendor's words."""
         return _composed(self.vendor, text)
+
+    def place(self, topic: str, partition: int, priority: int, low: int, *high: int) -> tuple[object, ...]:
+        """Return the parameters of {beyond}; of {within} with `high`."""
+        return (topic, partition, priority, low, *high)
+
+    def check_json(self, text: str, kind: str) -> None:
+        """Raise InvalidMessage for JSON that this vendor's columns refuse."""
+
+    def begin(self, alias: str) -> None:
+        """Begin the transaction that `atomic` has just opened, so that a connection which is lost shows now."""
 
     def remaining(self, column: str) -> str:
         """Return SQL for the seconds until the time in a column, negative if it is past."""
@@ -96,6 +113,7 @@ class MySQL(Dialect):
     quote = "`"
     branch = "({})"
     words: ClassVar = {
+        **PLACES,
         "now": "UTC_TIMESTAMP(6)",
         "later": "UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND",
         "earlier": "UTC_TIMESTAMP(6) - INTERVAL %s MICROSECOND",
@@ -168,6 +186,7 @@ class SQLite(WithOnConflict):
     branch = "SELECT * FROM ({})"
     rows_of_one_insert = 500
     words: ClassVar = {
+        **PLACES,
         "now": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f000', 'now')",
         "later": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', '+' || (%s / 1000000.0) || ' seconds')",
         "earlier": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', '-' || (%s / 1000000.0) || ' seconds')",
@@ -203,7 +222,25 @@ class PostgreSQL(WithOnConflict):
         "skip": " FOR UPDATE SKIP LOCKED",
         "by_stream": "",
         "by_offset": "",
+        "beyond": '(topic, "partition", priority, "offset") > (%s, %s, %s, %s)'
+        ' AND (topic, "partition", priority) <= (%s, %s, %s)',
+        "within": '(topic, "partition", priority, "offset") > (%s, %s, %s, %s)'
+        ' AND (topic, "partition", priority, "offset") <= (%s, %s, %s, %s)',
+        "by_place": 'topic, "partition", priority, "offset"',
     }
+
+    def place(self, topic: str, partition: int, priority: int, low: int, *high: int) -> tuple[object, ...]:
+        """Rows are compared as wholes, which only the index of all their columns can do."""
+        return (topic, partition, priority, low, topic, partition, priority, *high)
+
+    def begin(self, alias: str) -> None:
+        """psycopg puts it off until the first statement."""
+        execute(alias, "SELECT 1")
+
+    def check_json(self, text: str, kind: str) -> None:
+        """A jsonb value has no NUL character."""
+        if "\\u0000" in text and NUL.search(text):
+            raise InvalidMessage(f"{kind} has a NUL character (\\u0000), which PostgreSQL cannot store: take it out")
 
     def time(self, at: datetime) -> object:
         """The column knows time zones itself."""

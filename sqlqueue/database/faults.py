@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from django.db import Error, connections, transaction
 
 from sqlqueue.database.dialects import dialect
+from sqlqueue.database.patience import limit_transaction
 
 T = TypeVar("T")
 logger = logging.getLogger("sqlqueue")
@@ -79,9 +80,13 @@ POSTGRESQL = {  # SQLSTATE, or its class: https://www.postgresql.org/docs/curren
     "55P03": Fault.CONTENTION,  # lock_not_available
     "23505": Fault.DUPLICATE,  # unique_violation
     "25006": Fault.GONE,  # read_only_sql_transaction
+    "25P03": Fault.GONE,  # idle_in_transaction_session_timeout: the connection was ended
+    "25P04": Fault.GONE,  # transaction_timeout: likewise
+    "40003": Fault.GONE,  # statement_completion_unknown
     "08": Fault.GONE,  # connection exceptions
     "53": Fault.GONE,  # insufficient resources
-    "57": Fault.GONE,  # operator intervention
+    "57": Fault.GONE,  # operator intervention: shut down, starting up, statement cancelled
+    "58": Fault.GONE,  # system errors, such as the disk's
 }
 
 
@@ -99,8 +104,8 @@ def classify(error: BaseException) -> Fault:
     number = cause.args[0] if cause.args else None
     if number == 0 or type(cause).__name__ == "InterfaceError":
         return Fault.GONE  # mysqlclient and psycopg say so of a connection that is closed
-    if type(cause).__module__.startswith("psycopg") and type(cause).__name__ == "OperationalError":
-        return Fault.GONE  # could not connect: no SQLSTATE
+    if any(kind.__module__ == "psycopg" and kind.__name__ == "OperationalError" for kind in type(cause).__mro__):
+        return Fault.GONE  # no SQLSTATE: could not connect, was lost on the way, is closed, the pool has none left
     return MYSQL.get(number, Fault.OTHER) if isinstance(number, int) else Fault.OTHER
 
 
@@ -113,6 +118,7 @@ def run(alias: str, verb: Callable[..., T], *args: Any, **options: Any) -> T:
 
     def whole() -> T:
         with dialect(alias).writers, transaction.atomic(using=alias):
+            limit_transaction(alias)
             return verb(*args, **options)
 
     return _again(alias, verb.__name__, whole)

@@ -16,15 +16,18 @@ else:
 class ExactField(CharField):
     """A string that equals only itself: 'A' is not 'a', and 'a ' is not 'a'.
 
-    MySQL's usual collations fold case, and even its older binary ones ignore trailing spaces (PAD SPACE).
+    MySQL's usual collations fold case, and even its older binary ones ignore trailing spaces (PAD SPACE). PostgreSQL's
+    tell all strings apart, but order them by rules that change with the system's libraries, and indexes with them.
     """
 
     def db_parameters(self, connection: Any) -> dict[str, Any]:
-        """Return the column's type with the server's binary collation that does not pad."""
+        """Return the column's type with the server's binary collation that does not pad (SQLite: the only one)."""
         parameters = super().db_parameters(connection)
         if connection.vendor == "mysql":
             exact = "utf8mb4_nopad_bin" if connection.mysql_is_mariadb else "utf8mb4_0900_bin"
             parameters["collation"] = exact
+        elif connection.vendor == "postgresql":
+            parameters["collation"] = "C"
         return parameters
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from django.db import connections, transaction
+from django.db import connections
 
 from sqlqueue.database.dialects import dialect, execute
 
@@ -14,7 +14,7 @@ SLOTS = 256  # of 10 ms each: a publishing transaction under 2.5 s always leaves
 SLOT_SECONDS = 0.01
 SCHEDULER = -1  # whoever moves scheduled messages into the log holds this row: one at a time keeps their order
 COLLECTOR = -2  # likewise whoever collects
-ADVISORY = 1936093029  # PostgreSQL's advisory locks of the slots: (this, slot)
+ADVISORY = 1936093029  # PostgreSQL's advisory lock that is the gate: (this, 0)
 
 COLUMNS = 'topic, "partition", priority, partition_key, message_id, payload, headers, target_group'
 FAILURE_COLUMNS = "failed_at, failure_count, last_error, original_topic, original_offset, failed_group"
@@ -47,7 +47,10 @@ REFRESH_FAILURE = {
 FIND_MANY = "SELECT topic, `partition`, message_id FROM sqlqueue_message FORCE INDEX (sqlqueue_message_id) WHERE "
 FIND_BRANCH = "(topic = %s AND `partition` = %s AND message_id IN ({marks}))"
 FIND = 'SELECT "offset" FROM sqlqueue_message WHERE topic = %s AND "partition" = %s AND message_id = %s'
-HOLD_GATE = "SELECT PG_ADVISORY_XACT_LOCK_SHARED(%s, %s)"
+# PostgreSQL: no row of the join exists before the gate has given its own, and a row's offset is taken when it is
+# inserted. One lock for all publishers: the horizon looks at who holds it.
+HOLD_GATE = f"WITH gate AS MATERIALIZED (SELECT PG_ADVISORY_XACT_LOCK_SHARED({ADVISORY}, 0)) "
+JSON_COLUMNS = {name: f"CAST({name} AS JSONB)" for name in ("payload", "headers")}
 
 
 class LogRow(NamedTuple):
@@ -86,39 +89,19 @@ def take_duty(alias: str, duty: int) -> bool:
 
 def insert_one(alias: str, row: LogRow, may_repeat: bool) -> tuple[int, bool]:
     """Add one message; return its offset, and whether it is new. may_repeat: its id may have been published before."""
-    vendor = connections[alias].vendor
-    if vendor == "mysql":
+    if connections[alias].vendor == "mysql":
         found = _find(alias, row) if may_repeat and connections[alias].in_atomic_block else None
         if found:
             return found, False
-        cursor = execute(
-            alias,
-            f"INSERT INTO sqlqueue_message ({COLUMNS}) VALUES {GATED_ROW}{MARK_DUPLICATE if may_repeat else ''}",
-            (slot(), *row),
-        )
-        offset = cursor.lastrowid
+        offset = _insert(alias, [row], MARK_DUPLICATE if may_repeat else "").lastrowid
         return (offset - MARK, False) if offset >= MARK else (offset, True)
-    if vendor == "postgresql":
-        # The gate is a statement of its own there; a transaction holds its lock until the insert is committed.
-        with transaction.atomic(using=alias, savepoint=False):
-            execute(alias, HOLD_GATE, (ADVISORY, slot()))
-            return _insert_returning(alias, row, may_repeat)
-    return _insert_returning(alias, row, may_repeat)
-
-
-def _insert_returning(alias: str, row: LogRow, may_repeat: bool) -> tuple[int, bool]:
-    cursor = execute(
-        alias,
-        f"INSERT INTO sqlqueue_message ({COLUMNS}) VALUES {ROW}{KEEP_DUPLICATE if may_repeat else ''}"
-        ' RETURNING "offset"',
-        row,
-    )
-    found = cursor.fetchone()
-    if found:
-        return found[0], True
-    first = _find(alias, row)
-    assert first is not None
-    return first, False
+    while True:
+        new = _insert(alias, [row], (KEEP_DUPLICATE if may_repeat else "") + ' RETURNING "offset"').fetchone()
+        if new:
+            return new[0], True
+        found = _find(alias, row)
+        if found:  # else it has been collected between the two statements
+            return found, False
 
 
 def _find(alias: str, row: LogRow) -> int | None:
@@ -137,21 +120,14 @@ def insert_many(alias: str, rows: Sequence[LogRow], may_repeat: bool) -> int:
             chunk = _new_ones(alias, chunk)
             if not chunk:
                 continue
-        values: list[Any] = [value for row in chunk for value in row]
-        first = GATED_ROW if vendor == "mysql" else ROW
-        if vendor == "mysql":
-            values.insert(0, slot())
-        elif vendor == "postgresql":
-            execute(alias, HOLD_GATE, (ADVISORY, slot()))
-        text = f"INSERT INTO sqlqueue_message ({COLUMNS}) VALUES {', '.join([first, *[ROW] * (len(chunk) - 1)])}"
         if not may_repeat:
-            execute(alias, text, values)
+            _insert(alias, chunk)
             created += len(chunk)
         elif vendor == "mysql":
-            execute(alias, text + MARK_DUPLICATE, values)
+            _insert(alias, chunk, MARK_DUPLICATE)
             created += len(chunk) - _duplicates(alias, len(chunk))
         else:
-            created += execute(alias, text + KEEP_DUPLICATE, values).rowcount
+            created += _insert(alias, chunk, KEEP_DUPLICATE).rowcount
     return created
 
 
@@ -171,6 +147,33 @@ def _new_ones(alias: str, rows: Sequence[LogRow]) -> list[LogRow]:
     return list(new.values())
 
 
+def insert_failed(alias: str, row: LogRow, failed: FailedRow) -> None:
+    """Add a dead letter; one that is there already (the message was replayed and failed again) shows the newest
+    failure."""
+    _insert(alias, [(*row, *failed)], " " + dialect(alias).upsert('topic, "partition", message_id', REFRESH_FAILURE))
+
+
+def _insert(alias: str, rows: Sequence[Sequence[Any]], ending: str = "") -> Any:
+    """Insert rows, all LogRows or all with a FailedRow's values too, in one statement that holds the gate before it
+    takes an offset; return the cursor."""
+    vendor = connections[alias].vendor
+    failed = len(rows[0]) > len(LogRow._fields)
+    columns = f"{COLUMNS}, {FAILURE_COLUMNS}" if failed else COLUMNS
+    marks = [FAILED_ROW if failed else ROW] * len(rows)
+    values: list[Any] = [value for row in rows for value in row]
+    if vendor == "mysql":
+        marks[0] = GATED_FAILED_ROW if failed else GATED_ROW
+        values.insert(0, slot())
+    source = f"VALUES {', '.join(marks)}"
+    text = f"INSERT INTO sqlqueue_message ({columns}) "
+    if vendor == "postgresql":
+        chosen = ", ".join(JSON_COLUMNS.get(name, name) for name in columns.split(", "))
+        text = f"{HOLD_GATE}{text}SELECT {chosen} FROM gate CROSS JOIN ({source}) AS new ({columns})"
+    else:
+        text += source
+    return execute(alias, text + ending, values)
+
+
 def _duplicates(alias: str, rows: int) -> int:
     """Return how many rows of the last INSERT were there already: the client library's own account of it.
 
@@ -183,17 +186,3 @@ def _duplicates(alias: str, rows: int) -> int:
     words = driver.info()
     words = words.decode() if isinstance(words, bytes) else words
     return int(words.split("Duplicates:")[1].split()[0])
-
-
-def insert_failed(alias: str, row: LogRow, failed: FailedRow) -> None:
-    """Add a dead letter; one that is there already (the message was replayed and failed again) shows the newest
-    failure."""
-    vendor = connections[alias].vendor
-    values: list[Any] = [*row, *failed]
-    if vendor == "mysql":
-        values.insert(0, slot())
-    elif vendor == "postgresql":
-        execute(alias, HOLD_GATE, (ADVISORY, slot()))
-    upsert = dialect(alias).upsert('topic, "partition", message_id', REFRESH_FAILURE)
-    form = GATED_FAILED_ROW if vendor == "mysql" else FAILED_ROW
-    execute(alias, f"INSERT INTO sqlqueue_message ({COLUMNS}, {FAILURE_COLUMNS}) VALUES {form} {upsert}", values)

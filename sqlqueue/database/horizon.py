@@ -1,31 +1,38 @@
 """The horizon: the offset at or below which no uncommitted message can still appear.
 
-A publisher locks a slot of the gate in share mode before its insert takes an offset, and holds it until it commits. So:
-take a candidate h that is at most the highest offset handed out (any visible offset is); then see each slot free at
-least once, with an exclusive lock that does not wait. Whoever took an offset at or below h had locked its slot before h
-was read; if the slot was free after that, its transaction has ended. h is read before the first probe, in a fresh
-snapshot; what is fetched afterwards is fetched in a newer one.
+A publisher locks the gate in share mode before its insert takes an offset, and holds it until it commits. So: take a
+candidate h that is at most the highest offset handed out (any visible offset is); then see everybody who held the gate
+let go of it. Whoever took an offset at or below h had locked the gate before h was read; once it holds it no more, its
+transaction has ended. h is read before the first probe, in a fresh snapshot; what is fetched afterwards is fetched in a
+newer one.
+
+On MySQL the gate is many slots, and each must be seen free once, with an exclusive lock that does not wait: who holds
+a row's lock is not for everybody to see there. On PostgreSQL it is, so the gate is one lock: the transactions that hold
+it at the first probe are the ones to wait for, nobody is ever held up by a probe, and none of them is waited for twice.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from django.db import connections
 
 from sqlqueue.database.dialects import dialect, execute
-from sqlqueue.database.gate import SLOTS
+from sqlqueue.database.gate import ADVISORY, SLOTS
 from sqlqueue.database.transactions import in_test_case
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 
 HIGHEST = 'SELECT MAX("offset") FROM sqlqueue_message'  # index: the primary key's end
 PROBE = "SELECT slot FROM sqlqueue_publish_gate WHERE slot >= 0{skip}"  # index: the primary key
 PROBE_SOME = "SELECT slot FROM sqlqueue_publish_gate WHERE slot IN ({slots}){skip}"  # index: the primary key
-PROBE_ADVISORY = """
-    SELECT slot FROM sqlqueue_publish_gate WHERE slot >= 0
-    AND PG_TRY_ADVISORY_XACT_LOCK(1936093029, slot)
+HOLDERS = f"""
+    SELECT virtualtransaction FROM pg_locks WHERE locktype = 'advisory' AND classid = {ADVISORY} AND objid = 0
+    AND objsubid = 2 AND granted AND pid IS DISTINCT FROM PG_BACKEND_PID()
+    AND database = (SELECT oid FROM pg_database WHERE datname = CURRENT_DATABASE())
 """
+PREPARED = "-1/"  # a holder that was prepared for a two-phase commit: it goes on under a name of its own
 
 
 def highest_offset(alias: str) -> int:
@@ -41,7 +48,7 @@ class Horizon:
         self.value = 0
         self._dialect = dialect(alias)
         self._candidate = 0
-        self._unseen: set[int] = set()
+        self._holders: set[Any] = set()  # of whom the candidate waits
 
     def probe(self, highest: int) -> int:
         """Look once; return the horizon, which may have risen. `highest`: a visible offset that was read before this
@@ -52,36 +59,40 @@ class Horizon:
         if self._candidate <= self.value:
             if highest <= self.value:
                 return self.value
-            self._candidate, self._unseen = highest, set()
-        free = self._free_slots()
-        if self._unseen:
-            self._unseen -= free
-        else:
-            self._unseen = self._all_slots() - free
-        if not self._unseen:
+            self._candidate = highest
+        self._holders = self._still_held()
+        if not self._holders:
             self.value = self._candidate
-            if highest > self._candidate:
-                self._candidate, self._unseen = highest, set()
+            self._candidate = max(self._candidate, highest)
         return self.value
 
-    def _free_slots(self) -> set[int]:
-        """A single autocommit statement, so that a frozen consumer can never hold up a publisher; and it never
-        waits."""
+    def _still_held(self) -> set[Any]:
+        """Return who of the known holders still holds the gate; who holds it at all if none is known.
+
+        A single autocommit statement, so that a frozen consumer can never hold up a publisher; and it never waits.
+        """
         connection = connections[self.alias]
         if connection.in_atomic_block and not in_test_case(connection):
             raise ConfigurationError(
                 "the horizon cannot be probed inside a transaction, whose locks would hold up every publisher until it "
                 "ends: call this outside of transaction.atomic() (and of ATOMIC_REQUESTS)"
             )
-        if self._unseen and len(self._unseen) <= 32 and self._dialect.vendor == "mysql":
-            marks = ", ".join(["%s"] * len(self._unseen))
-            cursor = execute(self.alias, PROBE_SOME.replace("{slots}", marks), sorted(self._unseen))
-        else:
-            cursor = execute(self.alias, PROBE_ADVISORY if self._dialect.vendor == "postgresql" else PROBE)
-        return {slot for (slot,) in cursor.fetchall()}
+        return self._held_slots() if self._dialect.vendor == "mysql" else self._publishing_transactions()
 
-    def _all_slots(self) -> set[int]:
-        return set(range(SLOTS))
+    def _held_slots(self) -> set[Any]:
+        wanted = sorted(self._holders)
+        if wanted and len(wanted) <= 32:
+            marks = ", ".join(["%s"] * len(wanted))
+            cursor = execute(self.alias, PROBE_SOME.replace("{slots}", marks), wanted)
+        else:
+            cursor = execute(self.alias, PROBE)
+        return set(wanted or range(SLOTS)) - {slot for (slot,) in cursor.fetchall()}
+
+    def _publishing_transactions(self) -> set[Any]:
+        holders = {holder for (holder,) in execute(self.alias, HOLDERS).fetchall()}
+        if not self._holders:
+            return holders
+        return {holder for holder in holders if holder in self._holders or holder.startswith(PREPARED)}
 
     def wait(self, give_up: Callable[[], bool] = lambda: False, pause: float = 0.01) -> int:
         """Probe until a candidate read after this call is the horizon; return it.

@@ -1,9 +1,10 @@
 """Whether the database server is still the one that was talked to before a connection was lost.
 
-InnoDB shows a commit to others a moment before it is safe on disk. A server that crashes in that moment forgets
-messages that a consumer has read, and gives their offsets to others. What a consumer remembers of the log's end is void
-then: how far it has read, what is final, and whom it has handed out. What the tables hold is not: the server's own log
-of its changes has one order, so whatever a position has passed is as safe as the position.
+InnoDB shows a commit to others a moment before it is safe on disk, and so does PostgreSQL where synchronous_commit is
+off. A server that crashes in that moment forgets messages that a consumer has read, and gives their offsets to others.
+What a consumer remembers of the log's end is void then: how far it has read, what is final, and whom it has handed out.
+What the tables hold is not: the server's own log of its changes has one order, so whatever a position has passed is as
+safe as the position.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class ServerChanged(Exception):
 
 
 class Sight(NamedTuple):
-    """Where the server is, and for how many seconds it has been up."""
+    """Which server it is, and for how many seconds it has been up (infinite: `place` tells its starts apart)."""
 
     place: str
     uptime: float
@@ -38,10 +39,11 @@ def look(alias: str) -> Sight:
             cursor.execute("SELECT CONCAT(@@hostname, ':', @@port, ':', @@datadir)")
             return Sight(str(cursor.fetchone()[0]), uptime)
         if vendor == "postgresql":
-            started = "EXTRACT(EPOCH FROM STATEMENT_TIMESTAMP() - pg_postmaster_start_time())"
-            cursor.execute(f"SELECT inet_server_addr()::text, {started}")
-            place, uptime = cursor.fetchone()
-            return Sight(str(place), float(uptime))
+            # Exact times, so no arithmetic with uptimes: when the server started, and when its statistics did. They
+            # begin anew when it has recovered from the crash of one of its processes, which it outlives itself.
+            started = "EXTRACT(EPOCH FROM pg_postmaster_start_time())"
+            cursor.execute(f"SELECT {started}, (SELECT EXTRACT(EPOCH FROM stats_reset) FROM pg_stat_bgwriter)")
+            return Sight(" ".join(map(str, cursor.fetchone())), float("inf"))
     return Sight("", float("inf"))  # SQLite has no server, and a commit is on disk before others see it
 
 

@@ -13,6 +13,9 @@ from django.db.backends.signals import connection_created
 # MySQL's own limit is 50 s, longer than a lease. A verb that waits still holds what it has locked: a slot of the gate,
 # for which the horizon waits, or a topic. One that gives up lets go of it, says so in the log, and is run again.
 LIMIT = "SET SESSION innodb_lock_wait_timeout = CAST(LEAST(@@SESSION.innodb_lock_wait_timeout, 5) AS UNSIGNED)"
+# PostgreSQL has no limit of its own. For the transaction only: a pooler may give the session to somebody else next. (A
+# verb that is a single statement waits as it is: while it waits, it holds nothing.)
+LIMIT_TRANSACTION = "SELECT SET_CONFIG('lock_timeout', '5s', TRUE) WHERE CURRENT_SETTING('lock_timeout') = '0'"
 
 _mine = threading.local()
 
@@ -31,6 +34,13 @@ def limited(alias: str) -> Iterator[None]:
         yield
     finally:
         _mine.limited = False
+
+
+def limit_transaction(alias: str) -> None:
+    """Do the same for the transaction that has just begun, where connections have to stay as they are."""
+    if connections[alias].vendor == "postgresql" and getattr(_mine, "limited", False):
+        with connections[alias].cursor() as cursor:
+            cursor.execute(LIMIT_TRANSACTION)
 
 
 def _limit(connection: Any, **_: object) -> None:

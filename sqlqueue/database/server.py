@@ -31,14 +31,10 @@ def findings(alias: str) -> Iterator[Finding]:
     elif vendor == "sqlite":
         yield from _sqlite(alias)
     elif vendor == "postgresql":
-        yield from _too_old("PostgreSQL", _version(connections[alias].pg_version), POSTGRESQL_LEAST)  # type: ignore[attr-defined]
+        yield from _postgresql(alias)
     else:
         text = f"sqlqueue runs on MySQL, MariaDB, PostgreSQL and SQLite, not on {vendor}"
         yield Finding(2, True, text, "Name an alias on one of those in SQLQUEUE['DATABASE'].")
-
-
-def _version(number: int) -> tuple[int, ...]:
-    return (number // 10_000,)
 
 
 def _too_old(name: str, version: tuple[int, ...], least: tuple[int, ...]) -> Iterator[Finding]:
@@ -67,6 +63,34 @@ def _mysql(alias: str) -> Iterator[Finding]:
         yield Finding(
             5, True, text, "sqlqueue needs one primary at a time: write to one node only, with an increment of 1."
         )
+
+
+def _postgresql(alias: str) -> Iterator[Finding]:
+    connection = connections[alias]
+    yield from _too_old("PostgreSQL", (connection.pg_version // 10_000,), POSTGRESQL_LEAST)  # type: ignore[attr-defined]
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT CURRENT_SETTING('default_transaction_isolation')")
+        (default,) = cursor.fetchone()
+        # The sequence of the log's offsets, if there is a log yet.
+        cursor.execute(
+            "SELECT seqcache FROM pg_sequence JOIN pg_depend ON objid = seqrelid AND deptype IN ('a', 'i')"
+            " WHERE refobjid = TO_REGCLASS('sqlqueue_message')"
+        )
+        caches = [cache for (cache,) in cursor.fetchall()]
+    levels = {default}  # of single statements, and of transactions unless an option says otherwise
+    if connection.settings_dict["OPTIONS"].get("isolation_level") is not None:
+        levels.add(connection.isolation_level.name.lower().replace("_", " "))  # type: ignore[attr-defined]
+    for level in sorted(levels):
+        if level.upper().replace(" ", "-") not in ISOLATION_LEVELS:
+            text = f"the isolation level is {level}; the horizon was proven at {' and '.join(ISOLATION_LEVELS)}"
+            yield Finding(3, True, text, "Leave OPTIONS['isolation_level'] out: READ COMMITTED is the default.")
+        elif level != "read committed":
+            text = "at REPEATABLE READ PostgreSQL rolls back atomic handlers whose group has gone on meanwhile"
+            yield Finding(9, False, text, "Leave OPTIONS['isolation_level'] out: READ COMMITTED is the default.")
+    if caches and caches != [1]:
+        text = f"the sequence of the offsets has CACHE {caches[0]}: each connection hands out offsets of its own"
+        hint = 'ALTER TABLE sqlqueue_message ALTER COLUMN "offset" SET CACHE 1, while nobody publishes.'
+        yield Finding(5, True, text, hint)
 
 
 def _sqlite(alias: str) -> Iterator[Finding]:

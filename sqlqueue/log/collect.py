@@ -24,12 +24,12 @@ CHUNK = 500
 # Index: (topic, partition, priority, offset).
 OLDEST = """
     SELECT "offset", created_at <= {earlier} FROM sqlqueue_message{by_stream}
-    WHERE topic = %s AND "partition" = %s AND priority = %s AND "offset" <= %s ORDER BY "offset" LIMIT %s
+    WHERE {within} ORDER BY {by_place} LIMIT %s
 """
 # The same for the very oldest message of many streams at once: which of them are worth a visit?
 FIRST = """
     SELECT %s, %s, created_at <= {earlier} FROM sqlqueue_message{by_stream}
-    WHERE topic = %s AND "partition" = %s AND priority = %s ORDER BY "offset" LIMIT 1
+    WHERE {beyond} ORDER BY {by_place} LIMIT 1
 """
 STREAMS_AT_ONCE = 32
 OLDEST_RECEIPTS = "SELECT id, finished_at <= {earlier} FROM sqlqueue_receipt ORDER BY id LIMIT %s"  # the primary key
@@ -84,10 +84,11 @@ def _worth_a_visit(alias: str, topic: Topic) -> list[tuple[int, int]]:
     streams = [(partition, priority) for partition in range(topic.partitions) for priority in range(topic.priorities)]
     age = round((topic.retention or 0) * 1_000_000)
     found: list[tuple[int, int]] = []
-    branch = dialect(alias).branch.format(FIRST.strip())
+    words = dialect(alias)
+    branch = words.branch.format(FIRST.strip())
     for start in range(0, len(streams), STREAMS_AT_ONCE):
         some = streams[start : start + STREAMS_AT_ONCE]
-        values = [value for stream in some for value in (*stream, age, topic.name, *stream)]
+        values = [value for stream in some for value in (*stream, age, *words.place(topic.name, *stream, 0))]
         rows = execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall()
         found += [(int(partition), int(priority)) for partition, priority, old_enough in rows if old_enough]
     return found
@@ -107,7 +108,8 @@ def _collect_batch(alias: str, topic: str, partition: int, priority: int, horizo
         return 0, False
     floor = acked_by_all(alias, topic, partition, priority, horizon)
     age = round(options.retention * 1_000_000)
-    oldest = execute(alias, OLDEST, (age, topic, partition, priority, floor, BATCH)).fetchall()
+    place = dialect(alias).place(topic, partition, priority, 0, floor)
+    oldest = execute(alias, OLDEST, (age, *place, BATCH)).fetchall()
     released = [offset for offset, _ in takewhile(lambda row: row[1], oldest)]
     # One by one: the end of a range would wait for the next message behind it, which may be an open transaction's.
     free = _lock_free(alias, released)

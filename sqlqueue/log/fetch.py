@@ -26,8 +26,7 @@ WATCH = """
 COLUMNS = '"offset", partition_key, message_id, payload, headers, {created}, target_group'
 # Index: (topic, partition, priority, offset).
 FETCH = """
-    SELECT %s, {between}, {columns} FROM sqlqueue_message{by_stream}
-    WHERE topic = %s AND "partition" = %s AND priority = %s AND "offset" > %s ORDER BY "offset" LIMIT %s
+    SELECT %s, {between}, {columns} FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {by_place} LIMIT %s
 """
 # What is visible, in the same snapshot, of that which a read onward takes for known? Index: the same, and nothing else.
 BETWEEN = """
@@ -96,7 +95,8 @@ def fetch(alias: str, reads: Sequence[Read]) -> list[Found]:
         for index, (address, start, limit, since) in enumerate(some, first):
             stream = (address.topic, address.partition, address.priority)
             texts.append(plain if since is None else counting)
-            values += (index, *(() if since is None else (*stream, since, start)), *stream, start, limit)
+            place = words.place(*stream, start)
+            values += (index, *(() if since is None else (*stream, since, start)), *place, limit)
         text = " UNION ALL ".join(map(words.branch.format, texts)) if len(some) > 1 else texts[0]
         for row in execute(alias, text, values).fetchall():
             messages[row[0]].append(Message._make(row[2:]))

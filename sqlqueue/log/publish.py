@@ -12,6 +12,7 @@ from django.db import transaction
 from sqlqueue.conf import settings
 from sqlqueue.core.codec import encode, encode_headers
 from sqlqueue.core.keys import GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, checked_name, checked_text, new_id, partition_of
+from sqlqueue.database.dialects import Dialect, dialect
 from sqlqueue.database.gate import LogRow, insert_many, insert_one
 from sqlqueue.exceptions import InvalidMessage, seconds
 from sqlqueue.log.bell import ring_after_commit
@@ -80,7 +81,7 @@ def publish(
     """
     alias = settings.DATABASE
     info = topic_info(alias, topic)
-    row = _row(info, payload, key, id, headers, priority, group)
+    row = _row(dialect(alias), info, payload, key, id, headers, priority, group)
     if delay is not None or at is not None:
         schedule(alias, row, _due(delay, at), at)
         return Published(None, row.id, True)
@@ -97,15 +98,16 @@ def publish_many(topic: str, messages: Iterable[NewMessage | Any]) -> PublishedM
     A message is a NewMessage, or just a payload. Raises InvalidMessage, and then has published none.
     """
     alias = settings.DATABASE
-    info = topic_info(alias, topic)
+    words, info = dialect(alias), topic_info(alias, topic)
     rows: list[LogRow] = []
     may_repeat = False
     for message in messages:
         if isinstance(message, NewMessage):
             may_repeat = may_repeat or message.id is not None
-            rows.append(_row(info, message.payload, message.key, message.id, message.headers, message.priority, ""))
+            columns = (message.payload, message.key, message.id, message.headers, message.priority)
+            rows.append(_row(words, info, *columns, ""))
         else:
-            rows.append(_row(info, message, "", None, None, 0, ""))
+            rows.append(_row(words, info, message, "", None, None, 0, ""))
     if not rows:
         return PublishedMany([], 0)
     with transaction.atomic(using=alias, savepoint=False):
@@ -128,7 +130,7 @@ def publish_on_commit(topic: str, payload: Any, **options: Any) -> None:
         raise TypeError(f"publish_on_commit has no option {sorted(unknown)[0]!r}")
     info = topic_info(alias, topic)
     plain = {name: value for name, value in options.items() if name not in ("delay", "at")}
-    _row(info, payload, *(plain.get(name, default) for name, default in _ROW_OPTIONS))
+    _row(dialect(alias), info, payload, *(plain.get(name, default) for name, default in _ROW_OPTIONS))
     _due(options.get("delay"), options.get("at"))
     transaction.on_commit(lambda: publish(topic, payload, **options), using=alias)
 
@@ -143,6 +145,7 @@ _ROW_OPTIONS: tuple[tuple[str, Any], ...] = (
 
 
 def _row(
+    words: Dialect,
     info: TopicInfo,
     payload: Any,
     key: str,
@@ -168,7 +171,11 @@ def _row(
         checked_name(group, "group", GROUP_LENGTH)
     # A message without a key goes where its id belongs: evenly spread, and a repeated id meets its first.
     partition = partition_of(key or id, info.partitions)
-    return LogRow(info.name, partition, priority, key, id, encode(payload), encode_headers(headers), group)
+    payload, stored_headers = encode(payload), encode_headers(headers)
+    words.check_json(payload, "payload")
+    if stored_headers is not None:
+        words.check_json(stored_headers, "headers")
+    return LogRow(info.name, partition, priority, key, id, payload, stored_headers, group)
 
 
 def _due(delay: float | timedelta | None, at: datetime | None) -> float | None:

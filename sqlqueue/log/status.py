@@ -20,7 +20,7 @@ DUE = """
 # How many messages stand above an offset, as far as anybody wants to know? Index: (topic, partition, priority, offset).
 ABOVE = """
     SELECT %s, COUNT(*) FROM (SELECT 1 FROM sqlqueue_message{by_stream}
-    WHERE topic = %s AND "partition" = %s AND priority = %s AND "offset" > %s ORDER BY "offset" LIMIT %s) AS above
+    WHERE {beyond} ORDER BY {by_place} LIMIT %s) AS above
 """
 
 
@@ -78,13 +78,14 @@ def _streams(alias: str, group: str, topic: str, column: str) -> dict[Address, i
 def beyond(alias: str, streams: Mapping[Address, Known]) -> list[Address]:
     """Return those that have more messages above the given offset than are known. A statement for every 32 streams."""
     found: list[Address] = []
-    branch = dialect(alias).branch.format(ABOVE.strip())
+    words = dialect(alias)
+    branch = words.branch.format(ABOVE.strip())
     known = list(streams.items())
     for start in range(0, len(known), STREAMS_OF_ONE_FETCH):
         some = known[start : start + STREAMS_OF_ONE_FETCH]
         values: list[object] = []
         for index, (at, (position, read)) in enumerate(some):
-            values += (index, at.topic, at.partition, at.priority, position, read + 1)
+            values += (index, *words.place(at.topic, at.partition, at.priority, position), read + 1)
         counts = execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall()
         found += [some[index][0] for index, count in counts if count > some[index][1].read]
     return found

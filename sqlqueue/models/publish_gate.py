@@ -11,7 +11,8 @@ from sqlqueue.database.gate import COLLECTOR, SCHEDULER, SLOTS
 
 
 class PublishGate(models.Model):
-    """A few hundred fixed rows. Every publish holds one in share mode until it commits; see the horizon."""
+    """A few hundred fixed rows. Every publish on MySQL holds one in share mode until it commits; see the horizon. Two
+    more, on every database, are duties that one process at a time may have."""
 
     slot = models.IntegerField(_("slot"), primary_key=True)
 

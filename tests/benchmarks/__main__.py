@@ -1,4 +1,4 @@
-"""Measure publishing and consuming on a private MariaDB server: `make benchmark`.
+"""Measure publishing and consuming on a private server, MariaDB or `--database postgresql`: `make benchmark`.
 
 Every figure is messages a second of this run on this machine; what can be compared with other runs are the ratios to
 the bare statements beside them. 300-byte payloads, 16 partitions, 997 keys, one consumer process, handlers that do
@@ -14,24 +14,28 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.servers.mariadb import PrivateMariaDB
+from tests.servers.postgresql import PrivatePostgreSQL
 
 PARTITIONS = 16
 BATCH = 500
 PAYLOAD = {"filler": "x" * 285}
+# In the words of sqlqueue.database.dialects.
 BARE_FETCH = (
-    "SELECT `offset`, partition_key, message_id, payload, headers, created_at FROM sqlqueue_message"
-    " FORCE INDEX (sqlqueue_message_fetch) WHERE topic = %s AND `partition` = %s AND priority = 0 AND `offset` > %s"
-    " ORDER BY `offset` LIMIT %s"
+    'SELECT "offset", partition_key, message_id, payload, headers, created_at FROM sqlqueue_message{by_stream}'
+    " WHERE {beyond} ORDER BY {by_place} LIMIT %s"
 )
-BARE_INSERT = "INSERT INTO sqlqueue_message (topic, `partition`, message_id, partition_key, payload) VALUES "
+BARE_INSERT = 'INSERT INTO sqlqueue_message (topic, "partition", message_id, partition_key, payload) VALUES '
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=50_000)
-    count = parser.parse_args().messages
-    with PrivateMariaDB() as server:
-        os.environ["DATABASE_URL"] = server.url("mysql")
+    parser.add_argument("--database", choices=["mariadb", "postgresql"], default="mariadb")
+    arguments = parser.parse_args()
+    count = arguments.messages
+    server = PrivateMariaDB() if arguments.database == "mariadb" else PrivatePostgreSQL(durable=True)
+    with server:
+        os.environ["DATABASE_URL"] = server.url("mysql" if arguments.database == "mariadb" else "postgres")
         os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
         import django
 
@@ -59,11 +63,10 @@ def rate(count: int, work: Callable[[], object]) -> float:
 
 
 def publishing(count: int) -> Iterator[tuple[str, float, float]]:
-    from django.db import connection
-
     from sqlqueue import NewMessage, publish, publish_many
     from sqlqueue.core.codec import encode
     from sqlqueue.core.keys import new_id
+    from sqlqueue.database.dialects import execute
 
     singles = max(1, count // 20)
     text = encode(PAYLOAD)
@@ -73,16 +76,14 @@ def publishing(count: int) -> Iterator[tuple[str, float, float]]:
         return "bare", number % PARTITIONS, new_id(), f"k{number % 997}", text
 
     def bare_singles() -> None:
-        with connection.cursor() as cursor:
-            for number in range(singles):
-                cursor.execute(BARE_INSERT + "(%s, %s, %s, %s, %s)", row(number))
+        for number in range(singles):
+            execute("default", BARE_INSERT + "(%s, %s, %s, %s, %s)", row(number))
 
     def bare_bulk() -> None:
-        with connection.cursor() as cursor:
-            for first in range(0, count, 1000):
-                rows = [row(number) for number in range(first, first + 1000)]
-                marks = ", ".join(["(%s, %s, %s, %s, %s)"] * len(rows))
-                cursor.execute(BARE_INSERT + marks, [value for values in rows for value in values])
+        for first in range(0, count, 1000):
+            rows = [row(number) for number in range(first, first + 1000)]
+            marks = ", ".join(["(%s, %s, %s, %s, %s)"] * len(rows))
+            execute("default", BARE_INSERT + marks, [value for values in rows for value in values])
 
     def bulk() -> None:
         for first in range(0, count, 1000):
@@ -101,11 +102,10 @@ def publishing(count: int) -> Iterator[tuple[str, float, float]]:
 
 
 def consuming(count: int) -> Iterator[tuple[str, float, float]]:
-    from django.db import connection
-
     from sqlqueue import NewMessage, Retry, publish_many
     from sqlqueue.consumers.registry import Consumer, build
     from sqlqueue.consumers.subscriber import Subscriber
+    from sqlqueue.database.dialects import dialect, execute
     from sqlqueue.log.topics import create
 
     create("default", "bench", PARTITIONS)
@@ -113,13 +113,12 @@ def consuming(count: int) -> Iterator[tuple[str, float, float]]:
         publish_many("bench", [NewMessage(PAYLOAD, key=f"k{n % 997}") for n in range(first, first + 1000)])
 
     def bare_fetch() -> None:
-        with connection.cursor() as cursor:
-            for partition in range(PARTITIONS):
-                last, rows = 0, [()] * BATCH
-                while len(rows) == BATCH:
-                    cursor.execute(BARE_FETCH, ("bench", partition, last, BATCH))
-                    rows = cursor.fetchall()
-                    last = rows[-1][0] if rows else last
+        for partition in range(PARTITIONS):
+            last, rows = 0, [()] * BATCH
+            while len(rows) == BATCH:
+                place = dialect("default").place("bench", partition, 0, last)
+                rows = execute("default", BARE_FETCH, (*place, BATCH)).fetchall()
+                last = rows[-1][0] if rows else last
 
     def failing(one_in: int) -> Callable[[object], None]:
         def handle(delivery: object) -> None:

@@ -16,6 +16,7 @@ from sqlqueue.signals import delivery_settled, lease_lost
 from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming, offset_row, states
 from tests.processes import wait_until
+from tests.servers.session import connection_id, end_connection
 
 ONE_PARTITION = {**QUICK, "PARTITIONS": 1}
 BATCH = pytest.mark.parametrize("batch", [False, True], ids=["each", "batch"])
@@ -270,19 +271,19 @@ class TestTheFence:
 
 
 @BATCH
-@pytest.mark.database("mariadb", "mysql")
+@pytest.mark.database("mariadb", "mysql", "postgresql")
 def test_a_connection_that_was_lost_while_nobody_looked_costs_no_attempt(consuming: Consuming, batch: bool) -> None:
     connection_ids: list[int] = []
 
     @consuming.consumer("t", atomic=True, batch=batch, max_attempts=1)
     def handle(given) -> None:
-        connection_ids.append(execute("default", "SELECT CONNECTION_ID()").fetchone()[0])
+        connection_ids.append(connection_id())
         record(given)
 
     consuming.start(threads=1)
     publish("t", 1)
     wait_until(lambda: effects() == ["1"])
-    execute("default", f"KILL {connection_ids[0]}")
+    end_connection(connection_ids[0])
     publish("t", 2)
     wait_until(lambda: effects() == ["1", "2"] or Message.objects.filter(topic="t_dlq").exists())
     assert effects() == ["1", "2"], "the message died of a connection that its handler never saw"

@@ -89,7 +89,7 @@ def test_it_stays_while_another_still_works(consuming: Consuming) -> None:
     assert working.running
 
 
-@pytest.mark.database("mariadb", "mysql")
+@pytest.mark.database("mariadb", "mysql", "postgresql")
 def test_an_open_transaction_holds_it_up_no_longer_than_its_messages_are_invisible(consuming: Consuming) -> None:
     seen: list[int] = []
     published, commit = threading.Event(), consuming.gate()

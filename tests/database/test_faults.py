@@ -1,5 +1,6 @@
 """Faults are told by their numbers; contention reruns the whole verb, and never inside somebody else's transaction."""
 
+import select
 import sqlite3
 import threading
 
@@ -10,6 +11,10 @@ from django.db.utils import InterfaceError
 from sqlqueue.database import faults
 from sqlqueue.database.faults import Fault
 from sqlqueue.models import Topic
+from tests.processes import wait_until
+from tests.servers.private import PrivateServer
+from tests.servers.session import connection_id, crash_a_process, end_connection, isolate
+from tests.transactions import OpenTransaction
 
 
 class MySQLError(Exception):
@@ -84,7 +89,14 @@ def test_sqlite_codes(code: int, fault: Fault) -> None:
         ("23505", Fault.DUPLICATE),
         ("08006", Fault.GONE),
         ("57P01", Fault.GONE),
+        ("57P03", Fault.GONE),
+        ("53300", Fault.GONE),
         ("25006", Fault.GONE),
+        ("25P03", Fault.GONE),
+        ("58030", Fault.GONE),
+        ("55P03", Fault.CONTENTION),
+        ("25P02", Fault.OTHER),
+        ("22P05", Fault.OTHER),
         ("42P01", Fault.OTHER),
     ],
 )
@@ -92,6 +104,91 @@ def test_postgresql_states(state: str, fault: Fault) -> None:
     error = Exception("whatever")
     error.sqlstate = state
     assert faults.classify(raised(error)) is fault
+
+
+@pytest.mark.database("postgresql")
+@pytest.mark.django_db(transaction=True)
+class TestWhatPostgreSQLReallySays:
+    """Some of it has no SQLSTATE: what the client library has seen, and not the server said."""
+
+    def classified(self, *statements: str) -> Fault:
+        with pytest.raises(Error) as raised:
+            self.run(*statements)
+        return faults.classify(raised.value)
+
+    def test_of_a_connection_that_an_administrator_has_ended(self) -> None:
+        number = connection_id()
+        try:
+            with OpenTransaction() as another:
+                another.do(lambda: end_connection(number))
+            assert self.classified("SELECT 1") is Fault.GONE
+            assert self.classified("SELECT 1") is Fault.GONE  # it is closed now
+        finally:
+            connection.close()
+
+    def test_of_a_connection_that_ended_with_all_others(self, database_server: PrivateServer) -> None:
+        with OpenTransaction() as other:
+            other.do(Topic.objects.exists)
+            crash_a_process()
+            assert faults.classify(other.start(Topic.objects.exists).exception(30)) is Fault.GONE
+
+    def test_of_a_server_that_is_away(self, database_server: PrivateServer) -> None:
+        connection.close()
+        database_server.stop()
+        assert self.classified("SELECT 1") is Fault.GONE
+
+    def test_of_an_idle_transaction_that_took_too_long(self) -> None:
+        try:
+            with transaction.atomic():
+                with connection.cursor() as cursor:
+                    cursor.execute("SET idle_in_transaction_session_timeout = '1ms'")
+                wait_until(self.is_broken)
+                with pytest.raises(Error) as raised:
+                    Topic.objects.exists()
+                assert faults.classify(raised.value) is Fault.GONE
+        except Error:
+            pass
+        finally:
+            connection.close()
+
+    def test_of_a_lock_that_was_not_to_be_had_in_time(self) -> None:
+        with OpenTransaction() as other:
+            other.do(lambda: Topic.objects.create(name="a", partitions=0))
+            try:
+                insert = "INSERT INTO sqlqueue_topic (name, partitions) VALUES ('a', 0)"
+                assert self.classified("SET lock_timeout = '10ms'", insert) is Fault.CONTENTION
+            finally:
+                connection.close()
+
+    def test_of_a_row_that_is_there_already(self) -> None:
+        insert = "INSERT INTO sqlqueue_publish_gate (slot) VALUES (7)"
+        assert self.classified(insert) is Fault.DUPLICATE
+
+    def test_of_a_row_that_changed_since_the_snapshot(self) -> None:
+        Topic.objects.create(name="a", partitions=0)
+        isolate("repeatable read")
+        with pytest.raises(Error) as raised:
+            self.update_what_another_updates_meanwhile()
+        connection.close()
+        assert faults.classify(raised.value) is Fault.CONTENTION
+
+    @transaction.atomic
+    def update_what_another_updates_meanwhile(self) -> None:
+        assert Topic.objects.get().partitions == 0
+        with OpenTransaction() as other:
+            other.do(lambda: Topic.objects.update(partitions=1))
+            other.commit()
+        Topic.objects.update(partitions=2)
+
+    def run(self, *statements: str) -> None:
+        with connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def is_broken(self) -> bool:
+        """Tell whether the server has closed the connection, without asking it."""
+        readable, _, _ = select.select([connection.connection.fileno()], [], [], 0)
+        return bool(readable)
 
 
 def contention() -> Exception:
@@ -186,7 +283,7 @@ def test_a_patient_verb_runs_in_no_transaction_but_its_own() -> None:
     assert inside is False
 
 
-@pytest.mark.database("mariadb", "mysql")
+@pytest.mark.database("mariadb", "mysql", "postgresql")
 @pytest.mark.django_db(transaction=True)
 def test_a_real_deadlock_reruns_the_whole_verb() -> None:
     """Two connections lock two rows in opposite orders; the server picks a victim, whose verb is run again."""

@@ -3,22 +3,15 @@
 import logging
 
 import pytest
-from django.db import connection
 
 from sqlqueue import publish
 from sqlqueue.models import Message
 from tests.consuming import Consuming
 from tests.processes import wait_until
+from tests.servers.session import lock_wait
 from tests.transactions import OpenTransaction
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("mariadb", "mysql")]
-
-
-def lock_wait() -> int:
-    """Return for how many seconds this thread's connection waits for a lock."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT @@SESSION.innodb_lock_wait_timeout")
-        return cursor.fetchone()[0]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("mariadb", "mysql", "postgresql")]
 
 
 def test_a_verb_that_waits_for_an_open_transaction_gives_up_and_is_run_again(
@@ -45,7 +38,7 @@ def test_a_verb_that_waits_for_an_open_transaction_gives_up_and_is_run_again(
 
 
 def test_a_handlers_own_connection_waits_as_long_as_the_servers_default(consuming: Consuming) -> None:
-    waits: list[int] = []
+    waits: list[str] = []
 
     @consuming.consumer("orders")
     def handle(delivery) -> None:

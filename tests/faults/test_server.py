@@ -13,9 +13,11 @@ from django.db import Error, connection, connections, transaction
 from tests.consumer_processes import GROUP, Consumers, effects, heartbeats, wait_for_shares
 from tests.processes import wait_until
 from tests.progress import dead_letter_offsets, wait_until_settled
+from tests.servers.postgresql import PrivatePostgreSQL
 from tests.servers.private import PrivateServer
+from tests.servers.session import crash_a_process, late_commits
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("mariadb", "mysql")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("mariadb", "mysql", "postgresql")]
 
 TOPICS = ("steady", "atomic", "batches")
 
@@ -110,6 +112,16 @@ def test_restarts_and_crashes_of_the_server_lose_nothing_and_repeat_no_atomic_ef
     run_through(consumers, [database_server.restart, crash, crash])
 
 
+@pytest.mark.database("postgresql")
+def test_the_crash_of_one_of_the_servers_processes_loses_nothing_and_repeats_no_atomic_effect(
+    consumers: Consumers, database_server: PrivatePostgreSQL
+) -> None:
+    """The server then ends all connections, recovers from its log and goes on; it has not been restarted."""
+    before = database_server.pid
+    run_through(consumers, [crash_a_process, crash_a_process])
+    assert database_server.pid == before
+
+
 def test_an_outage_longer_than_the_leases_loses_nothing_and_repeats_no_atomic_effect(
     consumers: Consumers, consumer_options: dict[str, Any], database_server: PrivateServer
 ) -> None:
@@ -135,12 +147,11 @@ def test_messages_on_the_offsets_of_forgotten_ones_are_delivered(
     wait_for_shares("steady", 2)
     forgotten = 0
     for attempt in range(5):
-        with connection.cursor() as cursor:
-            cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 0")
-        shown = max(consumers.publish("steady", f"steady-shown-{attempt}-{number}") for number in range(40))
-        database_server.kill()
-        connection.close()
-        database_server.start()
+        with late_commits():
+            shown = max(consumers.publish("steady", f"steady-shown-{attempt}-{number}") for number in range(40))
+            database_server.kill()
+            connection.close()
+            database_server.start()
         wait_until(lambda: heartbeats(), message="no consumer has come back")
         names = {f"steady-kept-{attempt}-{number}" for number in range(60)}
         first = min(consumers.publish("steady", name) for name in sorted(names))

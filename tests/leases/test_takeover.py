@@ -14,6 +14,7 @@ from sqlqueue.leases.balance import balance
 from sqlqueue.leases.heartbeat import beat
 from sqlqueue.log import groups
 from sqlqueue.models import DeliveryState, Offset, PartitionLease
+from tests.servers.session import isolate, wait_for_locks
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +76,7 @@ def test_a_lease_whose_acquiring_got_no_answer_is_taken_again() -> None:
     assert take("other") == []
 
 
-@pytest.mark.database("mariadb", "mysql")
+@pytest.mark.database("mariadb", "mysql", "postgresql")
 @pytest.mark.parametrize("level", ["read committed", "repeatable read"])
 def test_an_open_publisher_does_not_hold_up_a_takeover(level: str) -> None:
     publish("t", 1)
@@ -97,9 +98,8 @@ def test_an_open_publisher_does_not_hold_up_a_takeover(level: str) -> None:
     try:
         publish("t", 3)
         claim(highest_offset("default"))
-        with connection.cursor() as cursor:
-            cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level.upper()}")
-            cursor.execute("SET SESSION innodb_lock_wait_timeout = 5")
+        isolate(level)
+        wait_for_locks(5)
         (taken,) = take(horizon=0)
         assert len(taken.rows) == 2
     finally:

@@ -18,6 +18,7 @@ from sqlqueue.models import Message, Topic
 from sqlqueue.signals import message_published
 from tests.app.models import Effect
 from tests.consuming import Consuming
+from tests.servers.session import isolate, wait_for_locks
 
 
 @contextmanager
@@ -97,9 +98,7 @@ class TestTheCallersTransaction:
         published = threading.Event()
 
         def other() -> None:
-            with connection.cursor() as cursor:
-                if connection.vendor == "mysql":
-                    cursor.execute("SET innodb_lock_wait_timeout = 2")
+            wait_for_locks(5)
             publish("fresh", "second")
             published.set()
             connections.close_all()
@@ -113,7 +112,7 @@ class TestTheCallersTransaction:
         assert in_time, "the second publisher waited for the first one's commit"
         assert sorted(payloads("fresh")) == ["first", "second"]
 
-    @pytest.mark.database("mariadb", "mysql")
+    @pytest.mark.database("mariadb", "mysql", "postgresql")
     @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
     @pytest.mark.parametrize("repeat", [one_by_one, in_bulk, its_own], ids=lambda repeat: repeat.__name__)
     def test_a_transaction_that_repeats_an_id_holds_up_no_other_publisher(
@@ -124,16 +123,14 @@ class TestTheCallersTransaction:
         publish("others", 1, key="a")
 
         def others() -> None:
-            with connection.cursor() as cursor:
-                cursor.execute("SET innodb_lock_wait_timeout = 5")
+            wait_for_locks(5)
             for letter in "blnz":
                 publish("orders", letter, key="a", id=f"{name}-{letter}")
             publish("orders", "without an id", key="a")
             publish("others", "of another topic", key="a")
             connections.close_all()
 
-        with connection.cursor() as cursor:
-            cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+        isolate(level)
         try:
             with rolled_back(), ThreadPoolExecutor(1) as pool:
                 repeat(f"{name}-m")
@@ -232,6 +229,19 @@ class TestTheSameIdAgain:
         consuming.drain()
         assert seen == ["first"]
 
+    @pytest.mark.database("sqlite", "postgresql")
+    def test_it_is_new_if_the_first_is_collected_before_it_can_be_found(self) -> None:
+        first = publish("orders", "first", id="x")
+
+        def collect_before_it_is_found(execute, sql, params, many, context):
+            if sql.startswith("SELECT") and "message_id = " in sql:
+                Message.objects.filter(offset=first.offset).delete()
+            return execute(sql, params, many, context)
+
+        with connection.execute_wrapper(collect_before_it_is_found):
+            second = publish("orders", "second", id="x")
+        assert (second.created, payloads("orders")) == (True, ["second"])
+
     @pytest.mark.database("mariadb", "mysql", "postgresql")
     def test_in_a_transaction_of_another_it_waits_for_that_and_is_then_no_second_message(self) -> None:
         results = []
@@ -301,6 +311,7 @@ class TestKeysAndIdsAreKeptWhole:
             "null",
             '"quoted"',
             "\\ \n \u2028 ' %s %",
+            "\\u0000 \\\\u0000",  # no NUL, but a backslash and more
             [],
             {},
             {"a": [{"b": None}]},
@@ -319,11 +330,44 @@ class TestKeysAndIdsAreKeptWhole:
         consuming.drain()
         assert seen == {str(number): [(value, {"value": value})] * 3 for number, value in enumerate(values)}
 
+    def test_a_number_keeps_its_value_however_it_is_written(self, consuming: Consuming) -> None:
+        seen: list[float] = []
+        consuming.consumer("orders", lambda delivery: seen.append(float(delivery.payload)))
+        for number in (0.1, 1.0, 1e16, 1e300, -2.5e-7):
+            publish("orders", number, key="a")
+        consuming.drain()
+        assert seen == [0.1, 1.0, 1e16, 1e300, -2.5e-7]
+
     def test_the_payload_can_be_queried(self) -> None:
         publish("orders", {"carrier": "UA", "delays": [1, 5]})
         publish("orders", {"carrier": "AA", "delays": []})
         assert Message.objects.filter(payload__carrier="UA").count() == 1
         assert Message.objects.get(payload__delays__1=5).payload["carrier"] == "UA"
+
+    @pytest.mark.database("sqlite", "mariadb", "mysql")
+    def test_a_nul_character_in_json_is_a_character(self) -> None:
+        publish("orders", {"a\0": "\0"})
+        assert payloads("orders") == [{"a\0": "\0"}]
+
+    @pytest.mark.database("postgresql")
+    @pytest.mark.parametrize("zone", ["Asia/Kolkata", "America/St_Johns"])
+    def test_its_times_do_not_depend_on_the_connections_time_zone(self, zone: str, consuming: Consuming) -> None:
+        seen: list[tuple[object, timedelta]] = []
+        consuming.consumer(
+            "orders", lambda delivery: seen.append((delivery.payload, timezone.now() - delivery.created_at))
+        )
+        with connection.cursor() as cursor:
+            cursor.execute("SET TIME ZONE %s", [zone])
+        try:
+            publish("orders", "now", key="a")
+            publish("orders", "due", key="a", at=timezone.now() - timedelta(seconds=1))
+            publish("orders", "later", key="a", at=timezone.now() + timedelta(hours=1))
+            publish("orders", "delayed", key="a", delay=3600)
+            consuming.drain()
+        finally:
+            connection.close()
+        assert {payload for payload, _ in seen} == {"now", "due"}
+        assert all(abs(age) < timedelta(minutes=1) for _, age in seen)
 
     def test_its_time_is_the_databases(self) -> None:
         publish("orders", 1)

@@ -7,7 +7,16 @@ from uuid import uuid4
 import pytest
 from django.db import transaction
 
-from sqlqueue import ConfigurationError, InvalidMessage, NewMessage, Postpone, Retry, publish, publish_many
+from sqlqueue import (
+    ConfigurationError,
+    InvalidMessage,
+    NewMessage,
+    Postpone,
+    Retry,
+    publish,
+    publish_many,
+    publish_on_commit,
+)
 from sqlqueue.models import Message, ScheduledMessage
 from tests.app.models import Effect
 
@@ -55,6 +64,23 @@ def test_headers_that_are_no_dict_of_json(headers: object) -> None:
     with pytest.raises(InvalidMessage, match="headers"):
         publish("orders", 1, headers=headers)  # type: ignore[arg-type]
     assert not Message.objects.exists()
+
+
+@pytest.mark.database("postgresql")
+@pytest.mark.parametrize("text", ["a\0b", "\\\0", "\\\\\0"])
+def test_a_nul_character_where_the_database_cannot_store_one(text: str) -> None:
+    with transaction.atomic():
+        for payload, headers in (({"text": text}, None), ({text: 1}, None), (1, {"h": [text]})):
+            with pytest.raises(InvalidMessage, match="NUL"):
+                publish("orders", payload, headers=headers)
+            with pytest.raises(InvalidMessage, match="NUL"):
+                publish("orders", payload, headers=headers, delay=60)
+            with pytest.raises(InvalidMessage, match="NUL"):
+                publish_many("orders", [1, NewMessage(payload, headers=headers)])
+            with pytest.raises(InvalidMessage, match="NUL"):
+                publish_on_commit("orders", payload, headers=headers)
+        Effect.objects.create(name="goes on", value="")
+    assert (Effect.objects.count(), Message.objects.count(), ScheduledMessage.objects.count()) == (1, 0, 0)
 
 
 @pytest.mark.parametrize("headers", [None, {}])

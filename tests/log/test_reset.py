@@ -31,7 +31,7 @@ def test_what_is_not_registered_cannot_be_reset(consuming: Consuming, partition:
         reset("default", "default", "t", 0, partition=partition)
 
 
-@pytest.mark.database("mariadb", "mysql")
+@pytest.mark.database("mariadb", "mysql", "postgresql")
 def test_it_is_refused_in_a_transaction_which_would_hold_up_publishers(consuming: Consuming) -> None:
     publish_many("t", range(3))
     register("default", "default", "t")

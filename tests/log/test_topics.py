@@ -1,20 +1,20 @@
 """Topics come into being with their first use, whatever transaction that happens in."""
 
 import pytest
-from django.db import connection, connections, transaction
+from django.db import connections, transaction
 
 from sqlqueue import publish
 from sqlqueue.log import topics
 from sqlqueue.models import Topic
+from tests.servers.session import isolate
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.mark.database("mariadb", "mysql")
+@pytest.mark.database("mariadb", "mysql", "postgresql")
 def test_a_transaction_with_an_older_snapshot_can_publish_to_a_new_topic() -> None:
     try:
-        with connection.cursor() as cursor:
-            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        isolate("repeatable read")
         with transaction.atomic():
             assert Topic.objects.count() == 0  # the snapshot
             publish("new", 1)

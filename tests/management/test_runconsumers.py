@@ -47,7 +47,8 @@ class TestCheck:
         (line,) = [line for line in command.output.splitlines() if line.startswith("event=starting")]
         for word in ("processes=3", "threads=7", "drain=True", "lease=44.000", "default:"):
             assert word in line
-        assert {"sqlite": "SQLite", "mariadb": "MariaDB", "mysql": "MySQL"}[database_name] in line
+        names = {"sqlite": "SQLite", "mariadb": "MariaDB", "mysql": "MySQL", "postgresql": "PostgreSQL"}
+        assert names[database_name] in line
         assert "aircraft/flights→tests.management.handlers.move (ordering=key attempts=5 timeout=60s)" in line
         assert "delays/flights→tests.management.handlers.add (ordering=key batch=10 atomic" in line
         assert "All is well." in command.output

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from django.db import connection, connections, transaction
 
 from sqlqueue import NewMessage, publish, publish_many
+from tests.servers.session import place_of_the_last_insert
 
 TOPIC = "adverse"
 PATIENCE = 60.0  # seconds
@@ -25,13 +26,13 @@ def one_by_one(names: list[str]) -> int:
 
 
 def in_bulk(names: list[str]) -> int:
-    """Publish all in one statement; return the place of the first."""
+    """Publish all in one statement; return the place of one."""
     publish_many(TOPIC, [NewMessage({"id": name}, key=name[-1], id=name) for name in names])
     return place_of_the_last_insert()
 
 
 def by_plain_sql(names: list[str]) -> int:
-    """Publish as a program in any language can; return the place of the first, on its way into the log."""
+    """Publish as a program in any language can; return the place of one, on its way into the log."""
     with connection.cursor() as cursor:
         cursor.executemany(
             "INSERT INTO sqlqueue_scheduled_message (topic, partition_key, message_id, payload)"
@@ -39,15 +40,6 @@ def by_plain_sql(names: list[str]) -> int:
             [(TOPIC, name[-1], name, "{}") for name in names],
         )
     return place_of_the_last_insert()
-
-
-def place_of_the_last_insert() -> int:
-    """Return where the last INSERT's first row stands; 0 where nobody needs to know."""
-    if connection.vendor != "mysql":
-        return 0
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT LAST_INSERT_ID()")
-        return cursor.fetchone()[0]
 
 
 class Rollback(Exception):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from django.db import IntegrityError, connection, connections
+from django.db import IntegrityError, connection, connections, transaction
 from pytest_django import Settings
 
 from sqlqueue import publish
@@ -24,6 +24,7 @@ from tests.races.publishers import (
     one_by_one,
     roll_back_to_a_savepoint,
 )
+from tests.servers.session import isolation_level, isolation_option, wait_for_locks
 from tests.subscribers import Handled, RunningSubscriber, consumer
 from tests.transactions import OpenTransaction
 
@@ -55,10 +56,9 @@ def isolation(request: pytest.FixtureRequest) -> Iterator[str]:
     options = connections.settings["default"]["OPTIONS"]
     before = options.get("isolation_level")
     connections.close_all()
-    options["isolation_level"] = request.param
-    with connection.cursor() as cursor:
-        cursor.execute("SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')")
-        assert {level for _, level in cursor.fetchall()} == {request.param.replace(" ", "-").upper()}
+    options["isolation_level"] = isolation_option(request.param)
+    with transaction.atomic():
+        assert isolation_level() == request.param
     yield request.param
     connections.close_all()
     options["isolation_level"] = before
@@ -87,7 +87,7 @@ def deliver_all(write: Write, *, pause: float, enough: Callable[[Publishers], ob
     assert enough(publishers), f"the publishers were too tame: {publishers.happened}, {len(publishers.overtaken)}"
 
 
-@pytest.mark.database("mariadb", "mysql")
+@GATED
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read"], indirect=True)
 @pytest.mark.parametrize("write", PATHS, ids=lambda write: write.__name__)
 def test_eight_slow_publishers_lose_nothing_where_a_naive_reader_does(write: Write, isolation: str) -> None:
@@ -169,7 +169,7 @@ def test_a_consumer_that_froze_after_a_probe_holds_up_no_publisher(monkeypatch: 
     publish(TOPIC, 0)
     with ThreadPoolExecutor(1) as consumer_thread, OpenTransaction() as publisher:
         consumer_thread.submit(lambda: probe_often(Horizon("default"))).result()
-        publisher.do(wait_a_second_for_locks)
+        publisher.do(lambda: wait_for_locks(1))
         for slot in range(gate.SLOTS):
             monkeypatch.setattr(gate, "slot", lambda slot=slot: slot)
             publisher.do(lambda: publish(TOPIC, 1))
@@ -179,7 +179,7 @@ def test_a_consumer_that_froze_after_a_probe_holds_up_no_publisher(monkeypatch: 
 
 @GATED
 def test_a_probe_never_waits_for_publishers(monkeypatch: pytest.MonkeyPatch) -> None:
-    wait_a_second_for_locks()
+    wait_for_locks(1)
     horizon = Horizon("default")
     with OpenTransaction() as publisher:
         for slot in range(gate.SLOTS):
@@ -191,14 +191,6 @@ def test_a_probe_never_waits_for_publishers(monkeypatch: pytest.MonkeyPatch) -> 
         publisher.commit()
     assert horizon.wait() == highest_offset("default")
     connection.close()
-
-
-def wait_a_second_for_locks() -> None:
-    """Let this connection wait no longer for any lock."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SET innodb_lock_wait_timeout = 1" if connection.vendor == "mysql" else "SET lock_timeout = '1s'"
-        )
 
 
 @pytest.mark.database("mariadb", "mysql")

@@ -1,7 +1,7 @@
 """The database that the suite runs on, chosen by two environment variables.
 
-DATABASE is `sqlite` (the default), `mariadb` or `mysql`. DATABASE_URL names a server that is there already;
-without it `sqlite` is a file in a temporary folder, and `mariadb` and `mysql` are private servers.
+DATABASE is `sqlite` (the default), `mariadb`, `mysql` or `postgresql`. DATABASE_URL names a server that is there
+already; without it `sqlite` is a file in a temporary folder, and the others are private servers.
 """
 
 import tempfile
@@ -10,10 +10,15 @@ from pathlib import Path
 
 from tests.servers.mariadb import PrivateMariaDB
 from tests.servers.mysql import PrivateMySQL
+from tests.servers.postgresql import PrivatePostgreSQL
 from tests.servers.private import PrivateServer
 
 NAMES = ("sqlite", "mariadb", "mysql", "postgresql")
-PRIVATE: dict[str, type[PrivateServer]] = {"mariadb": PrivateMariaDB, "mysql": PrivateMySQL}
+PRIVATE: dict[str, type[PrivateServer]] = {
+    "mariadb": PrivateMariaDB,
+    "mysql": PrivateMySQL,
+    "postgresql": PrivatePostgreSQL,
+}
 # mysql:// is both servers' scheme: DATABASE says which it is, and tests/test_databases.py holds it to that.
 NAME_BY_SCHEME = {
     "sqlite": "sqlite",
@@ -77,11 +82,6 @@ def choose(environment: Mapping[str, str]) -> tuple[str, str]:
     name = environment.get("DATABASE") or NAME_BY_SCHEME.get(scheme, "sqlite")
     if name not in NAMES:
         raise DatabaseChoiceError(f"DATABASE={name} is unknown: choose one of {', '.join(NAMES)}.")
-    if not url and name == "postgresql":
-        raise DatabaseChoiceError(
-            f"DATABASE={name} needs a server of yours: set DATABASE_URL={name}://user:password@host:port/name. "
-            "The user must be allowed to create and drop the database test_name."
-        )
     if url and {name, NAME_BY_SCHEME[scheme]} not in ({name}, {"mysql", "mariadb"}):
         raise DatabaseChoiceError(f"DATABASE={name} does not go with a DATABASE_URL of {scheme}://.")
     return name, url
