@@ -68,8 +68,8 @@ class History:
         offset = offset or self._offsets.setdefault((topic, id), len(self._offsets) + 1)
         for each in [group] if group else groups_of(topic):
             ended = None if seconds is None else at + seconds
-            outcome_ = "" if ended is None else outcome
-            self.record.handlings.append(Handling(topic, each, partition, offset, id, attempt, by, at, ended, outcome_))
+            said = "" if ended is None else outcome
+            self.record.handlings.append(Handling(topic, each, partition, offset, id, attempt, by, at, ended, said))
             if ended is not None and confirmed:
                 announced = {"ok": "acked", "reject": "dead", "postpone": "postponed"}.get(outcome, "retried")
                 self.record.settled.append((ended + 0.05, by, topic, each, offset, attempt, announced))
@@ -119,10 +119,6 @@ def sound(story: Story) -> Story:
     """A story in which nothing is to be found, however near it comes."""
     SOUND.append(story)
     return story
-
-
-def name_of(value: object) -> str:
-    return getattr(value, "__name__", " ")
 
 
 # -- lost, never published, published twice, torn ---------------------------------------------------------------------
@@ -827,14 +823,14 @@ def rows_left(history: History) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("story", "kinds"), PLANTED, ids=name_of)
+@pytest.mark.parametrize(("story", "kinds"), PLANTED, ids=[story.__name__ for story, _ in PLANTED])
 def test_what_was_planted_is_found_and_nothing_else(story: Story, kinds: set[str]) -> None:
     history = History()
     story(history)
     assert set(found_in(history)) == kinds, history.check().problems
 
 
-@pytest.mark.parametrize("story", SOUND, ids=name_of)
+@pytest.mark.parametrize("story", SOUND, ids=[story.__name__ for story in SOUND])
 def test_what_is_sound_is_not_reported(story: Story) -> None:
     history = History()
     story(history)
