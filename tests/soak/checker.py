@@ -62,7 +62,9 @@ class Checker:
     def check(self) -> Checker:
         """Look for everything; return itself."""
         self._look_at_owners()  # finds the late ones, which the others ask for
-        self._look_for_lost_ones()
+        if self.record.drained:
+            self._look_for_lost_ones()
+            self._look_for_lost_effects()
         self._look_for_unpublished_ones()
         self._look_for_double_ones()
         self._look_at_doubtful_transactions()
@@ -253,6 +255,8 @@ class Checker:
         for (group, id), count in self.record.entries.items():
             if count > 1:
                 self._found("effects twice", f"{id} for {group}: {count} times", count - 1)
+
+    def _look_for_lost_effects(self) -> None:
         for topic, group, id in self._handled:
             if not ALIKE[topic, group].atomic or (topic, group, id) in self._dead:
                 continue

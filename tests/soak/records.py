@@ -89,6 +89,8 @@ class Record:
     dead: list[DeadLetter] = field(default_factory=list)
     entries: dict[tuple[str, str], int] = field(default_factory=dict)
     """How often atomic handlers have left their effect: (group, id)."""
+    drained: bool = True
+    """Everything has been settled: what has not been delivered by now is lost."""
     leftovers: dict[str, int] = field(default_factory=dict)
     """Rows that should not be there after the drain, by table."""
 

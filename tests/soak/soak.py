@@ -135,6 +135,7 @@ class Run:
             clients = self._clients_left()
             record = Reader().read(history.read(self.folder))
             fill_in(record)
+            record.drained = drained is not None
             record.leftovers = leftovers | leases_left()
         finally:
             self.nemesis.stop()

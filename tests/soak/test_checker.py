@@ -148,6 +148,14 @@ def in_doubt_and_seen_by_one_group_only(history: History) -> None:
 
 
 @sound
+def not_delivered_yet(history: History) -> None:
+    history.publish("m")
+    history.publish("n", topic=ATOMIC)
+    history.handle("n", 2, topic=ATOMIC, confirmed=False)
+    history.record.drained = False
+
+
+@sound
 def everything_once(history: History) -> None:
     for number, topic in enumerate(sorted({reader.topic for reader in READERS})):
         history.publish(f"a{number}", f"b{number}", topic=topic, at=1 + number)
