@@ -161,7 +161,7 @@ class TestRunning:
         Offset.objects.filter(topic="u").update(claimed_to=offset)
         consuming.start()
         wait_until(lambda: seen == [2])
-        assert not PartitionLease.objects.filter(holder="the dead").exists()
+        wait_until(lambda: not PartitionLease.objects.filter(holder="the dead").exists())
 
     def test_no_partition_is_given_up_while_a_handler_holds_one_of_its_messages(self, consuming: Consuming) -> None:
         gate, began = consuming.gate(), []
