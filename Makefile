@@ -3,6 +3,9 @@
 PYTHON ?= python3
 FLIGHTS ?= 20000
 MYSQL_FOLDER ?= var/mysql
+# What is put under fire, and for how long.
+DATABASE ?= mariadb
+MINUTES ?= 20
 # More words for pytest: make test-sqlite PYTEST_ARGS="-k promise -x"
 PYTEST_ARGS ?=
 
@@ -10,11 +13,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest $(PYTEST_ARGS)
+# What each database needs: of the system, and of the virtual environment.
+SYSTEM_mariadb := system
+SYSTEM_mysql := system-mysql
+SYSTEM_postgresql := system-postgresql
+STAMP_sqlite := .test
+STAMP_mariadb := .mysql
+STAMP_mysql := .mysql
+STAMP_postgresql := .postgresql
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo site test test-sqlite test-mariadb test-mysql test-postgresql benchmark lint format clean \
-	system system-mysql system-postgresql
+.PHONY: help demo site test test-sqlite test-mariadb test-mysql test-postgresql soak benchmark lint format clean \
+	system system-mysql system-postgresql system-faketime
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -25,7 +36,7 @@ demo: $(VENV)/.demo ## See real flights flow through the queue (FLIGHTS=336776 m
 site: $(VENV)/.demo ## Open the demo's site and admin, with its consumers running
 	$(BIN)/python manage.py site
 
-test: system lint test-sqlite test-mariadb ## Prove it: lint, the suite on SQLite and on a private MariaDB server
+test: system system-faketime lint test-sqlite test-mariadb ## Prove it: lint, the suite on SQLite and on a private MariaDB server
 
 test-sqlite: $(VENV)/.test ## The suite on SQLite only
 	env -u DATABASE_URL DATABASE=sqlite $(PYTEST)
@@ -38,6 +49,10 @@ test-mysql: system-mysql $(VENV)/.mysql ## The suite on MySQL only: a private se
 
 test-postgresql: system-postgresql $(VENV)/.postgresql ## The suite on PostgreSQL only: a private server, or the one that DATABASE_URL names
 	DATABASE=postgresql $(PYTEST)
+
+soak: $(SYSTEM_$(DATABASE)) system-faketime $(VENV)/$(STAMP_$(DATABASE)) ## Put it under fire (MINUTES=20 DATABASE=mariadb|mysql|postgresql|sqlite SEED=any)
+	env -u DATABASE_URL MYSQL_FOLDER="$(abspath $(MYSQL_FOLDER))" $(BIN)/python -m tests.soak --database=$(DATABASE) \
+		--minutes=$(MINUTES) $(addprefix --seed=,$(SEED))
 
 benchmark: system $(VENV)/.mysql ## Measure publishing and consuming on a private MariaDB server
 	env -u DATABASE_URL $(BIN)/python -m tests.benchmarks
@@ -68,6 +83,10 @@ system-mysql:
 # The same for the tests on PostgreSQL.
 system-postgresql:
 	@requirements/system.sh "$(PYTHON)" postgresql
+
+# Clocks of their own for the processes of a soak run.
+system-faketime:
+	@requirements/system.sh "$(PYTHON)" faketime
 
 # The virtual environment, in steps. Each is made again when the requirements that it reads have changed.
 $(VENV)/.created: requirements/venv.sh

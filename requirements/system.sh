@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sees that the machine has what the tests on a server need: system.sh PYTHON mariadb|mysql|postgresql
+# Sees that the machine has what the tests on a server need: system.sh PYTHON mariadb|mysql|postgresql|faketime
 # As root on Debian it installs what is missing, otherwise it says what is. No system server is started.
 # MySQL's server is mysql-server.sh's affair. With DATABASE_URL set, the server is somebody else's and only the client
 # library is needed.
@@ -32,8 +32,11 @@ postgresql) # its client library comes compiled
         missing="$missing postgresql"
     fi
     ;;
+faketime)
+    ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || missing="$missing faketime"
+    ;;
 *)
-    echo "system.sh knows mariadb, mysql and postgresql, not '$server'." >&2
+    echo "system.sh knows mariadb, mysql, postgresql and faketime, not '$server'." >&2
     exit 2
     ;;
 esac

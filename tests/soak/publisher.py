@@ -112,7 +112,7 @@ class Publisher:
 
         count = self.dice.randint(20, 300)
         self.carry_out(self.items("bulk", count), write)
-        time.sleep(self.dice.expovariate(self.rate / 30))
+        time.sleep(self.dice.expovariate(self.rate / 20))
 
     def long(self) -> None:
         """Transactions of up to some seconds, with savepoints, some of them taken back."""
