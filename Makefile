@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 FLIGHTS ?= 20000
+EXAMPLES ?= 2000
 # More words for pytest: make test-sqlite PYTEST_ARGS="-k promise -x"
 PYTEST_ARGS ?=
 
@@ -12,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo site test test-sqlite test-mariadb test-mysql benchmark lint format clean system
+.PHONY: help demo site test test-sqlite test-mariadb test-mysql test-protocol benchmark lint format clean system
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -33,6 +34,9 @@ test-mariadb: system $(VENV)/.mysql ## The suite on MariaDB only: a private serv
 
 test-mysql: $(VENV)/.mysql ## The suite on the MySQL server that DATABASE_URL names
 	DATABASE=mysql $(PYTEST)
+
+test-protocol: system $(VENV)/.mysql ## Explore the protocol at length, statement by statement (EXAMPLES=10000: longer)
+	env -u DATABASE_URL DATABASE=mariadb PROTOCOL_EXAMPLES=$(EXAMPLES) $(PYTEST) tests/protocol
 
 benchmark: system $(VENV)/.mysql ## Measure publishing and consuming on a private MariaDB server
 	env -u DATABASE_URL $(BIN)/python -m tests.benchmarks

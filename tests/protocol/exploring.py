@@ -75,14 +75,10 @@ def finds(
 ) -> str:
     """Return what a machine says of the fault that is planted while this is called; fail if it does not notice."""
     Broken.said.clear()
-    with stage(*actors, rewrite=rewrite) as machine.stage:
-        # Flaky: it was found, and how the threads' time was shared out kept it from being found again the same way.
-        with pytest.raises((Broken, Flaky)):
-            run_state_machine_as_test(
-                machine, settings=_settings(UNTIL_FOUND, steps, derandomize=True, phases=(Phase.generate,))
-            )
-    import traceback
-
+    chosen = _settings(UNTIL_FOUND, steps, derandomize=True, phases=(Phase.generate,))
+    # Flaky: it was found, and how the threads' time was shared out kept it from being found again the same way.
+    with stage(*actors, rewrite=rewrite) as machine.stage, pytest.raises((Broken, Flaky)):
+        run_state_machine_as_test(machine, settings=chosen)
     if isinstance(rewrite, Rewriting):
         assert rewrite.hits, "no statement has these words any more"
     return "\n".join(Broken.said)

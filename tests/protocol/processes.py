@@ -80,7 +80,9 @@ class Process:
     # -- what its actors are told to do -------------------------------------------------------------------------------
 
     def take(self) -> None:
-        """Take the partition, whoever has it: the lease ends as it begins."""
+        """Take the partition, whoever has it: the lease ends as it begins. Who has it already begins anew, as after a
+        restart of the server."""
+        self.subscriber.dispatcher.lose(self.subscriber.ownership.streams())
         group, topic = self.subscription.place
         horizon = self.subscriber.reader.horizon.value
         try:
