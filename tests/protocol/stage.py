@@ -157,6 +157,7 @@ class Actor:
         if connection.connection is not None and not connection.is_usable():
             connection.close()
         connection.ensure_connection()
+        connection.close_at = None  # a handler's thread would close it for its age, and lose what is set here
         wanted = (connection.connection, self._isolation)
         if wanted != self._prepared:
             self._stage.sessions.prepare(connection, self._isolation)
@@ -196,6 +197,7 @@ class Actor:
             result = execute(self._words(sql), parameters, many, context)
         except Error as error:
             self._stage.history.append((self.name, repr(error)))
+            self._patient = True  # once is enough: while who has the lock stands still, trying again leads nowhere
             raise
         finally:
             self.wrote = self.wrote or not self.connection.in_atomic_block

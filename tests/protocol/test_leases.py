@@ -26,7 +26,8 @@ from sqlqueue.core.plan import Plan
 from sqlqueue.core.stream import Stream
 from sqlqueue.database import faults
 from sqlqueue.database.dialects import execute
-from sqlqueue.leases import heartbeat, hold
+from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.leases import hold
 from sqlqueue.log.groups import register
 from sqlqueue.log.reset import reset
 from sqlqueue.log.settle import settle
@@ -131,12 +132,13 @@ class LeaseMachine(RuleBasedStateMachine):
         register("default", GROUP, self.topic)
         self.actors: dict[str, Actor] = {actor.name: actor for actor in self.stage.actors}
         self.members = [self.new_member(seat) for seat in SEATS]
+        for member in self.members:
+            member.keeper.beat()
         self.now = self.read()
 
     def new_member(self, seat: int) -> Member:
-        member = Member(self.actors[CONTROLS[seat]], self.actors[KEEPERS[seat]], self.topic)
-        heartbeat.beat("default", member.name, [(GROUP, self.topic)], DURATION)
-        return member
+        """It is heard of when its keeper first has its turn."""
+        return Member(self.actors[CONTROLS[seat]], self.actors[KEEPERS[seat]], self.topic)
 
     def advance(self, actor: Actor, steps: int, verb: Callable[[], object] | None, patient: bool = True) -> None:
         """Let an actor take some steps; with `verb`, that is what it begins if it has nothing to do."""
@@ -297,6 +299,8 @@ class LeaseMachine(RuleBasedStateMachine):
                 self.advance(actor, 1, None)
         ghosts = SubscriberHeartbeat.objects.filter(topic=self.topic)
         ghosts.exclude(subscriber__in=[member.name for member in self.members]).delete()
+        leases = PartitionLease.objects.filter(topic=self.topic)
+        leases.exclude(holder__in=["", *(member.name for member in self.members)]).update(expires_at=DatabaseNow())
         for seat in SEATS:
             self.renew_now(seat, 100, True)
         for _ in range(6):
