@@ -6,6 +6,7 @@ MYSQL_FOLDER ?= var/mysql
 # What is put under fire, and for how long.
 DATABASE ?= mariadb
 MINUTES ?= 20
+EXAMPLES ?= 2000
 # More words for pytest: make test-sqlite PYTEST_ARGS="-k promise -x"
 PYTEST_ARGS ?=
 
@@ -24,7 +25,7 @@ STAMP_postgresql := .postgresql
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo site test test-sqlite test-mariadb test-mysql test-postgresql soak benchmark lint format clean \
+.PHONY: help demo site test test-sqlite test-mariadb test-mysql test-postgresql test-protocol soak benchmark lint format clean \
 	system system-mysql system-postgresql system-faketime
 
 help: ## Say what each target does
@@ -53,6 +54,9 @@ test-postgresql: system-postgresql $(VENV)/.postgresql ## The suite on PostgreSQ
 soak: $(SYSTEM_$(DATABASE)) system-faketime $(VENV)/$(STAMP_$(DATABASE)) ## Put it under fire (MINUTES=20 DATABASE=mariadb|mysql|postgresql|sqlite SEED=any)
 	env -u DATABASE_URL MYSQL_FOLDER="$(abspath $(MYSQL_FOLDER))" $(BIN)/python -m tests.soak --database=$(DATABASE) \
 		--minutes=$(MINUTES) $(addprefix --seed=,$(SEED))
+
+test-protocol: system $(VENV)/.mysql ## Explore the protocol at length, statement by statement (EXAMPLES=10000: longer)
+	env -u DATABASE_URL DATABASE=mariadb PROTOCOL_EXAMPLES=$(EXAMPLES) $(PYTEST) tests/protocol
 
 benchmark: system $(VENV)/.mysql ## Measure publishing and consuming on a private MariaDB server
 	env -u DATABASE_URL $(BIN)/python -m tests.benchmarks

@@ -1,0 +1,113 @@
+"""Consumer processes whose threads are actors: the real subscriber, with a thread of handlers that does what it is
+told."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from django.db import Error
+
+from sqlqueue.conf import settings
+from sqlqueue.consumers.handling import Handling, Report
+from sqlqueue.consumers.registry import Consumer, build
+from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.core.plan import Run
+from sqlqueue.database import faults
+from sqlqueue.leases.acquire import acquire
+from tests.protocol.stage import Actor
+
+FOREVER = 10.0**8  # seconds: nothing overruns here
+
+
+class Queue:
+    """The subscriber's pool: keeps runs until the actor of the handlers comes for them."""
+
+    exhausted = False
+
+    def __init__(self, report: Report, ended: Callable[[Run], None]):
+        self._report, self._ended = report, ended
+        self.runs: deque[tuple[Handling, Run]] = deque()
+
+    def submit(self, handling: Handling, run: Run) -> None:
+        self.runs.append((handling, run))
+
+    def work(self) -> None:
+        """Run the first run."""
+        handling, run = self.runs.popleft()
+        handling.run(run, self._report)
+        self._ended(run)
+
+    def abandon(self, run: Run) -> None:
+        """Nothing hangs here."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class Process:
+    """One incarnation. Each call of its clock is a long time later, so that nothing waits for its time."""
+
+    def __init__(
+        self, control: Actor, handlers: Actor, topic: str, handler: Callable[[Process, list[Any]], None], **options: Any
+    ):
+        self.control, self.handlers = control, handlers
+        made = build(topic, {"backoff": 0.0, "visibility_timeout": FOREVER, **options})
+        consumer = Consumer(topic=topic, handler=lambda given: handler(self, _listed(given)), **made)
+        self.queue: Queue
+        self.subscriber = Subscriber([consumer], pool=self._make_queue, residents=False)
+        self.subscriber.clock = itertools.count(1_000.0, 100.0).__next__
+        self.subscription = self.subscriber.subscriptions[0]
+        self.tokens: set[int] = set()  # of every time that it took the partition
+        self.says: list[str] = []  # what its handlers are to say
+
+    def _make_queue(self, report: Report, ended: Callable[[Run], None]) -> Queue:
+        self.queue = Queue(report, ended)
+        return self.queue
+
+    @property
+    def name(self) -> str:
+        """The subscriber's."""
+        return self.subscriber.name
+
+    @property
+    def holding(self) -> bool:
+        """It believes that it owns the partition."""
+        return bool(self.subscription.streams)
+
+    # -- what its actors are told to do -------------------------------------------------------------------------------
+
+    def take(self) -> None:
+        """Take the partition, whoever has it: the lease ends as it begins. Who has it already begins anew, as after a
+        restart of the server."""
+        self.subscriber.dispatcher.lose(self.subscriber.ownership.streams())
+        group, topic = self.subscription.place
+        horizon = self.subscriber.reader.horizon.value
+        try:
+            found = acquire(
+                settings.DATABASE, self.name, group, topic, [0], priorities=1, lease_duration=0.0, horizon=horizon
+            )
+        except Error as error:
+            if faults.classify(error) is faults.Fault.OTHER:
+                raise
+            faults.drop_connection(settings.DATABASE)
+            return
+        for taken in found:
+            self.tokens.add(taken.token)
+            self.subscription.adopt(taken, float("inf"), self.subscriber.clock())
+
+    def turn(self) -> None:
+        """One round of its control thread, balancing left out."""
+        self.subscriber._look_at, self.subscriber._balance_at = 0.0, float("inf")
+        self.subscriber._guarded_turn()
+
+    def close(self) -> None:
+        """End gracefully, without time to wait for what runs."""
+        self.subscriber.stop(timeout=0.0)
+        self.subscriber.close()
+
+
+def _listed(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else [given]

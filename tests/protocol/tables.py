@@ -1,0 +1,67 @@
+"""What the tables say of one group in one partition, as everybody sees it at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset, PartitionLease, dead_letter_topic
+from tests.app.models import Effect
+
+
+class State(NamedTuple):
+    """A delivery-state row."""
+
+    acked: bool
+    in_flight: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Tables:
+    """P, W, C and T are the protocol's letters; no offset row yet: P = W = C = S."""
+
+    position: int = 0
+    watermark: int = 0
+    claimed: int = 0
+    token: int = 0
+    holder: str = ""
+    lease_token: int = 0
+    rows: dict[int, State] = field(default_factory=dict)
+    messages: frozenset[int] = frozenset()
+    effects: tuple[int, ...] = ()  # of atomic handlers: the offsets, once for each committed transaction
+    dead: tuple[int, ...] = ()  # the offsets of which there is a dead letter
+
+    def settled(self, offset: int) -> bool:
+        """Tell whether nobody will be handed this message any more."""
+        row = self.rows.get(offset)
+        return row.acked if row else offset <= self.position
+
+    @property
+    def standing(self) -> tuple[object, ...]:
+        """All that a settle writes."""
+        return self.position, self.watermark, self.claimed, self.rows
+
+
+def read(topic: str, group: str) -> Tables:
+    """Read everything; nobody moves meanwhile."""
+    mine = {"topic": topic, "consumer_group": group}
+    lease = PartitionLease.objects.get(**mine)
+    offset = Offset.objects.filter(**mine).first()
+    if offset is None:
+        start = ConsumerGroup.objects.get(**mine).start
+        offset = Offset(position=start, offset_acked=start, claimed_to=start, fencing_token=lease.fencing_token)
+    states = DeliveryState.objects.filter(**mine).values_list("message_offset", "acked", "in_flight", "retry_count")
+    letters = Message.objects.filter(topic=dead_letter_topic(topic), failed_group=group)
+    return Tables(
+        position=offset.position,
+        watermark=offset.offset_acked,
+        claimed=offset.claimed_to,
+        token=offset.fencing_token,
+        holder=lease.holder,
+        lease_token=lease.fencing_token,
+        rows={offset: State(*row) for offset, *row in states},
+        messages=frozenset(Message.objects.filter(topic=topic).values_list("offset", flat=True)),
+        effects=tuple(int(value) for value in Effect.objects.filter(name=topic).values_list("value", flat=True)),
+        dead=tuple(letters.values_list("original_offset", flat=True)),
+    )

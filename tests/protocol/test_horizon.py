@@ -1,0 +1,224 @@
+"""The horizon, with the transactions of publishers and consumers put together statement by statement.
+
+Whenever a consumer holds h to be the horizon, no message at or below h becomes visible afterwards; and once no
+transaction is open, a few probes reach the log's end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.db import connection, transaction
+from django.test import override_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from sqlqueue import NewMessage, publish, publish_many
+from sqlqueue.database import gate
+from sqlqueue.database import horizon as horizon_module
+from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.models import Message, Topic
+from tests.protocol.exploring import Rewriting, explore, finds, promise
+from tests.protocol.stage import READ_COMMITTED, REPEATABLE_READ, Actor
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(3_600)]
+
+PUBLISHERS = ("publisher 1", "publisher 2", "publisher 3")
+PROBERS = ("consumer 1", "consumer 2")
+ACTORS = (*PUBLISHERS, *PROBERS)
+STEPS = 40
+TOPIC = "horizon"
+ONE, MANY, KEPT, UNDONE = "publish", "publish many", "publish in a savepoint", "publish and roll back to before"
+PROGRAMS = st.lists(st.sampled_from([ONE, MANY, KEPT, UNDONE]), min_size=1, max_size=3)
+AUTOCOMMIT, COMMIT, ROLLBACK = "autocommit", "commit", "roll back"
+
+_slots = threading.local()
+
+
+class Probing:
+    """A consumer's part: it looks at the log's end, then probes the gate."""
+
+    def __init__(self) -> None:
+        self.horizon = Horizon("default")
+
+    def __call__(self) -> None:
+        self.horizon.probe(highest_offset("default"))
+
+
+class HorizonMachine(RuleBasedStateMachine):
+    """See the module."""
+
+    stage: object
+    probing: Callable[[], Probing] = Probing
+
+    @initialize()
+    def begin(self) -> None:
+        self.actors: dict[str, Actor] = {actor.name: actor for actor in self.stage.actors}
+        self.probers = {name: self.probing() for name in PROBERS}
+        self.visible = visible()
+        self.held = dict.fromkeys(PROBERS, 0)
+
+    @rule(
+        name=st.sampled_from(PUBLISHERS),
+        steps=st.integers(1, 4),
+        program=PROGRAMS,
+        end=st.sampled_from([AUTOCOMMIT, COMMIT, COMMIT, ROLLBACK]),
+        slot=st.integers(0, 2),
+        isolation=st.sampled_from([READ_COMMITTED, REPEATABLE_READ]),
+    )
+    def publish(self, name: str, steps: int, program: list[str], end: str, slot: int, isolation: str) -> None:
+        """Go on, or begin if there is nothing to go on with."""
+        actor = self.actors[name]
+        if actor.idle:
+            actor.start(lambda: carry_out(program, end, slot), isolation=isolation)
+        for _ in range(steps):
+            actor.step()
+            self.look()
+
+    @rule(name=st.sampled_from(PROBERS), steps=st.integers(1, 4))
+    def probe(self, name: str, steps: int) -> None:
+        actor = self.actors[name]
+        for _ in range(steps):
+            if actor.idle:
+                actor.start(self.probers[name])
+            actor.step()
+            self.look()
+
+    @rule(name=st.sampled_from(ACTORS), chance=st.integers(0, 5))
+    def crash(self, name: str, chance: int) -> None:
+        if not chance:
+            self.actors[name].crash()
+            if name in PROBERS:
+                self.probers[name], self.held[name] = self.probing(), 0
+            self.look()
+
+    def look(self) -> None:
+        """What was held to be the horizon before must not have risen above what is visible only now."""
+        now = visible()
+        new = now - self.visible
+        for name, prober in self.probers.items():
+            low = sorted(offset for offset in new if offset <= self.held[name])
+            promise(not low, f"{low} became visible after {name} held {self.held[name]} to be the horizon")
+            promise(prober.horizon.value >= self.held[name], f"the horizon of {name} has fallen")
+            promise(prober.horizon.value <= max(now, default=0), f"the horizon of {name} lies beyond the log")
+            self.held[name] = prober.horizon.value
+        self.visible = now
+
+    def teardown(self) -> None:
+        if not hasattr(self, "probers"):
+            return
+        try:
+            publishers = [self.actors[name] for name in PUBLISHERS]
+            self.stage.finish(*publishers)
+            self.look()
+            for name in PROBERS:
+                self.stage.finish(self.actors[name])
+                for _ in range(3):
+                    self.actors[name].start(self.probers[name])
+                    self.stage.finish(self.actors[name])
+                reached, end = self.probers[name].horizon.value, max(self.visible, default=0)
+                promise(reached == end, f"{name} has reached {reached} of {end}, and nobody publishes")
+            for actor in publishers:
+                promise(actor.error is None, f"{actor.name} has failed: {actor.error!r}")
+        finally:
+            for actor in self.stage.actors:
+                actor.crash()
+            Message.objects.all().delete()
+
+
+def carry_out(program: list[str], end: str, slot: int) -> None:
+    """A publisher's part."""
+    _slots.slot = slot
+    if end == AUTOCOMMIT:
+        publish_as(program)
+        return
+    with transaction.atomic():
+        publish_as(program)
+        transaction.set_rollback(end == ROLLBACK)
+
+
+def publish_as(program: list[str]) -> None:
+    for word in program:
+        if word == ONE:
+            publish(TOPIC, 1)
+        elif word == MANY:
+            publish_many(TOPIC, [NewMessage(1), NewMessage(2)])
+        else:
+            with transaction.atomic():
+                publish(TOPIC, 1)
+                transaction.set_rollback(word == UNDONE)
+
+
+def visible() -> set[int]:
+    return set(Message.objects.values_list("offset", flat=True))
+
+
+@pytest.fixture(autouse=True)
+def topic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Which slot a publisher takes is drawn as all else: few of them, so that they are shared."""
+    monkeypatch.setattr(gate, "slot", lambda: _slots.slot)
+    with override_settings(SQLQUEUE={"TOPICS": {TOPIC: {"partitions": 1}}, "WAKE": False}):
+        Topic.objects.create(name=TOPIC, partitions=1)
+        yield
+
+
+def test_no_message_appears_below_the_horizon() -> None:
+    explore(HorizonMachine, ACTORS, examples=100, steps=STEPS)
+
+
+# -- that it can fail --------------------------------------------------------------------------------------------------
+
+GATED = pytest.mark.database("mariadb", "mysql", "postgresql")
+GATE = "SELECT slot FROM sqlqueue_publish_gate WHERE slot = %s LOCK IN SHARE MODE"
+
+
+@GATED
+def test_it_finds_a_horizon_that_is_the_highest_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Horizon, "_all_slots", lambda self: set())
+    assert "became visible after" in finds(HorizonMachine, ACTORS, STEPS)
+
+
+@GATED
+def test_it_finds_publishers_that_pass_by_the_gate() -> None:
+    mysql = (GATE, "SELECT %s")
+    postgresql = ("PG_ADVISORY_XACT_LOCK_SHARED(", "PG_ADVISORY_LOCK_SHARED(-1 + 0 * ")
+    assert "became visible after" in finds(HorizonMachine, ACTORS, STEPS, Rewriting(mysql, postgresql))
+
+
+class Hasty(Probing):
+    """Probes with a candidate that it reads after the gate's answer."""
+
+    def __call__(self) -> None:
+        free = self.horizon._free_slots()
+        self.horizon._free_slots = lambda: free
+        super().__call__()
+        del self.horizon._free_slots
+
+
+@GATED
+def test_it_finds_a_candidate_that_is_read_after_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HorizonMachine, "probing", Hasty)
+    assert "became visible after" in finds(HorizonMachine, ACTORS, STEPS)
+
+
+@pytest.mark.database("mariadb", "mysql")
+def test_it_finds_publishers_that_take_the_gate_once_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rollback to a savepoint gives the lock back, and what is published after it is unprotected."""
+    execute = gate.execute
+
+    def once(alias: str, text: str, parameters: object) -> object:
+        if GATE in text and getattr(connection, "has_gate", None) == connection.atomic_blocks[:1]:
+            text = text.replace(GATE, "SELECT %s")
+        connection.has_gate = connection.atomic_blocks[:1] or None
+        return execute(alias, text, parameters)
+
+    monkeypatch.setattr(gate, "execute", once)
+    assert "became visible after" in finds(HorizonMachine, ACTORS, STEPS)
+
+
+@GATED
+def test_it_finds_a_horizon_that_is_never_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(horizon_module, "SLOTS", 257)
+    assert "nobody publishes" in finds(HorizonMachine, ACTORS, STEPS)

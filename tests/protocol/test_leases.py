@@ -1,0 +1,334 @@
+"""Leases, with the transactions of three consumers put together statement by statement.
+
+A partition is never one's while another's lease on it holds; tokens only grow, and the leases' and the offset rows' are
+the same; whoever has lost a lease finds out at the next renewal, and changes nothing until then; once the faults stop,
+every partition has an owner, and each consumer its share.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+from django.db import Error
+from django.test import override_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from sqlqueue.consumers.ownership import Ownership
+from sqlqueue.consumers.registry import Consumer, build
+from sqlqueue.consumers.residents import Keeper
+from sqlqueue.consumers.subscription import Subscription
+from sqlqueue.core.plan import Plan
+from sqlqueue.core.stream import Stream
+from sqlqueue.database import faults
+from sqlqueue.database.dialects import execute
+from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.leases import hold
+from sqlqueue.log.groups import register
+from sqlqueue.log.reset import reset
+from sqlqueue.log.settle import settle
+from sqlqueue.models import ConsumerGroup, Offset, PartitionLease, SubscriberHeartbeat, Topic
+from tests.protocol.exploring import Rewriting, explore, finds, promise
+from tests.protocol.stage import READ_COMMITTED, REPEATABLE_READ, Actor
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(36_000)]
+
+SEATS = (0, 1, 2)
+CONTROLS = tuple(f"control {seat + 1}" for seat in SEATS)
+KEEPERS = tuple(f"keeper {seat + 1}" for seat in SEATS)
+WORLD = "world"
+ACTORS = (*CONTROLS, *KEEPERS, WORLD)
+STEPS = 40
+GROUP = "g"
+PARTITIONS = 4
+DURATION = 3_600.0  # seconds: a lease ends when the world says so
+# The database's clock reaches the end of a consumer's leases, or of its heartbeat.
+EXPIRE = "UPDATE sqlqueue_partition_lease SET expires_at = {now} WHERE topic = %s AND holder = %s"
+FALL_SILENT = "UPDATE sqlqueue_subscriber_heartbeat SET expires_at = {now} WHERE topic = %s AND subscriber = %s"
+_topics = itertools.count(1)
+
+
+class Lease(NamedTuple):
+    """A lease and its partition's offset row (None: there is none yet), as everybody sees them at one moment."""
+
+    holder: str
+    token: int
+    holds: bool  # it has a holder, and has not expired
+    offset: tuple[int, int, int, int] | None = None  # token, position, watermark, claim
+
+
+class Member:
+    """One incarnation of a consumer: the control thread and the keeper are two actors."""
+
+    _names = itertools.count(1)
+
+    def __init__(self, control: Actor, keeper: Actor, topic: str):
+        self.control, self.keeping = control, keeper
+        self.name = f"member {next(self._names)}"
+        made = build(topic, {"group": GROUP})
+        self.subscription = Subscription("default", Consumer(topic=topic, handler=lambda delivery: None, **made))
+        self.ownership = Ownership("default", self.name, [self.subscription], DURATION)
+        self.lost: list[Stream] = []
+        self.keeper = Keeper(self.ownership, 1.0, "", lambda: "", self.lost.extend)
+        self.doomed: list[Stream] = []  # what was lost before its keeper's present turn began
+        self.claims = 1_000
+        self.had: set[tuple[int, int]] = set()  # every (partition, token) that it has believed in
+
+    def streams(self) -> list[Stream]:
+        """What it believes to own."""
+        return list(self.subscription.streams.values())
+
+    def balance(self) -> None:
+        """Part of a turn: drop what the keeper has found lost, take and give up."""
+        self.drop_lost()
+        self.guarded(lambda: self.ownership.balance(0, lambda: 0.0))
+        for subscription, partitions in self.ownership.drained():
+            self.release(subscription, partitions)
+
+    def release(self, subscription: Subscription, partitions: set[int]) -> None:
+        streams = [stream for partition in sorted(partitions) for stream in subscription.of_partition(partition)]
+        self.settle_plans([stream.release_plan(0.0) for stream in streams])
+        self.guarded(lambda: self.ownership.release(subscription, partitions))
+
+    def settle(self) -> None:
+        """Part of a turn: claim something in every partition, in one transaction."""
+        self.claims += 1
+        plans = [Plan(stream, stream.position, stream.watermark, self.claims) for stream in self.streams()]
+        if plans:
+            self.settle_plans(plans)
+
+    def settle_plans(self, plans: list[Plan]) -> None:
+        lost = self.guarded(lambda: settle("default", plans, self.name, {}, 0.0))
+        self.ownership.lose([plan.stream for plan in lost or []])
+
+    def drop_lost(self) -> None:
+        lost, self.lost[:] = list(self.lost), []
+        self.ownership.lose(lost)
+
+    def renew(self) -> None:
+        """A turn of its keeper."""
+        self.guarded(self.keeper.turn)
+
+    def guarded(self, verb: Callable[[], Any]) -> Any:
+        """Call a verb again through lost connections, as the loops do."""
+        return faults.patiently("default", verb, give_up=lambda: False)
+
+
+class LeaseMachine(RuleBasedStateMachine):
+    """See the module."""
+
+    stage: Any
+
+    @initialize(isolation=st.sampled_from([READ_COMMITTED, READ_COMMITTED, REPEATABLE_READ]))
+    def begin(self, isolation: str) -> None:
+        self.topic, self.isolation = f"leases{next(_topics)}", isolation
+        topics = {self.topic: {"partitions": PARTITIONS}}
+        self.settings = override_settings(SQLQUEUE={"TOPICS": topics, "WAKE": False})
+        self.settings.enable()
+        register("default", GROUP, self.topic)
+        self.actors: dict[str, Actor] = {actor.name: actor for actor in self.stage.actors}
+        self.members = [self.new_member(seat) for seat in SEATS]
+        for member in self.members:
+            member.keeper.beat()
+        self.now = self.read()
+
+    def new_member(self, seat: int) -> Member:
+        """It is heard of when its keeper first has its turn."""
+        return Member(self.actors[CONTROLS[seat]], self.actors[KEEPERS[seat]], self.topic)
+
+    def advance(self, actor: Actor, steps: int, verb: Callable[[], object] | None, patient: bool = True) -> None:
+        """Let an actor take some steps; with `verb`, that is what it begins if it has nothing to do."""
+        if actor.idle and verb is not None:
+            actor.start(verb, patient, self.isolation)
+            self.look()
+        for _ in range(steps):
+            if actor.idle:
+                break
+            actor.step()
+            self.look()
+
+    # -- what may happen ----------------------------------------------------------------------------------------------
+
+    @rule(
+        seat=st.sampled_from(SEATS),
+        what=st.sampled_from(["balance", "balance", "settle"]),
+        steps=st.integers(1, 12),
+        patient=st.booleans(),
+    )
+    def control(self, seat: int, what: str, steps: int, patient: bool) -> None:
+        member = self.members[seat]
+        self.advance(member.control, steps, getattr(member, what), patient)
+
+    @rule(seat=st.sampled_from(SEATS), steps=st.integers(1, 4), patient=st.booleans())
+    def renew(self, seat: int, steps: int, patient: bool) -> None:
+        self.renew_now(seat, steps, patient)
+
+    def renew_now(self, seat: int, steps: int, patient: bool) -> None:
+        member = self.members[seat]
+        if member.keeping.idle:
+            member.doomed = [s for s in member.streams() if self.now[s.address.partition].token != s.token]
+        self.advance(member.keeping, steps, member.renew, patient)
+        if member.keeping.idle:
+            unknown = [s.address for s in member.doomed if s in member.streams() and s not in member.lost]
+            promise(not unknown, f"{member.name} has renewed, and does not know that it has lost {unknown}")
+
+    @rule(
+        what=st.sampled_from(
+            ["expire", "expire", "expire and fall silent", "crash", "crash and free", "cut", "lose the reply", "reset"]
+        ),
+        seat=st.sampled_from(SEATS),
+        name=st.sampled_from(ACTORS),
+        partition=st.integers(0, PARTITIONS - 1),
+        steps=st.integers(1, 20),
+    )
+    def disturb(self, what: str, seat: int, name: str, partition: int, steps: int) -> None:
+        """Time passes, a process or a connection ends, or a person takes a partition from its owner."""
+        actor, member = self.actors[name], self.members[seat]
+        if what == "cut":
+            actor.cut()
+            self.look()
+        elif what == "lose the reply":  # of its next commit
+            actor.loses_reply = True
+        elif what == "reset":
+            self.advance(self.actors[WORLD], steps, partial(reset, "default", GROUP, self.topic, 0, partition))
+        else:
+            if what.startswith("crash"):
+                self.end_member(seat)
+            if what == "crash and free":  # by its supervisor
+                self.advance(self.actors[WORLD], 3, partial(hold.free, "default", member.name))
+                return
+            for text in (EXPIRE,) if what == "expire" else (EXPIRE, FALL_SILENT):
+                self.advance(self.actors[WORLD], 3, partial(execute, "default", text, (self.topic, member.name)))
+
+    def end_member(self, seat: int) -> None:
+        member = self.members[seat]
+        member.control.crash()
+        member.keeping.crash()
+        self.look()
+        self.members[seat] = self.new_member(seat)
+
+    # -- what must not ------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Hold what everybody sees now against what was seen before the last step."""
+        self.check_errors()
+        movers = {actor for actor in self.stage.actors if actor.wrote}
+        if movers:
+            for actor in movers:
+                actor.wrote = False
+            before, self.now = self.now, self.read()
+            for partition, (old, new) in enumerate(zip(before, self.now)):
+                self.compare(partition, old, new, movers)
+        self.check_beliefs()
+
+    def read(self) -> list[Lease]:
+        text = """
+            SELECT holder, fencing_token, (holder <> '' AND expires_at > {now}) FROM sqlqueue_partition_lease
+            WHERE topic = %s ORDER BY "partition"
+        """
+        rows = Offset.objects.filter(topic=self.topic)
+        offsets = {
+            partition: values
+            for partition, *values in rows.values_list(
+                "partition", "fencing_token", "position", "offset_acked", "claimed_to"
+            )
+        }
+        found = execute("default", text, (self.topic,)).fetchall()
+        return [
+            Lease(holder, token, bool(holds), tuple(offsets[number]) if number in offsets else None)
+            for number, (holder, token, holds) in enumerate(found)
+        ]
+
+    def check_errors(self) -> None:
+        for actor in self.stage.actors:
+            error, actor.error = (actor.error, None) if actor.idle else (None, actor.error)
+            if error is not None:
+                known = isinstance(error, Error) and faults.classify(error) is not faults.Fault.OTHER
+                promise(known and actor.name == WORLD, f"{actor.name} has failed: {error!r}")
+
+    def compare(self, partition: int, old: Lease, new: Lease, movers: set[Actor]) -> None:
+        promise(new.token >= old.token, f"the token of {partition} has fallen from {old.token} to {new.token}")
+        changed = new.holder not in ("", old.holder)
+        promise(not changed or new.token > old.token, f"{new.holder} has {partition} with the token of {old.holder}")
+        stolen = changed and old.holds
+        promise(not stolen, f"{new.holder} has taken {partition} from {old.holder}, whose lease holds")
+        if new.offset is None:
+            promise(old.offset is None, f"the offset row of {partition} is gone")
+            return
+        promise(
+            new.offset[0] == new.token, f"partition {partition}: the lease's token is {new.token}, not {new.offset}"
+        )
+        if old.offset is not None and new.offset[0] == old.offset[0] and new.offset != old.offset:
+            allowed = {member.control for member in self.members if (partition, new.token) in member.had}
+            promise(allowed & movers, f"{sorted(a.name for a in movers)} have settled {partition}, which is not theirs")
+
+    def check_beliefs(self) -> None:
+        """Two may believe to own a partition, but not with the same token; and not after a renewal has told one."""
+        tokens = []
+        for member in self.members:
+            believed = [(stream.address.partition, stream.token) for stream in member.streams()]
+            member.had.update(believed)
+            tokens += believed
+        promise(len(tokens) == len(set(tokens)), f"two own a partition with the same token: {sorted(tokens)}")
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        if not hasattr(self, "now"):
+            return
+        try:
+            self.end_faults()
+        finally:
+            for actor in self.stage.actors:
+                actor.crash()
+            for model in (SubscriberHeartbeat, PartitionLease, Offset, ConsumerGroup):
+                model.objects.filter(topic=self.topic).delete()
+            Topic.objects.filter(name=self.topic).delete()
+            self.settings.disable()
+
+    def end_faults(self) -> None:
+        """The faults stop: whoever has lost something finds out, and everything is shared out."""
+        for actor in self.stage.actors:
+            actor.loses_reply = False
+        while busy := [actor for actor in self.stage.actors if not actor.idle]:
+            for actor in busy:
+                self.advance(actor, 1, None)
+        ghosts = SubscriberHeartbeat.objects.filter(topic=self.topic)
+        ghosts.exclude(subscriber__in=[member.name for member in self.members]).delete()
+        leases = PartitionLease.objects.filter(topic=self.topic)
+        leases.exclude(holder__in=["", *(member.name for member in self.members)]).update(expires_at=DatabaseNow())
+        for seat in SEATS:
+            self.renew_now(seat, 100, True)
+        for _ in range(6):
+            for member in self.members:
+                self.advance(member.control, 500, member.balance)
+        alive = {member.name: len(member.streams()) for member in self.members}
+        held = [lease.holder for lease in self.now if lease.holds]
+        promise(len(held) == PARTITIONS, f"nobody owns some of the partitions: {self.now} {alive}")
+        promise(sorted(alive.values()) == [1, 1, 2], f"the partitions are not shared out: {alive}")
+        for member in self.members:
+            promise(held.count(member.name) == alive[member.name], f"{member.name} does not know what it has: {alive}")
+
+
+def test_a_partition_has_one_owner_at_a_time_and_finally_one() -> None:
+    explore(LeaseMachine, ACTORS, examples=40, steps=STEPS)
+
+
+# -- that it can fail --------------------------------------------------------------------------------------------------
+
+
+def test_it_finds_leases_that_are_taken_without_a_greater_token() -> None:
+    same = (
+        "SET holder = %s, fencing_token = fencing_token + 1,",
+        "SET holder = %s, fencing_token = fencing_token + 0,",
+    )
+    assert "token" in finds(LeaseMachine, ACTORS, STEPS, Rewriting(same))
+
+
+def test_it_finds_leases_that_are_taken_before_their_time() -> None:
+    greedy = ("AND (holder = '' OR holder = %s OR expires_at <= ", "AND (holder = '' OR holder >= %s OR 1 <= ")
+    assert "whose lease holds" in finds(LeaseMachine, ACTORS, STEPS, Rewriting(greedy))
