@@ -17,13 +17,27 @@ ACKED: Final = 3  # settled; stays in memory until the position passes it
 class Entry:
     """What a stream remembers of one message."""
 
-    __slots__ = ("ack", "count", "due", "hand", "lane", "mark", "message", "offset", "parked", "row", "state")
+    __slots__ = (
+        "ack",
+        "count",
+        "due",
+        "hand",
+        "lane",
+        "mark",
+        "message",
+        "offset",
+        "parked",
+        "row",
+        "state",
+        "untried",
+    )
 
     def __init__(self, offset: int, lane: Lane | None, state: int, message: Message | None):
         self.offset, self.lane, self.state, self.message = offset, lane, state, message
         self.row = False  # there is a delivery-state row
         self.count = 0  # its retry_count
         self.parked = False  # has a row only so that the position could pass it
+        self.untried = False  # was parked, and has not been handed out since
         self.mark = 0  # in flight by a former owner (together or alone): a suspect
         self.due = 0.0  # monotonic
         self.hand: Hand | None = None

@@ -334,17 +334,17 @@ class Stream:
 
     def _choose_again(self) -> list[Entry]:
         for entry in self._loaded.values():
-            if entry.count and (entry.lane is None or entry.lane.items[0] is entry):
+            if not entry.untried and (entry.lane is None or entry.lane.items[0] is entry):
                 return [entry]
         return []
 
     def _choose_untried(self) -> list[Entry]:
-        """Loaded messages that no attempt has been charged for (parked, postponed), as fresh ones are chosen."""
+        """Messages that were parked, chosen as fresh ones are."""
         chosen: list[Entry] = []
         taken: dict[Lane, int] = {}
         for offset in sorted(self._loaded):
             entry = self._loaded[offset]
-            if not entry.count and len(chosen) < self.manners.batch_size and _follows(entry, taken):
+            if entry.untried and len(chosen) < self.manners.batch_size and _follows(entry, taken):
                 chosen.append(entry)
         return chosen
 
@@ -375,6 +375,7 @@ class Stream:
         attempt = entry.count + 1 if entry.row else 1
         assert entry.message is not None
         hand = entry.hand = Hand(self, entry.message, attempt, alone)
+        entry.untried = False
         if entry.state == READY:
             self.ready -= 1
         self._loaded.pop(entry.offset, None)
@@ -595,7 +596,7 @@ class Stream:
         self._parked += 1
         self._row_count += 1
         entry.state, entry.message, entry.row, entry.count, entry.due = HELD, None, True, 0, 0.0
-        entry.parked = True
+        entry.parked = entry.untried = True
         heapq.heappush(self._unsettled_rows, entry.offset)
         self._writes[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, 0)
 
