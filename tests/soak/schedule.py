@@ -57,8 +57,10 @@ SERVER = (
 )
 FILE = (*ANYWHERE, Kind("lock-database", 5, 0.5, 5), Kind("disk-full", 5, 1, 4))
 INFRASTRUCTURE = {"sqlite": FILE, "mariadb": SERVER, "mysql": SERVER, "postgresql": SERVER}
-# One fault in so many seconds, on the average; those with a length take that as well.
-PAUSE_BETWEEN_PROCESSES, PAUSE_BETWEEN_INFRASTRUCTURE = 3.5, 6.0
+# One fault in so many seconds, on the average; those with a length take that as well. In a long run the processes live
+# longer, so that there is time for work between two starts of an interpreter.
+SHORT = 120.0  # seconds
+PAUSE_BETWEEN_PROCESSES, PAUSE_BETWEEN_INFRASTRUCTURE = {True: 3.5, False: 9.0}, {True: 6.0, False: 9.0}
 
 
 def schedule(seed: int, seconds: float, database: str, only: Iterable[str] = ()) -> list[list[Fault]]:
@@ -73,7 +75,7 @@ def schedule(seed: int, seconds: float, database: str, only: Iterable[str] = ())
         ("infrastructure", INFRASTRUCTURE[database], PAUSE_BETWEEN_INFRASTRUCTURE),
     ):
         chosen = [kind for kind in kinds if not wanted or kind.name in wanted]
-        tracks.append(_track(random.Random(f"{seed} {name}"), chosen, pause, seconds))
+        tracks.append(_track(random.Random(f"{seed} {name}"), chosen, pause[seconds <= SHORT], seconds))
     return tracks
 
 

@@ -74,7 +74,7 @@ ASKED: dict[str, dict[str, float]] = {
     "strict": {"slow": 2, "fail": 1, "retry": 1, "postpone": 1, "reject": 0.3},
     # One of them makes its whole batch come again one by one: more would be nothing but that.
     "bulk": {"fail": 0.01, "reject": 0.003},
-    "deadly": {"die": 25, "die-always": 5},
+    "deadly": {"die": 12, "die-always": 2},
 }
 
 
