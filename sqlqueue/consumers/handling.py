@@ -157,6 +157,9 @@ class Handling:
                 with dialect(self.alias).writers, transaction.atomic(using=self.alias):
                     dialect(self.alias).begin(self.alias)
                     begun = True
+                    # Opening it may have taken its time: SQLite has one writer, and a server may be slow to answer.
+                    if not self.started(hands):
+                        return UNSTARTED
                     transaction.on_commit(lambda: committed.append(True), using=self.alias)  # noqa: B023  run by this turn
                     handle()
                     moved_to = settle_run(self.alias, run, hands)

@@ -1,10 +1,16 @@
 """A handler's transaction that commits while its timeout is being decided has the last word: it happens once."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 from django.db import transaction
 
 from sqlqueue import publish_many
-from sqlqueue.core.outcomes import ACKED, DEAD, RETRIED, Outcome
+from sqlqueue.consumers import handling
+from sqlqueue.consumers.handling import Handling
+from sqlqueue.consumers.registry import Consumer, build
+from sqlqueue.core.outcomes import ACKED, DEAD, RETRIED, UNSTARTED, Outcome
 from sqlqueue.core.plan import Hand, Run
 from sqlqueue.core.stream import Manners, Stream
 from sqlqueue.database.horizon import highest_offset
@@ -111,3 +117,29 @@ def test_a_batch_of_which_one_has_overrun_does_not_move_the_position_past_it() -
         owned.commit(run)
     assert Offset.objects.get().position == run.position
     assert DeliveryState.objects.get().message_offset == run.hands[2].offset
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_a_transaction_that_opens_after_the_lease_has_ended_begins_no_handler(
+    batch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On SQLite there is one writer: whoever wants to be the next one may wait for longer than its lease lasts."""
+    owned = Owned(batch=batch, ordering="none")
+    begun: list[object] = []
+    reported: list[Outcome] = []
+
+    @contextmanager
+    def slow(**options: object) -> Iterator[None]:
+        with atomic(**options):
+            owned.stream.deadline = 0.0
+            yield
+
+    atomic = transaction.atomic
+    monkeypatch.setattr(handling.transaction, "atomic", slow)
+    options = build("t", {"group": "g", "atomic": True, "batch": batch, "ordering": "none"})
+    handler = Handling("default", Consumer(topic="t", handler=begun.append, **options))
+    for run in owned.turn():
+        owned.stream.deadline = float("inf")
+        handler.run(run, lambda hand, outcome: reported.append(outcome))
+    assert begun == []
+    assert reported == [UNSTARTED] * 4
