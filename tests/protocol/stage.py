@@ -53,13 +53,13 @@ class Actor:
 
     @property
     def idle(self) -> bool:
-        """It has nothing to do."""
-        return self._verb is None
+        """It has nothing to do. A waiting one may come to its end at any time, and counts when it stands still."""
+        return self.still.is_set() and self._verb is None
 
     @property
     def parked(self) -> bool:
         """It stands just before a statement."""
-        return self._verb is not None and self.still.is_set()
+        return self.still.is_set() and self._verb is not None
 
     def start(self, verb: Callable[[], object], patient: bool = True, isolation: str = READ_COMMITTED) -> None:
         """Begin a verb, up to its first statement. What it raises is in `error` at its end. patient: it waits for
@@ -80,21 +80,21 @@ class Actor:
 
     def crash(self) -> None:
         """Kill its process; its transaction is rolled back."""
-        self.error = None
-        self.loses_reply = False
+        self.loses_reply, self.error = False, None
         if self.idle:
             return
-        session, self._crashed = self.session, True
-        if self.parked:
-            self._stage.let(self)
-        elif self._stage.sessions.separate:
-            self._stage.sessions.end(session)
-            self._stage.settle_down()
+        self._crashed = True
+        sessions, deadline = self._stage.sessions, time.monotonic() + STEP_TIMEOUT
         while not self.idle:
-            self._stage.let(self)
+            if self.parked:
+                self._stage.let(self)
+            elif sessions.separate:
+                sessions.end(self.session)
+                self.still.wait(0.001)
+            assert time.monotonic() < deadline, f"{self.name} does not die: {self.at}"
         self._crashed, self.error = False, None
-        if self._stage.sessions.separate:
-            self._stage.sessions.end(session)
+        if sessions.separate:
+            sessions.end(self.session)
         self._stage.settle_down()
 
     def cut(self) -> None:

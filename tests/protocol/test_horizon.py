@@ -165,7 +165,7 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_no_message_appears_below_the_horizon() -> None:
-    explore(HorizonMachine, ACTORS, examples=100, steps=STEPS)
+    explore(HorizonMachine, ACTORS, examples=60, steps=STEPS)
 
 
 # -- that it can fail --------------------------------------------------------------------------------------------------

@@ -315,7 +315,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
 
 def test_a_partition_has_one_owner_at_a_time_and_finally_one() -> None:
-    explore(LeaseMachine, ACTORS, examples=40, steps=STEPS)
+    explore(LeaseMachine, ACTORS, examples=25, steps=STEPS)
 
 
 # -- that it can fail --------------------------------------------------------------------------------------------------
@@ -330,5 +330,5 @@ def test_it_finds_leases_that_are_taken_without_a_greater_token() -> None:
 
 
 def test_it_finds_leases_that_are_taken_before_their_time() -> None:
-    greedy = ("AND (holder = '' OR holder = %s OR expires_at <= ", "AND (holder = '' OR holder >= %s OR 1 <= ")
+    greedy = ("OR expires_at <= ", "OR expires_at > '2000-01-01' OR expires_at <= ")
     assert "whose lease holds" in finds(LeaseMachine, ACTORS, STEPS, Rewriting(greedy))

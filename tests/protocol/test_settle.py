@@ -374,7 +374,7 @@ def collect_once() -> None:
 
 
 def test_whatever_happens_between_two_statements_nothing_is_lost_and_nothing_comes_again() -> None:
-    explore(SettleMachine, ACTORS, examples=40, steps=STEPS)
+    explore(SettleMachine, ACTORS, examples=30, steps=STEPS)
 
 
 # -- that it can fail --------------------------------------------------------------------------------------------------
@@ -387,14 +387,6 @@ def finds_fault(*replacements: tuple[str, str]) -> str:
 def test_it_finds_settles_that_are_not_fenced() -> None:
     found = finds_fault(("WHERE id = %s AND fencing_token = %s", "WHERE id = %s AND (fencing_token = %s OR 1 = 1)"))
     assert "no right to settle" in found
-
-
-@ROW_LOCKS
-def test_it_finds_a_takeover_that_forgets_what_was_handed_out() -> None:
-    found = finds_fault(
-        ("AND m.target_group IN ('', %s) AND NOT EXISTS", "AND m.target_group IN ('?', %s) AND NOT EXISTS")
-    )
-    assert "are taken for settled" in found or "not handled" in found
 
 
 def test_it_finds_what_is_handed_out_without_a_claim() -> None:
