@@ -8,7 +8,8 @@ schedule    the faults of a run, by its seed
 databases, proxy, fleet
             the server, the network, and the processes that the faults are done to
 nemesis     does the faults of the schedule
-watch       memory, threads and connections over the run
+watch, backlog
+            memory, threads and connections over the run, and how far consumers are behind
 records, explanations, checker
             reads the history and the final tables, knows what faults may cause, and finds what went wrong
 soak, report

@@ -19,6 +19,7 @@ from pathlib import Path
 import django
 from django.db import Error, connection, connections, transaction
 
+from tests.soak.backlog import wait_for_consumers
 from tests.soak.history import FOLDER, Journal
 from tests.soak.workload import asks
 
@@ -187,7 +188,8 @@ def main() -> None:
     parser.add_argument("--rate", type=float, required=True, help="messages a second, as far as it goes")
     options = parser.parse_args()
     django.setup()
-    journal = Journal(Path(os.environ[FOLDER]), "publisher")
+    folder = Path(os.environ[FOLDER])
+    journal = Journal(folder, "publisher")
     publisher = Publisher(options.name, journal, random.Random(options.seed), options.rate)
 
     def stop(*_: object) -> None:
@@ -195,6 +197,7 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, stop)
     while not publisher.stopping:
+        wait_for_consumers(folder)
         getattr(publisher, options.way)()
     journal.note("left", options.name)
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tests.soak import databases, history, workload
+from tests.soak.backlog import unsettled
 from tests.soak.checker import Checker
 from tests.soak.fleet import ROOT, Fleet
 from tests.soak.nemesis import Nemesis
@@ -111,7 +112,7 @@ class Run:
         )
         tracks = schedule(plan.seed, plan.seconds, plan.database, plan.only)
         self.nemesis = Nemesis(tracks, self.fleet, database, self.journal)
-        self.watch = Watch(self.fleet, database, self.journal)
+        self.watch = Watch(self.fleet, database, self.journal, folder)
 
     def run(self) -> Result:
         began = time.monotonic()
@@ -197,26 +198,6 @@ class Run:
         while (clients := self.database.clients()) and time.monotonic() < deadline:
             time.sleep(0.1)
         return clients
-
-
-def unsettled() -> int:
-    """Return about how many deliveries are still to be done, as the tables tell it."""
-    from sqlqueue.conf import settings
-    from sqlqueue.log.status import unread_streams
-    from sqlqueue.models import DeliveryState, Message, Offset, ScheduledMessage
-
-    count = ScheduledMessage.objects.count() + DeliveryState.objects.filter(acked=False).count()
-    for reader in workload.READERS:
-        unread = unread_streams(settings.DATABASE, reader.group, reader.topic)
-        positions = dict(
-            Offset.objects.filter(topic=reader.topic, consumer_group=reader.group).values_list("partition", "position")
-        )
-        for address in unread:
-            above = Message.objects.filter(
-                topic=reader.topic, partition=address.partition, offset__gt=positions.get(address.partition, 0)
-            )
-            count += above.count()
-    return count
 
 
 def fill_in(record: Record) -> None:

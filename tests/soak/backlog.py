@@ -1,0 +1,49 @@
+"""How much is still to be delivered, and the mark that asks publishers to wait until it is less.
+
+A run is to show what faults do, not that a machine is too small: publishers that outrun consumers for a whole run would
+leave hours of work behind.
+"""
+
+import time
+from pathlib import Path
+
+from tests.soak import workload
+
+MOST = 4_000  # deliveries that may wait for consumers
+MARK = "publishers-wait"  # a file in the history's folder, as long as there are more
+LONGEST_WAIT = 20.0  # seconds: then publishers go on, however much there is
+
+
+def wait_for_consumers(folder: Path) -> None:
+    """Wait while the mark is there, but not for ever."""
+    deadline = time.monotonic() + LONGEST_WAIT
+    while (folder / MARK).exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def mark(folder: Path, count: int) -> None:
+    """Set the mark, or take it away."""
+    if count > MOST:
+        (folder / MARK).touch()
+    else:
+        (folder / MARK).unlink(missing_ok=True)
+
+
+def unsettled() -> int:
+    """Return about how many deliveries are still to be done, as the tables tell it."""
+    from sqlqueue.conf import settings
+    from sqlqueue.log.status import unread_streams
+    from sqlqueue.models import DeliveryState, Message, Offset, ScheduledMessage
+
+    count = ScheduledMessage.objects.count() + DeliveryState.objects.filter(acked=False).count()
+    for reader in workload.READERS:
+        unread = unread_streams(settings.DATABASE, reader.group, reader.topic)
+        positions = dict(
+            Offset.objects.filter(topic=reader.topic, consumer_group=reader.group).values_list("partition", "position")
+        )
+        for address in unread:
+            above = Message.objects.filter(
+                topic=reader.topic, partition=address.partition, offset__gt=positions.get(address.partition, 0)
+            )
+            count += above.count()
+    return count
