@@ -18,7 +18,7 @@ from typing import Any
 from django.db import DEFAULT_DB_ALIAS, Error, connections
 
 from sqlqueue.database.dialects import SQLite
-from tests.servers.sessions import sessions
+from tests.servers.processlist import sessions
 
 STEP_TIMEOUT = 30.0
 USUALLY = 0.005  # seconds: a step that takes longer may be a wait, so the server is asked
@@ -160,7 +160,7 @@ class Actor:
         connection.close_at = None  # a handler's thread would close it for its age, and lose what is set here
         wanted = (connection.connection, self._isolation)
         if wanted != self._prepared:
-            self._stage.sessions.prepare(connection, self._isolation)
+            self._stage.sessions.prepare(self._isolation)
             self._prepared = wanted
         self.session = self._stage.sessions.identify(connection)
         connection.execute_wrappers.append(self._execute)

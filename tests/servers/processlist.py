@@ -9,6 +9,8 @@ from typing import Any
 
 from django.db import connection as own
 
+from tests.servers.session import isolate, wait_for_locks
+
 GONE_TIMEOUT = 30.0
 PATIENCE = 20  # seconds for which a connection waits for a lock: longer than a test lets one stand there
 
@@ -34,9 +36,10 @@ class Sessions:
         """Tell whether a connection is still known: once it is not, its transaction has been rolled back."""
         raise NotImplementedError
 
-    def prepare(self, connection: Any, isolation: str) -> None:
-        """Set how long a connection waits for a lock, and its isolation level."""
-        raise NotImplementedError
+    def prepare(self, isolation: str) -> None:
+        """Set how long the calling thread's connection waits for a lock, and its isolation level."""
+        wait_for_locks(PATIENCE)
+        isolate(isolation)
 
     def impatient(self, statement: str) -> str:
         """Return a statement that fails at once where it would have to wait for a lock, if the server has such."""
@@ -76,11 +79,6 @@ class _OfMySQL(Sessions):
 
     def is_there(self, session: int) -> bool:
         return bool(_fetch("SELECT 1 FROM information_schema.processlist WHERE id = %s", session))
-
-    def prepare(self, connection: Any, isolation: str) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {PATIENCE}")
-            cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
 
 
 class OfMariaDB(_OfMySQL):
@@ -129,11 +127,6 @@ class OfPostgreSQL(Sessions):
     def is_there(self, session: int) -> bool:
         return bool(_fetch("SELECT 1 FROM pg_stat_activity WHERE pid = %s", session))
 
-    def prepare(self, connection: Any, isolation: str) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute(f"SET lock_timeout = '{PATIENCE}s'")
-            cursor.execute(f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {isolation}")
-
 
 class OfSQLite(Sessions):
     """SQLite has no server. Who finds another one writing sleeps and tries again: that is told beforehand, so that
@@ -150,8 +143,8 @@ class OfSQLite(Sessions):
     def is_there(self, session: int) -> bool:
         return False
 
-    def prepare(self, connection: Any, isolation: str) -> None:
-        with connection.cursor() as cursor:
+    def prepare(self, isolation: str) -> None:
+        with own.cursor() as cursor:
             cursor.execute("PRAGMA busy_timeout = 0")
 
     def holds_up(self, connection: Any, statement: str, others: list[Any]) -> bool:
