@@ -19,13 +19,22 @@ def main() -> int:
     parser.add_argument("--database", choices=NAMES, default="mariadb")
     parser.add_argument("--minutes", type=float, default=5.0, help="of faults; draining comes on top (default 5)")
     parser.add_argument("--seed", type=int, help="the same seed gives the same schedule of faults (default: any)")
-    parser.add_argument("--rate", type=float, default=60.0, help="single messages a second; bulk ones come on top")
+    parser.add_argument("--rate", type=float, default=30.0, help="single messages a second, as far as it goes")
+    parser.add_argument("--bulk-rate", type=float, default=240.0, help="and in bulk")
     parser.add_argument("--only", action="append", default=[], help="only this kind of fault (repeatable)")
     parser.add_argument("--history", type=Path, help="keep the history in this folder, whatever comes out")
     parser.add_argument("--sabotage", choices=workload.PLANTED, default="", help="plant a fault into the engine")
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
-    plan = soak.Plan(options.database, options.minutes * 60, seed, options.rate, tuple(options.only), options.sabotage)
+    plan = soak.Plan(
+        options.database,
+        options.minutes * 60,
+        seed,
+        options.rate,
+        options.bulk_rate,
+        tuple(options.only),
+        options.sabotage,
+    )
     if options.history:
         options.history.mkdir(parents=True)
     folder = options.history or Path(tempfile.mkdtemp(prefix="sqlqueue-soak-history-"))
@@ -43,7 +52,8 @@ def main() -> int:
     only = "".join(f" --only={kind}" for kind in plan.only)
     console.print(f"The history is kept in {folder}. The same faults again:", style="red", markup=False)
     console.print(
-        f"  python -m tests.soak --database={plan.database} --minutes={options.minutes:g} --seed={seed}{only}",
+        f"  python -m tests.soak --database={plan.database} --minutes={options.minutes:g} --seed={seed}"
+        f" --rate={plan.rate:g} --bulk-rate={plan.bulk_rate:g}{only}",
         markup=False,
     )
     return 1

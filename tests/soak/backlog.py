@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.soak import workload
 
-MOST = 4_000  # deliveries that may wait for consumers
+LEAST, SECONDS = 4_000, 4.0  # so many deliveries may wait for consumers, or those of so many seconds
 MARK = "publishers-wait"  # a file in the history's folder, as long as there are more
 LONGEST_WAIT = 20.0  # seconds: then publishers go on, however much there is
 
@@ -21,12 +21,19 @@ def wait_for_consumers(folder: Path) -> None:
         time.sleep(0.1)
 
 
-def mark(folder: Path, count: int) -> None:
-    """Set the mark, or take it away."""
-    if count > MOST:
-        (folder / MARK).touch()
-    else:
-        (folder / MARK).unlink(missing_ok=True)
+class Backlog:
+    """Sets the mark, and takes it away."""
+
+    def __init__(self, folder: Path, bulk_rate: float) -> None:
+        self._mark = folder / MARK
+        self._most = max(LEAST, bulk_rate * SECONDS)
+
+    def look(self) -> None:
+        """Look at the tables; a database that is away raises its Error."""
+        if unsettled() > self._most:
+            self._mark.touch()
+        else:
+            self._mark.unlink(missing_ok=True)
 
 
 def unsettled() -> int:

@@ -57,13 +57,13 @@ class Fleet:
         publishers_url: str,
         options: dict[str, object],
         seed: int,
-        rate: float,
+        rates: tuple[float, float],
         sabotaged: str = "",
     ) -> None:
         self.folder, self.journal = folder, journal
         self.logs = folder / "logs"
         self.logs.mkdir()
-        self._options, self._seed, self._rate = json.dumps(options), seed, rate
+        self._options, self._seed, self._rates = json.dumps(options), seed, rates
         self._sabotaged = sabotaged
         self._lock = threading.RLock()
         self._stopping = threading.Event()
@@ -156,8 +156,9 @@ class Fleet:
     def _publisher(self, way: str, url: str) -> Member:
         def words(incarnation: int) -> list[str]:
             name, seed = f"{way}{incarnation}", f"{self._seed} {way} {incarnation}"
-            options = [f"--way={way}", f"--name={name}", f"--seed={seed}", f"--rate={self._rate}"]
-            return ["-m", "tests.soak.publisher", *options]
+            options = [f"--way={way}", f"--name={name}", f"--seed={seed}"]
+            rates = [f"--rate={self._rates[0]}", f"--bulk-rate={self._rates[1]}"]
+            return ["-m", "tests.soak.publisher", *options, *rates]
 
         return self._member(way, words, url, has_clock=way in ("single", "sql"))
 

@@ -24,6 +24,7 @@ from tests.soak.history import FOLDER, Journal
 from tests.soak.workload import asks
 
 KEYS = 12
+MEAN_BULK = 160  # messages
 PAUSE_AFTER_AN_ERROR = 0.2
 
 
@@ -48,8 +49,8 @@ class RolledBack(Exception):
 class Publisher:
     """What the ways of publishing have in common."""
 
-    def __init__(self, name: str, journal: Journal, dice: random.Random, rate: float) -> None:
-        self.name, self.journal, self.dice, self.rate = name, journal, dice, rate
+    def __init__(self, name: str, journal: Journal, dice: random.Random, rate: float, bulk_rate: float) -> None:
+        self.name, self.journal, self.dice, self.rate, self.bulk_rate = name, journal, dice, rate, bulk_rate
         self.stopping = False
         self._one_writer = connection.vendor == "sqlite"  # a transaction that takes its time holds up everybody
         self._transactions = 0
@@ -111,9 +112,9 @@ class Publisher:
         def write(items: list[Item]) -> None:
             publish_many("bulk", [NewMessage(item.payload, key=item.key, id=item.id) for item in items])
 
-        count = self.dice.randint(20, 300)
+        count = self.dice.randint(20, 2 * MEAN_BULK - 20)
         self.carry_out(self.items("bulk", count), write)
-        time.sleep(self.dice.expovariate(self.rate / 20))
+        time.sleep(self.dice.expovariate(self.bulk_rate / MEAN_BULK))
 
     def long(self) -> None:
         """Transactions of up to some seconds, with savepoints, some of them taken back."""
@@ -185,12 +186,13 @@ def main() -> None:
     parser.add_argument("--way", choices=WAYS, required=True)
     parser.add_argument("--name", required=True, help="unique in the run: part of keys and ids")
     parser.add_argument("--seed", required=True)
-    parser.add_argument("--rate", type=float, required=True, help="messages a second, as far as it goes")
+    parser.add_argument("--rate", type=float, required=True, help="single messages a second, as far as it goes")
+    parser.add_argument("--bulk-rate", type=float, required=True, help="messages in bulk a second")
     options = parser.parse_args()
     django.setup()
     folder = Path(os.environ[FOLDER])
     journal = Journal(folder, "publisher")
-    publisher = Publisher(options.name, journal, random.Random(options.seed), options.rate)
+    publisher = Publisher(options.name, journal, random.Random(options.seed), options.rate, options.bulk_rate)
 
     def stop(*_: object) -> None:
         publisher.stopping = True

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tests.soak import databases, history, workload
-from tests.soak.backlog import unsettled
+from tests.soak.backlog import Backlog, unsettled
 from tests.soak.checker import Checker
 from tests.soak.fleet import ROOT, Fleet
 from tests.soak.nemesis import Nemesis
@@ -30,7 +30,8 @@ class Plan:
     database: str
     seconds: float
     seed: int
-    rate: float  # messages a second of each way to publish, as far as it goes
+    rate: float  # single messages a second, as far as it goes
+    bulk_rate: float  # and in bulk
     only: tuple[str, ...] = ()  # kinds of faults
     sabotaged: str = ""
 
@@ -107,12 +108,12 @@ class Run:
             publishers_url=database.publishers_url,
             options=workload.options(plan.retention),
             seed=plan.seed,
-            rate=plan.rate,
+            rates=(plan.rate, plan.bulk_rate),
             sabotaged=plan.sabotaged,
         )
         tracks = schedule(plan.seed, plan.seconds, plan.database, plan.only)
         self.nemesis = Nemesis(tracks, self.fleet, database, self.journal)
-        self.watch = Watch(self.fleet, database, self.journal, folder)
+        self.watch = Watch(self.fleet, database, self.journal, Backlog(folder, plan.bulk_rate))
 
     def run(self) -> Result:
         began = time.monotonic()

@@ -13,7 +13,7 @@ def test_runs_without_fencing_and_without_order_are_found_out(tmp_path: Path) ->
     folders = [tmp_path / name for name in ("fencing", "order")]
     for folder in folders:
         folder.mkdir()
-    common = ("--database=sqlite", "--seed=1", "--rate=30")
+    common = ("--database=sqlite", "--seed=1")
     with (
         SoakRun(folders[0], *common, "--minutes=0.5", "--only=stop-consumer", "--sabotage=fencing") as unfenced,
         SoakRun(folders[1], *common, "--minutes=0.2", "--only=join", "--sabotage=order") as unordered,
@@ -28,7 +28,7 @@ def test_runs_without_fencing_and_without_order_are_found_out(tmp_path: Path) ->
 @pytest.mark.database("mariadb", "mysql", "postgresql")
 def test_a_run_with_a_naive_horizon_is_found_out(database_name: str, tmp_path: Path) -> None:
     words = (f"--database={database_name}", "--seed=1", "--minutes=0.2", "--only=join", "--sabotage=horizon")
-    with SoakRun(tmp_path, *words, "--rate=30") as run:
+    with SoakRun(tmp_path, *words) as run:
         assert run.wait(550) == 1, run.output
     assert run.report["violations"]["lost"], run.output
     assert not any("not drained" in trouble for trouble in run.report["troubles"]), "lost, or only not yet delivered?"

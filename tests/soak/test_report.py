@@ -35,7 +35,7 @@ def result(folder: Path, record: Record, **facts: Any) -> Result:
         "clients_left": 0,
         "seconds": 61.2,
     }
-    return Result(Plan("sqlite", 60.0, 7, 30.0), folder, record, Checker(record).check(), **(defaults | facts))
+    return Result(Plan("sqlite", 60.0, 7, 30.0, 240.0), folder, record, Checker(record).check(), **(defaults | facts))
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
-from tests.soak import backlog, system
+from tests.soak import system
+from tests.soak.backlog import Backlog
 from tests.soak.databases import Database
 from tests.soak.fleet import Fleet
 from tests.soak.history import Journal
@@ -29,8 +29,8 @@ class Sample:
 class Watch:
     """Takes samples in a thread of its own, and asks publishers to wait when consumers cannot follow."""
 
-    def __init__(self, fleet: Fleet, database: Database, journal: Journal, folder: Path) -> None:
-        self.fleet, self.database, self.journal, self.folder = fleet, database, journal, folder
+    def __init__(self, fleet: Fleet, database: Database, journal: Journal, backlog: Backlog) -> None:
+        self.fleet, self.database, self.journal, self.backlog = fleet, database, journal, backlog
         self.samples: list[Sample] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
@@ -65,7 +65,7 @@ class Watch:
         clients = -1  # the database is away
         try:
             clients = self.database.clients()
-            backlog.mark(self.folder, backlog.unsettled())
+            self.backlog.look()
         except Error:
             connections.close_all()
         self.samples.append(Sample(now, system.memory(pid), system.threads(pid), system.open_files(pid), clients))
