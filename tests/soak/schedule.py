@@ -37,8 +37,9 @@ PROCESSES = (
     Kind("stop-publisher", 8, 1, 6),
     Kind("join", 10),
     Kind("leave", 10),
-    Kind("shift-clock", 10),
 )
+# Not where the database's clock is the process's own (SQLite): whoever shares a file shares a host, and so a clock.
+HOSTS = (*PROCESSES, Kind("shift-clock", 10))
 ANYWHERE = (Kind("pause-topic", 5, 1, 4),)
 SERVER = (
     *ANYWHERE,
@@ -56,6 +57,7 @@ SERVER = (
     Kind("silence-publishers", 3, 1, 6),
 )
 FILE = (*ANYWHERE, Kind("lock-database", 5, 0.5, 5), Kind("disk-full", 5, 1, 4))
+OF_PROCESSES = {"sqlite": PROCESSES, "mariadb": HOSTS, "mysql": HOSTS, "postgresql": HOSTS}
 INFRASTRUCTURE = {"sqlite": FILE, "mariadb": SERVER, "mysql": SERVER, "postgresql": SERVER}
 # One fault in so many seconds, on the average; those with a length take that as well. In a long run the processes live
 # longer, so that there is time for work between two starts of an interpreter.
@@ -71,7 +73,7 @@ def schedule(seed: int, seconds: float, database: str, only: Iterable[str] = ())
     wanted = set(only)
     tracks = []
     for name, kinds, pause in (
-        ("processes", PROCESSES, PAUSE_BETWEEN_PROCESSES),
+        ("processes", OF_PROCESSES[database], PAUSE_BETWEEN_PROCESSES),
         ("infrastructure", INFRASTRUCTURE[database], PAUSE_BETWEEN_INFRASTRUCTURE),
     ):
         chosen = [kind for kind in kinds if not wanted or kind.name in wanted]

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.soak.schedule import FILE, INFRASTRUCTURE, PROCESSES, QUIET, SERVER, Fault, schedule
+from tests.soak.schedule import FILE, INFRASTRUCTURE, OF_PROCESSES, QUIET, SERVER, Fault, schedule
 
 HOUR = 3600.0
 DATABASES = sorted(INFRASTRUCTURE)
@@ -46,7 +46,7 @@ def test_a_longer_run_begins_like_a_shorter_one() -> None:
 @pytest.mark.parametrize("database", DATABASES)
 def test_every_kind_comes_in_its_track(database: str) -> None:
     processes, infrastructure = schedule(1, 3 * HOUR, database)
-    assert kinds_of(processes) == {kind.name for kind in PROCESSES}
+    assert kinds_of(processes) == {kind.name for kind in OF_PROCESSES[database]}
     assert kinds_of(infrastructure) == {kind.name for kind in INFRASTRUCTURE[database]}
 
 
@@ -61,7 +61,7 @@ def test_the_faults_of_a_track_follow_one_another_and_end_in_time(database: str)
 
 
 def test_faults_are_as_long_as_their_kind_says_and_choose_their_victims_evenly() -> None:
-    lengths = {kind.name: (kind.least, kind.most) for kind in (*PROCESSES, *SERVER, *FILE)}
+    lengths = {kind.name: (kind.least, kind.most) for kind in (*OF_PROCESSES["mariadb"], *SERVER, *FILE)}
     faults = [fault for track in schedule(1, 3 * HOUR, "mariadb") for fault in track]
     for fault in faults:
         least, most = lengths[fault.kind]
@@ -73,7 +73,7 @@ def test_faults_are_as_long_as_their_kind_says_and_choose_their_victims_evenly()
 
 def test_the_heavier_kinds_come_more_often() -> None:
     processes, _ = schedule(1, 3 * HOUR, "mariadb")
-    counts = {kind.name: sum(fault.kind == kind.name for fault in processes) for kind in PROCESSES}
+    counts = {kind.name: sum(fault.kind == kind.name for fault in processes) for kind in OF_PROCESSES["mariadb"]}
     assert counts["kill-consumer"] > counts["kill-publisher"] > counts["kill-supervisor"] > 0
 
 
