@@ -25,7 +25,7 @@ from sqlqueue.core.outcomes import UNSTARTED, Outcome, VisibilityTimeout
 from sqlqueue.core.plan import Hand, Plan, Run
 from sqlqueue.core.stream import Stream
 from sqlqueue.database import faults
-from sqlqueue.database.incarnation import Incarnation, ServerChanged
+from sqlqueue.database.incarnation import Incarnation
 from sqlqueue.log.settle import settle
 from sqlqueue.signals import announce, dead_lettered, delivery_failed, delivery_settled
 
@@ -177,8 +177,9 @@ class Dispatcher:
     def execute(self, plans: list[Plan]) -> list[Plan] | None:
         """Settle, through lost connections too; return the plans whose streams were lost, or None if it was given up.
 
-        What was decided is written, or its stream is dropped: there is no third way. Raises ServerChanged if the
-        database was restarted meanwhile: then all streams are to be dropped.
+        What was decided is written, or its stream is dropped: there is no third way, and least of all a release that
+        would move the position past what a failed settle was to remember. Raises ServerChanged if the database was
+        restarted meanwhile: then all streams are to be dropped.
         """
         histories = {sub.consumer.topic: sub.history for sub in self.ownership.subscriptions}
 
@@ -192,8 +193,9 @@ class Dispatcher:
 
         try:
             lost = faults.patiently(self.alias, settle_on_the_same_server, give_up=self._give_up)
-        except ServerChanged:
+        except BaseException:
             self._unclaim(plans)
+            self.lose([plan.stream for plan in plans])
             raise
         if lost is None:
             self._unclaim(plans)

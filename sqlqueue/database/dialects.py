@@ -188,8 +188,8 @@ class SQLite(WithOnConflict):
     words: ClassVar = {
         **PLACES,
         "now": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f000', 'now')",
-        "later": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', '+' || (%s / 1000000.0) || ' seconds')",
-        "earlier": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', '-' || (%s / 1000000.0) || ' seconds')",
+        "later": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', (%s / 1000000.0) || ' seconds')",
+        "earlier": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', (%s / -1000000.0) || ' seconds')",
         "greatest": "MAX",
         "true": "1",
         "false": "0",
