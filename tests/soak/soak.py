@@ -143,6 +143,8 @@ class Run:
             self.nemesis.stop()
             self.fleet.end()
         troubles += self.nemesis.failures
+        if count := crashes(self.folder):
+            troubles.append(f"{count} turns of consumers ended with an error of their own: see the folder's logs")
         standstill = longest_standstill(record, began, ended)
         if drained is None:
             troubles.append(f"not drained within {self.plan.drain_limit:g} s: {unsettled()} deliveries left")
@@ -199,6 +201,11 @@ class Run:
         while (clients := self.database.clients()) and time.monotonic() < deadline:
             time.sleep(0.1)
         return clients
+
+
+def crashes(folder: Path) -> int:
+    """Return how many tracebacks of a consumer's turn, or of a resident's, the logs hold: no fault excuses them."""
+    return sum(log.read_text(errors="replace").count(", in _guarded") for log in (folder / "logs").glob("*.log"))
 
 
 def fill_in(record: Record) -> None:
