@@ -11,6 +11,8 @@ from typing import Any
 
 from django.dispatch import Signal
 
+from sqlqueue.core.lines import line
+
 logger = logging.getLogger("sqlqueue")
 
 message_published = Signal()  # topic, count
@@ -34,4 +36,4 @@ def announce(signal: Signal, sender: Any, **facts: Any) -> None:
         return
     for receiver, answer in signal.send_robust(sender, **facts):
         if isinstance(answer, Exception):
-            logger.error("event=receiver_failed receiver=%r error=%r", receiver, answer, exc_info=answer)
+            logger.error(line("receiver_failed", receiver=receiver, error=answer), exc_info=answer)

@@ -13,6 +13,7 @@ from django.db import Error, connections, transaction
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core import outcomes
+from sqlqueue.core.lines import line
 from sqlqueue.core.outcomes import COMMITTED, SUCCESS, SUPERSEDED, UNSTARTED, Outcome
 from sqlqueue.core.plan import Hand, Run
 from sqlqueue.database import faults
@@ -20,6 +21,7 @@ from sqlqueue.database.dialects import dialect
 from sqlqueue.database.faults import Fault
 from sqlqueue.exceptions import LeaseLost, Settlement
 from sqlqueue.log.atomic import settle_run, was_committed
+from sqlqueue.observe.in_hand import InHand
 
 logger = logging.getLogger("sqlqueue")
 now = time.monotonic
@@ -102,9 +104,10 @@ class Handling:
             return UNSTARTED
         delivery = Delivery(hand)
         try:
-            if self.consumer.manners.atomic:
-                return self._in_transaction(run, [hand], lambda: self.consumer.handler(delivery))
-            self.consumer.handler(delivery)
+            with InHand(delivery):
+                if self.consumer.manners.atomic:
+                    return self._in_transaction(run, [hand], lambda: self.consumer.handler(delivery))
+                self.consumer.handler(delivery)
         except BaseException as error:
             return self._decide(error, hand)
         return SUCCESS
@@ -129,10 +132,11 @@ class Handling:
         error: BaseException | None = None
         outcome = SUCCESS
         try:
-            if self.consumer.manners.atomic:
-                outcome = self._in_transaction(run, hands, lambda: self.consumer.handler(deliveries))
-            else:
-                self.consumer.handler(deliveries)
+            with InHand(*deliveries):
+                if self.consumer.manners.atomic:
+                    outcome = self._in_transaction(run, hands, lambda: self.consumer.handler(deliveries))
+                else:
+                    self.consumer.handler(deliveries)
         except BaseException as raised:
             error = raised
         self.report_batch(hands, outcome, error, report)
@@ -168,35 +172,40 @@ class Handling:
                 raise
             except Exception as error:
                 if committed:
-                    logger.error("event=commit_hook_failed handler=%s", self.consumer.name, exc_info=error)
+                    logger.error(line("commit_hook_failed", **self._facts(hands), error=error), exc_info=error)
                     return self._committed(moved_to)
                 fault = faults.classify(error) if isinstance(error, Error) else Fault.OTHER
                 if fault is Fault.GONE and settled:
                     return self._after_lost_reply(run, hands, error)
                 if fault is Fault.CONTENTION and attempt < ATOMIC_TRIES:
-                    logger.info("event=handler_rerun handler=%s error=%r", self.consumer.name, error)
+                    logger.info(line("handler_rerun", **self._facts(hands), error=error))
                     time.sleep(0.01 * attempt)
                     continue
                 if fault in (Fault.GONE, Fault.CONTENTION) and not begun:
-                    return self._not_begun(error)
+                    return self._not_begun(hands, error)
                 raise
             return self._committed(moved_to)
         raise AssertionError("unreachable")
 
-    def _not_begun(self, error: Exception) -> Outcome:
+    def _not_begun(self, hands: list[Hand], error: Exception) -> Outcome:
         """The transaction could not be opened (this thread's connection had been lost while nobody looked): no attempt
         is charged, for the handler has seen nothing of it."""
-        logger.info("event=transaction_not_begun handler=%s error=%r", self.consumer.name, error)
+        logger.info(line("transaction_not_begun", **self._facts(hands), error=error))
         faults.drop_connection(self.alias)
         time.sleep(NOT_BEGUN_PAUSE)
         return UNSTARTED
+
+    def _facts(self, hands: Sequence[Hand]) -> dict[str, Any]:
+        address = hands[0].stream.address
+        place = {"group": address.group, "topic": address.topic, "partition": address.partition}
+        return {"handler": self.consumer.name, **place, "offset": hands[0].offset, "count": len(hands)}
 
     def _committed(self, moved_to: int | None) -> Outcome:
         return COMMITTED if moved_to is None else Outcome(outcomes.ACKED, committed=True, moved_to=moved_to)
 
     def _after_lost_reply(self, run: Run, hands: list[Hand], error: Exception) -> Outcome:
         """The commit got no reply: ask until the database tells whether it came through, or the lease is over."""
-        logger.warning("event=commit_in_doubt handler=%s error=%r", self.consumer.name, error)
+        logger.warning(line("commit_in_doubt", **self._facts(hands), error=error))
         faults.drop_connection(self.alias)
         stream = run.stream
         try:
@@ -226,8 +235,10 @@ class Handling:
     async def _handle_async(self, hand: Hand) -> Outcome:
         if not self.started([hand]):
             return UNSTARTED
+        delivery = Delivery(hand)
         try:
-            await self.consumer.handler(Delivery(hand))
+            with InHand(delivery):
+                await self.consumer.handler(delivery)
         except BaseException as error:
             return self._decide(error, hand)
         return SUCCESS
@@ -236,9 +247,11 @@ class Handling:
         hands = self._begin_batch(run, report)
         if not hands:
             return
+        deliveries = [Delivery(hand) for hand in hands]
         error: BaseException | None = None
         try:
-            await self.consumer.handler([Delivery(hand) for hand in hands])
+            with InHand(*deliveries):
+                await self.consumer.handler(deliveries)
         except BaseException as raised:
             error = raised
         self.report_batch(hands, SUCCESS, error, report)

@@ -12,6 +12,7 @@ from typing import Protocol
 from django.db import connections
 
 from sqlqueue.consumers.handling import CONNECTIONS_LAST, Handling, Report, close_stale_connections
+from sqlqueue.core.lines import line
 from sqlqueue.core.plan import Run
 
 logger = logging.getLogger("sqlqueue")
@@ -80,7 +81,7 @@ class ThreadPool:
                 try:
                     handling.run(run, self._report)
                 except BaseException as error:
-                    logger.error("event=handling_failed error=%r", error, exc_info=error)
+                    logger.error(line("handling_failed", error=error), exc_info=error)
                 self._ended(run)
                 with self._lock:
                     self._running.discard(run)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from django.db import Error, connections
 
 from sqlqueue.consumers.ownership import Ownership
+from sqlqueue.core.lines import line
 from sqlqueue.core.stream import Stream
 from sqlqueue.database import faults, patience
 from sqlqueue.database.horizon import Horizon, highest_offset
@@ -72,9 +73,9 @@ class Resident:
             if fault is faults.Fault.GONE:
                 faults.drop_connection(self.alias)
                 self.forget()
-            logger.warning("event=resident_failed resident=%s fault=%s error=%r", self.name, fault.name, error)
+            logger.warning(line("resident_failed", resident=self.name, fault=fault.name, error=error))
         except Exception as error:
-            logger.error("event=resident_failed resident=%s error=%r", self.name, error, exc_info=error)
+            logger.error(line("resident_failed", resident=self.name, error=error), exc_info=error)
         return False
 
 

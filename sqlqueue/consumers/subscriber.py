@@ -18,6 +18,7 @@ from sqlqueue.consumers.reader import Reader
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.consumers.residents import Collector, Keeper, Resident, Scheduler
 from sqlqueue.consumers.subscription import Subscription
+from sqlqueue.core.lines import line
 from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.plan import Hand, Run
 from sqlqueue.core.stream import Stream
@@ -231,14 +232,14 @@ class Subscriber:
             fault = faults.classify(error)
             if fault is faults.Fault.OTHER:
                 raise  # what was decided may not have been written: only a fresh start is safe
-            logger.warning("event=turn_failed fault=%s error=%r", fault.name, error)
+            logger.warning(line("turn_failed", subscriber=self.name, fault=fault.name, error=error))
             faults.drop_connection(self.alias)
             return 0.5 if fault is faults.Fault.GONE else 0.05
 
     def _start_over(self) -> None:
         """The database server was restarted: drop what is remembered of the log, and take the partitions over from this
         very process, as from a stranger. What its handlers still do is void."""
-        logger.warning("event=server_changed subscriber=%s meaning=%r", self.name, "taking the partitions anew")
+        logger.warning(line("server_changed", subscriber=self.name, meaning="taking the partitions anew"))
         self.dispatcher.lose(self.ownership.streams())
         self.reader.forget()
         self._look_at = self._balance_at = 0.0
@@ -255,7 +256,7 @@ class Subscriber:
         if not self.stopping:
             worked = self._read(streams, now) or worked
         if not self.dispatcher.end_overruns(now):
-            logger.error("event=pool_exhausted subscriber=%s meaning=%r", self.name, "too many handlers hang")
+            logger.error(line("pool_exhausted", subscriber=self.name, meaning="too many handlers hang"))
             self.stop()
         worked = self.dispatcher.advance(streams, now, hand_out=not self.stopping) or worked
         if not self.stopping:

@@ -18,8 +18,8 @@ from django.db import Error, connections
 
 from sqlqueue.conf import settings
 from sqlqueue.consumers.process import LEAVE, STOP, Orders, main
+from sqlqueue.core.lines import line
 from sqlqueue.leases import heartbeat, hold
-from sqlqueue.observe.logs import line
 
 logger = logging.getLogger("sqlqueue")
 
@@ -135,7 +135,7 @@ class Supervisor:
             hold.free(settings.DATABASE, child.name)
             heartbeat.leave(settings.DATABASE, child.name)
         except Error as error:
-            logger.warning(line("leases_not_freed", subscriber=child.name, error=repr(error), meaning="they expire"))
+            logger.warning(line("leases_not_freed", subscriber=child.name, error=error, meaning="they expire"))
         finally:
             connections.close_all()
 

@@ -27,8 +27,11 @@ def encode_headers(headers: object) -> str | None:
     """Return the JSON text of headers, a mapping of strings to JSON values; None for none."""
     if headers is None or headers == {}:
         return None
-    if not isinstance(headers, dict) or not all(isinstance(name, str) for name in headers):
-        raise InvalidMessage(f"headers must be a dict with string keys, not {headers!r}")
+    # What is in them is not told: the text may end in a log, and headers may carry secrets.
+    if not isinstance(headers, dict):
+        raise InvalidMessage(f"headers must be a dict with string keys, not {type(headers).__name__}")
+    if wrong := [name for name in headers if not isinstance(name, str)]:
+        raise InvalidMessage(f"headers must be a dict with string keys, and {wrong[0]!r} is none")
     return encode(headers, "headers")
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from django.db import Error, connections, transaction
 
+from sqlqueue.core.lines import line
 from sqlqueue.database.dialects import dialect
 from sqlqueue.database.patience import limit_transaction
 
@@ -137,7 +138,7 @@ def _again(alias: str, name: str, once: Callable[[], T]) -> T:
         except Error as error:
             if not alone or attempt == RERUNS or classify(error) is not Fault.CONTENTION:
                 raise
-            logger.info("event=verb_rerun verb=%s attempt=%d error=%r", name, attempt, error)
+            logger.info(line("verb_rerun", verb=name, attempt=attempt, error=error))
             time.sleep(random.uniform(0.001, 0.01) * attempt)
     raise AssertionError("unreachable")
 
@@ -153,7 +154,8 @@ def patiently(alias: str, verb: Callable[..., T], *args: Any, give_up: Callable[
             fault = classify(error)
             if fault not in (Fault.GONE, Fault.CONTENTION):
                 raise
-            logger.warning("event=database_unreachable verb=%s error=%r retry_in=%.2f", verb.__name__, error, wait)
+            facts = {"verb": verb.__name__, "fault": fault.name, "error": error}
+            logger.warning(line("verb_held_up", **facts, retry_in=wait))
             if fault is Fault.GONE:
                 drop_connection(alias)
             if give_up():

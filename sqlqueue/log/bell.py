@@ -15,6 +15,7 @@ from collections.abc import Callable
 from django.db import Error, connections, transaction
 
 from sqlqueue.conf import settings
+from sqlqueue.core.lines import line
 from sqlqueue.models import SubscriberHeartbeat
 
 logger = logging.getLogger("sqlqueue")
@@ -102,7 +103,7 @@ def _known_addresses(alias: str, now: float) -> list[tuple[str, int]]:
         found = beats.values_list("address", flat=True).distinct()[:MOST_ADDRESSES]
         addresses = [parsed for text in found if (parsed := _parse(text))]
     except Error as error:
-        logger.info("event=bell_silent error=%r", error)
+        logger.info(line("bell_silent", error=error))
     _addresses[alias] = (now, addresses)
     return addresses
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,6 +18,7 @@ from sqlqueue.exceptions import InvalidMessage, seconds
 from sqlqueue.log.bell import ring_after_commit
 from sqlqueue.log.schedule import schedule
 from sqlqueue.log.topics import TopicInfo, topic_info
+from sqlqueue.observe import tracing
 from sqlqueue.signals import announce, message_published
 
 
@@ -79,6 +80,26 @@ def publish(
 
     Raises InvalidMessage if anything cannot be stored as given; nothing is cut.
     """
+    sending = tracing.sending(topic)
+    if sending is None:
+        return _publish(topic, payload, key, id, headers, priority, delay, at, group)
+    with sending:
+        published = _publish(topic, payload, key, id, sending.headers(headers), priority, delay, at, group)
+        sending.sent(published.id)
+    return published
+
+
+def _publish(
+    topic: str,
+    payload: Any,
+    key: str,
+    id: str | None,
+    headers: dict[str, Any] | None,
+    priority: int,
+    delay: float | timedelta | None,
+    at: datetime | None,
+    group: str,
+) -> Published:
     alias = settings.DATABASE
     info = topic_info(alias, topic)
     row = _row(dialect(alias), info, payload, key, id, headers, priority, group)
@@ -97,6 +118,19 @@ def publish_many(topic: str, messages: Iterable[NewMessage | Any]) -> PublishedM
 
     A message is a NewMessage, or just a payload. Raises InvalidMessage, and then has published none.
     """
+    sending = tracing.sending(topic)
+    if sending is None:
+        return _publish_many(topic, messages, None)
+    with sending:
+        published = _publish_many(topic, messages, sending.headers)
+        sending.sent(None, len(published.ids))
+    return published
+
+
+def _publish_many(
+    topic: str, messages: Iterable[NewMessage | Any], traced: Callable[[Any], Any] | None
+) -> PublishedMany:
+    """traced: what makes the headers that are carried of those that were given."""
     alias = settings.DATABASE
     words, info = dialect(alias), topic_info(alias, topic)
     rows: list[LogRow] = []
@@ -104,10 +138,10 @@ def publish_many(topic: str, messages: Iterable[NewMessage | Any]) -> PublishedM
     for message in messages:
         if isinstance(message, NewMessage):
             may_repeat = may_repeat or message.id is not None
-            columns = (message.payload, message.key, message.id, message.headers, message.priority)
-            rows.append(_row(words, info, *columns, ""))
+            headers = message.headers if traced is None else traced(message.headers)
+            rows.append(_row(words, info, message.payload, message.key, message.id, headers, message.priority, ""))
         else:
-            rows.append(_row(words, info, message, "", None, None, 0, ""))
+            rows.append(_row(words, info, message, "", None, None if traced is None else traced(None), 0, ""))
     if not rows:
         return PublishedMany([], 0)
     with transaction.atomic(using=alias, savepoint=False):
@@ -132,7 +166,7 @@ def publish_on_commit(topic: str, payload: Any, **options: Any) -> None:
     plain = {name: value for name, value in options.items() if name not in ("delay", "at")}
     _row(dialect(alias), info, payload, *(plain.get(name, default) for name, default in _ROW_OPTIONS))
     _due(options.get("delay"), options.get("at"))
-    transaction.on_commit(lambda: publish(topic, payload, **options), using=alias)
+    transaction.on_commit(tracing.bound(lambda: publish(topic, payload, **options)), using=alias)
 
 
 _ROW_OPTIONS: tuple[tuple[str, Any], ...] = (

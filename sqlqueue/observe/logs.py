@@ -1,27 +1,14 @@
-"""Log lines: `event=… name=value …`, one per noteworthy fact. They subscribe to the signals, like everybody."""
+"""Log lines, one per noteworthy fact, that subscribe to the signals, like everybody."""
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import Any
 
 from sqlqueue import signals
+from sqlqueue.core.lines import line
 
 logger = logging.getLogger("sqlqueue")
-
-
-def line(event: str, **facts: Any) -> str:
-    """Return a line that can be read and grepped: values with spaces or quotes in them are JSON strings."""
-    return " ".join([f"event={event}", *(f"{name}={_value(value)}" for name, value in facts.items())])
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.3f}"
-    text = str(value)
-    plain = text and not any(character in text for character in ' "=\n\t')
-    return text if plain else json.dumps(text, ensure_ascii=False)
 
 
 def partitions_text(partitions: list[int]) -> str:
@@ -62,7 +49,8 @@ def _lost(**facts: Any) -> None:
 
 def _failed(*, error: str, **facts: Any) -> None:
     logger.warning(line("delivery_failed", **_own(facts), error=_last_line(error)))
-    logger.debug("%s", error)
+    # The line's text may have a % of its own, so the traceback cannot be an argument of it.
+    logger.debug("%s\n%s", line("delivery_traceback", **_own(facts)), error)
 
 
 def _dead(*, error: str, **facts: Any) -> None:
@@ -82,7 +70,7 @@ def _refused(**facts: Any) -> None:
 
 
 def _unreachable(*, error: Exception, **facts: Any) -> None:
-    logger.warning(line("database_unreachable", **_own(facts), error=repr(error)))
+    logger.warning(line("database_unreachable", **_own(facts), error=error))
 
 
 def _own(facts: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.process import Orders, serve
 from sqlqueue.consumers.registry import Consumer, registry
 from sqlqueue.consumers.supervisor import Supervisor
+from sqlqueue.core.lines import line
 from sqlqueue.database.server import describe
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases.heartbeat import subscriber_name
@@ -114,7 +115,7 @@ class Command(BaseCommand):
             f" attempts={c.manners.max_attempts} timeout={c.manners.visibility_timeout:g}s)"
             for c in consumers
         )
-        return logs.line(
+        return line(
             "starting",
             processes=options["processes"],
             threads=options["threads"] or settings.THREADS,
