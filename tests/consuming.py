@@ -106,15 +106,19 @@ class Consuming:
         host.join(timeout)
         return host.subscriber
 
-    def end(self) -> None:
-        """Open every gate, end every subscriber, and give the apps their registry back."""
+    def end_hosts(self) -> None:
+        """Open every gate, and end every subscriber."""
         for gate in self._gates:
             gate.set()
         for host in self._hosts:
             host.subscriber.stop()
+        for host in self._hosts:
+            host.join()
+
+    def end(self) -> None:
+        """Open every gate, end every subscriber, and give the apps their registry back."""
         try:
-            for host in self._hosts:
-                host.join()
+            self.end_hosts()
         finally:
             registry.consumers, registry.duplicates = self._present
 

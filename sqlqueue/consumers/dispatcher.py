@@ -19,6 +19,7 @@ from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.consumers.pool import Pool
 from sqlqueue.consumers.reader import Reader
 from sqlqueue.consumers.subscription import Subscription
+from sqlqueue.consumers.tally import Tally
 from sqlqueue.consumers.throttle import Throttle
 from sqlqueue.core import outcomes
 from sqlqueue.core.outcomes import UNSTARTED, Outcome, VisibilityTimeout
@@ -52,6 +53,7 @@ class Dispatcher:
         self.throttle = Throttle(threads)
         self.outstanding = 0
         self.settled = 0  # deliveries settled so far
+        self.tally = Tally()
         self.server = Incarnation(ownership.alias)
         self.pool = make_pool(self._report, self._run_ended)
         self._awake, self._give_up = awake, give_up
@@ -202,7 +204,10 @@ class Dispatcher:
             for plan in plans:
                 plan.stream.lost = True
             return None
-        self.settled += sum(len(plan.settled) for plan in plans if plan not in lost)
+        for plan in plans:
+            if plan not in lost:
+                self.settled += len(plan.settled)
+                self.tally.add(plan)
         if lost:
             self._unclaim(lost)
             self.lose([plan.stream for plan in lost])

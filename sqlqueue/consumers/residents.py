@@ -16,6 +16,8 @@ from sqlqueue.database import faults, patience
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.leases import heartbeat, hold
 from sqlqueue.log.collect import collect, report_absent
+from sqlqueue.log.replay import INTERVAL as REPLAY_INTERVAL
+from sqlqueue.log.replay import carry_out
 from sqlqueue.log.schedule import move_due
 from sqlqueue.signals import announce, database_unreachable
 
@@ -54,20 +56,24 @@ class Resident:
     def forget(self) -> None:
         """The database was away, and may have been restarted: trust nothing that was read before."""
 
+    def leave(self) -> None:
+        """Do, at the end, what must not be left undone."""
+
     def _run(self) -> None:
         try:
             with patience.limited(self.alias):
                 while not self._stopping:
-                    more = self._guarded_turn()
+                    more = self._guarded(self.turn)
                     if not more and not self._stopping:
                         self._due.wait(self.interval)
                     self._due.clear()
+                self._guarded(self.leave)
         finally:
             connections.close_all()
 
-    def _guarded_turn(self) -> bool:
+    def _guarded(self, do: Callable[[], bool | None]) -> bool:
         try:
-            return self.turn()
+            return bool(do())
         except Error as error:
             fault = faults.classify(error)
             if fault is faults.Fault.GONE:
@@ -91,16 +97,19 @@ class Keeper(Resident):
         interval: float,
         address: str,
         activity: Callable[[], str],
+        horizon: Callable[[], int],
         lost: Callable[[list[Stream]], None],
     ):
         super().__init__(ownership.alias, interval)
-        self.ownership, self.address, self.activity, self.lost = ownership, address, activity, lost
+        self.ownership, self.address, self.lost = ownership, address, lost
+        self.activity, self.horizon = activity, horizon
 
     def beat(self) -> None:
         """Say that this process is alive, and what it does."""
         own = self.ownership
         places = [subscription.place for subscription in own.subscriptions]
-        heartbeat.beat(self.alias, own.subscriber, places, own.lease_duration, self.address, self.activity())
+        told = (self.address, self.activity(), self.horizon())
+        heartbeat.beat(self.alias, own.subscriber, places, own.lease_duration, *told)
 
     def turn(self) -> bool:
         """Beat, renew all leases in one statement, and find out which are lost if they are fewer than expected."""
@@ -134,6 +143,19 @@ class Scheduler(Resident):
     def turn(self) -> bool:
         """Move one batch."""
         return move_due(self.alias) > 0
+
+
+class Replayer(Resident):
+    """Carries out the orders to deliver dead letters again."""
+
+    name = "replayer"
+
+    def __init__(self, alias: str):
+        super().__init__(alias, REPLAY_INTERVAL)
+
+    def turn(self) -> bool:
+        """Do a step of each."""
+        return carry_out(self.alias)
 
 
 class Collector(Resident):

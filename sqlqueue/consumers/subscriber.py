@@ -15,8 +15,9 @@ from sqlqueue.consumers.dispatcher import Dispatcher
 from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.consumers.pool import Pool, ThreadPool
 from sqlqueue.consumers.reader import Reader
+from sqlqueue.consumers.recorder import Recorder
 from sqlqueue.consumers.registry import Consumer
-from sqlqueue.consumers.residents import Collector, Keeper, Resident, Scheduler
+from sqlqueue.consumers.residents import Collector, Keeper, Replayer, Resident, Scheduler
 from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.core.lines import line
 from sqlqueue.core.outcomes import Outcome
@@ -87,13 +88,21 @@ class Subscriber:
         if self._with_residents and settings.WAKE:
             self._doorbell = bell.Doorbell(settings.WAKE_ADDRESS, self._ring)
             address = self._doorbell.address
-        self._keeper = Keeper(self.ownership, settings.HEARTBEAT_INTERVAL, address, self.activity, self._lost.append)
+        self._keeper = Keeper(
+            self.ownership,
+            settings.HEARTBEAT_INTERVAL,
+            address,
+            self.activity,
+            lambda: self.reader.horizon.value,
+            self._lost.append,
+        )
         self._keeper.beat()
         self._keep_at = self.clock() + settings.HEARTBEAT_INTERVAL
         if self._with_residents:
             self._scheduler = Scheduler(self.alias, settings.IDLE_POLL_INTERVAL * 5)
             collector = Collector(self.alias, settings.COLLECT_INTERVAL, settings.LEASE_DURATION)
-            self._residents = [self._keeper, self._scheduler, collector]
+            recorder, replayer = Recorder(self.alias, self.dispatcher.tally), Replayer(self.alias)
+            self._residents = [self._keeper, self._scheduler, collector, recorder, replayer]
             for resident in self._residents:
                 resident.start()
         places = [subscription.place for subscription in self.subscriptions]

@@ -5,7 +5,8 @@ same plus a parameter in microseconds; {earlier} minus one; {greatest}; {true}, 
 {skip} skip locked rows; {by_stream}, {by_offset} the index of the log to use: left to itself an optimizer that sees
 ORDER BY offset LIMIT may walk the primary key through all other topics' messages, which costs more the longer the
 history is. {beyond} what a stream has above an offset, {within} the same up to another one, ORDER BY {by_place}: for
-those who cannot be told the index, in a form that no other index serves; their parameters are Dialect.place().
+those who cannot be told the index, in a form that no other index serves; their parameters are Dialect.place();
+{by_place_down} is the same backwards. {minute} is the present minute's beginning.
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # in JSON text: an escape, not an escaped backslash before "u0000"
 
 BEYOND = 'topic = %s AND "partition" = %s AND priority = %s AND "offset" > %s'
-PLACES = {"beyond": BEYOND, "within": BEYOND + ' AND "offset" <= %s', "by_place": '"offset"'}
+PLACES = {
+    "beyond": BEYOND,
+    "within": BEYOND + ' AND "offset" <= %s',
+    "by_place": '"offset"',
+    "by_place_down": '"offset" DESC',
+}
 
 
 class Dialect:
@@ -117,6 +123,7 @@ class MySQL(Dialect):
         "now": "UTC_TIMESTAMP(6)",
         "later": "UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND",
         "earlier": "UTC_TIMESTAMP(6) - INTERVAL %s MICROSECOND",
+        "minute": "TIMESTAMP(UTC_DATE(), MAKETIME(HOUR(UTC_TIME()), MINUTE(UTC_TIME()), 0))",
         "greatest": "GREATEST",
         "true": "1",
         "false": "0",
@@ -190,6 +197,7 @@ class SQLite(WithOnConflict):
         "now": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f000', 'now')",
         "later": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', (%s / 1000000.0) || ' seconds')",
         "earlier": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', (%s / -1000000.0) || ' seconds')",
+        "minute": "STRFTIME('%%Y-%%m-%%d %%H:%%M:00', 'now')",
         "greatest": "MAX",
         "true": "1",
         "false": "0",
@@ -214,6 +222,7 @@ class PostgreSQL(WithOnConflict):
         "now": "STATEMENT_TIMESTAMP()",
         "later": "STATEMENT_TIMESTAMP() + %s * INTERVAL '1 microsecond'",
         "earlier": "STATEMENT_TIMESTAMP() - %s * INTERVAL '1 microsecond'",
+        "minute": "DATE_TRUNC('minute', STATEMENT_TIMESTAMP())",
         "greatest": "GREATEST",
         "true": "TRUE",
         "false": "FALSE",
@@ -227,6 +236,7 @@ class PostgreSQL(WithOnConflict):
         "within": '(topic, "partition", priority, "offset") > (%s, %s, %s, %s)'
         ' AND (topic, "partition", priority, "offset") <= (%s, %s, %s, %s)',
         "by_place": 'topic, "partition", priority, "offset"',
+        "by_place_down": 'topic DESC, "partition" DESC, priority DESC, "offset" DESC',
     }
 
     def place(self, topic: str, partition: int, priority: int, low: int, *high: int) -> tuple[object, ...]:

@@ -14,12 +14,14 @@ SLOTS = 256  # of 10 ms each: a publishing transaction under 2.5 s always leaves
 SLOT_SECONDS = 0.01
 SCHEDULER = -1  # whoever moves scheduled messages into the log holds this row: one at a time keeps their order
 COLLECTOR = -2  # likewise whoever collects
+REPLAYER = -3  # and whoever carries out the replays of dead letters
+DUTIES = (SCHEDULER, COLLECTOR, REPLAYER)
 ADVISORY = 1936093029  # PostgreSQL's advisory lock that is the gate: (this, 0)
 
 COLUMNS = 'topic, "partition", priority, partition_key, message_id, payload, headers, target_group'
-FAILURE_COLUMNS = "failed_at, failure_count, last_error, original_topic, original_offset, failed_group"
+FAILURE_COLUMNS = "failed_at, failure_count, last_error, original_topic, original_offset, failed_group, fingerprint"
 ROW = "(%s, %s, %s, %s, %s, %s, %s, %s)"
-FAILED_ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, %s, %s, %s, %s)"
+FAILED_ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, %s, %s, %s, %s, %s)"
 # The first value of the first row reads the gate, so that its lock is held before the first offset is taken. A gate row
 # that is missing makes the topic NULL, which the column refuses: better no message than one that could be missed.
 GATED = (
@@ -27,7 +29,7 @@ GATED = (
     "%s, %s, %s, %s, %s, %s, %s"
 )
 GATED_ROW = GATED + ")"
-GATED_FAILED_ROW = GATED + ", {now}, %s, %s, %s, %s, %s)"
+GATED_FAILED_ROW = GATED + ", {now}, %s, %s, %s, %s, %s, %s)"
 # A duplicate changes nothing; LAST_INSERT_ID marks it (by a high bit) and tells where the first one stands. Not by way
 # of the offset itself: MySQL refuses that (1869) when one statement repeats an id of its own.
 MARK = 1 << 62
@@ -40,6 +42,7 @@ REFRESH_FAILURE = {
     "failed_at": "{new:failed_at}",
     "failure_count": "{new:failure_count}",
     "last_error": "{new:last_error}",
+    "fingerprint": "{new:fingerprint}",
 }
 # InnoDB keeps what a duplicate has locked until the transaction ends: the first one and the gap before it, and at
 # REPEATABLE READ the log's very end, where every publisher of every topic would wait. So a transaction looks first.
@@ -74,6 +77,7 @@ class FailedRow(NamedTuple):
     topic: str
     offset: int
     group: str
+    fingerprint: str
 
 
 def slot() -> int:
@@ -82,7 +86,7 @@ def slot() -> int:
 
 
 def take_duty(alias: str, duty: int) -> bool:
-    """Hold a duty (SCHEDULER, COLLECTOR) until the transaction ends; False if another process has it. Never waits."""
+    """Hold one of the DUTIES until the transaction ends; False if another process has it. Never waits."""
     text = "SELECT slot FROM sqlqueue_publish_gate WHERE slot = %s{skip}"  # index: the primary key
     return execute(alias, text, (duty,)).fetchone() is not None
 

@@ -219,7 +219,7 @@ def _rows(alias: str, address: Address) -> list[StoredRow]:
         found = execute(alias, text, (*key, low, ROWS_AT_ONCE)).fetchall()
         more = len(found) == ROWS_AT_ONCE
         for low, acked, in_flight, count, remaining, message_key in found:
-            rows.append(StoredRow(low, bool(acked), in_flight, count, float(remaining), message_key or ""))
+            rows.append(StoredRow(low, bool(acked), in_flight, max(0, count), float(remaining), message_key or ""))
     return rows
 
 

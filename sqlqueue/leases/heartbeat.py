@@ -13,11 +13,11 @@ from sqlqueue.models import SubscriberHeartbeat
 
 BEAT = """
     INSERT INTO sqlqueue_subscriber_heartbeat
-    (subscriber, consumer_group, topic, host, pid, address, activity, beat_at, expires_at)
+    (subscriber, consumer_group, topic, host, pid, address, activity, horizon, beat_at, expires_at)
     VALUES
 """
-ROW = "(%s, %s, %s, %s, %s, %s, %s, {now}, {later})"
-UPDATES = {name: "{new:" + name + "}" for name in ("activity", "address", "beat_at", "expires_at")}
+ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, {now}, {later})"
+UPDATES = {name: "{new:" + name + "}" for name in ("activity", "address", "horizon", "beat_at", "expires_at")}
 
 
 def subscriber_name() -> str:
@@ -32,15 +32,17 @@ def beat(
     lease_duration: float,
     address: str = "",
     activity: str = "",
+    horizon: int = 0,
 ) -> None:
-    """Say that a subscriber is alive in these (group, topic); it counts for `lease_duration` seconds."""
+    """Say that a subscriber is alive in these (group, topic); it counts for `lease_duration` seconds. What it does now,
+    and the horizon that it knows, are for people."""
     pairs = list(subscriptions)
     if not pairs:
         return
     host, microseconds = socket.gethostname()[:255], round(lease_duration * 1_000_000)
     values: list[object] = []
     for group, topic in pairs:
-        values += (subscriber, group, topic, host, os.getpid(), address, activity[:200], microseconds)
+        values += (subscriber, group, topic, host, os.getpid(), address, activity[:200], horizon, microseconds)
     upsert = dialect(alias).upsert("topic, consumer_group, subscriber", UPDATES)
     execute(alias, f"{BEAT} {', '.join([ROW] * len(pairs))} {upsert}", values)
 

@@ -41,12 +41,14 @@ LOAD = """
     WHERE s.topic = %s AND s.consumer_group = %s AND s."partition" = %s AND s.priority = %s
     AND s.message_offset IN ({marks})
 """
-# Rows of a group that are due and have been handed out before: few, for due rows are soon handed out. Index: the
-# states' unique key.
+# Rows of a group that are due and have been handed out before, and those that a person has changed, whose attempts are
+# BY_HAND: few, for due rows are soon handed out. Index: the states' unique key.
 DUE = """
     SELECT "partition", priority, message_offset FROM sqlqueue_delivery_state WHERE topic = %s AND consumer_group = %s
-    AND acked = {false} AND in_flight = 0 AND retry_count > 0 AND invisible_until <= {now} LIMIT %s
+    AND in_flight = 0 AND (retry_count < 0 OR (retry_count > 0 AND acked = {false})) AND invisible_until <= {now}
+    LIMIT %s
 """
+BY_HAND = -1  # the attempts of a row that a person has acked, or let have its attempts anew; they count as 0
 JOINED = 'm."offset", m.partition_key, m.message_id, m.payload, m.headers, {created}, m.target_group'
 
 
@@ -105,7 +107,7 @@ def fetch(alias: str, reads: Sequence[Read]) -> list[Found]:
 
 
 def due(alias: str, group: str, topic: str, most: int) -> dict[Address, list[int]]:
-    """Return the offsets of rows that the database holds to be due, at most `most`, by stream."""
+    """Return the offsets of rows that the database holds to be due, or acked by a person: at most `most`, by stream."""
     found: dict[Address, list[int]] = {}
     for partition, priority, offset in execute(alias, DUE, (topic, group, most)).fetchall():
         found.setdefault(Address(group, topic, partition, priority), []).append(offset)
@@ -122,6 +124,6 @@ def load(alias: str, address: Address, offsets: Iterable[int]) -> dict[int, tupl
     stream = (address.topic, address.group, address.partition, address.priority)
     result: dict[int, tuple[StoredRow, Message | None]] = {}
     for offset, acked, in_flight, count, remaining, *message in execute(alias, text, (*stream, *wanted)).fetchall():
-        row = StoredRow(offset, bool(acked), in_flight, count, float(remaining), message[1] or "")
+        row = StoredRow(offset, bool(acked), in_flight, max(0, count), float(remaining), message[1] or "")
         result[offset] = (row, Message._make(message) if message[0] is not None else None)
     return result

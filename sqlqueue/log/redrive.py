@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlqueue.conf import settings
 from sqlqueue.core.codec import encode, encode_headers
@@ -13,37 +15,77 @@ from sqlqueue.database.gate import LogRow, insert_many
 from sqlqueue.log.bell import ring_after_commit
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import Message
+from sqlqueue.models.message import MessageQuerySet
 
 AT_ONCE = 100
 
 
-def redrive(topic: str, *, group: str = "", offsets: Iterable[int] | None = None, limit: int | None = None) -> int:
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which dead letters of a topic: of one group or all (""), of one fingerprint or any (""), at these offsets of the
+    dead-letter topic or anywhere, above `after` and up to `through`."""
+
+    topic: str
+    group: str = ""
+    fingerprint: str = ""
+    offsets: Sequence[int] | None = None
+    through: int | None = None
+    after: int = 0
+
+    def letters(self, alias: str) -> MessageQuerySet:
+        """Return the query of them."""
+        letters = Message.objects.using(alias).dead_letters(self.group, self.topic)
+        if self.fingerprint:
+            letters = letters.filter(fingerprint=self.fingerprint)
+        if self.offsets is not None:
+            letters = letters.filter(offset__in=self.offsets)
+        if self.after:
+            letters = letters.filter(offset__gt=self.after)
+        return letters if self.through is None else letters.filter(offset__lte=self.through)
+
+
+class Redriven(NamedTuple):
+    """A dead letter that was delivered again: where it stood, for which group, and its new partition and id."""
+
+    offset: int
+    group: str
+    partition: int
+    id: str
+
+
+def redrive(
+    topic: str,
+    *,
+    group: str = "",
+    offsets: Iterable[int] | None = None,
+    fingerprint: str = "",
+    limit: int | None = None,
+) -> int:
     """Deliver dead letters of a topic again, oldest first; return how many.
 
     group: only those of this group (else each goes back to its own); offsets: only these dead letters (their offsets in
-    the dead-letter topic); limit: at most so many. Each becomes a fresh message at the log's end, for its group alone,
-    and its dead letter is removed in the same transaction: none is lost, and none comes twice. Its attempts begin anew.
+    the dead-letter topic); fingerprint: only those that failed like this; limit: at most so many. Each becomes a fresh
+    message at the log's end, for its group alone, and its dead letter is removed in the same transaction: none is lost,
+    and none comes twice. Its attempts begin anew.
     """
     alias = settings.DATABASE
-    wanted = None if offsets is None else sorted(set(offsets))
     # What dies again meanwhile stands above this, and is left for another call.
     newest = Message.objects.using(alias).order_by("-offset").values_list("offset", flat=True).first() or 0
+    chosen = Choice(topic, group, fingerprint, None if offsets is None else sorted(set(offsets)), newest)
     done = 0
     while limit is None or done < limit:
         most = AT_ONCE if limit is None else min(AT_ONCE, limit - done)
-        moved = faults.run(alias, _redrive, alias, topic, group, wanted, newest, most)
+        moved = faults.run(alias, redrive_some, alias, chosen, most)
         if not moved:
             break
-        done += moved
+        done += len(moved)
     return done
 
 
-def discard(topic: str, *, group: str = "", offsets: Iterable[int] | None = None) -> int:
+def discard(topic: str, *, group: str = "", offsets: Iterable[int] | None = None, fingerprint: str = "") -> int:
     """Delete dead letters of a topic for good; return how many. Selected as in redrive."""
     alias = settings.DATABASE
-    letters = Message.objects.using(alias).dead_letters(group, topic)
-    if offsets is not None:
-        letters = letters.filter(offset__in=sorted(set(offsets)))
+    letters = Choice(topic, group, fingerprint, None if offsets is None else sorted(set(offsets))).letters(alias)
     done = 0
     while some := list(letters.order_by("offset").values_list("offset", flat=True)[:1_000]):
         done += _delete(alias, some)
@@ -55,14 +97,14 @@ def _delete(alias: str, offsets: Sequence[int]) -> int:
     return int(execute(alias, dialect(alias).delete("sqlqueue_message", "offset", len(offsets)), offsets).rowcount)
 
 
-def _redrive(alias: str, topic: str, group: str, offsets: list[int] | None, newest: int, most: int) -> int:
-    letters = Message.objects.using(alias).dead_letters(group, topic).filter(offset__lte=newest)
-    if offsets is not None:
-        letters = letters.filter(offset__in=offsets)
+def redrive_some(alias: str, choice: Choice, most: int) -> list[Redriven]:
+    """Deliver at most so many of the chosen again, in the caller's transaction; none left: an empty list."""
+    letters = choice.letters(alias)
     # It waits for nobody: what is locked is another's to redrive, or was buried by a settle that has yet to commit.
     chosen = list(letters.select_for_update(skip_locked=True).order_by("offset")[:most])
     if not chosen:
-        return 0
+        return []
+    topic = choice.topic
     info = topic_info(alias, topic)
     rows = [
         LogRow(
@@ -80,4 +122,4 @@ def _redrive(alias: str, topic: str, group: str, offsets: list[int] | None, newe
     insert_many(alias, rows, may_repeat=False)
     _delete(alias, [letter.offset for letter in chosen])
     ring_after_commit(alias)
-    return len(chosen)
+    return [Redriven(letter.offset, letter.failed_group, row.partition, row.id) for letter, row in zip(chosen, rows)]

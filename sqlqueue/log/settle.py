@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from django.db import connections
 
 from sqlqueue.core.codec import as_text
+from sqlqueue.core.fingerprint import fingerprint
 from sqlqueue.core.outcomes import ACKED, COMMITTED, POSTPONED
 from sqlqueue.core.plan import Hand, Plan, RowWrite
 from sqlqueue.core.stream import Address
@@ -164,7 +165,8 @@ def _bury(alias: str, plan: Plan) -> None:
         payload, headers = as_text(message.payload), as_text(message.headers)
         partition = address.partition % graveyard.partitions
         row = LogRow(graveyard.name, partition, 0, message.key, copy_id, payload or "null", headers, "")
-        insert_failed(alias, row, FailedRow(attempts, error, address.topic, message.offset, address.group))
+        failed = FailedRow(attempts, error, address.topic, message.offset, address.group, fingerprint(error))
+        insert_failed(alias, row, failed)
 
 
 def _write_receipts(alias: str, plans: Sequence[Plan], worker: str, histories: dict[str, str], now: float) -> None:

@@ -1,5 +1,6 @@
 """The tables, one a file. Names and columns are the contract of plain-SQL users too."""
 
+from sqlqueue.models.activity import Activity
 from sqlqueue.models.consumer_group import ConsumerGroup
 from sqlqueue.models.delivery_state import DeliveryState
 from sqlqueue.models.message import Message, dead_letter_topic
@@ -7,11 +8,13 @@ from sqlqueue.models.offset import Offset
 from sqlqueue.models.partition_lease import PartitionLease
 from sqlqueue.models.publish_gate import PublishGate
 from sqlqueue.models.receipt import Receipt
+from sqlqueue.models.replay import Replay
 from sqlqueue.models.scheduled_message import ScheduledMessage
 from sqlqueue.models.subscriber_heartbeat import SubscriberHeartbeat
 from sqlqueue.models.topic import Topic
 
 __all__ = [
+    "Activity",
     "ConsumerGroup",
     "DeliveryState",
     "Message",
@@ -19,6 +22,7 @@ __all__ = [
     "PartitionLease",
     "PublishGate",
     "Receipt",
+    "Replay",
     "ScheduledMessage",
     "SubscriberHeartbeat",
     "Topic",

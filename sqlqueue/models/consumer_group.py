@@ -24,6 +24,10 @@ class ConsumerGroup(models.Model):
         db_table = "sqlqueue_consumer_group"
         verbose_name = _("consumer group")
         verbose_name_plural = _("consumer groups")
+        permissions = [
+            ("pause_consumergroup", "Can pause and resume consumer groups"),
+            ("replay_consumergroup", "Can move consumer groups to another offset"),
+        ]
         constraints = [
             # Supports: SELECT … WHERE topic [AND consumer_group] (registration, collection, acquiring).
             models.UniqueConstraint(fields=["topic", "consumer_group"], name="sqlqueue_consumer_group_topic"),

@@ -47,6 +47,7 @@ class DeliveryState(models.Model):
         db_table = "sqlqueue_delivery_state"
         verbose_name = _("delivery state")
         verbose_name_plural = _("delivery states")
+        permissions = [("reschedule_deliverystate", "Can reschedule and acknowledge deliveries")]
         constraints = [
             # Supports: upserts of a settle; SELECT … WHERE topic, consumer_group, partition, priority [AND
             # message_offset] (acquire, load, atomic settle, the lowest unacked one).

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from sqlqueue.core.fingerprint import LENGTH
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, GROUP_LENGTH, ID_LENGTH, KEY_LENGTH
 from sqlqueue.database.fields import DatabaseNow, ExactField
 from sqlqueue.models.topic import TOPIC_COLUMN
@@ -43,6 +44,7 @@ class Message(models.Model):
     original_topic = ExactField(_("original topic"), max_length=TOPIC_COLUMN, db_default="")
     original_offset = models.BigIntegerField(_("original offset"), null=True)
     failed_group = ExactField(_("failed group"), max_length=GROUP_LENGTH, db_default="")
+    fingerprint = models.CharField(_("fingerprint"), max_length=LENGTH, db_default="")
 
     objects = MessageQuerySet.as_manager()
 
@@ -50,6 +52,11 @@ class Message(models.Model):
         db_table = "sqlqueue_message"
         verbose_name = _("message")
         verbose_name_plural = _("messages")
+        permissions = [
+            ("redeliver_message", "Can deliver messages again, or cancel them"),
+            ("replay_message", "Can replay dead letters"),
+            ("discard_message", "Can discard dead letters"),
+        ]
         constraints = [
             # Supports: INSERT … ON DUPLICATE KEY of a repeated id (publish, dead letters).
             models.UniqueConstraint(fields=["topic", "partition", "message_id"], name="sqlqueue_message_id"),

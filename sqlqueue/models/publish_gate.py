@@ -7,11 +7,11 @@ from typing import Any
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from sqlqueue.database.gate import COLLECTOR, SCHEDULER, SLOTS
+from sqlqueue.database.gate import DUTIES, SLOTS
 
 
 class PublishGate(models.Model):
-    """A few hundred fixed rows. Every publish on MySQL holds one in share mode until it commits; see the horizon. Two
+    """A few hundred fixed rows. Every publish on MySQL holds one in share mode until it commits; see the horizon. Some
     more, on every database, are duties that one process at a time may have."""
 
     slot = models.IntegerField(_("slot"), primary_key=True)
@@ -28,5 +28,5 @@ class PublishGate(models.Model):
 def fill(using: str, **kwargs: Any) -> None:
     """Make sure that all slots exist: after every migrate, and after a test has flushed the tables."""
     gates = PublishGate.objects.using(using)
-    missing = {SCHEDULER, COLLECTOR, *range(SLOTS)}.difference(gates.values_list("slot", flat=True))
+    missing = {*DUTIES, *range(SLOTS)}.difference(gates.values_list("slot", flat=True))
     gates.bulk_create([PublishGate(slot=slot) for slot in sorted(missing)], ignore_conflicts=True)

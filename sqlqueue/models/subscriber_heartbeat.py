@@ -29,6 +29,7 @@ class SubscriberHeartbeat(models.Model):
     pid = models.IntegerField(_("process id"), db_default=0)
     address = models.CharField(_("address"), max_length=100, db_default="")
     activity = models.CharField(_("activity"), max_length=200, db_default="")
+    horizon = models.BigIntegerField(_("horizon"), db_default=0, help_text=_("as far as it knows"))
     started_at = models.DateTimeField(_("started at"), db_default=DatabaseNow())
     beat_at = models.DateTimeField(_("last beat"), db_default=DatabaseNow())
     expires_at = models.DateTimeField(_("expires at"))

@@ -30,6 +30,7 @@ class Topic(models.Model):
         db_table = "sqlqueue_topic"
         verbose_name = _("topic")
         verbose_name_plural = _("topics")
+        permissions = [("pause_topic", "Can pause and resume topics")]
 
     def __str__(self) -> str:
         return self.name

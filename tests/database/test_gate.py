@@ -30,7 +30,7 @@ def offsets_taken() -> object:
 
 def bury() -> None:
     row = LogRow("t_dlq", 0, 0, "", "g:1", "1", None, "")
-    insert_failed("default", row, FailedRow(1, "no", "t", 1, "g"))
+    insert_failed("default", row, FailedRow(1, "no", "t", 1, "g", "no"))
 
 
 WAYS: dict[str, Callable[[], object]] = {

@@ -1,0 +1,69 @@
+"""Redeliver: messages that stand in the log are delivered once more, to one group, as fresh messages at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlqueue.conf import settings
+from sqlqueue.core.codec import encode, encode_headers
+from sqlqueue.core.keys import GROUP_LENGTH, checked_name, new_id
+from sqlqueue.database import faults
+from sqlqueue.database.gate import LogRow, insert_many
+from sqlqueue.exceptions import InvalidMessage
+from sqlqueue.log.bell import ring_after_commit
+from sqlqueue.log.schedule import schedule
+from sqlqueue.log.topics import topic_info
+from sqlqueue.models import Message
+
+AT_ONCE = 500
+
+
+def redeliver(
+    topic: str,
+    group: str,
+    offsets: Iterable[int],
+    *,
+    priority: int | None = None,
+    delay: float = 0.0,
+) -> int:
+    """Deliver messages of a topic to a group once more, in the order of their offsets; return how many.
+
+    The log is not touched: each becomes a copy for that group alone, at the log's end, behind what its key has there.
+    priority: another one than it had; delay: in so many seconds. Offsets that the log no longer holds are left out.
+
+    Raises InvalidMessage for a priority that the topic does not have.
+    """
+    alias = settings.DATABASE
+    checked_name(group, "group", GROUP_LENGTH)
+    info = topic_info(alias, topic)
+    if priority is not None and not 0 <= priority < info.priorities:
+        raise InvalidMessage(f"priority {priority} is not one of topic {topic!r}, which has {info.priorities}")
+    wanted = sorted(set(offsets))
+    done = 0
+    for start in range(0, len(wanted), AT_ONCE):
+        done += faults.run(alias, _copy, alias, topic, group, wanted[start : start + AT_ONCE], priority, delay)
+    return done
+
+
+def _copy(alias: str, topic: str, group: str, offsets: list[int], priority: int | None, delay: float) -> int:
+    messages = Message.objects.using(alias).filter(offset__in=offsets, topic=topic).order_by("offset")
+    rows = [
+        LogRow(
+            topic,
+            message.partition,
+            message.priority if priority is None else priority,
+            message.partition_key,
+            new_id(),
+            encode(message.payload),
+            encode_headers(message.headers),
+            group,
+        )
+        for message in messages
+    ]
+    if delay > 0:
+        for row in rows:
+            schedule(alias, row, delay, None)
+    elif rows:
+        insert_many(alias, rows, may_repeat=False)
+        ring_after_commit(alias)
+    return len(rows)

@@ -1,0 +1,147 @@
+"""Reschedule: a person decides when a delivery is due, how many attempts it has had, or that it is done.
+
+The owner of a partition goes by what it has read. It reads a row again when that is due, and looks every heartbeat for
+rows that have become due in the database (or were acked there by a person, which a negative number of attempts tells).
+So what has a row is changed in its row; for what has none yet, the partition is taken from its owner, who reads anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from sqlqueue.core.plan import NOT_IN_FLIGHT
+from sqlqueue.database import faults
+from sqlqueue.database.dialects import dialect, execute
+from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.log.fetch import BY_HAND
+from sqlqueue.log.groups import lock_topic, revoke
+from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset
+
+AT_ONCE = 500
+COLUMNS = 'consumer_group, topic, "partition", priority, message_offset, in_flight, retry_count, acked, invisible_until'
+DUE_AT = "UPDATE sqlqueue_delivery_state SET invisible_until = {later}, retry_count = %s WHERE id = %s"  # primary key
+KEY = 'topic, consumer_group, "partition", priority, message_offset'
+
+
+class Changed(NamedTuple):
+    """How many deliveries were changed, and how many were not, because a handler has them, or they are done."""
+
+    changed: int
+    left: int
+
+
+def reschedule(
+    alias: str,
+    group: str,
+    topic: str,
+    offsets: Iterable[int],
+    *,
+    delay: float = 0.0,
+    attempts: int | None = None,
+) -> Changed:
+    """Make deliveries that wait (for a retry, their time, or another of their key) due in `delay` seconds.
+
+    attempts: what they count as having had, 0 for a fresh start; None leaves that. What is with a handler is left, and
+    what has no row: it is due anyway. The owner notices within a heartbeat.
+    """
+    return _all(alias, _reschedule, group, topic, offsets, delay, attempts)
+
+
+def acknowledge(alias: str, group: str, topic: str, offsets: Iterable[int]) -> Changed:
+    """Ack messages on behalf of a group, which then never gets them (again). What is with a handler is left.
+
+    A message that the group has not read yet costs its partition's owner the lease: what it has in hand there is
+    delivered again.
+    """
+    return _all(alias, _acknowledge, group, topic, offsets)
+
+
+def _all(
+    alias: str, verb: Callable[..., int], group: str, topic: str, offsets: Iterable[int], *options: object
+) -> Changed:
+    wanted = sorted(set(offsets))
+    changed = 0
+    for start in range(0, len(wanted), AT_ONCE):
+        changed += faults.run(alias, verb, alias, group, topic, wanted[start : start + AT_ONCE], *options)
+    return Changed(changed, len(wanted) - changed)
+
+
+def _waiting(alias: str, group: str, topic: str, messages: Sequence[Message]) -> list[DeliveryState]:
+    """Lock and return the rows of these messages that wait. By their whole unique key: nothing else is touched."""
+    found: list[DeliveryState] = []
+    for (partition, priority), offsets in _by_stream(messages).items():
+        rows = DeliveryState.objects.using(alias).filter(
+            topic=topic,
+            consumer_group=group,
+            partition=partition,
+            priority=priority,
+            message_offset__in=offsets,
+        )
+        found += [row for row in rows.select_for_update() if not row.acked and row.in_flight == NOT_IN_FLIGHT]
+    return found
+
+
+def _by_stream(messages: Sequence[Message]) -> dict[tuple[int, int], list[int]]:
+    streams: dict[tuple[int, int], list[int]] = {}
+    for message in messages:
+        streams.setdefault((message.partition, message.priority), []).append(message.offset)
+    return streams
+
+
+def _messages(alias: str, topic: str, offsets: Sequence[int]) -> list[Message]:
+    columns = ("offset", "topic", "partition", "priority")
+    return list(Message.objects.using(alias).filter(offset__in=offsets, topic=topic).only(*columns))
+
+
+def _reschedule(alias: str, group: str, topic: str, offsets: Sequence[int], delay: float, attempts: int | None) -> int:
+    rows = _waiting(alias, group, topic, _messages(alias, topic, offsets))
+    for row in rows:
+        count = row.retry_count if attempts is None else attempts
+        execute(alias, DUE_AT, (round(delay * 1_000_000), count if count > 0 else BY_HAND, row.pk))
+    return len(rows)
+
+
+def _acknowledge(alias: str, group: str, topic: str, offsets: Sequence[int]) -> int:
+    lock_topic(alias, topic)
+    messages = _messages(alias, topic, offsets)
+    rows = _waiting(alias, group, topic, messages)
+    DeliveryState.objects.using(alias).filter(pk__in=[row.pk for row in rows]).update(
+        acked=True, retry_count=BY_HAND, invisible_until=DatabaseNow()
+    )
+    done = len(rows)
+    for (partition, priority), wanted in _by_stream(messages).items():
+        unread = _unread(alias, group, topic, partition, priority, wanted)
+        if unread:
+            revoke(alias, group, topic, partition)
+            unread = _unread(alias, group, topic, partition, priority, unread)  # as the owner has left it
+            _add_acked(alias, group, topic, partition, priority, unread)
+            done += len(unread)
+    return done
+
+
+def _unread(alias: str, group: str, topic: str, partition: int, priority: int, offsets: Sequence[int]) -> list[int]:
+    """Return those that stand above the claim, and have no row."""
+    mine = {"topic": topic, "consumer_group": group, "partition": partition, "priority": priority}
+    place = Offset.objects.using(alias).filter(**mine).first()
+    if place is None:  # nobody has ever owned it: it is at the group's start
+        claimed = (
+            ConsumerGroup.objects.using(alias).values_list("start", flat=True).get(topic=topic, consumer_group=group)
+        )
+    else:
+        claimed = max(place.position, place.claimed_to)
+    above = [offset for offset in offsets if offset > claimed]
+    rows = DeliveryState.objects.using(alias).filter(**mine, message_offset__in=above)
+    known = set(rows.values_list("message_offset", flat=True)) if above else set()
+    return [offset for offset in above if offset not in known]
+
+
+def _add_acked(alias: str, group: str, topic: str, partition: int, priority: int, offsets: Sequence[int]) -> None:
+    if not offsets:
+        return
+    values: list[object] = []
+    for offset in offsets:
+        values += (group, topic, partition, priority, offset, NOT_IN_FLIGHT, BY_HAND, True)
+    rows = ", ".join(["(%s, %s, %s, %s, %s, %s, %s, %s, {now})"] * len(offsets))
+    text = f"INSERT INTO sqlqueue_delivery_state ({COLUMNS}) VALUES {rows} {dialect(alias).ignore(KEY)}"
+    execute(alias, text, values)

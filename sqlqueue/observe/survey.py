@@ -1,0 +1,360 @@
+"""The survey: how every topic and group stands, read from the tables alone, in a handful of statements.
+
+Their number grows by one for every few hundred streams, and what each of them reads is bounded: a backlog is counted
+up to SAMPLE messages a stream, and reckoned from how densely its ends are filled beyond that.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple, TypeVar
+
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.database.dialects import dialect, execute
+from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.database.horizon import highest_offset
+from sqlqueue.models import ConsumerGroup, PublishGate, SubscriberHeartbeat, Topic, dead_letter_topic
+
+T = TypeVar("T")
+
+SAMPLE = 200  # messages counted at either end of a stream's backlog
+MOST_ROWS = 10_000  # delivery states of a group, dead letters of a topic, scheduled messages: counted up to here
+STREAMS_AT_ONCE = 128
+TABLES_AT_ONCE = 64
+STANDS_STILL = 60.0  # seconds without a settle, although there is something to do
+HELD_BACK = 300.0  # seconds for which a failing message may hold the watermark before that is called stuck
+OVERDUE = 60.0  # seconds
+
+# Every stream of every group: a row for each (group, topic, partition, priority). The gate's slots are the numbers of
+# the priorities. Index: the unique keys of groups, leases and offsets.
+STREAMS = """
+    SELECT g.topic, g.consumer_group, l."partition", n.slot, COALESCE(o.position, g.start),
+    COALESCE(o.offset_acked, g.start), COALESCE(o.claimed_to, g.start), {settled},
+    l.holder <> '' AND l.expires_at > {now}
+    FROM sqlqueue_consumer_group g JOIN sqlqueue_topic t ON t.name = g.topic
+    JOIN sqlqueue_partition_lease l ON l.topic = g.topic AND l.consumer_group = g.consumer_group
+    JOIN sqlqueue_publish_gate n ON n.slot >= 0 AND n.slot < t.priorities
+    LEFT JOIN sqlqueue_offset o ON o.topic = g.topic AND o.consumer_group = g.consumer_group
+    AND o."partition" = l."partition" AND o.priority = n.slot
+"""
+# The first message above an offset: the oldest that is not acked. Index: (topic, partition, priority, offset).
+FIRST = """
+    SELECT %s, "offset", {remaining} FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {by_place} LIMIT 1
+"""
+# Both ends of a backlog. Index: the same.
+HEAD = """
+    SELECT %s, COUNT(*), MIN("offset"), MAX("offset"), SUM(CASE WHEN "offset" <= %s THEN 1 ELSE 0 END) FROM
+    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {by_place} LIMIT %s) AS head
+"""
+TAIL = """
+    SELECT %s, COUNT(*), MIN("offset"), MAX("offset"), 0 FROM
+    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {by_place_down} LIMIT %s) AS tail
+"""
+# What a group remembers of single messages. Index: the states' unique key; the offsets' unique key.
+STATES = """
+    SELECT %s, COUNT(*), SUM(CASE WHEN s.acked = {false} AND s.in_flight <> 0 THEN 1 ELSE 0 END),
+    SUM(CASE WHEN s.acked = {false} AND s.in_flight = 0 AND s.retry_count > 0 THEN 1 ELSE 0 END),
+    SUM(CASE WHEN s.acked = {false} AND s.in_flight = 0 AND s.retry_count <= 0 THEN 1 ELSE 0 END),
+    SUM(CASE WHEN s.acked = {false} AND s.message_offset <= o.position THEN 1
+    WHEN s.acked = {true} AND s.message_offset > o.position THEN -1 ELSE 0 END)
+    FROM (SELECT "partition", priority, message_offset, acked, in_flight, retry_count FROM sqlqueue_delivery_state
+    WHERE topic = %s AND consumer_group = %s LIMIT %s) AS s
+    JOIN sqlqueue_offset o ON o.topic = %s AND o.consumer_group = %s AND o."partition" = s."partition"
+    AND o.priority = s.priority
+"""
+# Index: the log's unique key or that of its streams, by the topic.
+LETTERS = """
+    SELECT %s, failed_group, COUNT(*) FROM (SELECT failed_group FROM sqlqueue_message WHERE topic = %s LIMIT %s)
+    AS letters GROUP BY failed_group
+"""
+# Index: (refused, due_at).
+SCHEDULED = """
+    SELECT topic, COUNT(*), SUM(CASE WHEN due_at < {earlier} THEN 1 ELSE 0 END) FROM
+    (SELECT topic, due_at FROM sqlqueue_scheduled_message WHERE refused = %s ORDER BY due_at LIMIT %s) AS waiting
+    GROUP BY topic
+"""
+# Index: the primary key.
+ABOVE = 'SELECT {remaining} FROM sqlqueue_message{by_offset} WHERE "offset" > %s ORDER BY "offset" LIMIT 1'
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A partition whose watermark stands still at `offset`, the oldest message that is not acked, for `seconds`.
+
+    why: "failing" (that message fails again and again, and is retried), or "standing" (nothing was settled lately).
+    """
+
+    partition: int
+    priority: int
+    offset: int
+    seconds: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSurvey:
+    """How a group of a topic stands. Counts are of messages, ages in seconds."""
+
+    topic: str
+    group: str
+    paused: bool  # the group, or its topic
+    partitions: int
+    lag: int  # not settled, whether unread, waiting or in flight
+    estimated: bool  # the lag was reckoned, not counted
+    oldest_age: float | None  # since the oldest unsettled message was published
+    in_flight: int
+    failing: int  # handed out before, wait for their retry
+    waiting: int  # postponed, delayed, or behind a blocked key
+    dead_letters: int  # of the first 10,000 of its topic
+    subscribers: int
+    unowned: int  # partitions that nobody holds
+    stuck: tuple[Stuck, ...]
+
+    @property
+    def away(self) -> bool:
+        """Nobody serves it, and what it has yet to read cannot be collected."""
+        return not self.subscribers and self.lag > 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSurvey:
+    """How a topic stands. retention: seconds, None for ever; scheduled, overdue and refused: messages on their way into
+    the log, of the first 10,000."""
+
+    name: str
+    partitions: int
+    priorities: int
+    paused: bool
+    retention: float | None
+    scheduled: int
+    overdue: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """How everything stands at one time of the database's clock.
+
+    horizon_lag: offsets above the horizon as the live consumers know it; horizon_age: for how many seconds the first
+    message above it has been there. Both as of their last heartbeats; 0 without consumers.
+    """
+
+    taken_at: datetime
+    topics: tuple[TopicSurvey, ...]
+    groups: tuple[GroupSurvey, ...]
+    subscribers: int
+    highest_offset: int
+    horizon_lag: int
+    horizon_age: float
+
+    def group(self, topic: str, group: str) -> GroupSurvey | None:
+        """Return one group's, None if it is not registered."""
+        return next((one for one in self.groups if (one.topic, one.group) == (topic, group)), None)
+
+
+class Stream(NamedTuple):
+    """A group's place in a partition, as stored; settled: how many seconds ago its row was last written."""
+
+    topic: str
+    group: str
+    partition: int
+    priority: int
+    position: int
+    watermark: int
+    claimed: int
+    settled: float | None
+    owned: bool
+
+
+class Backlog(NamedTuple):
+    """How many messages stand above a position; of these `handed` up to the claim."""
+
+    messages: int
+    handed: int
+    estimated: bool
+
+
+def survey(alias: str) -> Survey:
+    """Look at everything once. Fresh figures, but for the horizon's, which are as old as a heartbeat."""
+    highest = highest_offset(alias)
+    streams = _streams(alias)
+    first = _first(alias, streams)
+    backlogs = _backlogs(alias, [stream for stream in streams if stream in first])
+    topics = list(Topic.objects.using(alias).order_by("name"))
+    paused = {topic.name for topic in topics if topic.paused}
+    alive, members, known = _subscribers(alias)
+    groups = _paused_groups(alias)
+    states = _states(alias, list(groups))
+    letters = _letters(alias, [topic.name for topic in topics if topic.name.endswith(DEAD_LETTER_SUFFIX)])
+    scheduled, refused = _scheduled(alias, False), _scheduled(alias, True)
+    by_group: dict[tuple[str, str], list[Stream]] = defaultdict(list)
+    for stream in streams:
+        by_group[stream.topic, stream.group].append(stream)
+    surveyed: list[GroupSurvey] = []
+    for place in sorted(groups):
+        topic, group = place
+        behind = [stream for stream in by_group[place] if stream in first]
+        rows, in_flight, failing, waiting, difference = states.get(place, (0, 0, 0, 0, 0))
+        counted = [backlogs[stream] for stream in behind]
+        surveyed.append(
+            GroupSurvey(
+                topic,
+                group,
+                groups[place] or topic in paused,
+                len({stream.partition for stream in by_group[place]}),
+                max(0, sum(backlog.messages for backlog in counted) + difference),
+                any(backlog.estimated for backlog in counted) or rows > MOST_ROWS,
+                max((first[stream][1] for stream in behind), default=None),
+                in_flight + sum(backlog.handed for backlog in counted),
+                failing,
+                waiting,
+                letters.get((dead_letter_topic(topic), group), 0),
+                members.get(place, 0),
+                len({stream.partition for stream in by_group[place] if not stream.owned}),
+                () if groups[place] or topic in paused else tuple(_stuck(behind, first)),
+            )
+        )
+    lag, age = _horizon(alias, known, highest) if alive else (0, 0.0)
+    return Survey(
+        database_time(alias),
+        tuple(
+            TopicSurvey(
+                topic.name,
+                topic.partitions,
+                topic.priorities,
+                topic.paused,
+                topic.retention,
+                *scheduled.get(topic.name, (0, 0)),
+                refused.get(topic.name, (0, 0))[0],
+            )
+            for topic in topics
+            if not topic.name.endswith(DEAD_LETTER_SUFFIX)
+        ),
+        tuple(surveyed),
+        alive,
+        highest,
+        lag,
+        age,
+    )
+
+
+def database_time(alias: str) -> datetime:
+    """Return the time by the database's clock."""
+    return PublishGate.objects.using(alias).annotate(now=DatabaseNow()).values_list("now", flat=True)[0]
+
+
+def _streams(alias: str) -> list[Stream]:
+    text = STREAMS.replace("{settled}", dialect(alias).remaining("o.updated_at"))
+    rows = execute(alias, text).fetchall()
+    return [Stream._make((*row[:7], None if row[7] is None else -float(row[7]), bool(row[8]))) for row in rows]
+
+
+def _first(alias: str, streams: Sequence[Stream]) -> dict[Stream, tuple[int, float]]:
+    """Return the offset and the age of the first message above each watermark, where there is one."""
+    words = dialect(alias)
+    branch = words.branch.format(FIRST.strip()).replace("{remaining}", words.remaining("created_at"))
+    found: dict[Stream, tuple[int, float]] = {}
+    for some in _chunks(streams, STREAMS_AT_ONCE):
+        values: list[object] = []
+        for index, stream in enumerate(some):
+            values += (index, *words.place(stream.topic, stream.partition, stream.priority, stream.watermark))
+        for index, offset, remaining in execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall():
+            found[some[index]] = (offset, max(0.0, -float(remaining)))
+    return found
+
+
+def _backlogs(alias: str, streams: Sequence[Stream]) -> dict[Stream, Backlog]:
+    words = dialect(alias)
+    both = [words.branch.format(HEAD.strip()), words.branch.format(TAIL.strip())]
+    found: dict[Stream, Backlog] = {}
+    for some in _chunks(streams, TABLES_AT_ONCE):
+        values: list[object] = []
+        for index, stream in enumerate(some):
+            place = words.place(stream.topic, stream.partition, stream.priority, stream.position)
+            values += (index, stream.claimed, *place, SAMPLE, -1 - index, *place, SAMPLE)
+        ends: dict[int, tuple[int, int, int, int]] = {}
+        for index, *end in execute(alias, " UNION ALL ".join(both * len(some)), values).fetchall():
+            ends[index] = tuple(int(value or 0) for value in end)  # type: ignore[assignment]
+        for index, stream in enumerate(some):
+            found[stream] = _reckoned(stream.position, ends[index], ends[-1 - index])
+    return found
+
+
+def _reckoned(position: int, head: tuple[int, int, int, int], tail: tuple[int, int, int, int]) -> Backlog:
+    """Return how many messages there are between a position and the last one, from the first and the last of them."""
+    count, _, head_last, handed = head
+    tail_count, tail_first, last, _ = tail
+    if count < SAMPLE:
+        return Backlog(count, handed, False)
+    if tail_first <= head_last:
+        return Backlog(count + tail_count, handed, True)  # they overlap: at most twice as many
+    density = (count + tail_count) / ((head_last - position) + (last - tail_first + 1))
+    between = round(density * (tail_first - head_last - 1))
+    return Backlog(count + tail_count + between, handed, True)
+
+
+def _subscribers(alias: str) -> tuple[int, dict[tuple[str, str], int], int]:
+    """Return how many processes are alive, how many serve each group, and the highest horizon that any knows."""
+    alive = SubscriberHeartbeat.objects.using(alias).alive()
+    rows = list(alive.values_list("topic", "consumer_group", "subscriber", "horizon"))
+    members: dict[tuple[str, str], int] = defaultdict(int)
+    for topic, group, _, _ in rows:
+        members[topic, group] += 1
+    return len({row[2] for row in rows}), dict(members), max((row[3] for row in rows), default=0)
+
+
+def _paused_groups(alias: str) -> dict[tuple[str, str], bool]:
+    rows = ConsumerGroup.objects.using(alias).values_list("topic", "consumer_group", "paused")
+    return {(topic, group): paused for topic, group, paused in rows}
+
+
+def _states(alias: str, groups: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, ...]]:
+    branch = dialect(alias).branch.format(STATES.strip())
+    found: dict[tuple[str, str], tuple[int, ...]] = {}
+    for some in _chunks(groups, TABLES_AT_ONCE):
+        values = [value for index, place in enumerate(some) for value in (index, *place, MOST_ROWS + 1, *place)]
+        for index, *counts in execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall():
+            found[some[index]] = tuple(int(count or 0) for count in counts)
+    return found
+
+
+def _letters(alias: str, topics: Sequence[str]) -> dict[tuple[str, str], int]:
+    branch = dialect(alias).branch.format(LETTERS.strip())
+    found: dict[tuple[str, str], int] = {}
+    for some in _chunks(topics, TABLES_AT_ONCE):
+        values = [value for index, topic in enumerate(some) for value in (index, topic, MOST_ROWS)]
+        for index, group, count in execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall():
+            found[some[index], group] = count
+    return found
+
+
+def _scheduled(alias: str, refused: bool) -> dict[str, tuple[int, int]]:
+    rows = execute(alias, SCHEDULED, (round(OVERDUE * 1_000_000), refused, MOST_ROWS)).fetchall()
+    return {topic: (count, int(overdue)) for topic, count, overdue in rows}
+
+
+def _horizon(alias: str, known: int, highest: int) -> tuple[int, float]:
+    if known >= highest:
+        return 0, 0.0
+    text = ABOVE.replace("{remaining}", dialect(alias).remaining("created_at"))
+    row = execute(alias, text, (known,)).fetchone()
+    return highest - known, 0.0 if row is None else max(0.0, -float(row[0]))
+
+
+def _stuck(streams: Iterable[Stream], first: dict[Stream, tuple[int, float]]) -> Iterator[Stuck]:
+    for stream in streams:
+        offset, age = first[stream]
+        if offset <= stream.position:  # what stands there and is not acked has a row: it failed, or waits
+            if age > HELD_BACK:
+                yield Stuck(stream.partition, stream.priority, offset, age, "failing")
+        elif age > STANDS_STILL and (stream.settled is None or stream.settled > STANDS_STILL):
+            seconds = age if stream.settled is None else min(age, stream.settled)
+            yield Stuck(stream.partition, stream.priority, offset, seconds, "standing")
+
+
+def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -1,0 +1,153 @@
+"""The survey tells how everything stands, and costs a handful of statements."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from sqlqueue import Delivery, NewMessage, Reject, Retry, publish, publish_many
+from sqlqueue.log.groups import register
+from sqlqueue.log.pause import pause
+from sqlqueue.log.seek import offset_before
+from sqlqueue.models import Activity, Message, Offset
+from sqlqueue.observe.activity import rates
+from sqlqueue.observe.survey import GroupSurvey, survey
+from tests.consuming import Consuming
+from tests.processes import wait_until
+
+ALIAS = "default"
+
+
+def of(topic: str = "t", group: str = "default") -> GroupSurvey:
+    found = survey(ALIAS).group(topic, group)
+    assert found is not None
+    return found
+
+
+def test_a_group_that_has_read_nothing(consuming: Consuming) -> None:
+    register(ALIAS, "default", "t")
+    for number in range(30):
+        publish("t", number, key=str(number))
+    seen = of()
+    assert (seen.lag, seen.estimated, seen.in_flight, seen.subscribers) == (30, False, 0, 0)
+    assert seen.oldest_age is not None
+    assert 0 <= seen.oldest_age < 60
+    assert seen.away
+    assert seen.unowned == seen.partitions
+    assert not seen.stuck
+
+
+def test_what_failed_waits_and_died(consuming: Consuming) -> None:
+    @consuming.consumer("t")
+    def handle(delivery: Delivery) -> None:
+        if delivery.payload == "retry":
+            raise Retry(delay=3600)
+        if delivery.payload == "reject":
+            raise Reject("no")
+
+    for payload in ("ok", "retry", "behind", "reject"):
+        publish("t", payload, key="other" if payload == "reject" else "a")
+    consuming.drain()
+    seen = of()
+    assert (seen.failing, seen.waiting, seen.dead_letters, seen.lag) == (1, 1, 1, 2)
+
+
+def test_what_is_in_hand(consuming: Consuming) -> None:
+    gate = consuming.gate()
+    consuming.consumer("t", lambda delivery: gate.wait(30))
+    publish("t", 1)
+    consuming.start()
+    wait_until(lambda: of().in_flight == 1)
+    seen = survey(ALIAS)
+    assert seen.subscribers == 1
+    assert (of().unowned, of().away) == (0, False)
+    gate.set()
+    wait_until(lambda: of().lag == 0)
+    assert of().oldest_age is None
+
+
+def test_a_long_backlog_is_reckoned(consuming: Consuming) -> None:
+    register(ALIAS, "default", "t")
+    publish_many("t", [NewMessage(number, key=str(number % 50)) for number in range(10_000)])
+    seen = of()
+    assert seen.estimated
+    assert seen.lag == pytest.approx(10_000, rel=0.1)
+
+
+def test_a_watermark_that_stands_still_is_told(consuming: Consuming) -> None:
+    register(ALIAS, "default", "t")
+    offset = publish("t", 1).offset
+    assert not of().stuck
+    Message.objects.update(created_at=timezone.now() - timedelta(minutes=10))
+    [stuck] = of().stuck
+    assert (stuck.offset, stuck.why) == (offset, "standing")
+    pause(ALIAS, "t")
+    assert of().paused
+    assert not of().stuck
+
+
+def test_a_failing_message_that_holds_the_watermark_is_told(consuming: Consuming) -> None:
+    @consuming.consumer("t")
+    def fail(delivery: Delivery) -> None:
+        raise Retry(delay=3600)
+
+    offset = publish("t", 1, key="a").offset
+    consuming.drain()
+    Message.objects.update(created_at=timezone.now() - timedelta(minutes=10))
+    assert [(stuck.offset, stuck.why) for stuck in of().stuck] == [(offset, "failing")]
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_the_number_of_statements_does_not_grow_with_the_partitions(settings, consuming, groups: int) -> None:
+    settings.SQLQUEUE = {"TOPICS": {"wide": {"partitions": 200}}}
+    for number in range(groups):
+        register(ALIAS, f"g{number}", "wide")
+    publish_many("wide", [NewMessage(number, key=str(number)) for number in range(2_000)])
+    with CaptureQueriesContext(connection) as captured:
+        seen = survey(ALIAS)
+    assert [group.lag for group in seen.groups] == [2_000] * groups
+    assert len(captured) <= (16 if groups == 1 else 30)
+
+
+def test_the_minutes_figures_add_up(consuming: Consuming) -> None:
+    @consuming.consumer("t", max_attempts=2, backoff=0)
+    def handle(delivery: Delivery) -> None:
+        if delivery.payload == 0:
+            raise ValueError("never")
+
+    for number in range(10):
+        publish("t", number)
+    consuming.start()
+
+    def counted() -> list[int]:
+        rows = Activity.objects.filter(topic="t")
+        return [sum(getattr(row, name) for row in rows) for name in ("acked", "retried", "dead")]
+
+    wait_until(lambda: Offset.objects.exists() and of().lag == 0)
+    consuming.end_hosts()
+    assert counted() == [9, 1, 1]
+    assert rates(ALIAS, timezone.now())["t", "default"].acked > 0
+
+
+def test_a_time_has_a_place_in_the_log(consuming: Consuming) -> None:
+    assert offset_before(ALIAS, timezone.now()) == 0
+    publish_many("t", range(3_000))
+    begin = timezone.now() - timedelta(days=3)
+    offsets = list(Message.objects.order_by("offset").values_list("offset", flat=True))
+    for number, offset in enumerate(offsets):
+        if number % 7 == 0:
+            Message.objects.filter(offset=offset).delete()
+        else:
+            Message.objects.filter(offset=offset).update(created_at=begin + timedelta(minutes=number))
+    for wanted in (1, 50, 1_499, 2_999):
+        low = offset_before(ALIAS, begin + timedelta(minutes=wanted))
+        after = Message.objects.filter(offset__gt=low).order_by("offset").first()
+        assert after is not None
+        missing = wanted if wanted % 7 else wanted + 1
+        assert after.created_at == begin + timedelta(minutes=missing)
+    assert offset_before(ALIAS, timezone.now()) == offsets[-1]
+    assert offset_before(ALIAS, begin) < offsets[1]
+    with pytest.raises(ValueError, match="aware"):
+        offset_before(ALIAS, begin.replace(tzinfo=None))
