@@ -1,4 +1,4 @@
-"""The tests' site: only the admin."""
+"""The tests' addresses."""
 
 from django.contrib import admin
 from django.urls import path
