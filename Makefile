@@ -26,7 +26,7 @@ STAMP_postgresql := .postgresql
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo site test test-sqlite test-mariadb test-mysql test-postgresql test-protocol soak benchmark lint format clean \
-	system system-mysql system-postgresql system-faketime
+	system system-mysql system-postgresql system-faketime system-systemd
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -37,7 +37,7 @@ demo: $(VENV)/.demo ## See real flights flow through the queue (FLIGHTS=336776 m
 site: $(VENV)/.demo ## Open the demo's site and admin, with its consumers running
 	$(BIN)/python manage.py site
 
-test: system system-faketime lint test-sqlite test-mariadb ## Prove it: lint, the suite on SQLite and on a private MariaDB server
+test: system system-faketime system-systemd lint test-sqlite test-mariadb ## Prove it: lint, the suite on SQLite and on a private MariaDB server
 
 test-sqlite: $(VENV)/.test ## The suite on SQLite only
 	env -u DATABASE_URL DATABASE=sqlite $(PYTEST)
@@ -91,6 +91,10 @@ system-postgresql:
 # Clocks of their own for the processes of a soak run.
 system-faketime:
 	@requirements/system.sh "$(PYTHON)" faketime
+
+# What checks the systemd units in docs/deploy.
+system-systemd:
+	@requirements/system.sh "$(PYTHON)" systemd
 
 # The virtual environment, in steps. Each is made again when the requirements that it reads have changed.
 $(VENV)/.created: requirements/venv.sh

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sees that the machine has what the tests on a server need: system.sh PYTHON mariadb|mysql|postgresql|faketime
+# Sees that the machine has what the tests on a server need: system.sh PYTHON mariadb|mysql|postgresql|faketime|systemd
 # As root on Debian it installs what is missing, otherwise it says what is. No system server is started.
 # MySQL's server is mysql-server.sh's affair. With DATABASE_URL set, the server is somebody else's and only the client
 # library is needed.
@@ -35,8 +35,11 @@ postgresql) # its client library comes compiled
 faketime)
     ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || missing="$missing faketime"
     ;;
+systemd) # its tool for unit files; nothing of it is started
+    has systemd-analyze || missing="$missing systemd"
+    ;;
 *)
-    echo "system.sh knows mariadb, mysql, postgresql and faketime, not '$server'." >&2
+    echo "system.sh knows mariadb, mysql, postgresql, faketime and systemd, not '$server'." >&2
     exit 2
     ;;
 esac

@@ -36,6 +36,10 @@ class Sessions:
         """Tell whether a connection is still known: once it is not, its transaction has been rolled back."""
         raise NotImplementedError
 
+    def others(self) -> set[int]:
+        """Return all connections to this database but the calling thread's."""
+        raise NotImplementedError
+
     def prepare(self, isolation: str) -> None:
         """Set how long the calling thread's connection waits for a lock, and its isolation level."""
         wait_for_locks(PATIENCE)
@@ -79,6 +83,10 @@ class _OfMySQL(Sessions):
 
     def is_there(self, session: int) -> bool:
         return bool(_fetch("SELECT 1 FROM information_schema.processlist WHERE id = %s", session))
+
+    def others(self) -> set[int]:
+        text = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+        return {int(session) for (session,) in _fetch(text)}
 
 
 class OfMariaDB(_OfMySQL):
@@ -126,6 +134,10 @@ class OfPostgreSQL(Sessions):
 
     def is_there(self, session: int) -> bool:
         return bool(_fetch("SELECT 1 FROM pg_stat_activity WHERE pid = %s", session))
+
+    def others(self) -> set[int]:
+        text = "SELECT pid FROM pg_stat_activity WHERE datname = CURRENT_DATABASE() AND pid <> PG_BACKEND_PID()"
+        return {int(session) for (session,) in _fetch(text)}
 
 
 class OfSQLite(Sessions):
