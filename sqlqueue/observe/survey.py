@@ -279,21 +279,24 @@ def _backlogs(alias: str, streams: Sequence[Stream]) -> dict[Stream, Backlog]:
         for index, *end in execute(alias, " UNION ALL ".join(both * len(some)), values).fetchall():
             ends[index] = tuple(int(value or 0) for value in end)  # type: ignore[assignment]
         for index, stream in enumerate(some):
-            found[stream] = _reckoned(stream.position, ends[index], ends[-1 - index])
+            head, tail = ends[index], ends[-1 - index]
+            messages, estimated = reckoned(head[:3], tail[:3])
+            found[stream] = Backlog(messages, head[3], estimated)
     return found
 
 
-def _reckoned(position: int, head: tuple[int, int, int, int], tail: tuple[int, int, int, int]) -> Backlog:
-    """Return how many messages there are between a position and the last one, from the first and the last of them."""
-    count, _, head_last, handed = head
-    tail_count, tail_first, last, _ = tail
-    if count < SAMPLE:
-        return Backlog(count, handed, False)
+def reckoned(head: tuple[int, int, int], tail: tuple[int, int, int], sample: int = SAMPLE) -> tuple[int, bool]:
+    """Return how many messages there are, and whether that was reckoned, from the first and the last `sample` of them:
+    how many these are, the first one's offset and the last one's."""
+    count, head_first, head_last = head
+    tail_count, tail_first, last = tail
+    if count < sample:
+        return count, False
     if tail_first <= head_last:
-        return Backlog(count + tail_count, handed, True)  # they overlap: at most twice as many
-    density = (count + tail_count) / ((head_last - position) + (last - tail_first + 1))
+        return count + tail_count, True  # they overlap: at most twice as many
+    density = (count + tail_count) / ((head_last - head_first + 1) + (last - tail_first + 1))
     between = round(density * (tail_first - head_last - 1))
-    return Backlog(count + tail_count + between, handed, True)
+    return count + tail_count + between, True
 
 
 def _subscribers(alias: str) -> tuple[int, dict[tuple[str, str], int], int]:

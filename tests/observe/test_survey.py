@@ -76,6 +76,14 @@ def test_a_long_backlog_is_reckoned(consuming: Consuming) -> None:
     assert seen.lag == pytest.approx(10_000, rel=0.1)
 
 
+def test_a_long_backlog_behind_a_collected_past_is_reckoned(consuming: Consuming) -> None:
+    publish_many("t", [NewMessage(number, key=str(number % 50)) for number in range(20_000)])
+    offsets = list(Message.objects.order_by("offset").values_list("offset", flat=True))
+    Message.objects.filter(offset__lt=offsets[10_000]).delete()
+    register(ALIAS, "default", "t")
+    assert of().lag == pytest.approx(10_000, rel=0.1)
+
+
 def test_a_watermark_that_stands_still_is_told(consuming: Consuming) -> None:
     register(ALIAS, "default", "t")
     offset = publish("t", 1).offset
