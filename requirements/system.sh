@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sees that the machine has what the tests on a server need: system.sh PYTHON mariadb|mysql|postgresql|faketime|systemd
+# Sees that the machine has what some tests need: system.sh PYTHON mariadb|mysql|postgresql|faketime|systemd|spark
 # As root on Debian it installs what is missing, otherwise it says what is. No system server is started.
 # MySQL's server is mysql-server.sh's affair. With DATABASE_URL set, the server is somebody else's and only the client
 # library is needed.
@@ -38,8 +38,11 @@ faketime)
 systemd) # its tool for unit files; nothing of it is started
     has systemd-analyze || missing="$missing systemd"
     ;;
+spark)
+    has java || [ -x "${JAVA_HOME:-}/bin/java" ] || missing="$missing openjdk-17-jre-headless"
+    ;;
 *)
-    echo "system.sh knows mariadb, mysql, postgresql, faketime and systemd, not '$server'." >&2
+    echo "system.sh knows mariadb, mysql, postgresql, faketime, systemd and spark, not '$server'." >&2
     exit 2
     ;;
 esac
@@ -47,6 +50,11 @@ esac
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" -ne 0 ] || ! has apt-get; then
+    if [ "$server" = spark ]; then
+        echo "Spark needs Java 17 or 21, and this machine has none. On Debian and Ubuntu, as root:" >&2
+        echo "apt-get install$missing" >&2
+        exit 1
+    fi
     echo "The tests on $server need packages that this machine lacks:$missing" >&2
     echo "On Debian and Ubuntu, as root: apt-get install$missing" >&2
     echo "Or set DATABASE_URL=$scheme://user:password@host:port/name to use a server of yours (the packages of" >&2

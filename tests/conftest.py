@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from tests.consuming import Consuming
 
 DATABASE = pytest.StashKey[TestDatabase]()
+# make test-spark installs it; the header says when it is not there.
+collect_ignore = [] if find_spec("pyspark") else ["spark"]
 
 # Each run of the suite tries the same examples; with --hypothesis-profile=explore each run tries others.
 for profile in ("sqlqueue", "explore"):
@@ -68,7 +71,8 @@ def end_in_order_when_terminated() -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     database = config.stash[DATABASE]
-    return f"database: {database.name}, {'a private server' if database.server else database.place}"
+    spark = ", no PySpark: tests/spark is left out" if collect_ignore else ""
+    return f"database: {database.name}, {'a private server' if database.server else database.place}{spark}"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

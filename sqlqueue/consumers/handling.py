@@ -17,7 +17,7 @@ from sqlqueue.core.lines import line
 from sqlqueue.core.outcomes import COMMITTED, SUCCESS, SUPERSEDED, UNSTARTED, Outcome
 from sqlqueue.core.plan import Hand, Run
 from sqlqueue.database import faults
-from sqlqueue.database.dialects import dialect
+from sqlqueue.database.dialects import begin, dialect
 from sqlqueue.database.faults import Fault
 from sqlqueue.exceptions import LeaseLost, Settlement
 from sqlqueue.log.atomic import settle_run, was_committed
@@ -159,7 +159,7 @@ class Handling:
             begun = settled = False
             try:
                 with dialect(self.alias).writers, transaction.atomic(using=self.alias):
-                    dialect(self.alias).begin(self.alias)
+                    begin(self.alias)
                     begun = True
                     # Opening it may have taken its time: SQLite has one writer, and a server may be slow to answer.
                     if not self.started(hands):

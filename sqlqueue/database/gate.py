@@ -1,88 +1,30 @@
-"""Adding messages to the log, through the publish gate, in one statement."""
+"""Adding messages to the log over Django's connections, through the publish gate, in one statement."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db import connections
 
 from sqlqueue.database.dialects import dialect, execute
+from sqlqueue.database.entry import (
+    FIND,
+    KEEP_DUPLICATE,
+    MARK,
+    MARK_DUPLICATE,
+    REFRESH_FAILURE,
+    FailedRow,
+    LogRow,
+    each_once,
+    insertion,
+    known_places,
+)
 
-SLOTS = 256  # of 10 ms each: a publishing transaction under 2.5 s always leaves some slot free to be seen
-SLOT_SECONDS = 0.01
 SCHEDULER = -1  # whoever moves scheduled messages into the log holds this row: one at a time keeps their order
 COLLECTOR = -2  # likewise whoever collects
 REPLAYER = -3  # and whoever carries out the replays of dead letters
 DUTIES = (SCHEDULER, COLLECTOR, REPLAYER)
-ADVISORY = 1936093029  # PostgreSQL's advisory lock that is the gate: (this, 0)
-
-COLUMNS = 'topic, "partition", priority, partition_key, message_id, payload, headers, target_group'
-FAILURE_COLUMNS = "failed_at, failure_count, last_error, original_topic, original_offset, failed_group, fingerprint"
-ROW = "(%s, %s, %s, %s, %s, %s, %s, %s)"
-FAILED_ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, %s, %s, %s, %s, %s)"
-# The first value of the first row reads the gate, so that its lock is held before the first offset is taken. A gate row
-# that is missing makes the topic NULL, which the column refuses: better no message than one that could be missed.
-GATED = (
-    "(IF((SELECT slot FROM sqlqueue_publish_gate WHERE slot = %s LOCK IN SHARE MODE) >= 0, %s, NULL), "
-    "%s, %s, %s, %s, %s, %s, %s"
-)
-GATED_ROW = GATED + ")"
-GATED_FAILED_ROW = GATED + ", {now}, %s, %s, %s, %s, %s, %s)"
-# A duplicate changes nothing; LAST_INSERT_ID marks it (by a high bit) and tells where the first one stands. Not by way
-# of the offset itself: MySQL refuses that (1869) when one statement repeats an id of its own.
-MARK = 1 << 62
-MARK_DUPLICATE = (
-    " ON DUPLICATE KEY UPDATE failure_count = sqlqueue_message.failure_count"
-    f' + 0 * LAST_INSERT_ID(sqlqueue_message."offset" + {MARK})'
-)
-KEEP_DUPLICATE = ' ON CONFLICT (topic, "partition", message_id) DO NOTHING'
-REFRESH_FAILURE = {
-    "failed_at": "{new:failed_at}",
-    "failure_count": "{new:failure_count}",
-    "last_error": "{new:last_error}",
-    "fingerprint": "{new:fingerprint}",
-}
-# InnoDB keeps what a duplicate has locked until the transaction ends: the first one and the gap before it, and at
-# REPEATABLE READ the log's very end, where every publisher of every topic would wait. So a transaction looks first.
-# Index: the unique (topic, partition, message_id).
-FIND_MANY = "SELECT topic, `partition`, message_id FROM sqlqueue_message FORCE INDEX (sqlqueue_message_id) WHERE "
-FIND_BRANCH = "(topic = %s AND `partition` = %s AND message_id IN ({marks}))"
-FIND = 'SELECT "offset" FROM sqlqueue_message WHERE topic = %s AND "partition" = %s AND message_id = %s'
-# PostgreSQL: no row of the join exists before the gate has given its own, and a row's offset is taken when it is
-# inserted. One lock for all publishers: the horizon looks at who holds it.
-HOLD_GATE = f"WITH gate AS MATERIALIZED (SELECT PG_ADVISORY_XACT_LOCK_SHARED({ADVISORY}, 0)) "
-JSON_COLUMNS = {name: f"CAST({name} AS JSONB)" for name in ("payload", "headers")}
-
-
-class LogRow(NamedTuple):
-    """A message as it is written: payload and headers are JSON text."""
-
-    topic: str
-    partition: int
-    priority: int
-    key: str
-    id: str
-    payload: str
-    headers: str | None
-    target_group: str
-
-
-class FailedRow(NamedTuple):
-    """A dead letter's further columns; failed_at is the database's now."""
-
-    failures: int
-    error: str
-    topic: str
-    offset: int
-    group: str
-    fingerprint: str
-
-
-def slot() -> int:
-    """Return the slot of this moment. Which one it is matters for progress only, never for safety."""
-    return int(time.time() / SLOT_SECONDS) % SLOTS
 
 
 def take_duty(alias: str, duty: int) -> bool:
@@ -137,15 +79,10 @@ def insert_many(alias: str, rows: Sequence[LogRow], may_repeat: bool) -> int:
 
 def _new_ones(alias: str, rows: Sequence[LogRow]) -> list[LogRow]:
     """Return the rows whose ids are not in the log yet, as far as can be seen, each id once."""
-    new: dict[tuple[str, int, str], LogRow] = {}
-    places: dict[tuple[str, int], list[str]] = {}
-    for row in rows:
-        if new.setdefault((row.topic, row.partition, row.id), row) is row:
-            places.setdefault((row.topic, row.partition), []).append(row.id)
-    branches = [FIND_BRANCH.replace("{marks}", ", ".join(["%s"] * len(ids))) for ids in places.values()]
-    values = [value for place, ids in places.items() for value in (*place, *ids)]
+    new = each_once(rows)
+    text, values = known_places(new)
     with connections[alias].cursor() as cursor:  # not by execute(), which remembers every text, and this one varies
-        cursor.execute(FIND_MANY + " OR ".join(branches), values)
+        cursor.execute(text, values)
         for found in cursor.fetchall():
             new.pop(tuple(found))
     return list(new.values())
@@ -158,24 +95,8 @@ def insert_failed(alias: str, row: LogRow, failed: FailedRow) -> None:
 
 
 def _insert(alias: str, rows: Sequence[Sequence[Any]], ending: str = "") -> Any:
-    """Insert rows, all LogRows or all with a FailedRow's values too, in one statement that holds the gate before it
-    takes an offset; return the cursor."""
-    vendor = connections[alias].vendor
-    failed = len(rows[0]) > len(LogRow._fields)
-    columns = f"{COLUMNS}, {FAILURE_COLUMNS}" if failed else COLUMNS
-    marks = [FAILED_ROW if failed else ROW] * len(rows)
-    values: list[Any] = [value for row in rows for value in row]
-    if vendor == "mysql":
-        marks[0] = GATED_FAILED_ROW if failed else GATED_ROW
-        values.insert(0, slot())
-    source = f"VALUES {', '.join(marks)}"
-    text = f"INSERT INTO sqlqueue_message ({columns}) "
-    if vendor == "postgresql":
-        chosen = ", ".join(JSON_COLUMNS.get(name, name) for name in columns.split(", "))
-        text = f"{HOLD_GATE}{text}SELECT {chosen} FROM gate CROSS JOIN ({source}) AS new ({columns})"
-    else:
-        text += source
-    return execute(alias, text + ending, values)
+    """Insert rows in one statement; return the cursor."""
+    return execute(alias, *insertion(connections[alias].vendor, rows, ending))
 
 
 def _duplicates(alias: str, rows: int) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 from django.db import connections
 
 from sqlqueue.database.dialects import dialect, execute
-from sqlqueue.database.gate import ADVISORY, SLOTS
+from sqlqueue.database.entry import ADVISORY, SLOTS
 from sqlqueue.database.transactions import in_test_case
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 

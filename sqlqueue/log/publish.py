@@ -12,8 +12,10 @@ from django.db import transaction
 from sqlqueue.conf import settings
 from sqlqueue.core.codec import encode, encode_headers
 from sqlqueue.core.keys import GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, checked_name, checked_text, new_id, partition_of
-from sqlqueue.database.dialects import Dialect, dialect
-from sqlqueue.database.gate import LogRow, insert_many, insert_one
+from sqlqueue.database.dialects import dialect
+from sqlqueue.database.entry import LogRow
+from sqlqueue.database.gate import insert_many, insert_one
+from sqlqueue.database.words import Dialect
 from sqlqueue.exceptions import InvalidMessage, seconds
 from sqlqueue.log.bell import ring_after_commit
 from sqlqueue.log.schedule import schedule

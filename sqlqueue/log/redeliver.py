@@ -8,7 +8,8 @@ from sqlqueue.conf import settings
 from sqlqueue.core.codec import encode, encode_headers
 from sqlqueue.core.keys import GROUP_LENGTH, checked_name, new_id
 from sqlqueue.database import faults
-from sqlqueue.database.gate import LogRow, insert_many
+from sqlqueue.database.entry import LogRow
+from sqlqueue.database.gate import insert_many
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log.bell import ring_after_commit
 from sqlqueue.log.schedule import schedule

@@ -11,7 +11,8 @@ from sqlqueue.core.codec import encode, encode_headers
 from sqlqueue.core.keys import partition_of
 from sqlqueue.database import faults
 from sqlqueue.database.dialects import dialect, execute
-from sqlqueue.database.gate import LogRow, insert_many
+from sqlqueue.database.entry import LogRow
+from sqlqueue.database.gate import insert_many
 from sqlqueue.log.bell import ring_after_commit
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import Message

@@ -10,7 +10,8 @@ from sqlqueue.core.codec import decode, encode, encode_headers
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text, new_id, partition_of
 from sqlqueue.database import faults
 from sqlqueue.database.dialects import dialect, execute
-from sqlqueue.database.gate import SCHEDULER, LogRow, insert_many, take_duty
+from sqlqueue.database.entry import LogRow
+from sqlqueue.database.gate import SCHEDULER, insert_many, take_duty
 from sqlqueue.exceptions import InvalidMessage, SqlqueueError
 from sqlqueue.log.bell import ring_after_commit
 from sqlqueue.log.topics import topic_info

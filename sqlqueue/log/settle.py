@@ -13,7 +13,8 @@ from sqlqueue.core.plan import Hand, Plan, RowWrite
 from sqlqueue.core.stream import Address
 from sqlqueue.database import faults
 from sqlqueue.database.dialects import dialect, execute
-from sqlqueue.database.gate import FailedRow, LogRow, insert_failed
+from sqlqueue.database.entry import FailedRow, LogRow
+from sqlqueue.database.gate import insert_failed
 from sqlqueue.log import topics
 
 # The one row that is written for a batch in which nothing fails. Values, never lowered: an atomic batch may have moved

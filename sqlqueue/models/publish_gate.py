@@ -7,7 +7,8 @@ from typing import Any
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from sqlqueue.database.gate import DUTIES, SLOTS
+from sqlqueue.database.entry import SLOTS
+from sqlqueue.database.gate import DUTIES
 
 
 class PublishGate(models.Model):

@@ -8,7 +8,8 @@ import pytest
 from django.db import connection, connections
 
 from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.database.gate import ADVISORY, FailedRow, LogRow, insert_failed
+from sqlqueue.database.entry import ADVISORY, FailedRow, LogRow
+from sqlqueue.database.gate import insert_failed
 from sqlqueue.database.horizon import Horizon, highest_offset
 from tests.processes import wait_until
 from tests.servers.private import PrivateServer

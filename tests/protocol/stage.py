@@ -17,7 +17,7 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, Error, connections
 
-from sqlqueue.database.dialects import SQLite
+from sqlqueue.database.words import SQLite
 from tests.servers.processlist import sessions
 
 STEP_TIMEOUT = 30.0

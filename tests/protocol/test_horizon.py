@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.database import gate
+from sqlqueue.database import entry, gate
 from sqlqueue.database import horizon as horizon_module
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.models import Message, Topic
@@ -158,7 +158,7 @@ def visible() -> set[int]:
 @pytest.fixture(autouse=True)
 def topic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Which slot a publisher takes is drawn as all else: few of them, so that they are shared."""
-    monkeypatch.setattr(gate, "slot", lambda: _slots.slot)
+    monkeypatch.setattr(entry, "slot", lambda: _slots.slot)
     with override_settings(SQLQUEUE={"TOPICS": {TOPIC: {"partitions": 1}}, "WAKE": False}):
         Topic.objects.create(name=TOPIC, partitions=1)
         yield

@@ -9,7 +9,7 @@ from django.db import IntegrityError, connection, connections, transaction
 from pytest_django import Settings
 
 from sqlqueue import publish
-from sqlqueue.database import gate
+from sqlqueue.database import entry
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.exceptions import HorizonUnknown
 from sqlqueue.models import PublishGate
@@ -150,7 +150,7 @@ def publish_after_a_savepoint() -> int:
 def test_a_candidate_waits_for_the_transactions_before_it_only(monkeypatch: pytest.MonkeyPatch) -> None:
     horizon = Horizon("default")
     slots = itertools.count()
-    monkeypatch.setattr(gate, "slot", lambda: next(slots))  # two that share a slot are waited for together
+    monkeypatch.setattr(entry, "slot", lambda: next(slots))  # two that share a slot are waited for together
     with OpenTransaction() as before, OpenTransaction() as after:
         before.do(lambda: publish(TOPIC, "before"))
         candidate = publish(TOPIC, "candidate").offset
@@ -170,8 +170,8 @@ def test_a_consumer_that_froze_after_a_probe_holds_up_no_publisher(monkeypatch: 
     with ThreadPoolExecutor(1) as consumer_thread, OpenTransaction() as publisher:
         consumer_thread.submit(lambda: probe_often(Horizon("default"))).result()
         publisher.do(lambda: wait_for_locks(1))
-        for slot in range(gate.SLOTS):
-            monkeypatch.setattr(gate, "slot", lambda slot=slot: slot)
+        for slot in range(entry.SLOTS):
+            monkeypatch.setattr(entry, "slot", lambda slot=slot: slot)
             publisher.do(lambda: publish(TOPIC, 1))
         publisher.commit()
         consumer_thread.submit(connections.close_all).result()
@@ -182,8 +182,8 @@ def test_a_probe_never_waits_for_publishers(monkeypatch: pytest.MonkeyPatch) -> 
     wait_for_locks(1)
     horizon = Horizon("default")
     with OpenTransaction() as publisher:
-        for slot in range(gate.SLOTS):
-            monkeypatch.setattr(gate, "slot", lambda slot=slot: slot)
+        for slot in range(entry.SLOTS):
+            monkeypatch.setattr(entry, "slot", lambda slot=slot: slot)
             publisher.do(lambda: publish(TOPIC, 1))
         monkeypatch.undo()
         publish(TOPIC, 2)
@@ -195,7 +195,7 @@ def test_a_probe_never_waits_for_publishers(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.database("mariadb", "mysql")
 def test_a_missing_gate_refuses_the_message_rather_than_risk_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "slot", lambda: 7)
+    monkeypatch.setattr(entry, "slot", lambda: 7)
     PublishGate.objects.filter(slot=7).delete()
     with pytest.raises(IntegrityError):
         publish(TOPIC, 1)

@@ -1,0 +1,120 @@
+"""How messages enter the log: the statements, which hold the publish gate before they take an offset. Needs no Django.
+
+They are in the words of the dialects; whoever has a connection runs them, and adds nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+SLOTS = 256  # of 10 ms each: a publishing transaction under 2.5 s always leaves some slot free to be seen
+SLOT_SECONDS = 0.01
+ADVISORY = 1936093029  # PostgreSQL's advisory lock that is the gate: (this, 0)
+
+COLUMNS = 'topic, "partition", priority, partition_key, message_id, payload, headers, target_group'
+FAILURE_COLUMNS = "failed_at, failure_count, last_error, original_topic, original_offset, failed_group, fingerprint"
+ROW = "(%s, %s, %s, %s, %s, %s, %s, %s)"
+FAILED_ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, %s, %s, %s, %s, %s)"
+# The first value of the first row reads the gate, so that its lock is held before the first offset is taken. A gate row
+# that is missing makes the topic NULL, which the column refuses: better no message than one that could be missed.
+GATED = (
+    "(IF((SELECT slot FROM sqlqueue_publish_gate WHERE slot = %s LOCK IN SHARE MODE) >= 0, %s, NULL), "
+    "%s, %s, %s, %s, %s, %s, %s"
+)
+GATED_ROW = GATED + ")"
+GATED_FAILED_ROW = GATED + ", {now}, %s, %s, %s, %s, %s, %s)"
+# A duplicate changes nothing; LAST_INSERT_ID marks it (by a high bit) and tells where the first one stands. Not by way
+# of the offset itself: MySQL refuses that (1869) when one statement repeats an id of its own.
+MARK = 1 << 62
+MARK_DUPLICATE = (
+    " ON DUPLICATE KEY UPDATE failure_count = sqlqueue_message.failure_count"
+    f' + 0 * LAST_INSERT_ID(sqlqueue_message."offset" + {MARK})'
+)
+KEEP_DUPLICATE = ' ON CONFLICT (topic, "partition", message_id) DO NOTHING'
+REFRESH_FAILURE = {
+    "failed_at": "{new:failed_at}",
+    "failure_count": "{new:failure_count}",
+    "last_error": "{new:last_error}",
+    "fingerprint": "{new:fingerprint}",
+}
+# InnoDB keeps what a duplicate has locked until the transaction ends: the first one and the gap before it, and at
+# REPEATABLE READ the log's very end, where every publisher of every topic would wait. So a transaction looks first.
+# Index: the unique (topic, partition, message_id).
+FIND_MANY = "SELECT topic, `partition`, message_id FROM sqlqueue_message FORCE INDEX (sqlqueue_message_id) WHERE "
+FIND_BRANCH = "(topic = %s AND `partition` = %s AND message_id IN ({marks}))"
+FIND = 'SELECT "offset" FROM sqlqueue_message WHERE topic = %s AND "partition" = %s AND message_id = %s'
+# PostgreSQL: no row of the join exists before the gate has given its own, and a row's offset is taken when it is
+# inserted. One lock for all publishers: the horizon looks at who holds it.
+HOLD_GATE = f"WITH gate AS MATERIALIZED (SELECT PG_ADVISORY_XACT_LOCK_SHARED({ADVISORY}, 0)) "
+JSON_COLUMNS = {name: f"CAST({name} AS JSONB)" for name in ("payload", "headers")}
+
+
+Place = tuple[str, int, str]  # topic, partition, id: unique in the log
+
+
+class LogRow(NamedTuple):
+    """A message as it is written: payload and headers are JSON text."""
+
+    topic: str
+    partition: int
+    priority: int
+    key: str
+    id: str
+    payload: str
+    headers: str | None
+    target_group: str
+
+
+class FailedRow(NamedTuple):
+    """A dead letter's further columns; failed_at is the database's now."""
+
+    failures: int
+    error: str
+    topic: str
+    offset: int
+    group: str
+    fingerprint: str
+
+
+def slot() -> int:
+    """Return the slot of this moment. Which one it is matters for progress only, never for safety."""
+    return int(time.time() / SLOT_SECONDS) % SLOTS
+
+
+def insertion(vendor: str, rows: Sequence[Sequence[Any]], ending: str = "") -> tuple[str, list[Any]]:
+    """Return the statement, and its parameters, that inserts rows (all LogRows, or all with a FailedRow too) and
+    holds the gate before it takes an offset."""
+    failed = len(rows[0]) > len(LogRow._fields)
+    columns = f"{COLUMNS}, {FAILURE_COLUMNS}" if failed else COLUMNS
+    marks = [FAILED_ROW if failed else ROW] * len(rows)
+    values: list[Any] = [value for row in rows for value in row]
+    if vendor == "mysql":
+        marks[0] = GATED_FAILED_ROW if failed else GATED_ROW
+        values.insert(0, slot())
+    source = f"VALUES {', '.join(marks)}"
+    text = f"INSERT INTO sqlqueue_message ({columns}) "
+    if vendor == "postgresql":
+        chosen = ", ".join(JSON_COLUMNS.get(name, name) for name in columns.split(", "))
+        text = f"{HOLD_GATE}{text}SELECT {chosen} FROM gate CROSS JOIN ({source}) AS new ({columns})"
+    else:
+        text += source
+    return text + ending, values
+
+
+def each_once(rows: Sequence[LogRow]) -> dict[Place, LogRow]:
+    """Return the rows by what must be unique of them: of those with the same id, the first."""
+    once: dict[Place, LogRow] = {}
+    for row in rows:
+        once.setdefault((row.topic, row.partition, row.id), row)
+    return once
+
+
+def known_places(places: Iterable[Place]) -> tuple[str, list[Any]]:
+    """Return MySQL's statement, and its parameters, that finds those of the places which are in the log already."""
+    ids: dict[tuple[str, int], list[str]] = {}
+    for topic, partition, id in places:
+        ids.setdefault((topic, partition), []).append(id)
+    branches = [FIND_BRANCH.replace("{marks}", ", ".join(["%s"] * len(some))) for some in ids.values()]
+    return FIND_MANY + " OR ".join(branches), [value for place, some in ids.items() for value in (*place, *some)]

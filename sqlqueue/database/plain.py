@@ -1,0 +1,178 @@
+"""Connections without Django, for processes that have none: opened with the parameters that Django would use."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from sqlqueue.database.entry import KEEP_DUPLICATE, LogRow, each_once, insertion, known_places
+from sqlqueue.database.fault_numbers import Fault, classify
+from sqlqueue.database.words import DIALECTS
+
+T = TypeVar("T")
+
+TRIES = 8
+ROWS_AT_ONCE = 100  # of a stream: what is in memory besides what its reader keeps
+# An unbuffered result is sent as it is read: its reader may be busy with what it has for longer than a minute.
+PATIENCE = ("SET SESSION net_write_timeout = 3600", "SET SESSION net_read_timeout = 3600")
+PLAIN = (str, int, float, bool, bytes, type(None))
+
+
+@dataclass(frozen=True)
+class Access:
+    """How to connect to a database. It is sent to other machines, and never shows its parameters."""
+
+    vendor: str
+    parameters: dict[str, Any] = field(repr=False)
+    session: tuple[str, ...] = field(repr=False, default=())  # statements for a new connection
+
+
+def access(alias: str) -> Access:
+    """Return how Django connects to an alias (this one function needs Django)."""
+    from django.db import connections
+
+    connection = connections[alias]
+    parameters = connection.get_connection_params()  # also sets what is read from the connection below
+    parameters = {name: value for name, value in parameters.items() if _is_plain(value)}
+    session: list[str] = []
+    if connection.vendor == "mysql":
+        level = getattr(connection, "isolation_level", None)
+        session = [f"SET SESSION TRANSACTION ISOLATION LEVEL {level.upper()}"] if level else []
+    elif connection.vendor == "sqlite":
+        parameters.pop("detect_types", None)
+        session = [command for command in getattr(connection, "init_commands", ()) if command.strip()]
+    return Access(connection.vendor, parameters, tuple(session))
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(name, str) and _is_plain(part) for name, part in value.items())
+    return isinstance(value, PLAIN)
+
+
+class Plain:
+    """A connection in autocommit mode. Statements are in the words of the dialects. Closed by leaving its `with`."""
+
+    def __init__(self, access: Access):
+        self.vendor = access.vendor
+        self._access = access
+        self._words = DIALECTS[access.vendor]
+        self._connection = _connect(access)
+
+    def __enter__(self) -> Plain:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection, whatever it is doing."""
+        self._connection.close()
+
+    def execute(self, text: str, values: Sequence[object] = ()) -> Any:
+        """Run a statement; return the driver's cursor."""
+        cursor = self._connection.cursor()
+        cursor.execute(self._sql(text, values), tuple(values))
+        return cursor
+
+    def stream(self, text: str, values: Sequence[object] = ()) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield the rows of a query as they come, a hundred at a time; a result of any size needs no memory here."""
+        cursor = self._streaming_cursor()
+        cursor.execute(self._sql(text, values), tuple(values))
+        while rows := cursor.fetchmany(ROWS_AT_ONCE):
+            yield list(rows)
+        cursor.close()
+        if self.vendor == "postgresql":
+            self._connection.rollback()
+
+    def insert(self, rows: Sequence[LogRow], may_repeat: bool) -> int:
+        """Add messages to the log in one statement; return how many were new, as far as can be seen.
+
+        may_repeat: a row whose id is in the log already is left out; then the whole may be run again, and is, after
+        contention and lost connections.
+        """
+        return self.again(self._insert, rows, may_repeat, repeatable=may_repeat)
+
+    def again(self, verb: Callable[..., T], *arguments: Any, repeatable: bool = True) -> T:
+        """Run a verb of one statement; again after contention and, if `repeatable`, after lost connections."""
+        for attempt in range(1, TRIES + 1):
+            try:
+                return verb(*arguments)
+            except Exception as error:
+                fault = classify(error)
+                if attempt == TRIES or not (fault is Fault.CONTENTION or (repeatable and fault is Fault.GONE)):
+                    raise
+                time.sleep(random.uniform(0.01, 0.1) * 2**attempt)
+                if fault is Fault.GONE:
+                    self._reconnect()
+        raise AssertionError("unreachable")
+
+    def _insert(self, rows: Sequence[LogRow], may_repeat: bool) -> int:
+        ending = ""
+        if may_repeat:
+            new = each_once(rows)
+            if self.vendor == "mysql":
+                # First by looking: InnoDB would lock, and write, for each duplicate.
+                text, values = known_places(new)
+                for found in self.execute(text, values).fetchall():
+                    new.pop(tuple(found))
+                ending = " " + self._words.ignore("failure_count")
+            else:
+                ending = KEEP_DUPLICATE
+            rows = list(new.values())
+        if not rows:
+            return 0
+        text, values = insertion(self.vendor, rows, ending)
+        cursor = self.execute(text, values)
+        return len(rows) if self.vendor == "mysql" else int(cursor.rowcount)
+
+    def _reconnect(self) -> None:
+        with contextlib.suppress(Exception):  # it was lost
+            self._connection.close()
+        try:
+            self._connection = _connect(self._access)
+        except Exception as error:
+            if classify(error) is not Fault.GONE:
+                raise
+
+    def _sql(self, text: str, values: Sequence[object]) -> str:
+        text = self._words.sql(text)
+        return text % (("?",) * len(values)) if self.vendor == "sqlite" else text
+
+    def _streaming_cursor(self) -> Any:
+        if self.vendor == "mysql":
+            from MySQLdb.cursors import SSCursor
+
+            return self._connection.cursor(SSCursor)
+        if self.vendor == "postgresql":
+            self._connection.autocommit = False  # such a cursor lives in a transaction
+            return self._connection.cursor(name="sqlqueue")
+        return self._connection.cursor()
+
+
+def _connect(access: Access) -> Any:
+    if access.vendor == "mysql":
+        import MySQLdb
+
+        connection = MySQLdb.connect(**access.parameters)
+        connection.autocommit(True)
+        session: Sequence[str] = (*access.session, *PATIENCE)
+    elif access.vendor == "postgresql":
+        import psycopg
+
+        connection = psycopg.connect(**access.parameters, autocommit=True)
+        session = access.session
+    else:
+        import sqlite3
+
+        connection = sqlite3.connect(**{**access.parameters, "isolation_level": None})
+        session = access.session
+    cursor = connection.cursor()
+    for statement in session:
+        cursor.execute(statement)
+    cursor.close()
+    return connection

@@ -1,0 +1,137 @@
+"""The options of the data source, read and refused together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from sqlqueue.core.keys import GROUP_LENGTH, checked_name, checked_topic, did_you_mean
+from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.spark.tables import MESSAGES, TABLES, Table
+
+# Spark's own, which come along with ours.
+SPARKS = {"checkpointlocation", "path", "querymode"}
+COMMON = ("alias", "topic")
+READ = (
+    *COMMON,
+    "table",
+    "columns",
+    "numPartitions",
+    "partition",
+    "key",
+    "from",
+    "to",
+    "since",
+    "until",
+    "horizonTimeout",
+)
+STREAM = (*COMMON, "columns", "numPartitions", "group", "start", "maxRowsPerBatch")
+WRITE = (*COMMON, "ids")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the options say. low, high: offsets, both included; since included, until not: microseconds since 1970."""
+
+    alias: str = ""
+    topics: tuple[str, ...] = ()
+    table: Table = MESSAGES
+    columns: tuple[str, ...] = ()
+    partitions: int | None = None  # Spark's
+    numbers: tuple[int, ...] = ()  # the log's
+    keys: tuple[str, ...] = ()
+    low: int = 1
+    high: int | None = None
+    since: int | None = None
+    until: int | None = None
+    patience: int = 60  # seconds to wait for the horizon
+    group: str = ""
+    start: str = "earliest"
+    rows: int | None = None
+    ids: str = "column"
+
+
+def read(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> Options:
+    """Return the options; refuse what `known` does not list. doing: what they are for, for the error."""
+    names = {name.lower(): name for name in known}
+    for name in given:
+        if name.lower() not in names and name.lower() not in SPARKS:
+            raise ConfigurationError(f"sqlqueue has no option {name!r} for {doing}.{did_you_mean(name, known)}")
+    text = {names[name.lower()]: value.strip() for name, value in given.items() if name.lower() in names}
+    if "path" in {name.lower() for name in given}:
+        raise ConfigurationError("sqlqueue has no paths: call load() and save() without one, and name topics by option")
+    table = text.get("table", MESSAGES.name)
+    if table not in TABLES:
+        raise ConfigurationError(f"there is no table {table!r} to read.{did_you_mean(table, TABLES)}")
+    if text.get("start", "earliest") not in ("earliest", "latest"):
+        raise ConfigurationError(f"start must be earliest or latest, not {text['start']!r}")
+    if text.get("ids", "column") not in ("column", "none"):
+        raise ConfigurationError(f"ids must be column or none, not {text['ids']!r}")
+    return Options(
+        alias=text.get("alias", ""),
+        topics=tuple(checked_topic(topic) for topic in _words(text.get("topic", ""))),
+        table=TABLES[table],
+        columns=_words(text.get("columns", "")),
+        partitions=_number(text, "numPartitions", 1),
+        numbers=tuple(_whole(word, "partition", 0) for word in _words(text.get("partition", ""))),
+        keys=_keys(text.get("key", "")),
+        low=_number(text, "from", 0) or 1,
+        high=_number(text, "to", 0),
+        since=_time(text, "since"),
+        until=_time(text, "until"),
+        patience=_number(text, "horizonTimeout", 0) or 60,
+        group=checked_name(text["group"], "group", GROUP_LENGTH) if text.get("group") else "",
+        start=text.get("start", "earliest"),
+        rows=_number(text, "maxRowsPerBatch", 1),
+        ids=text.get("ids", "column"),
+    )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+
+
+def _number(text: Mapping[str, str], name: str, least: int) -> int | None:
+    return _whole(text[name], name, least) if name in text else None
+
+
+def _whole(word: str, name: str, least: int) -> int:
+    try:
+        number = int(word)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise ConfigurationError(f"{name} must be a whole number from {least}, not {word!r}")
+    return number
+
+
+def _keys(text: str) -> tuple[str, ...]:
+    """Read one key, or a JSON list of them: a key may have commas."""
+    if not text.startswith("["):
+        return (text,) if text else ()
+    try:
+        keys = json.loads(text)
+    except ValueError:
+        return (text,)
+    if not keys or not all(isinstance(key, str) for key in keys):
+        raise ConfigurationError(f"key must be a key, or a JSON list of keys, not {text!r}")
+    return tuple(keys)
+
+
+def _time(text: Mapping[str, str], name: str) -> int | None:
+    """Read a time in ISO 8601; without a time zone it is UTC."""
+    if name not in text:
+        return None
+    try:
+        at = datetime.fromisoformat(text[name].replace("Z", "+00:00"))
+    except ValueError:
+        raise ConfigurationError(f"{name} must be a time such as 2013-01-31T18:00:00Z, not {text[name]!r}") from None
+    return microseconds(at if at.tzinfo else at.replace(tzinfo=timezone.utc))
+
+
+def microseconds(at: datetime) -> int:
+    """Return an aware time as whole microseconds since 1970."""
+    passed = at - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    return (passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds

@@ -1,0 +1,81 @@
+"""What a Django project has to tell Spark's processes: its databases and its SQLQUEUE setting.
+
+Spark plans a query in processes of its own, beside the driver. They get the parameters with the data source's class,
+pickled, so that no option, plan, log line or page of the UI ever holds them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlqueue.core.keys import did_you_mean
+from sqlqueue.database.plain import Access, access
+from sqlqueue.database.words import DIALECTS
+from sqlqueue.exceptions import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Project:
+    """The databases that sqlqueue runs on, by alias, and the settings."""
+
+    default: str
+    accesses: Mapping[str, Access] = field(repr=False)
+    databases: Mapping[str, dict[str, Any]] = field(repr=False)  # as Django's connections have them
+    options: Mapping[str, Any] = field(repr=False)  # SQLQUEUE
+
+    def access(self, alias: str = "") -> Access:
+        """Return how to connect to an alias; refuse one that there is not."""
+        alias = alias or self.default
+        if alias not in self.accesses:
+            raise ConfigurationError(
+                f"DATABASES has no alias {alias!r} for sqlqueue.{did_you_mean(alias, self.accesses)}"
+            )
+        return self.accesses[alias]
+
+    def engine(self, alias: str = "") -> str:
+        """Set Django up in this process with these databases, if it is not; return the name of its connection to the
+        alias here. For the driver's processes only."""
+        import django
+        from django.conf import settings
+        from django.db import connections
+
+        self.access(alias)
+        if not settings.configured:
+            databases = {"default": {}, **self.databases}
+            apps = ["django.contrib.contenttypes", "sqlqueue"]
+            settings.configure(DATABASES=databases, INSTALLED_APPS=apps, TIME_ZONE="UTC", LOGGING_CONFIG=None)
+            django.setup()
+        database = self.databases[alias or self.default]
+        # A process serves several queries, also of another project of the same driver: a name for each database.
+        name = "spark-" + hashlib.sha256(pickle.dumps(sorted(database.items()))).hexdigest()[:16]
+        connections.settings.setdefault(name, database)
+        settings.SQLQUEUE = dict(self.options)
+        from sqlqueue.conf import settings as queue_settings
+
+        queue_settings.forget()
+        return name
+
+
+def of_django() -> Project:
+    """Return the project that this process has set up, or can set up by DJANGO_SETTINGS_MODULE."""
+    import django
+    from django.apps import apps
+    from django.conf import settings
+    from django.core.exceptions import ImproperlyConfigured
+    from django.db import connections
+
+    try:
+        if not apps.ready:
+            django.setup()
+    except ImproperlyConfigured as error:
+        raise ConfigurationError(f"Spark needs the Django project: set DJANGO_SETTINGS_MODULE ({error})") from None
+    from sqlqueue.conf import settings as queue_settings
+
+    aliases = [alias for alias in connections if connections[alias].vendor in DIALECTS]
+    databases = {alias: dict(connections[alias].settings_dict) for alias in aliases}
+    options = dict(getattr(settings, "SQLQUEUE", {}))
+    return Project(queue_settings.DATABASE, {alias: access(alias) for alias in aliases}, databases, options)

@@ -1,0 +1,85 @@
+"""Dividing a range of offsets among tasks: by the rows that are there, not by the gaps between them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+ROWS_OF_ONE_QUERY = 50_000
+ROWS_WORTH_PARTING = 500
+BUCKETS = 1_024
+
+# Counts the rows of [low, high] by (offset - low) // width.
+Count = Callable[[int, int, int], Mapping[int, int]]
+
+
+class Range(NamedTuple):
+    """Offsets from low to high, both included, and how many rows there are."""
+
+    low: int
+    high: int
+    rows: int
+
+
+def measure(count: Count, low: int, high: int, tasks: int = 1, most: int | None = None) -> list[Range]:
+    """Return where the rows of [low, high] are: ascending ranges of at most `most` rows (unless told: an eighth of each
+    task's), as far as rows can be parted.
+
+    One count if the rows are spread somewhat evenly; a further one for every bucket that holds too many.
+    """
+    if high < low:
+        return []
+    span = high - low + 1
+    width = -(-span // max(BUCKETS, min(span // ROWS_OF_ONE_QUERY, 100_000)))
+    buckets = count(low, high, width)
+    if most is None:
+        most = min(ROWS_OF_ONE_QUERY, max(ROWS_WORTH_PARTING, sum(buckets.values()) // (8 * tasks)))
+    found: list[Range] = []
+    for bucket, rows in sorted(buckets.items()):
+        first = low + bucket * width
+        last = min(high, first + width - 1)
+        if rows > most and width > 1:
+            found += measure(count, first, last, tasks, most)
+        elif rows:
+            found.append(Range(first, last, rows))
+    return found
+
+
+def share(ranges: Sequence[Range], parts: int, most: int = ROWS_OF_ONE_QUERY) -> list[list[Range]]:
+    """Give the ranges to at most `parts` tasks, in order and about the same number of rows to each; ranges of one task
+    that follow each other become one, whatever gap is between them, while that stays at `most` rows."""
+    total = sum(found.rows for found in ranges)
+    shares: list[list[Range]] = [[]]
+    given = 0
+    for found in ranges:
+        if shares[-1] and given + found.rows / 2 > total * len(shares) / parts:
+            shares.append([])
+        given += found.rows
+        before = shares[-1][-1] if shares[-1] else None
+        if before and before.rows + found.rows <= most:
+            shares[-1][-1] = Range(before.low, found.high, before.rows + found.rows)
+        else:
+            shares[-1].append(found)
+    return [some for some in shares if some]
+
+
+def end_of(count: Count, low: int, high: int, rows: int) -> int:
+    """Return an offset up to which there are about `rows` rows from `low` on, not more, but at least one; `high` if
+    there are fewer."""
+    span = max(rows, 1)
+    while True:
+        last = min(high, low + span - 1)
+        width = -(-(last - low + 1) // BUCKETS)
+        counted = 0
+        for bucket, found in sorted(count(low, last, width).items()):
+            first = low + bucket * width
+            if counted + found > rows:
+                if counted:
+                    return first - 1
+                if width == 1:
+                    return first
+                return end_of(count, first, min(last, first + width - 1), rows)
+            counted += found
+        if last == high or counted == rows:
+            return last
+        span *= 4

@@ -1,0 +1,73 @@
+"""A Spark session that has the data source."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import sqlqueue
+from sqlqueue.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = str(Path(sqlqueue.__file__).resolve().parent.parent)
+DEFAULTS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.extraJavaOptions": "-Duser.timezone=UTC",
+    "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
+    "spark.executorEnv.TZ": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+NO_JAVA = (
+    "Spark needs Java 17 or 21, and there is none on this machine (no `java` in the PATH, no JAVA_HOME). On Debian and "
+    "Ubuntu, as root: apt-get install openjdk-17-jre-headless"
+)
+
+
+def session(app_name: str = "sqlqueue", **conf: str) -> SparkSession:
+    """Return a Spark session (the running one, or a new one) that has the data source `sqlqueue`, all times in UTC.
+
+    conf: Spark's settings, such as `**{"spark.master": "local[2]"}`; they win over those of this function. Sets TZ of
+    this process to UTC, for PySpark gives times in the process's time zone. Needs the Django project in this process
+    (DJANGO_SETTINGS_MODULE), and in no other. Raises ConfigurationError without PySpark or without Java.
+    """
+    require_spark()
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(app_name)
+    path = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH", "")]))
+    for name, value in {**DEFAULTS, "spark.executorEnv.PYTHONPATH": path, **conf}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Give a session the data source `sqlqueue`, with the databases that the Django project has now."""
+    from sqlqueue.spark.project import of_django
+    from sqlqueue.spark.source import registered
+
+    spark.dataSource.register(registered(of_django(), spark.sparkContext.defaultParallelism))
+
+
+def require_spark() -> None:
+    """Raise ConfigurationError, saying what to install, unless PySpark and Java are there."""
+    for module in ("pyspark", "pyarrow"):
+        if find_spec(module) is None:
+            raise ConfigurationError(f"there is no {module} in this Python: pip install 'sqlqueue[spark]'")
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+    if java is None and "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit has started one
+        raise ConfigurationError(NO_JAVA)

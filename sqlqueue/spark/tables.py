@@ -1,0 +1,126 @@
+"""What can be read: tables, and their columns under the names that the Python API gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sqlqueue.core.keys import did_you_mean
+from sqlqueue.exceptions import ConfigurationError
+
+LONG, INT, STRING, TIME, JSON = "bigint", "int", "string", "timestamp", "json"
+
+
+class Column(NamedTuple):
+    """A column for users: its name, its kind, and what it is in the database."""
+
+    name: str
+    kind: str
+    stored: str
+
+    @property
+    def ddl(self) -> str:
+        """Spark's name of the column's type. JSON is read as text."""
+        return STRING if self.kind == JSON else self.kind
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table for users. place: the column of the offsets by which it is divided (none: it is small); by_place and
+    by_stream: the index to read ranges of that with, without and with topics; condition: what makes a row one of it;
+    time: when a row was written."""
+
+    name: str
+    stored: str
+    columns: tuple[Column, ...]
+    place: str = ""
+    by_place: str = ""
+    by_stream: str = ""
+    condition: str = ""
+    time: str = "created_at"
+
+    def column(self, name: str) -> Column | None:
+        """Return the column of this name."""
+        return next((column for column in self.columns if column.name == name), None)
+
+    def chosen(self, names: Sequence[str]) -> tuple[Column, ...]:
+        """Return the columns of these names in this order; all of them if there are none."""
+        known = {column.name: column for column in self.columns}
+        for name in names:
+            if name not in known:
+                raise ConfigurationError(f"table {self.name!r} has no column {name!r}.{did_you_mean(name, known)}")
+        return tuple(known[name] for name in names) or self.columns
+
+
+def _columns(text: Iterable[str]) -> tuple[Column, ...]:
+    """Read lines such as "key string partition_key": name, kind, and the stored column unless it has the same name."""
+    words = (line.split() for line in text)
+    return tuple(Column(name, kind, f'"{stored[0]}"' if stored else f'"{name}"') for name, kind, *stored in words)
+
+
+_MESSAGE = (
+    "offset bigint",
+    "topic string",
+    "partition int",
+    "priority int",
+    "key string partition_key",
+    "id string message_id",
+    "payload json",
+    "headers json",
+    "created_at timestamp",
+    "target_group string",
+)
+_FAILURE = (
+    "failed_at timestamp",
+    "failure_count int",
+    "last_error string",
+    "original_topic string",
+    "original_offset bigint",
+    "failed_group string",
+    "fingerprint string",
+)
+_RECEIPT = (
+    "id bigint",
+    "group string consumer_group",
+    "topic string",
+    "partition int",
+    "offset bigint message_offset",
+    "outcome string",
+    "attempts int",
+    "worker string",
+    "started_at timestamp",
+    "finished_at timestamp",
+)
+_OFFSET = (
+    "group string consumer_group",
+    "topic string",
+    "partition int",
+    "priority int",
+    "position bigint",
+    "offset_acked bigint",
+    "claimed_to bigint",
+    "fencing_token bigint",
+    "updated_at timestamp",
+)
+MESSAGES = Table("messages", "sqlqueue_message", _columns(_MESSAGE), '"offset"', "{by_offset}", "{by_stream}")
+DEAD_LETTERS = Table(
+    "dead_letters",
+    "sqlqueue_message",
+    _columns(_MESSAGE + _FAILURE),
+    '"offset"',
+    "{by_offset}",
+    "{by_stream}",
+    "failed_group <> ''",
+)
+RECEIPTS = Table(
+    "receipts",
+    "sqlqueue_receipt",
+    _columns(_RECEIPT),
+    '"message_offset"',
+    "{by_receipt}",
+    "{by_receipt}",
+    time="finished_at",
+)
+OFFSETS = Table("offsets", "sqlqueue_offset", _columns(_OFFSET), time="updated_at")
+TABLES = {table.name: table for table in (MESSAGES, DEAD_LETTERS, RECEIPTS, OFFSETS)}
