@@ -29,7 +29,6 @@ class Entry:
         "parked",
         "row",
         "state",
-        "untried",
     )
 
     def __init__(self, offset: int, lane: Lane | None, state: int, message: Message | None):
@@ -37,7 +36,6 @@ class Entry:
         self.row = False  # there is a delivery-state row
         self.count = 0  # its retry_count
         self.parked = False  # has a row only so that the position could pass it
-        self.untried = False  # was parked, and has not been handed out since
         self.mark = 0  # in flight by a former owner (together or alone): a suspect
         self.due = 0.0  # monotonic
         self.hand: Hand | None = None
@@ -45,6 +43,11 @@ class Entry:
 
     def __lt__(self, other: Entry) -> bool:
         return self.offset < other.offset
+
+    @property
+    def untried(self) -> bool:
+        """It has never been charged an attempt."""
+        return not self.count
 
 
 class Lane:

@@ -321,8 +321,8 @@ class Stream:
 
     def _choose_batch(self) -> list[Run]:
         """One batch at a time: fresh messages together, in the order of the log, and before them those that have only
-        waited for another; what has failed before comes one by one, so that a bad message is found and its neighbours
-        are not charged for it."""
+        waited (for another, or because they were postponed); what has failed before comes one by one, so that a bad
+        message is found and its neighbours are not charged for it."""
         if self.handed:
             return []
         chosen = self._choose_again() or self._choose_untried() or self._choose_fresh()
@@ -339,7 +339,7 @@ class Stream:
         return []
 
     def _choose_untried(self) -> list[Entry]:
-        """Messages that were parked, chosen as fresh ones are."""
+        """Messages that have a row and were never charged an attempt, chosen as fresh ones are."""
         chosen: list[Entry] = []
         taken: dict[Lane, int] = {}
         for offset in sorted(self._loaded):
@@ -375,7 +375,6 @@ class Stream:
         attempt = entry.count + 1 if entry.row else 1
         assert entry.message is not None
         hand = entry.hand = Hand(self, entry.message, attempt, alone)
-        entry.untried = False
         if entry.state == READY:
             self.ready -= 1
         self._loaded.pop(entry.offset, None)
@@ -596,7 +595,7 @@ class Stream:
         self._parked += 1
         self._row_count += 1
         entry.state, entry.message, entry.row, entry.count, entry.due = HELD, None, True, 0, 0.0
-        entry.parked = entry.untried = True
+        entry.parked = True
         heapq.heappush(self._unsettled_rows, entry.offset)
         self._writes[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, 0)
 

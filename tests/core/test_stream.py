@@ -278,6 +278,37 @@ def test_what_was_parked_behind_a_failed_batch_comes_together_and_what_failed_on
     assert sizes == [[1, 2, 3, 4], [1], [3], [2], [4], [5, 6, 7, 8]]
 
 
+def test_what_was_parked_comes_together_for_the_next_owner_too() -> None:
+    rows = [StoredRow(1, False, NOT_IN_FLIGHT, 1, 0.0, "a")]
+    rows += [StoredRow(offset, False, NOT_IN_FLIGHT, 0, 0.0, "a") for offset in (2, 3, 4)]
+    hosted = Hosted("aaaa", position=4, rows=rows, batch=True, batch_size=10)
+    sizes = []
+    for _ in range(3):
+        hosted.load()
+        plan = hosted.settle()
+        for run in plan.runs if plan else []:
+            sizes.append([hand.offset for hand in run.hands])
+            for hand in run.hands:
+                hosted.finish(hand.offset)
+    assert sizes == [[1], [2, 3, 4]]
+
+
+@pytest.mark.parametrize("outcome", [Outcome(POSTPONED, 1.0), UNSTARTED])
+def test_a_batch_that_was_postponed_or_could_not_start_comes_together_again(outcome: Outcome) -> None:
+    rows = [StoredRow(offset, False, NOT_IN_FLIGHT, 0, 0.0, "a") for offset in (1, 2, 3)]
+    hosted = Hosted("aaa", position=3, rows=rows, batch=True, batch_size=10)
+    sizes = []
+    for _ in range(4):
+        hosted.load()
+        plan = hosted.settle()
+        for run in plan.runs if plan else []:
+            sizes.append(len(run.hands))
+            for hand in run.hands:
+                hosted.finish(hand.offset, SUCCESS if len(sizes) > 1 else outcome)
+        hosted.now += 100.0
+    assert sizes == [3, 3]
+
+
 def test_a_slow_key_does_not_keep_its_neighbours_from_being_read() -> None:
     hosted = Hosted(["slow"] * 30 + ["other"], batch_size=10)
     hosted.read()
