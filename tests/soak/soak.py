@@ -150,7 +150,7 @@ class Run:
             troubles.append(f"not drained within {self.plan.drain_limit:g} s: {unsettled()} deliveries left")
         elif drained > 2 * workload.LEASE_DURATION + work_seconds(record, backlog, ended - began):
             troubles.append(f"drained only after {drained:.1f} s")
-        if standstill > workload.LEASE_DURATION:
+        if standstill > workload.UNSERVED:
             troubles.append(f"nothing began for {standstill:.1f} s, and no fault tells why")
         if clients:
             troubles.append(f"{clients} connections are left")

@@ -20,6 +20,7 @@ from typing import Any
 SABOTAGE = "SOAK_SABOTAGE"  # the environment's variable that names one of these:
 PLANTED = ("fencing", "horizon", "leases", "order", "settles")  # faults of the engine's own; sabotage.py has them
 LEASE_DURATION = 8.0
+BALANCE_INTERVAL = 0.3
 FLUSH_INTERVAL = 0.5
 VISIBILITY_TIMEOUT = 4.0
 TOO_LONG = VISIBILITY_TIMEOUT * 1.5
@@ -65,6 +66,9 @@ READERS = [
     Reader("bulk", "tally", batch=True, atomic=True),
     Reader("deadly", "brave"),
 ]
+# How long what a killed process owned may be served by nobody, even if nothing else is left to be done: until its
+# leases end, and the others, who balance one group of a topic after another, have looked.
+UNSERVED = LEASE_DURATION + BALANCE_INTERVAL * len(READERS)
 TOPICS = sorted({reader.topic for reader in READERS})
 ORDINARY = {"slow": 2, "fail": 3, "fail-2": 1, "retry": 1, "postpone": 2, "reject": 0.3, "exhaust": 0.2, "extend": 0.1}
 # What a message of each topic asks for, by its weight among a hundred; the rest is ok.
@@ -105,7 +109,7 @@ def options(retention: float) -> dict[str, Any]:
         "RECEIPT_RETENTION": retention,
         "LEASE_DURATION": LEASE_DURATION,
         "HEARTBEAT_INTERVAL": 2,
-        "BALANCE_INTERVAL": 0.3,
+        "BALANCE_INTERVAL": BALANCE_INTERVAL,
         "FLUSH_INTERVAL": FLUSH_INTERVAL,
         "COLLECT_INTERVAL": 2,
         "SHUTDOWN_TIMEOUT": 10,
