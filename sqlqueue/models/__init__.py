@@ -1,8 +1,11 @@
 """The tables, one a file. Names and columns are the contract of plain-SQL users too."""
 
 from sqlqueue.models.activity import Activity
+from sqlqueue.models.archive_segment import ArchiveSegment
 from sqlqueue.models.consumer_group import ConsumerGroup
 from sqlqueue.models.delivery_state import DeliveryState
+from sqlqueue.models.hourly_error import HourlyError
+from sqlqueue.models.hourly_statistic import HourlyStatistic
 from sqlqueue.models.message import Message, dead_letter_topic
 from sqlqueue.models.offset import Offset
 from sqlqueue.models.partition_lease import PartitionLease
@@ -15,8 +18,11 @@ from sqlqueue.models.topic import Topic
 
 __all__ = [
     "Activity",
+    "ArchiveSegment",
     "ConsumerGroup",
     "DeliveryState",
+    "HourlyError",
+    "HourlyStatistic",
     "Message",
     "Offset",
     "PartitionLease",

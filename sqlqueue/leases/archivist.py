@@ -1,0 +1,147 @@
+"""The archive group's owner: one process that holds all of a topic's partitions for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from django.db import connections
+
+from sqlqueue.conf import settings
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.database import faults
+from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.exceptions import ConfigurationError, LeaseLost
+from sqlqueue.leases import heartbeat, hold
+from sqlqueue.leases.acquire import Taken, acquire, leases
+from sqlqueue.log import archive, groups
+from sqlqueue.log.archive import Held, Range
+from sqlqueue.models import ArchiveSegment, Topic
+from sqlqueue.models.archive_segment import MESSAGES
+
+T = TypeVar("T")
+
+GROUP = "archive"
+PAUSE = 0.2
+
+
+class Archivist:
+    """Holds a topic for the archive group; `archivist()` makes one. Only its own thread may use it."""
+
+    def __init__(self, alias: str, topic: Topic, name: str, horizon: Horizon, taken: list[Taken]) -> None:
+        self.alias, self.topic, self.name = alias, topic.name, name
+        self.log = f"{topic.name} since {topic.created_at.isoformat()}"  # tells this log from every other one
+        self._horizon = horizon
+        self._streams = [Held(stream.id, stream.token) for stream in taken]
+
+    def next_range(self, kind: str, most: int, lag: float) -> Range | None:
+        """Return what is to be archived next, at most `most` rows; None if there is nothing.
+
+        Of messages never anything above the horizon, of receipts nothing younger than `lag` seconds.
+        """
+        up_to = self._horizon.value if kind == MESSAGES else archive.newest_receipt(self.alias, self.topic, lag)
+        return archive.next_range(self.alias, self.topic, kind, up_to, most)
+
+    def held_in(self, kind: str, first: int, last: int) -> tuple[int, int]:
+        """Return how many rows the database holds in a range, and the sum of their offsets (ids)."""
+        return archive.held_in(self.alias, self.topic, kind, Range(first, last))
+
+    @staticmethod
+    def waiting(alias: str, topic: str, kind: str, lag: float) -> int:
+        """Return how many rows of a topic wait for the archive, without holding it."""
+        up_to = highest_offset(alias) if kind == MESSAGES else archive.newest_receipt(alias, topic, lag)
+        first = ArchiveSegment.objects.using(alias).frontier(topic, kind) + 1
+        return archive.held_in(alias, topic, kind, Range(first, up_to))[0]
+
+    def segments(self, kind: str) -> list[ArchiveSegment]:
+        """Return the topic's segments that count, oldest first."""
+        return list(ArchiveSegment.objects.using(self.alias).of(self.topic, kind))
+
+    def as_owner(self, action: Callable[[], T]) -> T:
+        """Call `action` while nobody else can own the topic, see archive.as_owner. Raises LeaseLost likewise."""
+        return archive.as_owner(self.alias, self._streams, action)
+
+    def commit(self, kind: str, first: int, last: int, put_in_place: Callable[[], None], **columns: Any) -> None:
+        """Make a segment count, see archive.commit_segment. Raises LeaseLost if another process has taken over."""
+        segment = ArchiveSegment(kind=kind, topic=self.topic, first_offset=first, last_offset=last, **columns)
+        archive.commit_segment(self.alias, segment, self._streams, put_in_place)
+
+
+@contextmanager
+def archivist(
+    alias: str, topic: str, *, patience: float, group: str = GROUP, say: Callable[[str], None] = lambda line: None
+) -> Iterator[Archivist]:
+    """Register the archive group for a topic and hold all of its partitions while the body runs.
+
+    What is published from then on is collected only once it is archived. patience: seconds to wait for an archivist
+    that holds the topic, and for transactions that publish; one that was killed holds it until its leases expire.
+    Raises ConfigurationError for a topic that there is not, and for one of dead letters; LeaseLost when the patience
+    ends; HorizonUnknown if a publishing transaction stays open that long.
+    """
+    if topic.endswith(DEAD_LETTER_SUFFIX):
+        raise ConfigurationError(f"{topic!r} holds dead letters: retention keeps them until a person takes them out")
+    options = Topic.objects.using(alias).filter(name=topic).first()
+    if options is None:
+        raise ConfigurationError(f"there is no topic {topic!r}: nothing was ever published to it")
+    groups.register(alias, group, topic)
+    horizon = Horizon(alias)
+    deadline = time.monotonic() + patience
+    horizon.wait(give_up=lambda: time.monotonic() > deadline)
+    name = heartbeat.subscriber_name()
+    ended = threading.Event()
+    renewing = threading.Thread(target=_renew, args=(alias, name, group, topic, ended), daemon=True)
+    renewing.start()
+    try:
+        taken = _take_all(alias, name, group, options, horizon.value, deadline, say)
+        yield Archivist(alias, options, name, horizon, taken)
+    finally:
+        ended.set()
+        renewing.join()
+        hold.free(alias, name)
+        heartbeat.leave(alias, name)
+
+
+def _take_all(
+    alias: str, name: str, group: str, topic: Topic, horizon: int, deadline: float, say: Callable[[str], None]
+) -> list[Taken]:
+    wanted, taken, said = set(range(topic.partitions)), [], False
+    while True:
+        taken += acquire(
+            alias,
+            name,
+            group,
+            topic.name,
+            sorted(wanted),
+            priorities=topic.priorities,
+            lease_duration=settings.LEASE_DURATION,
+            horizon=horizon,
+        )
+        wanted -= {stream.address.partition for stream in taken}
+        if not wanted:
+            return taken
+        holders = sorted({holder for partition, holder, _ in leases(alias, group, topic.name) if partition in wanted})
+        if time.monotonic() > deadline:
+            raise LeaseLost(
+                f"topic {topic.name!r} is being archived by {', '.join(holders)}: let it end, or wait longer"
+            )
+        if not said:
+            say(f"{topic.name}: waiting for {', '.join(filter(None, holders)) or 'its partitions'}")
+            said = True
+        time.sleep(PAUSE)
+
+
+def _renew(alias: str, name: str, group: str, topic: str, ended: threading.Event) -> None:
+    """Prolong the leases until `ended`: a segment may take longer than one lasts. Losing them shows at the commit."""
+    try:
+        while True:
+            faults.patiently(
+                alias, heartbeat.beat, alias, name, [(group, topic)], settings.LEASE_DURATION, give_up=ended.is_set
+            )
+            faults.patiently(alias, hold.renew, alias, name, settings.LEASE_DURATION, give_up=ended.is_set)
+            if ended.wait(settings.HEARTBEAT_INTERVAL):
+                return
+    finally:
+        connections[alias].close()

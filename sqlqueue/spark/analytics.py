@@ -1,0 +1,107 @@
+"""Analytics: what became of the log, by hour, topic and group; plain functions of DataFrames."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
+
+from sqlqueue.core.fingerprint import fingerprint
+
+OUTCOMES: Final = ("acked", "retried", "postponed", "dead")
+PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+def published_by_hour(messages: DataFrame) -> DataFrame:
+    """Return, by hour and topic, how many messages were published, how many keys they have, and the share of the
+    busiest one. `consumer_group` is empty: this is the topic's own."""
+    hour = _hour("created_at")
+    keyed = messages.groupBy(hour.alias("hour"), "topic", "key").agg(
+        F.count(F.lit(1)).alias("messages"), F.max("offset").alias("last_offset")
+    )
+    busiest = F.when(F.col("key") != "", F.struct("messages", "key"))
+    hourly = keyed.groupBy("hour", "topic").agg(
+        F.sum("messages").alias("published"),
+        F.count(busiest).alias("key_count"),
+        F.max(busiest).alias("busiest"),
+        F.max("last_offset").alias("last_offset"),
+    )
+    return hourly.select(
+        "hour",
+        "topic",
+        F.lit("").alias("consumer_group"),
+        "published",
+        "key_count",
+        F.coalesce("busiest.key", F.lit("")).alias("top_key"),
+        F.coalesce("busiest.messages", F.lit(0)).alias("top_key_messages"),
+        "last_offset",
+    )
+
+
+def settled_by_hour(receipts: DataFrame, messages: DataFrame) -> DataFrame:
+    """Return, by hour, topic and group, how many deliveries ended in which way, how many were redeliveries, and the
+    percentiles of the handlers' time and of the time from publishing to the ack, in seconds.
+
+    messages: those that the receipts are of, as far as they are known.
+    """
+    published = messages.select("offset", "created_at")
+    rows = receipts.join(published, "offset", "left")
+    acked = F.col("outcome") == "acked"
+    handler = _milliseconds("started_at", "finished_at")
+    end_to_end = F.when(acked, _milliseconds("created_at", "finished_at"))
+    return rows.groupBy(_hour("finished_at").alias("hour"), "topic", F.col("group").alias("consumer_group")).agg(
+        *(F.count(F.when(F.col("outcome") == outcome, 1)).alias(outcome) for outcome in OUTCOMES),
+        F.count(F.when(F.col("attempts") > 1, 1)).alias("redelivered"),
+        *(_percentile(handler, share).alias(f"handler_{name}") for name, share in PERCENTILES.items()),
+        *(_percentile(end_to_end, share).alias(f"end_to_end_{name}") for name, share in PERCENTILES.items()),
+        F.max("id").alias("last_receipt"),
+    )
+
+
+def hourly(messages: DataFrame, receipts: DataFrame, known: DataFrame) -> DataFrame:
+    """Return both together, a row for each hour and topic, and one for each hour, topic and group. known: the messages
+    that the receipts are of."""
+    rows = published_by_hour(messages).unionByName(settled_by_hour(receipts, known), allowMissingColumns=True)
+    counts = ("published", "key_count", "top_key_messages", *OUTCOMES, "redelivered", "last_offset", "last_receipt")
+    return rows.fillna(0, list(counts)).fillna("", ["top_key"])
+
+
+def errors_by_hour(dead_letters: DataFrame) -> DataFrame:
+    """Return, by hour, topic and group, the dead letters' errors by fingerprint, each with how many there are and the
+    offset of one that died of it."""
+    kind = F.udf(fingerprint, StringType(), useArrow=False)  # the same that the dead letters carry in the database
+    rows = dead_letters.select(
+        _hour("failed_at").alias("hour"),
+        F.col("original_topic").alias("topic"),
+        F.col("failed_group").alias("consumer_group"),
+        kind(F.coalesce("last_error", F.lit(""))).alias("fingerprint"),
+        F.col("original_offset").alias("example"),
+    )
+    return rows.groupBy("hour", "topic", "consumer_group", "fingerprint").agg(
+        F.count(F.lit(1)).alias("dead"), F.max("example").alias("example")
+    )
+
+
+def days_of(rows: DataFrame, column: str) -> DataFrame:
+    """Return the UTC days that a column's times lie in."""
+    return rows.select(F.date_format(column, "yyyy-MM-dd").alias("day")).distinct()
+
+
+def of_days(rows: DataFrame, column: str, days: list[str]) -> DataFrame:
+    """Return the rows whose time lies in one of the days."""
+    return rows.where(F.date_format(column, "yyyy-MM-dd").isin(days))
+
+
+def _hour(column: str) -> Column:
+    return F.date_trunc("hour", F.col(column))  # the session's time zone is UTC
+
+
+def _milliseconds(start: str, end: str) -> Column:
+    """Whole ones: an exact percentile keeps every distinct value, and of these there are few."""
+    return F.round((F.unix_micros(F.col(end)) - F.unix_micros(F.col(start))) / 1000).cast("long")
+
+
+def _percentile(milliseconds: Column, share: float) -> Column:
+    return F.round(F.percentile(milliseconds, F.lit(share)) / 1000, 6)

@@ -1,0 +1,257 @@
+"""The archive holds each message exactly once, and only what it holds is ever collected."""
+
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connections, transaction
+from pyspark.sql import SparkSession
+
+from sqlqueue import NewMessage, publish, publish_many
+from sqlqueue.database.horizon import Horizon
+from sqlqueue.exceptions import ConfigurationError, HorizonUnknown, LeaseLost
+from sqlqueue.leases.archivist import GROUP, Archivist, archivist
+from sqlqueue.log.collect import collect
+from sqlqueue.log.groups import register
+from sqlqueue.models import ArchiveSegment, ConsumerGroup, Message, Offset, PartitionLease, Receipt
+from sqlqueue.spark.archiving import archive_topic
+from sqlqueue.spark.folder import MANIFEST, Folder, ForeignSegment
+from tests.consuming import QUICK, Consuming
+from tests.spark.archiving import archive, as_archived, decoded, offsets_in, rows_in
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def quick(settings: object) -> None:
+    """Keep nothing longer than the archive wants it."""
+    settings.SQLQUEUE = {**QUICK, "RETENTION": 0}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "archive"
+
+
+def run_collection() -> int:
+    horizon = Horizon("default")
+    horizon.wait()
+    return collect("default", horizon).messages
+
+
+def publish_some(count: int, topic: str = "t") -> None:
+    publish_many(topic, [NewMessage({"n": n}, key=f"k{n % 7}") for n in range(count)])
+
+
+class TestWhatItHolds:
+    def test_is_every_message_of_the_topic_with_all_its_values(self, spark: SparkSession, folder: Path) -> None:
+        publish("other", "not this one")
+        payloads = [
+            None,
+            True,
+            "",
+            '🛫 naïve ‘quotes’ \\ " \n\t',
+            -(2**63),
+            1e-7,
+            12345678901234.56789,
+            {"nested": [1, {"null": None}], "a b": "ü"},
+            "é" * 600_000,
+        ]
+        for n, payload in enumerate(payloads):
+            publish("t", payload, key=f"clé {n % 3}", id=f"id-{n}", headers={"n": n, "t": "2013-01-01T00:00:00Z"})
+            publish("other", n)
+        publish("t", "keyless")
+        publish("t", "for one group", group="somebody")
+        segments = archive(spark, folder, segment_rows=5)
+        expected = [as_archived(message) for message in Message.objects.filter(topic="t").order_by("offset")]
+        found = sorted((decoded(row) for row in rows_in(folder)), key=lambda row: row["offset"])
+        assert found == expected
+        assert [segment.figures.rows for segment in segments] == [5, 5, 1]
+
+    def test_is_told_by_the_manifest_without_a_gap(self, spark: SparkSession, folder: Path) -> None:
+        publish_some(20)
+        archive(spark, folder, segment_rows=8)
+        publish_some(3)
+        archive(spark, folder)
+        rows = list(ArchiveSegment.objects.of("t"))
+        assert rows[0].first_offset == 1
+        assert [row.first_offset for row in rows[1:]] == [row.last_offset + 1 for row in rows[:-1]]
+        assert [row.row_count for row in rows] == [8, 8, 4, 3]
+        for row in rows:
+            place = folder / row.path
+            assert (place / MANIFEST).is_file()
+            assert len(list(place.rglob("*.parquet"))) == row.files
+        assert not archive(spark, folder)  # nothing new
+        assert not Folder(folder).partial.exists()
+
+    def test_are_receipts_too_each_once(
+        self, spark: SparkSession, folder: Path, consuming: Consuming, settings
+    ) -> None:
+        settings.SQLQUEUE = {**QUICK, "HISTORY": "all"}
+        consuming.consumer("t", lambda delivery: None)
+        publish_some(10)
+        consuming.drain()
+        archive(spark, folder, kind="receipts", segment_rows=4)
+        publish_some(5)
+        consuming.drain()
+        archive(spark, folder, kind="receipts")
+        found = sorted((row["id"], row["offset"], row["group"], row["outcome"]) for row in rows_in(folder, "receipts"))
+        stored = Receipt.objects.order_by("id").values_list("id", "message_offset", "consumer_group", "outcome")
+        assert found == list(stored)
+        assert len(found) == 15
+
+
+class TestCollection:
+    def test_waits_for_the_archive_and_for_nothing_else(
+        self, spark: SparkSession, folder: Path, consuming: Consuming, settings
+    ) -> None:
+        settings.SQLQUEUE = {**QUICK, "RETENTION": 0}
+        consuming.consumer("t", lambda delivery: None)
+        publish_some(30)
+        register("default", GROUP, "t")
+        consuming.drain()
+        assert run_collection() == 0
+        archive(spark, folder, segment_rows=12)
+        published = set(Message.objects.values_list("offset", flat=True))
+        assert run_collection() == 30
+        assert offsets_in(folder) == dict.fromkeys(published, 1)
+        publish_some(4)
+        consuming.drain()
+        assert run_collection() == 0
+
+    @pytest.mark.database("mariadb", "mysql", "postgresql")
+    def test_nothing_above_the_horizon_is_archived(self, spark: SparkSession, folder: Path) -> None:
+        publish("t", "before")
+        with ThreadPoolExecutor(1) as pool:
+            holding, done = threading.Event(), threading.Event()
+
+            def hold() -> None:
+                with transaction.atomic():
+                    publish("t", "late")
+                    holding.set()
+                    done.wait(60)
+                connections.close_all()
+
+            other = pool.submit(hold)
+            assert holding.wait(30)
+            publish("t", "after")
+            try:
+                with pytest.raises(HorizonUnknown), archivist("default", "t", patience=0.5):
+                    pass
+                with pytest.raises(CommandError) as error:
+                    call_command("queuearchive", folder, wait=0.5)
+                assert error.value.returncode == 75
+            finally:
+                done.set()
+            other.result(30)
+        assert not rows_in(folder)
+        archive(spark, folder)
+        assert {decoded(row)["payload"] for row in rows_in(folder)} == {"before", "late", "after"}
+
+
+class TestTwoArchivists:
+    def test_one_waits_for_the_other(self, folder: Path) -> None:
+        publish_some(3)
+        with (
+            archivist("default", "t", patience=30) as first,
+            pytest.raises(LeaseLost, match=first.name),
+            archivist("default", "t", patience=0.3),
+        ):
+            pass
+        with archivist("default", "t", patience=30):
+            pass
+        assert not PartitionLease.objects.exclude(holder="").exists()
+
+    def test_one_that_has_lost_the_topic_changes_nothing(self, spark: SparkSession, folder: Path) -> None:
+        publish_some(10)
+        with archivist("default", "t", patience=30) as frozen:
+            archiving = archive_topic(spark, frozen, Folder(folder), "messages", segment_rows=4)
+            assert next(archiving).figures.rows == 4
+            PartitionLease.objects.update(expires_at="2000-01-01 00:00:00Z")
+            with archivist("default", "t", patience=30) as successor:
+                with pytest.raises(LeaseLost):
+                    next(archiving)
+                assert sum(offsets_in(folder).values()) == 4
+                with pytest.raises(PowerCut):
+                    archive_until_the_power_cut(spark, successor, folder)
+                moved = offsets_in(folder)
+                assert len(moved) == 10
+                with pytest.raises(LeaseLost):  # else it would sweep what the successor has just moved
+                    list(archive_topic(spark, frozen, Folder(folder), "messages", segment_rows=4))
+                assert offsets_in(folder) == moved
+        archive(spark, folder)
+        assert offsets_in(folder) == dict.fromkeys(Message.objects.values_list("offset", flat=True), 1)
+        assert ArchiveSegment.objects.count() == 2
+
+
+class PowerCut(Exception):
+    pass
+
+
+def archive_until_the_power_cut(spark: SparkSession, keeper: Archivist, folder: Path) -> None:
+    """Archive; but fail between the moving of the first segment's files and the commit that makes them count."""
+    whole = keeper.commit
+
+    def cut(kind: str, first: int, last: int, put_in_place: Callable[[], None], **columns: object) -> None:
+        def move_and_die() -> None:
+            put_in_place()
+            raise PowerCut
+
+        whole(kind, first, last, move_and_die, **columns)
+
+    keeper.commit = cut
+    list(archive_topic(spark, keeper, Folder(folder), "messages", segment_rows=100))
+
+
+class TestWhatAnInterruptedRunHasLeft:
+    def test_is_swept_files_in_their_place_included(self, spark: SparkSession, folder: Path) -> None:
+        publish_some(10)
+        with archivist("default", "t", patience=30) as keeper, pytest.raises(PowerCut):
+            archive_until_the_power_cut(spark, keeper, folder)
+        assert len(offsets_in(folder)) == 10
+        assert not ArchiveSegment.objects.exists()
+        assert not Offset.objects.filter(offset_acked__gt=0).exists()
+        publish_some(1)
+        archive(spark, folder, segment_rows=6)
+        assert offsets_in(folder) == dict.fromkeys(Message.objects.values_list("offset", flat=True), 1)
+
+    def test_is_never_somebody_elses_archive(self, spark: SparkSession, folder: Path) -> None:
+        publish_some(5)
+        archive(spark, folder)
+        ArchiveSegment.objects.all().delete()
+        manifest = next(folder.rglob(MANIFEST))
+        manifest.write_text(manifest.read_text().replace("t since ", "t since long "))
+        with pytest.raises(ForeignSegment, match="another database"):
+            archive(spark, folder)
+        assert len(offsets_in(folder)) == 5
+
+
+class TestTheCommand:
+    def test_archives_all_topics_and_verifies_them(self, spark: SparkSession, folder: Path, capsys) -> None:
+        publish_some(6, "a")
+        publish_some(7, "b:c/d")
+        call_command("queuearchive", folder, dry_run=True)
+        assert "a: 6 messages would be archived" in capsys.readouterr().out
+        assert not ConsumerGroup.objects.exists()
+        call_command("queuearchive", folder, segment_rows=4, receipt_lag=0.0)
+        assert sum(offsets_in(folder).values()) == 13
+        assert {row["topic"] for row in rows_in(folder)} >= {"a"}
+        call_command("queuearchive", folder, verify=True)
+        assert "b:c/d: 2 segments of messages, 0 wrong" in capsys.readouterr().out
+        place = folder / ArchiveSegment.objects.of("a")[0].path
+        shutil.rmtree(next(place.glob("date=*")))
+        with pytest.raises(CommandError, match="the manifest says"):
+            call_command("queuearchive", folder, verify=True)
+
+    def test_refuses_what_cannot_be(self, folder: Path) -> None:
+        publish("t", 1)
+        with pytest.raises(ConfigurationError, match="no topic 'nothing'"), archivist("default", "nothing", patience=1):
+            pass
+        with pytest.raises(ConfigurationError, match="dead letters"), archivist("default", "t_dlq", patience=1):
+            pass
+        with pytest.raises(CommandError, match="segment-rows"):
+            call_command("queuearchive", folder, segment_rows=0)
