@@ -1,0 +1,124 @@
+"""What the queue's commands have in common: whom they ask, how they end, and what they print with."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import Error as DatabaseError
+
+from sqlqueue.conf import settings
+from sqlqueue.database import faults
+from sqlqueue.exceptions import SqlqueueError
+from sqlqueue.management import terminal
+
+# The exit codes beside 0 (done), 1 (refused or failed: the reason is on standard error) and 2 (wrong arguments).
+DECLINED = 3  # the question was not answered with yes: nothing was done
+UNREACHABLE = 4  # the database does not answer
+INTERRUPTED = 130
+
+
+class QueueCommand(BaseCommand):
+    """A command on the queue's database, SQLQUEUE["DATABASE"]. What sqlqueue refuses is one line on standard error."""
+
+    requires_system_checks: list[str] = []
+
+    @property
+    def alias(self) -> str:
+        """The database's alias."""
+        return str(settings.DATABASE)
+
+    def execute(self, *args: Any, **options: Any) -> Any:
+        """Run; turn what can go wrong into an exit code. A reader who has had enough (`| head`) is no failure."""
+        try:
+            result = super().execute(*args, **options)
+            self.stdout.flush()
+            return result
+        except SqlqueueError as error:
+            raise CommandError(str(error)) from error
+        except DatabaseError as error:
+            if faults.classify(error) is not faults.Fault.GONE:
+                raise
+            text = f"the database {settings.DATABASE!r} does not answer: {error}"
+            raise CommandError(text, returncode=UNREACHABLE) from error
+        except BrokenPipeError:
+            # What is still in the buffer would fail again when Python ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return None
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+
+    # -- words of several commands ------------------------------------------------------------------------------------
+
+    def add_json(self, parser: ArgumentParser) -> None:
+        """Add --json."""
+        parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
+
+    def add_caution(self, parser: ArgumentParser) -> None:
+        """Add --dry-run and --no-input."""
+        parser.add_argument("--dry-run", action="store_true", help="count, say what would be done, and do nothing")
+        parser.add_argument("--no-input", "--noinput", action="store_true", help="do it without asking")
+
+    def confirm(self, question: str, options: dict[str, Any]) -> None:
+        """Ask, unless --no-input; without a yes, end with nothing done."""
+        if options["no_input"]:
+            return
+        try:
+            answer = input(f"{question} [y/N] ")
+        except EOFError:
+            answer = ""
+            self.stdout.write("")
+        if answer.strip().lower() not in ("y", "yes"):
+            raise CommandError("nothing was done (--no-input does it without asking)", returncode=DECLINED)
+
+    # -- printing -----------------------------------------------------------------------------------------------------
+
+    def say(self, text: str = "", done: bool = False) -> None:
+        """Print a line; done: in the colour of success."""
+        self.stdout.write(self.style.SUCCESS(text) if done else text)
+
+    def note(self, text: str) -> None:
+        """Print a line for the person, beside what is printed for scripts."""
+        self.stderr.write(text, self.style.NOTICE)
+
+    def as_json(self, value: Any, indent: int | None = 2) -> None:
+        """Print a value as JSON."""
+        self.stdout.write(json.dumps(value, default=_plain, ensure_ascii=False, indent=indent))
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """Print rows under their columns' names."""
+        self.stdout.write(terminal.table(columns, [[str(cell) for cell in row] for row in rows], self.stdout))
+
+    def progress(self, what: str, total: int | None = None) -> terminal.Progress:
+        """Return a progress bar on standard error, if that is a terminal; `with` shows it."""
+        return terminal.Progress(what, total, self.stderr)
+
+    def pause(self, seconds: float) -> None:
+        """Wait; raise BrokenPipeError if whoever reads the output has gone."""
+        self.stdout.flush()
+        try:
+            reader = self.stdout.fileno()
+        except (AttributeError, OSError):  # a test's: it has no file
+            time.sleep(seconds)
+            return
+        poll = select.poll()
+        poll.register(reader, 0)
+        if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(seconds * 1000)):
+            raise BrokenPipeError
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"{value!r} is not for JSON")

@@ -1,0 +1,91 @@
+"""Tables and progress bars: by rich where that is installed (the extra `cli`) and a person looks on, else plain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from io import StringIO
+from typing import Any
+
+try:
+    from rich import box
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+    from rich.table import Table
+    from rich.text import Text
+
+    RICH = True
+except ImportError:
+    RICH = False
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], out: Any) -> str:
+    """Return rows under their columns' names; columns of numbers stand to the right. As wide as the terminal, or as
+    wide as it takes where there is none."""
+    right = [_numbers([row[index] for row in rows]) for index in range(len(columns))]
+    if RICH and out.isatty():
+        made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for name, to_the_right in zip(columns, right):
+            made.add_column(name, justify="right" if to_the_right else "left", overflow="fold")
+        for row in rows:
+            made.add_row(*map(Text, row))
+        width = Console(file=out).width
+        text = StringIO()
+        Console(file=text, width=width, color_system="standard", force_terminal=True).print(made)
+        return text.getvalue().rstrip("\n")
+    widths = [max(len(name), *(len(row[index]) for row in rows), 0) for index, name in enumerate(columns)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if to_the_right else cell.ljust(width)
+            for cell, width, to_the_right in zip(row, widths, right)
+        ).rstrip()
+        for row in (columns, *rows)
+    ]
+    return "\n".join(lines)
+
+
+def _numbers(cells: Sequence[str]) -> bool:
+    return bool(cells) and all(cell in ("", "—") or cell.lstrip("~+-")[:1].isdigit() for cell in cells)
+
+
+class Progress:
+    """A progress bar while its block runs; silent where nobody looks on. Without rich: one line, written over."""
+
+    def __init__(self, what: str, total: int | None, out: Any):
+        self.what, self.total, self.done = what, total, 0
+        self._out = out if out.isatty() else None
+        self._bars: Any = None
+
+    def __enter__(self) -> Progress:
+        if self._out is not None and RICH:
+            words = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+            self._bars = Bars(*words, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(file=self._out))
+            self._bars.start()
+            self._bars.add_task(self.what, total=self.total)
+        return self
+
+    def reach(self, done: int) -> None:
+        """Show that so many are done."""
+        self.done = done
+        if self._bars is not None:
+            self._bars.update(self._bars.task_ids[0], completed=done)
+        elif self._out is not None:
+            of = "" if self.total is None else f" of {self.total}"
+            self._out.write(f"\r{self.what}: {done}{of}", ending="")
+            self._out.flush()
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+        elif self._out is not None and self.done:
+            self._out.write("")
+
+
+def ago(seconds: float | None) -> str:
+    """Return a duration in a few characters: 0.4 s, 12 s, 3 min, 5 h, 12 d; a dash for none."""
+    if seconds is None:
+        return "—"
+    for size, name in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {name}"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

@@ -1,0 +1,153 @@
+"""`manage.py queuepause`, `queueresume`, `queuereplay` and `queuegroup`."""
+
+import json
+
+import pytest
+
+from sqlqueue import publish_many
+from sqlqueue.log.groups import register
+from sqlqueue.models import ConsumerGroup, Message, Topic
+from sqlqueue.observe.survey import survey
+from tests.consuming import Consuming
+from tests.management.running import run
+from tests.processes import wait_until
+
+
+@pytest.fixture
+def read(consuming: Consuming) -> list[int]:
+    """The offsets of ten messages that group "mail" has read, and group "late" has not."""
+    consuming.consumer("orders", lambda delivery: None, group="mail")
+    publish_many("orders", range(10))
+    consuming.drain()
+    register("default", "late", "orders")
+    return list(Message.objects.order_by("offset").values_list("offset", flat=True))
+
+
+class TestPause:
+    def test_a_topic(self, read: list[int]) -> None:
+        assert "Paused topic 'orders'" in run("queuepause", "orders").out
+        assert Topic.objects.get(name="orders").paused
+        again = run("queuepause", "orders")
+        assert (again.code, "was paused already" in again.out) == (0, True)
+        assert "Resumed" in run("queueresume", "orders").out
+        assert not Topic.objects.get(name="orders").paused
+        assert "was not paused" in run("queueresume", "orders").out
+
+    def test_a_group(self, read: list[int]) -> None:
+        assert run("queuepause", "orders", "--group", "mail").code == 0
+        paused = dict(ConsumerGroup.objects.values_list("consumer_group", "paused"))
+        assert paused == {"mail": True, "late": False}
+        assert run("queueresume", "orders", "--group", "mail").code == 0
+
+    def test_what_is_not_there(self, read: list[int]) -> None:
+        for name in ("queuepause", "queueresume"):
+            assert "Did you mean 'orders'?" in run(name, "order").err
+            refused = run(name, "orders", "--group", "mial")
+            assert (refused.code, "Did you mean 'mail'?" in refused.err) == (1, True)
+
+
+class TestReplay:
+    def test_a_dry_run_counts_and_changes_nothing(self, read: list[int]) -> None:
+        words = ("orders", "--group", "mail", "--from", read[6], "--dry-run")
+        said = run("queuereplay", *words)
+        assert (said.code, "Nothing was done." in said.out) == (0, True)
+        told = json.loads(run("queuereplay", *words, "--json").out)
+        assert told["groups"]["mail"]["again"] == 4
+        assert told["done"] is False
+        seen = survey("default").group("orders", "mail")
+        assert seen is not None
+        assert seen.lag == 0
+
+    def test_it_asks_first(self, read: list[int]) -> None:
+        words = ("orders", "--group", "mail", "--from", "earliest")
+        for answer in ("", "n\n", "\n", "never\n"):
+            assert run("queuereplay", *words, stdin=answer).code == 3
+        seen = survey("default").group("orders", "mail")
+        assert seen is not None
+        assert seen.lag == 0
+        said = run("queuereplay", *words, stdin="y\n")
+        assert said.code == 0
+        seen = survey("default").group("orders", "mail")
+        assert seen is not None
+        assert seen.lag == 10
+
+    def test_what_was_replayed_is_delivered_again(self, read: list[int], consuming: Consuming) -> None:
+        assert run("queuereplay", "orders", "--group", "mail", "--from", read[7], "--no-input").code == 0
+        again: list[int] = []
+        consuming.consumer("orders", lambda delivery: again.append(delivery.offset), group="late")
+        host = consuming.start("mail")
+        wait_until(lambda: host.subscriber.settled == 3 and _lag("mail") == 0)
+
+    def test_one_partition(self, read: list[int]) -> None:
+        partition = Message.objects.get(offset=read[0]).partition
+        words = ("orders", "--all-groups", "--from", "earliest", "--no-input", "--json")
+        told = json.loads(run("queuereplay", *words, "--partition", partition).out)
+        of_it = Message.objects.filter(partition=partition).count()
+        assert {group: count["again"] for group, count in told["groups"].items()} == {"mail": of_it, "late": 0}
+        assert told["done"] is True
+        assert _lag("mail") == of_it
+
+    def test_it_never_skips(self, read: list[int]) -> None:
+        refused = run("queuereplay", "orders", "--all-groups", "--from", read[5], "--no-input")
+        assert refused.code == 1
+        assert "group 'late' has not come so far" in refused.err
+        assert (_lag("mail"), _lag("late")) == (0, 10)
+
+    def test_nothing_to_do(self, read: list[int]) -> None:
+        said = run("queuereplay", "orders", "--group", "mail", "--from", "latest")
+        assert (said.code, "nothing to deliver again" in said.out) == (0, True)
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (("orders", "--from", "earliest"), "say which: --group NAME"),
+            (("orders", "--from", "earliest", "--group", "mail", "--all-groups"), "say which"),
+            (("orders", "--from", "earliest", "--group", "x"), "not registered"),
+            (("orders", "--from", "earliest", "--group", "mail", "--partition", "9"), "partitions 0 to 3"),
+            (("orders", "--from", "earliest", "--group", "mail", "--json"), "nobody to ask"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, read: list[int], words: tuple[str, ...], said: str) -> None:
+        refused = run("queuereplay", *words)
+        assert refused.code == 1
+        assert said in refused.err
+
+
+class TestGroup:
+    def test_the_list(self, read: list[int]) -> None:
+        said = run("queuegroup", "list")
+        assert said.code == 0
+        told = json.loads(run("queuegroup", "list", "--topic", "orders", "--json").out)
+        assert {group["group"]: group["lag"] for group in told} == {"late": 10, "mail": 0}
+        assert run("queuegroup", "list", "--topic", "other").code == 1
+
+    def test_a_reset_skips_when_that_is_meant(self, read: list[int]) -> None:
+        words = ("reset", "orders", "late", "--to", "latest")
+        assert "late" in run("queuegroup", *words, "--dry-run").out
+        assert run("queuegroup", *words, stdin="n").code == 3
+        assert _lag("late") == 10
+        assert run("queuegroup", *words, "--no-input").code == 0
+        assert _lag("late") == 0
+
+    def test_a_group_is_removed(self, read: list[int]) -> None:
+        words = ("remove", "orders", "late")
+        said = run("queuegroup", *words, "--dry-run")
+        assert "has 10 messages that it has not settled" in said.out
+        assert run("queuegroup", *words, stdin="no").code == 3
+        assert ConsumerGroup.objects.filter(consumer_group="late").exists()
+        assert run("queuegroup", *words, "--no-input").code == 0
+        assert not ConsumerGroup.objects.filter(consumer_group="late").exists()
+
+    def test_one_that_is_served_is_kept_unless_forced(self, read: list[int], consuming: Consuming) -> None:
+        consuming.start("mail")
+        refused = run("queuegroup", "remove", "orders", "mail", "--no-input")
+        assert refused.code == 1
+        assert "stop them first" in refused.err
+        assert ConsumerGroup.objects.filter(consumer_group="mail").exists()
+        assert run("queuegroup", "remove", "orders", "mail", "--no-input", "--force").code == 0
+
+
+def _lag(group: str) -> int:
+    seen = survey("default").group("orders", group)
+    assert seen is not None
+    return seen.lag

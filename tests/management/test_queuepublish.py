@@ -1,0 +1,89 @@
+"""`manage.py queuepublish`: a payload, standard input, files."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sqlqueue.models import Message, ScheduledMessage
+from tests.consuming import Consuming
+from tests.management.running import run
+
+
+def test_a_payload(consuming: Consuming) -> None:
+    words = ("--key", "customer-7", "--id", "order-1", "--header", "source=shell", "--header", "a=b=c")
+    said = run("queuepublish", "orders", '{"number": 1}', *words)
+    [message] = Message.objects.all()
+    assert said.out == f"Published at offset {message.offset}, id order-1.\n"
+    assert (message.payload, message.partition_key, message.headers) == (
+        {"number": 1},
+        "customer-7",
+        {"source": "shell", "a": "b=c"},
+    )
+    again = run("queuepublish", "orders", "2", "--key", "customer-7", "--id", "order-1", "--json")
+    assert json.loads(again.out) == {"offset": message.offset, "id": "order-1", "created": False}
+
+
+def test_standard_input(consuming: Consuming) -> None:
+    assert run("queuepublish", "orders", stdin='["ä"]\n').code == 0
+    assert run("queuepublish", "orders", "-", stdin="7").code == 0
+    assert [message.payload for message in Message.objects.order_by("offset")] == [["ä"], 7]
+
+
+def test_later(consuming: Consuming) -> None:
+    assert "Scheduled in 60 s" in run("queuepublish", "orders", "1", "--delay", "60").out
+    assert ScheduledMessage.objects.count() == 1
+    assert not Message.objects.exists()
+
+
+def test_a_payload_in_each_line(consuming: Consuming, tmp_path: Path) -> None:
+    file = tmp_path / "orders.jsonl"
+    file.write_text("\n".join(json.dumps({"n": number}) for number in range(2_500)) + "\n\n")
+    assert "2500 messages could be published" in run("queuepublish", "orders", "--lines", file, "--dry-run").out
+    assert not Message.objects.exists()
+    assert run("queuepublish", "orders", "--lines", file, "--key", "k").out == "Published 2500 messages.\n"
+    assert [message.payload["n"] for message in Message.objects.order_by("offset")] == list(range(2_500))
+    assert set(Message.objects.values_list("partition_key", flat=True)) == {"k"}
+
+
+def test_what_was_tailed_can_be_published_elsewhere(consuming: Consuming, tmp_path: Path) -> None:
+    for number in range(3):
+        run("queuepublish", "orders", number, "--key", f"k{number}", "--id", f"id-{number}", "--header", "h=1")
+    lines = run("queuetail", "orders", "--from", "earliest", "--no-follow", "--json").out
+    for expected in ((3, 3), (3, 0)):  # the second time the ids are known
+        told = json.loads(run("queuepublish", "copies", "--messages", "-", "--json", stdin=lines).out)
+        assert (told["read"], told["created"]) == expected
+    columns = ("partition_key", "message_id", "payload", "headers")
+    copies = Message.objects.filter(topic="copies").order_by("offset").values_list(*columns)
+    assert list(copies) == list(Message.objects.filter(topic="orders").order_by("offset").values_list(*columns))
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "said"),
+    [
+        (("hello",), "", "the payload is not JSON"),
+        (("1", "--header", "x"), "", "--header takes NAME=VALUE"),
+        (("1", "--priority", "3"), "", "priority 3 is not one of topic"),
+        (("1", "--delay", "-3"), "", "delay must lie between 0 and ten years"),
+        (("--lines", "/nowhere/at/all"), "", "/nowhere/at/all cannot be read"),
+        (("--lines", "-"), "1\n{\n", "line 2 is not JSON"),
+        (("--messages", "-"), '{"payload": 1}\n2\n', "line 2 is no object with a"),
+        (("--messages", "-"), '{"payload": 1, "keys": "a"}\n', "no member 'keys'. Did you mean 'key'?"),
+        (("--messages", "-"), '{"payload": 1, "key": 5}\n', "key must be a string"),
+        (("--lines", "-", "--id", "x"), "1", "for a single message"),
+    ],
+)
+def test_what_cannot_be_is_refused(consuming: Consuming, words: tuple[str, ...], stdin: str, said: str) -> None:
+    refused = run("queuepublish", "orders", *words, stdin=stdin)
+    assert refused.code == 1
+    assert said in refused.err
+    assert not Message.objects.exists()
+
+
+def test_it_is_told_how_far_a_file_was_published(consuming: Consuming) -> None:
+    lines = "\n".join(["1"] * 1_500 + ["nonsense"])
+    refused = run("queuepublish", "orders", "--lines", "-", stdin=lines)
+    assert refused.code == 1
+    assert "line 1501 is not JSON" in refused.err
+    assert "The first 1000 messages are published." in refused.err
+    assert Message.objects.count() == 1_000
