@@ -14,8 +14,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest $(PYTEST_ARGS)
-# A suite of its own, in one session: make test-spark.
-WITHOUT_SPARK := --ignore=tests/spark
+# Suites of their own, in one session each: make test-spark, make test-browser.
+WITHOUT_GUESTS := --ignore=tests/spark --ignore=tests/browser
 # What each database needs: of the system, and of the virtual environment.
 SYSTEM_mariadb := system
 SYSTEM_mysql := system-mysql
@@ -27,8 +27,9 @@ STAMP_postgresql := .postgresql
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo site test test-sqlite test-mariadb test-mysql test-postgresql test-spark test-protocol soak benchmark \
-	lint format clean system system-mysql system-postgresql system-faketime system-systemd system-spark
+.PHONY: help demo site test test-sqlite test-mariadb test-mysql test-postgresql test-spark test-browser test-protocol soak \
+	benchmark lint format clean system system-mysql system-postgresql system-faketime system-systemd \
+	system-spark system-browser
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -39,23 +40,26 @@ demo: $(VENV)/.demo ## See real flights flow through the queue (FLIGHTS=336776 m
 site: $(VENV)/.demo ## Open the demo's site and admin, with its consumers running
 	$(BIN)/python manage.py site
 
-test: system system-faketime system-systemd lint test-sqlite test-mariadb test-spark ## Prove it: lint, the suite on SQLite and on a private MariaDB server, Spark
+test: system system-faketime system-systemd system-browser lint test-sqlite test-mariadb test-spark test-browser ## Prove it: lint, the suite on SQLite and on a private MariaDB server, Spark, a browser
 
 test-sqlite: $(VENV)/.test ## The suite on SQLite only
-	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) $(WITHOUT_SPARK)
+	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) $(WITHOUT_GUESTS)
 
 test-mariadb: system $(VENV)/.mysql ## The suite on MariaDB only: a private server, or the one that DATABASE_URL names
-	DATABASE=mariadb $(PYTEST) $(WITHOUT_SPARK)
+	DATABASE=mariadb $(PYTEST) $(WITHOUT_GUESTS)
 
 test-mysql: system-mysql $(VENV)/.mysql ## The suite on MySQL only: a private server, or the one that DATABASE_URL names
-	MYSQL_FOLDER="$(abspath $(MYSQL_FOLDER))" DATABASE=mysql $(PYTEST) $(WITHOUT_SPARK)
+	MYSQL_FOLDER="$(abspath $(MYSQL_FOLDER))" DATABASE=mysql $(PYTEST) $(WITHOUT_GUESTS)
 
 test-postgresql: system-postgresql $(VENV)/.postgresql ## The suite on PostgreSQL only: a private server, or the one that DATABASE_URL names
-	DATABASE=postgresql $(PYTEST) $(WITHOUT_SPARK)
+	DATABASE=postgresql $(PYTEST) $(WITHOUT_GUESTS)
 
 test-spark: system system-spark $(VENV)/.spark ## What reads and writes the log with Spark, on MariaDB and on SQLite: brings Java
 	env -u DATABASE_URL DATABASE=mariadb $(PYTEST) tests/spark
 	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) tests/spark
+
+test-browser: system-browser $(VENV)/.browser ## The admin in a real browser, on SQLite: brings Chromium
+	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) tests/browser
 
 soak: $(SYSTEM_$(DATABASE)) system-faketime $(VENV)/$(STAMP_$(DATABASE)) ## Put it under fire (MINUTES=20 DATABASE=mariadb|mysql|postgresql|sqlite SEED=any)
 	env -u DATABASE_URL MYSQL_FOLDER="$(abspath $(MYSQL_FOLDER))" $(BIN)/python -m tests.soak --database=$(DATABASE) \
@@ -106,6 +110,10 @@ system-systemd:
 system-spark:
 	@requirements/system.sh "$(PYTHON)" spark
 
+# Chromium, for the tests in a browser and for the documentation's pictures.
+system-browser:
+	@requirements/system.sh "$(PYTHON)" browser
+
 # The virtual environment, in steps. Each is made again when the requirements that it reads have changed.
 $(VENV)/.created: requirements/venv.sh
 	requirements/venv.sh "$(PYTHON)" $(VENV)
@@ -131,4 +139,8 @@ $(VENV)/.postgresql: $(VENV)/.test requirements/postgresql.txt
 
 $(VENV)/.spark: $(VENV)/.mysql requirements/spark.txt
 	$(PIP) -r requirements/spark.txt
+	@touch $@
+
+$(VENV)/.browser: $(VENV)/.test requirements/browser.txt
+	$(PIP) -r requirements/browser.txt
 	@touch $@

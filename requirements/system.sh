@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sees that the machine has what some tests need: system.sh PYTHON mariadb|mysql|postgresql|faketime|systemd|spark
+# Sees that the machine has what some tests need: system.sh PYTHON mariadb|mysql|postgresql|faketime|systemd|spark|browser
 # As root on Debian it installs what is missing, otherwise it says what is. No system server is started.
 # MySQL's server is mysql-server.sh's affair. With DATABASE_URL set, the server is somebody else's and only the client
 # library is needed.
@@ -41,8 +41,11 @@ systemd) # its tool for unit files; nothing of it is started
 spark)
     has java || [ -x "${JAVA_HOME:-}/bin/java" ] || missing="$missing openjdk-17-jre-headless"
     ;;
+browser) # CHROMIUM names another one
+    has "${CHROMIUM:-chromium}" || has chromium-browser || has google-chrome || missing="$missing chromium"
+    ;;
 *)
-    echo "system.sh knows mariadb, mysql, postgresql, faketime, systemd and spark, not '$server'." >&2
+    echo "system.sh knows mariadb, mysql, postgresql, faketime, systemd, spark and browser, not '$server'." >&2
     exit 2
     ;;
 esac
@@ -53,6 +56,12 @@ if [ "$(id -u)" -ne 0 ] || ! has apt-get; then
     if [ "$server" = spark ]; then
         echo "Spark needs Java 17 or 21, and this machine has none. On Debian and Ubuntu, as root:" >&2
         echo "apt-get install$missing" >&2
+        exit 1
+    fi
+    if [ "$server" = browser ]; then
+        echo "The tests in a browser need Chromium, and this machine has none. On Debian, as root:" >&2
+        echo "apt-get install$missing" >&2
+        echo "Or name a Chromium or Chrome that you have: CHROMIUM=/path/to/it make test-browser" >&2
         exit 1
     fi
     echo "The tests on $server need packages that this machine lacks:$missing" >&2

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from tests.consuming import Consuming
 
 DATABASE = pytest.StashKey[TestDatabase]()
-# make test-spark installs it; the header says when it is not there.
-collect_ignore = [] if find_spec("pyspark") else ["spark"]
+# What make test-spark and make test-browser install for their suites; the header says what is absent.
+NEEDS = {"spark": "pyspark", "browser": "playwright"}
+collect_ignore = [suite for suite, package in NEEDS.items() if not find_spec(package)]
 
 # Each run of the suite tries the same examples; with --hypothesis-profile=explore each run tries others.
 for profile in ("sqlqueue", "explore"):
@@ -71,8 +72,8 @@ def end_in_order_when_terminated() -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     database = config.stash[DATABASE]
-    spark = ", no PySpark: tests/spark is left out" if collect_ignore else ""
-    return f"database: {database.name}, {'a private server' if database.server else database.place}{spark}"
+    left_out = "".join(f", no {NEEDS[suite]}: tests/{suite} is left out" for suite in collect_ignore)
+    return f"database: {database.name}, {'a private server' if database.server else database.place}{left_out}"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,0 +1,75 @@
+"""A browser for all tests, and for each test a site, and people who visit it."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from django.contrib.auth import get_user_model
+from playwright.sync_api import Browser
+from pytest_django.live_server_helper import LiveServer
+
+from tests.browser.chromium import chromium
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+    from tests.browser.visiting import Visitor
+    from tests.consuming import Consuming
+
+Visit = Callable[..., "Visitor"]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def visit(
+    request: pytest.FixtureRequest, browser: Browser, live_server: LiveServer, consuming: "Consuming"
+) -> Iterator[Visit]:
+    """Return a function that seats somebody at the browser. No script may fail in any page that they see.
+
+    They leave before the test's consumers are ended and its database is emptied.
+    """
+    from tests.browser.visiting import Visitor  # the apps are ready only now
+
+    visitors: list[Visitor] = []
+
+    def visit(user: "User | None" = None, dark: bool = False) -> Visitor:
+        visitors.append(Visitor(browser, live_server.url, user, dark))
+        return visitors[-1]
+
+    failed_before = request.session.testsfailed
+    yield visit
+    for number, visitor in enumerate(visitors):
+        if request.session.testsfailed > failed_before:
+            visitor.photograph(f"{request.node.name} {number}")
+        visitor.context.close()
+    faults = [fault for visitor in visitors for fault in visitor.faults]
+    assert not faults, faults
+
+
+@pytest.fixture
+def superuser(transactional_db: None) -> "User":
+    return get_user_model().objects.create_superuser("ada", "", "a password")
+
+
+@pytest.fixture
+def staff(transactional_db: None) -> Callable[..., "User"]:
+    """Return a function that makes a user who may enter the admin, with these of the queue's permissions."""
+    from django.contrib.auth.models import Permission
+
+    def staff(*codenames: str) -> "User":
+        user = get_user_model().objects.create_user("bob", "", "a password", is_staff=True)
+        user.user_permissions.set(Permission.objects.filter(content_type__app_label="sqlqueue", codename__in=codenames))
+        return user
+
+    return staff
+
+
+@pytest.fixture
+def operator(visit: Visit, superuser: "User") -> "Visitor":
+    """A superuser who has logged in."""
+    return visit(superuser)
