@@ -1,0 +1,79 @@
+"""What a server allows: how many connections, how long they may idle, how long a statement waits for a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connections, models
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of this alias's sessions. Seconds; None: no limit, or none that can be read."""
+
+    isolation: str
+    max_connections: int | None = None
+    connections: int | None = None  # open now, by everybody
+    idle_timeout: float | None = None  # after which the server closes a connection that asks nothing
+    lock_wait: float | None = None
+
+
+def limits(alias: str) -> Limits:
+    """Ask the server. Two or three statements."""
+    connection = connections[alias]
+    if connection.vendor == "mysql":
+        return _mysql(alias)
+    if connection.vendor == "postgresql":
+        return _postgresql(alias)
+    return Limits("serializable", lock_wait=float(connection.settings_dict["OPTIONS"].get("timeout", 5)))
+
+
+def _mysql(alias: str) -> Limits:
+    connection = connections[alias]
+    old = connection.mysql_is_mariadb and connection.mysql_version < (11, 1)  # type: ignore[attr-defined]
+    isolation = "tx_isolation" if old else "transaction_isolation"
+    with connection.cursor() as cursor:
+        names = f"@@{isolation}, @@max_connections, @@session.wait_timeout, @@session.innodb_lock_wait_timeout"
+        cursor.execute(f"SELECT {names}")
+        level, most, idle, lock = cursor.fetchone()
+        cursor.execute("SHOW GLOBAL STATUS LIKE 'Threads_connected'")
+        return Limits(_in_words(level), int(most), int(cursor.fetchone()[1]), float(idle), float(lock))
+
+
+def _postgresql(alias: str) -> Limits:
+    settings = {"transaction_isolation": "", "max_connections": "", "idle_session_timeout": "0", "lock_timeout": "0"}
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", [list(settings)])
+        settings.update(cursor.fetchall())
+        cursor.execute("SELECT COUNT(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
+        (count,) = cursor.fetchone()
+    idle, lock = (int(settings[name]) / 1000 or None for name in ("idle_session_timeout", "lock_timeout"))
+    level = _in_words(settings["transaction_isolation"])
+    return Limits(level, int(settings["max_connections"]), int(count), idle, lock)
+
+
+def _in_words(level: str) -> str:
+    return level.lower().replace("-", " ")
+
+
+def missing_indexes(alias: str, tables: Sequence[type[models.Model]]) -> list[str]:
+    """Return the indexes and unique keys of these tables that the database does not have, or not on these columns: by
+    name, for statements name them."""
+    missing: list[str] = []
+    introspection = connections[alias].introspection
+    with connections[alias].cursor() as cursor:
+        for model in tables:
+            table = model._meta.db_table
+            present = introspection.get_constraints(cursor, table)
+            wanted: list[Any] = [
+                *model._meta.indexes,
+                *(one for one in model._meta.constraints if isinstance(one, models.UniqueConstraint)),
+            ]
+            for index in wanted:
+                columns = [str(model._meta.get_field(name).column) for name in index.fields]  # type: ignore[union-attr]
+                found = present.get(index.name)
+                if found is None or list(found["columns"]) != columns:
+                    missing.append(f"{index.name} of {table} ({', '.join(columns)})")
+    return missing
