@@ -79,8 +79,8 @@ def _step(alias: str, number: int) -> bool:
     if replay is None:
         return False
     since = (replay.now - replay.updated_at).total_seconds()
-    if replay.rate is not None and replay.done and since < INTERVAL:
-        return False  # another process has just done a step
+    if replay.rate is not None and replay.done and since < max(INTERVAL, 1 / replay.rate):
+        return False  # another process has just done a step, or it is a slow one
     if replay.state == TRIAL and not _trial_is_over(alias, replay):
         return False
     wanted = _due(replay)
@@ -117,7 +117,7 @@ def _due(replay: Replay) -> int:
     """How many may go with this step."""
     if replay.trial and replay.state != RUNNING:
         return 1
-    return AT_ONCE if replay.rate is None else max(1, min(AT_ONCE, round(replay.rate * INTERVAL)))
+    return AT_ONCE if replay.rate is None else max(1, min(AT_ONCE, int(replay.rate * INTERVAL)))
 
 
 def _trial_is_over(alias: str, replay: Replay) -> bool:

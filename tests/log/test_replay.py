@@ -1,6 +1,9 @@
 """Replays of dead letters: work of its own, in order, throttled, the first one as a trial."""
 
+from datetime import timedelta
+
 import pytest
+from django.utils import timezone
 
 from sqlqueue import ConfigurationError, Delivery, Reject, publish
 from sqlqueue.log.replay import cancel, carry_out, order
@@ -84,6 +87,21 @@ def test_a_rate_is_kept_and_an_order_can_be_cancelled(ledger: Ledger) -> None:
     assert not cancel(ALIAS, replay.pk)
     carry_out(ALIAS)
     assert state(replay) == (CANCELLED, 2, 11)
+
+
+def test_a_rate_below_one_a_second_waits_longer(ledger: Ledger) -> None:
+    replay = order(ALIAS, "t", rate=0.01)
+    carry_out(ALIAS)
+    for seconds, done in ((50, 1), (101, 2)):
+        Replay.objects.update(updated_at=timezone.now() - timedelta(seconds=seconds))
+        carry_out(ALIAS)
+        assert state(replay)[1] == done
+
+
+def test_a_rate_between_two_whole_numbers_is_not_passed(ledger: Ledger) -> None:
+    replay = order(ALIAS, "t", rate=1.9)
+    carry_out(ALIAS)
+    assert state(replay)[1] == 1
 
 
 def test_consumers_carry_it_out(consuming: Consuming, ledger: Ledger) -> None:

@@ -1,0 +1,160 @@
+"""`manage.py queuedlq`: list, show, replay, orders, cancel, discard."""
+
+import json
+
+import pytest
+
+from sqlqueue import Delivery, Reject, publish
+from sqlqueue.models import Message, Replay
+from sqlqueue.models.replay import NEW
+from tests.consuming import Consuming
+from tests.management.running import run
+from tests.processes import ManageCommands, wait_until
+
+
+class Ledger:
+    """A handler that can be mended."""
+
+    def __init__(self) -> None:
+        self.broken = True
+        self.seen: list[int] = []
+
+    def __call__(self, delivery: Delivery) -> None:
+        if self.broken:
+            raise Reject(f"no account for {delivery.payload}" if delivery.payload < 100 else "closed")
+        self.seen.append(delivery.payload)
+
+
+@pytest.fixture
+def ledger(consuming: Consuming) -> Ledger:
+    """Five dead letters of one kind, and one of another."""
+    ledger = Ledger()
+    consuming.consumer("orders", ledger, group="billing")
+    for number in (*range(5), 100):
+        publish("orders", number, key="a", headers={"source": "test"})
+    consuming.drain()
+    assert letters() == 6
+    return ledger
+
+
+def letters() -> int:
+    return Message.objects.dead_letters("billing", "orders").count()
+
+
+class TestLooking:
+    def test_the_list(self, ledger: Ledger) -> None:
+        said = run("queuedlq", "list")
+        assert said.code == 0
+        rows = [line.split()[:3] for line in said.out.splitlines()[1:]]
+        assert rows == [["5", "orders", "billing"], ["1", "orders", "billing"]]
+        assert "no account for #" in said.out
+        told = json.loads(run("queuedlq", "list", "--topic", "orders", "--group", "billing", "--json").out)
+        assert [(kind["letters"], kind["fingerprint"]) for kind in told["kinds"]] == [
+            (5, "no account for #"),
+            (1, "closed"),
+        ]
+        assert run("queuedlq", "list", "--group", "another").out == "There are no dead letters.\n"
+        assert run("queuedlq", "list", "--topic", "order").code == 1
+
+    def test_one_of_them(self, ledger: Ledger) -> None:
+        letter = Message.objects.dead_letters().get(fingerprint="closed")
+        said = run("queuedlq", "show", letter.offset)
+        assert "group            billing\n" in said.out
+        assert "attempts         1\n" in said.out
+        assert "payload:\n100\nerror:\nclosed\n" in said.out
+        told = json.loads(run("queuedlq", "show", letter.offset, "--json").out)
+        assert (told["payload"], told["headers"], told["topic"]) == (100, {"source": "test"}, "orders")
+        original = Message.objects.filter(topic="orders").order_by("offset").first()
+        assert original is not None
+        refused = run("queuedlq", "show", original.offset)
+        assert (refused.code, "there is no dead letter at offset" in refused.err) == (1, True)
+
+    def test_an_empty_queue(self, consuming: Consuming) -> None:
+        assert run("queuedlq", "list").out == "There are no dead letters.\n"
+        assert run("queuedlq", "orders").out == "No replay was ever ordered.\n"
+
+
+class TestReplay:
+    def test_a_dry_run_counts(self, ledger: Ledger) -> None:
+        said = run("queuedlq", "replay", "orders", "--fingerprint", "no account for #", "--dry-run")
+        assert (said.code, said.out) == (0, "5 dead letters would be delivered again. Nothing was done.\n")
+        assert not Replay.objects.exists()
+
+    def test_it_asks_first(self, ledger: Ledger) -> None:
+        assert run("queuedlq", "replay", "orders", stdin="n\n").code == 3
+        assert not Replay.objects.exists()
+        assert run("queuedlq", "replay", "orders", stdin="yes\n").code == 0
+        assert Replay.objects.get().state == NEW
+
+    def test_waiting_takes_part_in_it(self, ledger: Ledger, consuming: Consuming) -> None:
+        """So it works while no consumer runs."""
+        words = ("replay", "orders", "--group", "billing", "--fingerprint", "no account for #", "--no-input", "--wait")
+        said = run("queuedlq", *words)
+        assert said.code == 0
+        assert "Done: 5 were delivered again." in said.out
+        assert letters() == 1
+        ledger.broken = False
+        consuming.drain()
+        assert ledger.seen == list(range(5))
+        [order] = json.loads(run("queuedlq", "orders", "--json").out)
+        assert (order["state"], order["done"], order["total"]) == ("done", 5, 5)
+        assert "no account for #" in run("queuedlq", "orders").out
+
+    def test_a_trial_that_dies_again_ends_with_1(self, ledger: Ledger, consuming: Consuming) -> None:
+        consuming.start()
+        said = run("queuedlq", "replay", "orders", "--no-input", "--trial", "--wait")
+        assert said.code == 1
+        assert "failed after 1 of 6: the first one, offset" in said.err
+        wait_until(lambda: letters() == 6)
+
+    def test_a_trial_that_succeeds(self, ledger: Ledger, consuming: Consuming) -> None:
+        ledger.broken = False
+        consuming.start()
+        said = run("queuedlq", "replay", "orders", "--no-input", "--trial", "--wait", "--rate", "100")
+        assert said.code == 0, said.err
+        wait_until(lambda: len(ledger.seen) == 6)
+
+    def test_single_ones(self, ledger: Ledger) -> None:
+        first, second = Message.objects.dead_letters().order_by("offset").values_list("offset", flat=True)[:2]
+        words = ("replay", "orders", "--offset", first, "--offset", second, "--no-input", "--wait")
+        assert "Done: 2 were delivered again." in run("queuedlq", *words).out
+
+    def test_whoever_interrupts_the_waiting_is_told_how_to_stop_it(
+        self, ledger: Ledger, manage: ManageCommands
+    ) -> None:
+        words = ("replay", "orders", "--no-input", "--wait", "--rate", "0.01")
+        command = manage("queuedlq", *words)
+        wait_until(lambda: letters() < 6)
+        command.interrupt()
+        assert command.wait() == 130, command.output
+        assert "Traceback" not in command.output
+        order = Replay.objects.get()
+        assert f"queuedlq cancel {order.pk}" in command.output
+        assert "is cancelled" in run("queuedlq", "cancel", order.pk).out
+        assert "nothing to do" in run("queuedlq", "cancel", order.pk).out
+        assert run("queuedlq", "cancel", order.pk + 1).code == 1
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (("ordres",), "Did you mean"),
+            (("orders", "--group", "another"), "there are no such dead letters"),
+            (("orders", "--rate", "0", "--no-input"), "the rate must be"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, ledger: Ledger, words: tuple[str, ...], said: str) -> None:
+        refused = run("queuedlq", "replay", *words)
+        assert refused.code == 1
+        assert said in refused.err
+
+
+class TestDiscard:
+    def test_a_fingerprint(self, ledger: Ledger) -> None:
+        words = ("discard", "orders", "--fingerprint", "no account for #")
+        assert "5 dead letters would be deleted" in run("queuedlq", *words, "--dry-run").out
+        assert run("queuedlq", *words, stdin="").code == 3
+        assert letters() == 6
+        assert run("queuedlq", *words, "--no-input").out == "Deleted 5 dead letters.\n"
+        assert letters() == 1
+        again = run("queuedlq", *words)
+        assert (again.code, "nothing to discard" in again.out) == (0, True)
