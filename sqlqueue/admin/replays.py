@@ -1,10 +1,24 @@
-"""Replays: orders to deliver dead letters again, and how far they are."""
+"""Replays: orders to deliver dead letters again, how far they are, and how to stop them."""
 
 from __future__ import annotations
 
-from django.contrib import admin
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from sqlqueue.admin.keyset import KeysetAdmin
+from sqlqueue.admin.orders import note
+from sqlqueue.admin.pages import show
+from sqlqueue.admin.permissions import may, require
+from sqlqueue.conf import settings
+from sqlqueue.log.replay import cancel
 from sqlqueue.models import Replay
 
 
@@ -18,8 +32,49 @@ class ReplayAdmin(KeysetAdmin):
         "consumer_group",
         "fingerprint",
         "state",
-        "done",
-        "total",
+        "progress",
         "ordered_by",
         "created_at",
     )
+    list_filter = ("state",)
+
+    @admin.display(description=gettext_lazy("progress"))
+    def progress(self, replay: Replay) -> str:
+        """Say how far it is."""
+        return _("%(done)d of %(total)d") % {"done": replay.done, "total": replay.total}
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the address that stops an order."""
+        stop = self.admin_site.admin_view(self.cancel_view)
+        return [path("<int:number>/cancel/", stop, name="sqlqueue_replay_cancel"), *super().get_urls()]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """Show how far an order is."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        replay = self.get_object(request, unquote(object_id))
+        if replay is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined]
+        context = {
+            "replay": replay,
+            "may_cancel": replay.active and may(request, "replay_message"),
+        }
+        return show(self, request, "replay", _("Replay of dead letters of %s") % replay.topic, context)
+
+    def cancel_view(self, request: HttpRequest, number: int) -> HttpResponse:
+        """Stop an order."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        require(request, "view_replay", "replay_message")
+        replay = self.get_queryset(request).filter(pk=number).first()
+        if replay is None:
+            raise Http404
+        if cancel(settings.DATABASE, number):
+            sentence = _("Cancelled. What was delivered stays delivered.")
+            note(request, [replay], CHANGE, sentence)
+            messages.success(request, sentence)
+        else:
+            messages.warning(request, _("There was nothing to cancel any more."))
+        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:sqlqueue_replay_change", args=[number]))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlqueue.core.plan import NOT_IN_FLIGHT
-from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset, Topic
+from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset, Topic, dead_letter_topic
 
 UNREAD = "unread"  # the group has not come so far
 HANDED = "in hand"  # with a handler, or about to be
@@ -31,43 +31,65 @@ class Fate:
 
 
 def fates(alias: str, message: Message) -> list[Fate]:
-    """Return what became of a message in every registered group of its topic. Four statements for each."""
+    """Return what became of a message in every registered group of its topic. Five statements, however many groups."""
     groups = ConsumerGroup.objects.using(alias).filter(topic=message.topic).order_by("consumer_group")
-    return [fate(alias, message, group) for group in groups.values_list("consumer_group", flat=True)]
+    return _fates(alias, message, dict(groups.values_list("consumer_group", "start")))
 
 
 def fate(alias: str, message: Message, group: str) -> Fate:
     """Return what became of a message in a group. A dead letter that was replayed or discarded counts as acked: it was
     settled, and nothing tells them apart any more."""
-    if message.target_group not in ("", group):
-        return Fate(group, OTHERS)
-    mine = {
-        "topic": message.topic,
-        "consumer_group": group,
-        "partition": message.partition,
-        "priority": message.priority,
-    }
-    place = Offset.objects.using(alias).filter(**mine).first()
-    # After the offset row: what a settle moves behind the position in between is found there.
-    row = DeliveryState.objects.using(alias).filter(**mine, message_offset=message.offset).first()
+    groups = ConsumerGroup.objects.using(alias).filter(topic=message.topic, consumer_group=group)
+    return _fates(alias, message, {group: groups.values_list("start", flat=True).first() or 0})[0]
+
+
+def _fates(alias: str, message: Message, starts: dict[str, int]) -> list[Fate]:
+    """starts: groups, with the offset that each began at."""
+    its = [group for group in starts if message.target_group in ("", group)]
+    stream = {"topic": message.topic, "partition": message.partition, "priority": message.priority}
+    offsets = Offset.objects.using(alias).filter(**stream, consumer_group__in=its)
+    places = {place.consumer_group: place for place in offsets}
+    # After the offset rows: what a settle moves behind the position in between is found there.
+    states = DeliveryState.objects.using(alias).filter(**stream, consumer_group__in=its, message_offset=message.offset)
+    rows = {row.consumer_group: row for row in states}
+    found = {group: _open(message, group, starts[group], places.get(group), rows.get(group)) for group in its}
+    letters = _letters(alias, message, [group for group in its if found[group] is None])
+    return [
+        Fate(group, OTHERS) if group not in found else found[group] or _settled(group, letters.get(group))
+        for group in starts
+    ]
+
+
+def _open(message: Message, group: str, start: int, place: Offset | None, row: DeliveryState | None) -> Fate | None:
+    """What is not settled yet; None: it is."""
     if row is not None and not row.acked:
         attempts, error = max(0, row.retry_count), row.last_error or ""
         if row.in_flight != NOT_IN_FLIGHT:
             return Fate(group, HANDED, attempts, None, error)
         return Fate(group, FAILING if attempts else WAITING, attempts, row.invisible_until, error)
-    if row is None:
-        registered = ConsumerGroup.objects.using(alias).filter(topic=message.topic, consumer_group=group).first()
-        start = registered.start if registered else 0
-        if message.offset > (place.position if place else start):
-            return Fate(group, HANDED if place and message.offset <= place.claimed_to else UNREAD)
-    # In whatever partition the dead-letter topic has for this one: a look into its unique key for each.
-    partitions = Topic.objects.using(alias).values_list("partitions", flat=True).filter(name=message.topic).first() or 0
-    letter = (
+    if row is None and message.offset > (place.position if place else start):
+        return Fate(group, HANDED if place and message.offset <= place.claimed_to else UNREAD)
+    return None
+
+
+def _settled(group: str, letter: Message | None) -> Fate:
+    if letter is None:
+        return Fate(group, ACKED)
+    return Fate(group, DEAD, letter.failure_count, None, letter.last_error or "", letter.offset)
+
+
+def _letters(alias: str, message: Message, groups: list[str]) -> dict[str, Message]:
+    """The dead letters of a message. In whatever partition the dead-letter topic has for this one: a look into its
+    unique key for each."""
+    graveyard = dead_letter_topic(message.topic)
+    names = Topic.objects.using(alias).filter(name=graveyard)
+    partitions = names.values_list("partitions", flat=True).first() if groups else None
+    if not partitions:
+        return {}
+    letters = (
         Message.objects.using(alias)
-        .dead_letters(group, message.topic)
-        .filter(partition__in=range(partitions), message_id=f"{group}:{message.offset}")
-        .first()
+        .dead_letters(topic=message.topic)
+        .filter(partition__in=range(partitions), message_id__in=[f"{group}:{message.offset}" for group in groups])
+        .only("offset", "failed_group", "failure_count", "last_error")
     )
-    if letter is not None:
-        return Fate(group, DEAD, letter.failure_count, None, letter.last_error or "", letter.offset)
-    return Fate(group, ACKED)
+    return {letter.failed_group: letter for letter in letters}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sqlqueue.conf import settings
 from sqlqueue.core.codec import encode, encode_headers
@@ -36,17 +36,24 @@ def redeliver(
     """
     alias = settings.DATABASE
     checked_name(group, "group", GROUP_LENGTH)
-    info = topic_info(alias, topic)
-    if priority is not None and not 0 <= priority < info.priorities:
-        raise InvalidMessage(f"priority {priority} is not one of topic {topic!r}, which has {info.priorities}")
+    if priority is not None:
+        check_priority(alias, topic, priority)
     wanted = sorted(set(offsets))
     done = 0
     for start in range(0, len(wanted), AT_ONCE):
-        done += faults.run(alias, _copy, alias, topic, group, wanted[start : start + AT_ONCE], priority, delay)
+        done += faults.run(alias, copy, alias, topic, group, wanted[start : start + AT_ONCE], priority, delay)
     return done
 
 
-def _copy(alias: str, topic: str, group: str, offsets: list[int], priority: int | None, delay: float) -> int:
+def check_priority(alias: str, topic: str, priority: int) -> None:
+    """Raise InvalidMessage for a priority that the topic does not have."""
+    priorities = topic_info(alias, topic).priorities
+    if not 0 <= priority < priorities:
+        raise InvalidMessage(f"priority {priority} is not one of topic {topic!r}, which has {priorities}")
+
+
+def copy(alias: str, topic: str, group: str, offsets: Sequence[int], priority: int | None, delay: float) -> int:
+    """Publish copies for a group in the caller's transaction, which is to be short; return how many."""
     messages = Message.objects.using(alias).filter(offset__in=offsets, topic=topic).order_by("offset")
     rows = [
         LogRow(

@@ -19,6 +19,7 @@ from sqlqueue.models import Message
 from sqlqueue.models.message import MessageQuerySet
 
 AT_ONCE = 100
+DISCARDED_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +84,24 @@ def redrive(
     return done
 
 
-def discard(topic: str, *, group: str = "", offsets: Iterable[int] | None = None, fingerprint: str = "") -> int:
-    """Delete dead letters of a topic for good; return how many. Selected as in redrive."""
+def discard(
+    topic: str,
+    *,
+    group: str = "",
+    offsets: Iterable[int] | None = None,
+    fingerprint: str = "",
+    through: int | None = None,
+    limit: int | None = None,
+) -> int:
+    """Delete dead letters of a topic for good, oldest first; return how many. Selected as in redrive.
+
+    through: only those up to this offset, for what is not to be discarded unseen; limit: at most so many.
+    """
     alias = settings.DATABASE
-    letters = Choice(topic, group, fingerprint, None if offsets is None else sorted(set(offsets))).letters(alias)
+    chosen = Choice(topic, group, fingerprint, None if offsets is None else sorted(set(offsets)), through)
+    found = chosen.letters(alias).order_by("offset").values_list("offset", flat=True)
     done = 0
-    while some := list(letters.order_by("offset").values_list("offset", flat=True)[:1_000]):
+    while some := list(found[: DISCARDED_AT_ONCE if limit is None else min(DISCARDED_AT_ONCE, limit - done)]):
         done += _delete(alias, some)
     return done
 

@@ -16,6 +16,7 @@ from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.log.fetch import BY_HAND
 from sqlqueue.log.groups import lock_topic, revoke
+from sqlqueue.log.redeliver import check_priority, copy
 from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset
 
 AT_ONCE = 500
@@ -57,6 +58,20 @@ def acknowledge(alias: str, group: str, topic: str, offsets: Iterable[int]) -> C
     return _all(alias, _acknowledge, group, topic, offsets)
 
 
+def reprioritize(
+    alias: str, group: str, topic: str, offsets: Iterable[int], priority: int, *, delay: float = 0.0
+) -> Changed:
+    """Give deliveries that wait, or were not read yet, another priority, and make them due in `delay` seconds.
+
+    The log is not touched: each is acked on behalf of the group and delivered to it as a copy with a fresh start, in
+    one transaction. What is with a handler is left, and what is done.
+
+    Raises InvalidMessage for a priority that the topic does not have.
+    """
+    check_priority(alias, topic, priority)
+    return _all(alias, _reprioritize, group, topic, offsets, priority, delay)
+
+
 def _all(
     alias: str, verb: Callable[..., int], group: str, topic: str, offsets: Iterable[int], *options: object
 ) -> Changed:
@@ -89,13 +104,15 @@ def _by_stream(messages: Sequence[Message]) -> dict[tuple[int, int], list[int]]:
     return streams
 
 
-def _messages(alias: str, topic: str, offsets: Sequence[int]) -> list[Message]:
+def _messages(alias: str, group: str, topic: str, offsets: Sequence[int]) -> list[Message]:
+    """Those that are for the group."""
     columns = ("offset", "topic", "partition", "priority")
-    return list(Message.objects.using(alias).filter(offset__in=offsets, topic=topic).only(*columns))
+    found = Message.objects.using(alias).filter(offset__in=offsets, topic=topic, target_group__in=("", group))
+    return list(found.only(*columns))
 
 
 def _reschedule(alias: str, group: str, topic: str, offsets: Sequence[int], delay: float, attempts: int | None) -> int:
-    rows = _waiting(alias, group, topic, _messages(alias, topic, offsets))
+    rows = _waiting(alias, group, topic, _messages(alias, group, topic, offsets))
     for row in rows:
         count = row.retry_count if attempts is None else attempts
         execute(alias, DUE_AT, (round(delay * 1_000_000), count if count > 0 else BY_HAND, row.pk))
@@ -103,20 +120,29 @@ def _reschedule(alias: str, group: str, topic: str, offsets: Sequence[int], dela
 
 
 def _acknowledge(alias: str, group: str, topic: str, offsets: Sequence[int]) -> int:
+    return len(_acked(alias, group, topic, offsets))
+
+
+def _reprioritize(alias: str, group: str, topic: str, offsets: Sequence[int], priority: int, delay: float) -> int:
+    return copy(alias, topic, group, _acked(alias, group, topic, offsets), priority, delay)
+
+
+def _acked(alias: str, group: str, topic: str, offsets: Sequence[int]) -> list[int]:
+    """Ack what can be, and return that."""
     lock_topic(alias, topic)
-    messages = _messages(alias, topic, offsets)
+    messages = _messages(alias, group, topic, offsets)
     rows = _waiting(alias, group, topic, messages)
     DeliveryState.objects.using(alias).filter(pk__in=[row.pk for row in rows]).update(
         acked=True, retry_count=BY_HAND, invisible_until=DatabaseNow()
     )
-    done = len(rows)
+    done = [row.message_offset for row in rows]
     for (partition, priority), wanted in _by_stream(messages).items():
         unread = _unread(alias, group, topic, partition, priority, wanted)
         if unread:
             revoke(alias, group, topic, partition)
             unread = _unread(alias, group, topic, partition, priority, unread)  # as the owner has left it
             _add_acked(alias, group, topic, partition, priority, unread)
-            done += len(unread)
+            done += unread
     return done
 
 

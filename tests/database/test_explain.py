@@ -23,14 +23,8 @@ from sqlqueue.log.fetch import FETCH, PULSE, WATCH
 from sqlqueue.log.publish import NewMessage
 from sqlqueue.log.schedule import move_due
 from sqlqueue.log.status import ABOVE
-from sqlqueue.models import (
-    DeliveryState,
-    Message,
-    Offset,
-    PartitionLease,
-    Receipt,
-    ScheduledMessage,
-)
+from sqlqueue.models import DeliveryState, Message, Offset, PartitionLease, Receipt, ScheduledMessage
+from tests.database.plans import TABLES, Recorder, an_index_if_there_is_one, full_scans, plan_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -40,24 +34,8 @@ SMALL = {
     "sqlqueue_subscriber_heartbeat": "a row for each live consumer process",
     "sqlqueue_publish_gate": "258 rows, and a probe reads all of them by design",
 }
-TABLES = (Message, DeliveryState, Offset, PartitionLease, Receipt, ScheduledMessage)
 # Statements of people's actions, not of the engine: bounded by a LIMIT, and as rare as a click.
 BY_HAND = ("original_topic",)
-
-
-class Recorder:
-    """The statements that were run, once each, however many values stood in them."""
-
-    def __init__(self) -> None:
-        self.statements: dict[str, tuple[str, tuple]] = {}
-        self.count = 0
-
-    def __call__(self, execute, sql, params, many, context):
-        result = execute(sql, params, many, context)
-        self.count += 1
-        if re.match(r"\s*\(?\s*(SELECT|UPDATE|DELETE)", sql) and "sqlqueue_" in sql:
-            self.statements.setdefault(re.sub(r"(%s, )+", "%s, ", sql), (sql, tuple(params or ())))
-        return result
 
 
 @pytest.fixture
@@ -181,65 +159,6 @@ def workload() -> None:
     collect("default", subscriber.reader.horizon)
     heartbeat.bury_dead("default", 30.0)
     groups.remove("default", "g", "t")
-
-
-EXPLAIN = {"sqlite": "QUERY PLAN", "mysql": "FORMAT=TRADITIONAL", "postgresql": "(FORMAT JSON)"}
-
-
-def plan_of(sql: str, params: tuple) -> list[dict[str, object]]:
-    with connection.cursor() as cursor:
-        cursor.execute(f"EXPLAIN {EXPLAIN[connection.vendor]} {sql}", params)
-        if connection.vendor == "postgresql":
-            return list(nodes(cursor.fetchone()[0][0]["Plan"]))
-        names = [column[0] for column in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
-
-def nodes(plan: dict, subquery: bool = False) -> Iterator[dict[str, object]]:
-    """Yield PostgreSQL's plan, and all that is below it; each says whether it is in a subquery."""
-    subquery = subquery or plan.get("Parent Relationship") in ("InitPlan", "SubPlan")
-    yield plan | {"subquery": subquery}
-    for below in plan.get("Plans", ()):
-        yield from nodes(below, subquery)
-
-
-@contextmanager
-def an_index_if_there_is_one() -> Iterator[None]:
-    """Let PostgreSQL read a whole table or index only where no lookup serves: small ones it rightly had rather read
-    whole, also to join them."""
-    with connection.cursor() as cursor:
-        if connection.vendor != "postgresql":
-            yield
-            return
-        ways = ("seqscan", "mergejoin", "hashjoin")
-        for way in ways:
-            cursor.execute(f"SET enable_{way} = off")
-        yield
-        for way in ways:
-            cursor.execute(f"RESET enable_{way}")
-
-
-def full_scans(sql: str, params: tuple) -> list[str]:
-    """Return the tables that a statement reads without an index, as the database says."""
-    bounded = "LIMIT" in sql and "WHERE" not in sql  # the first or last so many, by the primary key
-    if connection.vendor == "sqlite":
-        details = [str(row["detail"]) for row in plan_of(sql, params)]
-        return [
-            d for d in details if re.match(r"SCAN (?!\(|CONSTANT|\d|above)", d) and " USING " not in d and not bounded
-        ]
-    if connection.vendor == "postgresql":
-        return [
-            f"{node['Relation Name']} ({node['Node Type']}, {node['Plan Rows']} rows)"
-            for node in plan_of(sql, params)
-            if node.get("Relation Name") in {model._meta.db_table for model in TABLES}
-            and (node["Node Type"] == "Seq Scan" or ("Index Name" in node and "Index Cond" not in node and not bounded))
-        ]
-    return [
-        f"{row['table']} ({row['type']}, {row['rows']} rows)"
-        for row in plan_of(sql, params)
-        if (row["type"] == "ALL" or (row["type"] == "index" and not bounded))
-        and not str(row["table"]).startswith("<derived")  # a list of keys that the statement itself has made
-    ]
 
 
 def excepted(sql: str) -> bool:

@@ -128,3 +128,13 @@ def test_discarding_deletes_for_good(consuming: Consuming, patient: Patient) -> 
     consuming.drain()
     assert patient.seen == []
     assert Message.objects.filter(topic="t").count() == 3
+
+
+def test_no_more_is_discarded_than_was_meant(patient: Patient) -> None:
+    first, second, *others = Message.objects.dead_letters().order_by("offset").values_list("offset", flat=True)
+    assert discard("t", limit=1) == 1
+    assert discard("t", through=second, limit=5) == 1
+    assert discard("t", through=second) == 0
+    assert discard("t", limit=0) == 0
+    assert list(Message.objects.dead_letters().order_by("offset").values_list("offset", flat=True)) == others
+    assert first < second < others[0]

@@ -3,11 +3,14 @@
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
-from sqlqueue import Delivery, Postpone, Retry, publish
-from sqlqueue.log.fates import ACKED, FAILING, UNREAD, WAITING, fate
+from sqlqueue import Delivery, InvalidMessage, Postpone, Retry, publish
+from sqlqueue.log.fates import ACKED, FAILING, UNREAD, WAITING, fate, fates
 from sqlqueue.log.groups import register
-from sqlqueue.log.reschedule import Changed, acknowledge, reschedule
+from sqlqueue.log.redeliver import redeliver
+from sqlqueue.log.reschedule import Changed, acknowledge, reprioritize, reschedule
 from sqlqueue.models import DeliveryState, Message
 from tests.consuming import QUICK, Consuming, watermark
 from tests.processes import wait_until
@@ -109,3 +112,58 @@ def test_what_a_handler_has_is_left(consuming: Consuming) -> None:
     gate.set()
     wait_until(lambda: fate_of(offset) == ACKED)
     assert seen == [1]
+
+
+def test_another_priority_is_a_copy_and_an_ack_in_one(consuming: Consuming, settings: Any) -> None:
+    settings.SQLQUEUE = {**settings.SQLQUEUE, "TOPICS": {"t": {"priorities": 2}}}
+    seen: list[int] = []
+    broken = {1}
+
+    @consuming.consumer("t")
+    def handle(delivery: Delivery) -> None:
+        if delivery.payload in broken:
+            raise Retry(delay=3600)
+        seen.append(delivery.payload)
+
+    register(ALIAS, "others", "t")
+    failing = publish("t", 1, key="a", priority=1).offset
+    consuming.drain()
+    unread = publish("t", 2, key="a", priority=1).offset
+    assert (fate_of(failing), fate_of(unread)) == (FAILING, UNREAD)
+    broken.clear()
+    assert reprioritize(ALIAS, GROUP, "t", [failing, unread], 0) == Changed(2, 0)
+    assert reprioritize(ALIAS, GROUP, "t", [failing, unread], 0) == Changed(0, 2)
+    consuming.drain()
+    assert seen == [1, 2]
+    assert list(Message.objects.order_by("offset").values_list("priority", "target_group")) == [
+        (1, ""),
+        (1, ""),
+        (0, GROUP),
+        (0, GROUP),
+    ]
+    assert fate(ALIAS, Message.objects.get(offset=failing), "others").state == UNREAD
+    with pytest.raises(InvalidMessage, match="priority 2"):
+        reprioritize(ALIAS, GROUP, "t", [failing], 2)
+
+
+def test_what_is_for_another_group_is_not_acknowledged(consuming: Consuming) -> None:
+    for group in (GROUP, "others"):
+        register(ALIAS, group, "t")
+    offset = publish("t", 1).offset
+    assert redeliver("t", "others", [offset]) == 1
+    copy = Message.objects.get(target_group="others").offset
+    assert acknowledge(ALIAS, GROUP, "t", [copy]) == Changed(0, 1)
+    assert acknowledge(ALIAS, "others", "t", [copy]) == Changed(1, 0)
+
+
+def test_many_groups_cost_no_more_statements_than_one(consuming: Consuming) -> None:
+    offset = publish("t", 1).offset
+    message = Message.objects.get(offset=offset)
+    register(ALIAS, "g0", "t")
+    with CaptureQueriesContext(connection) as one:
+        assert len(fates(ALIAS, message)) == 1
+    for number in range(1, 20):
+        register(ALIAS, f"g{number}", "t")
+    with CaptureQueriesContext(connection) as many:
+        assert [fate.state for fate in fates(ALIAS, message)] == [UNREAD] * 20
+    assert len(many) == len(one)

@@ -1,0 +1,110 @@
+"""The form that searches the log, and the page that it finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from sqlqueue.admin.keyset import Page, cut, page_of
+from sqlqueue.conf import settings
+from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
+from sqlqueue.log.search import HIGHEST, by_id, by_key, messages_at, newest, oldest, topic_of
+from sqlqueue.log.seek import MARGIN, offset_before
+from sqlqueue.log.topics import TopicInfo
+from sqlqueue.models import Message, Topic
+
+SHOWN = (
+    "offset",
+    "topic",
+    "partition",
+    "priority",
+    "partition_key",
+    "message_id",
+    "created_at",
+    "target_group",
+    "failed_group",
+    "fingerprint",
+)
+WHEN = "%Y-%m-%dT%H:%M"
+
+
+class When(forms.DateTimeInput):
+    """The browser's own field for a time."""
+
+    input_type = "datetime-local"
+
+    def __init__(self) -> None:
+        super().__init__(format=WHEN)
+
+
+class SearchForm(forms.Form):
+    """What to look for. All of it has an index, but for the key, which is searched backwards in steps."""
+
+    topic = forms.ChoiceField(label=gettext_lazy("Topic"), required=False)
+    key = forms.CharField(label=gettext_lazy("Key"), required=False, max_length=KEY_LENGTH, strip=False)
+    message_id = forms.CharField(label=gettext_lazy("Id"), required=False, max_length=ID_LENGTH, strip=False)
+    offset = forms.IntegerField(label=gettext_lazy("Offset"), required=False, min_value=0, max_value=HIGHEST)
+    since = forms.DateTimeField(
+        label=gettext_lazy("Since"),
+        required=False,
+        widget=When,
+        help_text=gettext_lazy("to within some seconds"),
+    )
+    until = forms.DateTimeField(
+        label=gettext_lazy("Until"),
+        required=False,
+        widget=When,
+        help_text=gettext_lazy("to within some seconds"),
+    )
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        names = Topic.objects.using(settings.DATABASE).order_by("name").values_list("name", flat=True)
+        topic = self.fields["topic"]
+        assert isinstance(topic, forms.ChoiceField)
+        topic.choices = [("", _("all")), *((name, name) for name in names)]
+
+    def clean(self) -> dict[str, Any]:
+        """A key and an id belong to a topic."""
+        wanted: dict[str, Any] = super().clean() or self.cleaned_data
+        if (wanted.get("key") or wanted.get("message_id")) and not wanted.get("topic") and "topic" not in self.errors:
+            self.add_error("topic", _("Choose the topic in which this key or id is to be found."))
+        return wanted
+
+
+def found(form: SearchForm, most: int, before: int | None, after: int | None) -> tuple[Page, int | None]:
+    """Return the page that a valid form asks for, and down to which offset a key was searched, if not to the end."""
+    alias, wanted = settings.DATABASE, form.cleaned_data
+    name = wanted["topic"]
+    if wanted["offset"] is not None:
+        rows = messages_at(alias, [wanted["offset"]], *SHOWN)
+        return Page([row for row in rows if name in ("", row.topic)]), None
+    low = offset_before(alias, wanted["since"]) if wanted["since"] else 0
+    high = offset_before(alias, wanted["until"] + 2 * MARGIN) if wanted["until"] else HIGHEST
+    topic = topic_of(alias, name) if name else None
+    if name and topic is None:
+        return Page([]), None
+    if topic is None:
+        rows_between = Message.objects.using(alias).filter(offset__gt=low, offset__lte=high).only(*SHOWN)
+        return page_of(rows_between, most, before, after), None
+    if wanted["message_id"]:
+        return Page(messages_at(alias, by_id(alias, topic, wanted["message_id"]), *SHOWN)), None
+    if wanted["key"]:
+        scan = by_key(alias, topic, wanted["key"], most, low, high if before is None else min(high, before - 1))
+        return Page(messages_at(alias, scan.offsets, *SHOWN), scan.reached), scan.reached
+    return _in_topic(topic, most, low, high, before, after), None
+
+
+def _in_topic(topic: TopicInfo, most: int, low: int, high: int, before: int | None, after: int | None) -> Page:
+    """A topic, by the index of its streams."""
+    alias = settings.DATABASE
+    if after is not None:
+        above = oldest(alias, topic, most + 1, max(low, after), high)
+        if len(above) >= most:
+            return cut(messages_at(alias, above, *SHOWN), most, after=after)
+        before = None
+    below = newest(alias, topic, most + 1, low, high if before is None else min(high, before - 1))
+    return cut(messages_at(alias, below, *SHOWN), most, before=before)

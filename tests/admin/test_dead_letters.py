@@ -1,0 +1,187 @@
+"""Dead letters in the admin: sorted, looked through, replayed, discarded."""
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import ADDITION, DELETION, LogEntry
+from django.test import Client
+from django.urls import reverse
+
+from sqlqueue import publish
+from sqlqueue.log import letters
+from sqlqueue.log.replay import carry_out
+from sqlqueue.models import Message, Replay, Topic
+from sqlqueue.models.replay import CANCELLED, NEW
+from tests.admin.stage import EVIL, Stage
+from tests.consuming import Consuming
+
+FINGERPRINT = f"no way {EVIL}"
+KINDS, LETTERS = "admin:sqlqueue_message_dead_letters", "admin:sqlqueue_message_letters"
+ALL = {"topic": "t", "group": "g", "fingerprint": FINGERPRINT, "all": "1"}
+
+
+@pytest.fixture
+def stage(consuming: Consuming) -> Stage:
+    return Stage(consuming)
+
+
+def get(client: Client, name: str, **wanted: object) -> str:
+    response = client.get(reverse(name), wanted)
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def offsets(html: str) -> list[int]:
+    return [int(offset) for offset in re.findall(r'name="_selected_action" value="(\d+)"', html)]
+
+
+def ordering(name: str) -> str:
+    return reverse("admin:sqlqueue_message_letter_order", args=[name])
+
+
+def left() -> list[int]:
+    return list(Message.objects.dead_letters("g", "t").order_by("offset").values_list("offset", flat=True))
+
+
+def test_they_are_sorted_by_how_they_failed(admin_client: Client, stage: Stage) -> None:
+    for topic in ("", "t", "no such topic"):
+        html = get(admin_client, KINDS, topic=topic)
+        assert re.search(r"<td>t</td><td>g</td><td>3</td>", html)
+        assert "no way &lt;script&gt;alert" in html
+        assert EVIL not in html
+        assert "There are more" not in html
+    assert "There are no dead letters" in get(admin_client, KINDS, group="audit")
+
+
+def test_the_page_says_when_there_are_more(admin_client: Client, stage: Stage, monkeypatch: Any) -> None:
+    monkeypatch.setattr(letters, "MOST_READ", 3)
+    monkeypatch.setattr(letters, "LEAST_READ", 1)
+    assert "There are more" not in get(admin_client, KINDS, topic="t")
+    monkeypatch.setattr(letters, "MOST_READ", 2)
+    html = get(admin_client, KINDS, topic="t")
+    assert "There are more" in html
+    assert "<td>2</td>" in html
+
+
+def test_the_letters_of_one_kind(admin_client: Client, stage: Stage) -> None:
+    which = {"topic": "t", "group": "g", "fingerprint": FINGERPRINT}
+    html = get(admin_client, LETTERS, **which)
+    assert offsets(html) == stage.letters[::-1]
+    assert EVIL not in html
+    assert offsets(get(admin_client, LETTERS, topic="t")) == stage.letters[::-1]
+    for other in ({"group": "audit"}, {"fingerprint": "x"}, {"fingerprint": ""}):
+        assert offsets(get(admin_client, LETTERS, **{**which, **other})) == []
+    assert admin_client.get(reverse(LETTERS), {"topic": "x"}).status_code == 404
+
+
+def test_the_letters_are_paged(admin_client: Client, consuming: Consuming) -> None:
+    letters = Stage(consuming, dead=120).letters
+    html, pages = get(admin_client, LETTERS, topic="t"), []
+    while True:
+        pages.append(offsets(html))
+        older = re.search(r'href="(\?[^"]*)" rel="next"', html)
+        if older is None:
+            break
+        html = admin_client.get(reverse(LETTERS) + older[1].replace("&amp;", "&")).content.decode()
+    assert [offset for page in pages for offset in page] == letters[::-1]
+    newer = re.search(r'href="(\?[^"]*)" rel="prev"', html)
+    assert newer
+    html = admin_client.get(reverse(LETTERS) + newer[1].replace("&amp;", "&")).content.decode()
+    assert offsets(html) == letters[::-1][50:100]
+
+
+def test_a_whole_fingerprint_is_replayed_after_a_trial(admin_client: Client, stage: Stage) -> None:
+    asked = admin_client.post(ordering("replay"), ALL).content.decode()
+    assert "What it is about: 3" in asked
+    assert EVIL not in asked
+    assert not Replay.objects.exists()
+    done = admin_client.post(ordering("replay"), {**ALL, "confirmed": "1", "rate": "50", "trial": "on"}, follow=True)
+    replay = Replay.objects.get()
+    assert done.redirect_chain[-1][0] == reverse("admin:sqlqueue_replay_change", args=[replay.pk])
+    assert (replay.topic, replay.consumer_group, replay.fingerprint) == ("t", "g", FINGERPRINT)
+    assert (replay.rate, replay.trial, replay.total, replay.ordered_by) == (50, True, 3, "admin")
+    entry = LogEntry.objects.get()
+    assert (entry.action_flag, entry.object_id) == (ADDITION, str(replay.pk))
+    stage.mend()
+    carry_out("default")
+    stage.consuming.drain()
+    assert stage.seen[-1] == {"dead": EVIL}
+    html = admin_client.get(reverse("admin:sqlqueue_replay_change", args=[replay.pk])).content.decode()
+    assert "1 of 3" in html
+    assert 'max="3" value="1"' in html
+    assert EVIL not in html
+
+
+def test_a_selection_is_replayed(admin_client: Client, stage: Stage) -> None:
+    chosen = stage.letters[1:]
+    asked = admin_client.post(ordering("replay"), {"topic": "t", "_selected_action": chosen}).content.decode()
+    assert offsets(asked) == chosen
+    admin_client.post(ordering("replay"), {"topic": "t", "_selected_action": chosen, "confirmed": "1"})
+    replay = Replay.objects.get()
+    assert (replay.offsets, replay.trial, replay.rate) == (chosen, False, None)
+    while carry_out("default"):
+        pass
+    assert left() == stage.letters[:1]
+
+
+def test_nothing_chosen_is_nothing_done(admin_client: Client, stage: Stage) -> None:
+    """Not even if a form comes without what it was to bring: no selection is not everything."""
+    for name in ("replay", "discard"):
+        answer = admin_client.post(
+            ordering(name), {"topic": "t", "confirmed": "1", "reason": "x", "through": 10**9}, follow=True
+        )
+        assert "nothing left" in answer.content.decode()
+    assert left() == stage.letters
+    assert not Replay.objects.exists()
+
+
+@pytest.mark.parametrize("rate", ["0", "-1", "x", "nan", "inf"])
+def test_a_wrong_rate_is_refused(admin_client: Client, stage: Stage, rate: str) -> None:
+    answer = admin_client.post(ordering("replay"), {**ALL, "confirmed": "1", "rate": rate})
+    assert "errorlist" in answer.content.decode()
+    assert not Replay.objects.exists()
+
+
+def test_a_kind_is_discarded_with_a_reason(admin_client: Client, stage: Stage) -> None:
+    asked = admin_client.post(ordering("discard"), ALL).content.decode()
+    through = re.search(r'name="through" value="(\d+)"', asked)
+    assert through
+    wanted = {**ALL, "confirmed": "1", "through": through[1]}
+    assert "errorlist" in admin_client.post(ordering("discard"), {**wanted, "reason": " "}).content.decode()
+    assert left() == stage.letters
+    # What dies meanwhile was not seen, and is not discarded.
+    publish("t", {"dead": EVIL}, key="bad")
+    stage.consuming.drain()
+    admin_client.post(ordering("discard"), {**wanted, "reason": "obsolete <b>"})
+    (survivor,) = left()
+    assert survivor not in stage.letters
+    entry = LogEntry.objects.get()
+    assert (entry.action_flag, entry.object_id) == (DELETION, "t_dlq")
+    assert "obsolete <b>" in entry.change_message
+    assert "Discarded 3" in entry.change_message
+    assert Topic.objects.filter(name="t_dlq").exists()
+
+
+def test_a_selection_is_discarded(admin_client: Client, stage: Stage) -> None:
+    wanted = {"topic": "t", "_selected_action": stage.letters[:1], "confirmed": "1", "reason": "x", "through": 10**9}
+    admin_client.post(ordering("discard"), wanted)
+    assert left() == stage.letters[1:]
+    # The log is not a dead-letter topic: a message that is no letter cannot be discarded.
+    answer = admin_client.post(ordering("discard"), {**wanted, "_selected_action": stage.good}, follow=True)
+    assert "nothing left" in answer.content.decode()
+    assert Message.objects.filter(offset__in=stage.good).count() == len(stage.good)
+
+
+def test_a_replay_is_cancelled(admin_client: Client, stage: Stage) -> None:
+    admin_client.post(ordering("replay"), {**ALL, "confirmed": "1"})
+    replay = Replay.objects.get()
+    assert replay.state == NEW
+    address = reverse("admin:sqlqueue_replay_cancel", args=[replay.pk])
+    assert admin_client.get(address).status_code == 405
+    assert "Cancelled" in admin_client.post(address, follow=True).content.decode()
+    replay.refresh_from_db()
+    assert replay.state == CANCELLED
+    assert "nothing to cancel" in admin_client.post(address, follow=True).content.decode()
+    assert LogEntry.objects.count() == 2
+    assert admin_client.post(reverse("admin:sqlqueue_replay_cancel", args=[10**9])).status_code == 404

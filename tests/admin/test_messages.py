@@ -1,0 +1,233 @@
+"""Messages in the admin: found, shown, and ordered about."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from sqlqueue import NewMessage, publish, publish_many
+from sqlqueue.log import search
+from sqlqueue.log.fates import ACKED, FAILING, fate
+from sqlqueue.log.groups import register
+from sqlqueue.models import DeliveryState, Message
+from tests.admin.stage import EVIL, Stage
+from tests.consuming import Consuming
+
+LIST = "admin:sqlqueue_message_changelist"
+
+
+@pytest.fixture
+def stage(consuming: Consuming) -> Stage:
+    return Stage(consuming)
+
+
+def offsets(html: str) -> list[int]:
+    return [int(offset) for offset in re.findall(r'name="_selected_action" value="(\d+)"', html)]
+
+
+def look(client: Client, **wanted: object) -> str:
+    response = client.get(reverse(LIST), wanted)
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def page(client: Client, offset: int) -> str:
+    response = client.get(reverse("admin:sqlqueue_message_change", args=[offset]))
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def give(client: Client, name: str, chosen: list[int], **wanted: object) -> str:
+    """Order something, through its form; return the page that follows."""
+    address = reverse("admin:sqlqueue_message_order", args=[name])
+    asked = client.post(address, {"_selected_action": chosen})
+    assert asked.status_code == 200
+    assert offsets(asked.content.decode()) == sorted(chosen, reverse=True)
+    assert not LogEntry.objects.exists()  # nothing is done before it is confirmed
+    done = client.post(address, {"_selected_action": chosen, "confirmed": "1", **wanted}, follow=True)
+    assert done.redirect_chain, re.findall(r'class="error.*?</', done.content.decode(), re.DOTALL)
+    return done.content.decode()
+
+
+def test_a_message_is_found_in_every_way(admin_client: Client, stage: Stage) -> None:
+    good = stage.good[::-1]
+    assert set(good) < set(offsets(look(admin_client)))
+    assert offsets(look(admin_client, topic="t"))[-10:] == good
+    assert offsets(look(admin_client, topic="t", key="good")) == good
+    assert offsets(look(admin_client, topic="t", message_id="good-3")) == [stage.good[3]]
+    assert offsets(look(admin_client, offset=stage.good[4])) == [stage.good[4]]
+    assert offsets(look(admin_client, topic="t_dlq")) == stage.letters[::-1]
+    assert offsets(look(admin_client, topic="t_dlq", key="bad")) == stage.letters[::-1]
+    for nothing in ({"topic": "t", "key": "goo"}, {"topic": "t_dlq", "offset": stage.good[0]}, {"offset": 10**12}):
+        assert offsets(look(admin_client, **nothing)) == []
+
+
+def test_a_message_is_found_by_its_time(admin_client: Client, consuming: Consuming) -> None:
+    early, late = ([publish("t", n).offset for n in range(5)] for _ in range(2))
+    now = timezone.now()
+    Message.objects.filter(offset__in=early).update(created_at=now - timedelta(hours=2))
+    between = (now - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M")
+    for topic in ("", "t"):
+        assert offsets(look(admin_client, topic=topic, since=between)) == late[::-1]
+        assert offsets(look(admin_client, topic=topic, until=between)) == early[::-1]
+
+
+def test_a_key_or_an_id_needs_a_topic(admin_client: Client, stage: Stage) -> None:
+    for wanted in ({"key": "good"}, {"message_id": "good-1"}, {"offset": "x"}, {"since": "soon"}, {"topic": "no"}):
+        html = look(admin_client, **wanted)
+        assert "errorlist" in html
+        assert offsets(html) == []
+
+
+def test_a_topic_is_paged_to_and_fro(admin_client: Client, consuming: Consuming) -> None:
+    publish_many("t", [NewMessage(n, key=str(n % 9)) for n in range(130)])
+    publish_many("other", range(60))
+    every = list(Message.objects.filter(topic="t").order_by("-offset").values_list("offset", flat=True))
+    seen, html = [], look(admin_client, topic="t")
+    while True:
+        seen += offsets(html)
+        older = re.search(r'href="\?([^"]*)" rel="next"', html)
+        if older is None:
+            break
+        html = admin_client.get(f"{reverse(LIST)}?{older[1]}".replace("&amp;", "&")).content.decode()
+    assert seen == every
+    newer = re.search(r'href="\?([^"]*)" rel="prev"', html)
+    assert newer
+    html = admin_client.get(f"{reverse(LIST)}?{newer[1]}".replace("&amp;", "&")).content.decode()
+    assert offsets(html) == every[50:100]
+
+
+def test_a_key_is_searched_in_steps(admin_client: Client, consuming: Consuming, monkeypatch: Any) -> None:
+    monkeypatch.setattr(search, "SCANNED_AT_ONCE", 10)
+    rare = publish("t", "rare", key="a").offset
+    publish_many("t", [NewMessage(n, key="a" if n == 5 else "same") for n in range(100)])
+    expected = list(Message.objects.filter(partition_key="a").order_by("-offset").values_list("offset", flat=True))
+    partition = Message.objects.get(offset=rare).partition
+    Message.objects.update(partition=partition)
+    found, html, pages = [], look(admin_client, topic="t", key="a"), 0
+    while True:
+        found += offsets(html)
+        pages += 1
+        onward = re.search(r"<a href=\"\?([^\"]*)\">Search on</a>", html)
+        if onward is None:
+            break
+        html = admin_client.get(f"{reverse(LIST)}?{onward[1]}".replace("&amp;", "&")).content.decode()
+    assert found == expected
+    assert pages == 3  # 101 messages, 4 steps of 10 a page
+
+
+def test_a_page_tells_what_became_of_a_message_in_every_group(admin_client: Client, stage: Stage) -> None:
+    html = page(admin_client, stage.failing)
+    assert "failing, waits for its next attempt" in html
+    assert "acknowledged" in html  # the other group's
+    assert "later &lt;script&gt;" in html
+    assert "retried" in html or "retry" in html  # the receipt
+    letter = page(admin_client, stage.letters[0])
+    assert f'/{stage.died[0]}/change/"' in letter
+    assert f'/{stage.letters[0]}/change/"' in page(admin_client, stage.died[0])
+
+
+def test_what_is_in_messages_is_escaped(admin_client: Client, stage: Stage) -> None:
+    addresses = [
+        reverse(LIST),
+        reverse(LIST) + "?topic=%3Cscript%3Ealert(%27x%27)%3C/script%3E%26",
+        *(reverse("admin:sqlqueue_message_change", args=[n]) for n in (stage.failing, *stage.letters, *stage.died)),
+    ]
+    for address in addresses:
+        html = admin_client.get(address).content.decode()
+        assert "&lt;script&gt;alert" in html
+        assert "<script>alert" not in html
+    asked = admin_client.post(
+        reverse("admin:sqlqueue_message_order", args=["redeliver"]), {"_selected_action": [stage.failing]}
+    )
+    assert EVIL not in asked.content.decode()
+    assert "&lt;script&gt;" in asked.content.decode()
+
+
+def test_messages_are_delivered_again(admin_client: Client, stage: Stage) -> None:
+    stage.mend()
+    stage.seen.clear()
+    html = give(admin_client, "redeliver", stage.good[:2], group="g", delay="0")
+    assert "2 messages are delivered again" in html
+    stage.consuming.drain()
+    assert stage.seen == [{"n": 0}, {"n": 1}]
+    assert LogEntry.objects.count() == 2
+    assert set(LogEntry.objects.values_list("object_id", flat=True)) == {str(offset) for offset in stage.good[:2]}
+    history = admin_client.get(reverse("admin:sqlqueue_message_history", args=[stage.good[0]])).content.decode()
+    assert "delivered again" in history
+
+
+def test_a_delivery_is_rescheduled(admin_client: Client, stage: Stage) -> None:
+    stage.mend()
+    html = give(admin_client, "reschedule", [stage.failing, stage.good[0]], group="g", delay="0", attempts="0")
+    assert "due in 0 s: 1." in html
+    stage.consuming.drain()
+    assert stage.seen[-1] == {"fail": EVIL}
+    assert LogEntry.objects.count() == 2
+
+
+def test_a_delivery_gets_another_priority(admin_client: Client, consuming: Consuming, settings: Any) -> None:
+    settings.SQLQUEUE = {**settings.SQLQUEUE, "TOPICS": {"t": {"priorities": 2}}}
+    register("default", "g", "t")
+    unread = publish("t", "urgent", priority=1).offset
+    give(admin_client, "reschedule", [unread], group="g", delay="0", priority="0")
+    copy = Message.objects.exclude(offset=unread).get()
+    assert (copy.priority, copy.target_group, copy.payload) == (0, "g", "urgent")
+    assert fate("default", Message.objects.get(offset=unread), "g").state == ACKED or (
+        DeliveryState.objects.get(message_offset=unread).acked
+    )
+
+
+def test_a_wrong_priority_changes_nothing(admin_client: Client, stage: Stage) -> None:
+    before = Message.objects.count()
+    for wanted in ({"priority": "7"}, {"priority": "-1"}, {"delay": "-1"}, {"group": "nobody"}, {"delay": "nan"}):
+        for name in ("redeliver", "reschedule"):
+            answer = admin_client.post(
+                reverse("admin:sqlqueue_message_order", args=[name]),
+                {"_selected_action": [stage.failing], "confirmed": "1", "group": "g", "delay": "0", **wanted},
+            )
+            assert answer.status_code == 200, wanted
+            assert "errorlist" in answer.content.decode() or "errornote" in answer.content.decode()
+    assert Message.objects.count() == before
+    assert fate("default", Message.objects.get(offset=stage.failing), "g").state == FAILING
+    assert not LogEntry.objects.exists()
+
+
+def test_a_delivery_is_acknowledged_on_behalf_of_its_group(admin_client: Client, stage: Stage) -> None:
+    html = give(admin_client, "acknowledge", [stage.failing], group="g")
+    assert "Acknowledged on behalf of the group g: 1." in html
+    assert DeliveryState.objects.get(message_offset=stage.failing).acked
+
+
+def test_messages_are_cancelled_for_all_groups(admin_client: Client, stage: Stage) -> None:
+    unread = [publish("t", {"n": 99}, key="good").offset for _ in range(2)]
+    html = give(admin_client, "cancel", [stage.failing, *unread])
+    assert "5 deliveries will not take place" in html  # two groups for two, one for the one that fails
+    stage.consuming.drain()
+    assert {"n": 99} not in stage.seen
+
+
+def test_the_list_offers_the_orders(admin_client: Client, stage: Stage) -> None:
+    answer = admin_client.post(reverse(LIST), {"action": "cancel", "_selected_action": stage.good[:2], "index": "0"})
+    html = answer.content.decode()
+    assert offsets(html) == stage.good[:2][::-1]
+    assert f'action="{reverse("admin:sqlqueue_message_order", args=["cancel"])}"' in html
+    # Everything that a filter shows cannot be ordered about, whatever the request says.
+    answer = admin_client.post(
+        reverse(LIST), {"action": "cancel", "_selected_action": stage.good[:1], "index": "0", "select_across": "1"}
+    )
+    assert offsets(answer.content.decode()) == stage.good[:1]
+
+
+def test_what_is_gone_is_said(admin_client: Client, stage: Stage) -> None:
+    assert admin_client.get(reverse("admin:sqlqueue_message_change", args=[10**12]), follow=True).redirect_chain
+    assert admin_client.get(reverse("admin:sqlqueue_message_change", args=["x"]), follow=True).redirect_chain
+    answer = admin_client.post(
+        reverse("admin:sqlqueue_message_order", args=["cancel"]), {"_selected_action": ["x", 10**12]}, follow=True
+    )
+    assert "nothing left" in answer.content.decode()
