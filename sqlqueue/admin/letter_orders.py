@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import ADDITION, DELETION
 from django.http import HttpRequest
 from django.urls import reverse
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -57,6 +58,7 @@ class LetterOrder(Order):
     group or all (""), of one fingerprint or any ("")."""
 
     form_class: type[forms.Form]
+    short: ClassVar[str | Promise]  # the label, beside the dead letters' name
 
     def __init__(
         self, topic: str, group: str, fingerprint: str, offsets: Sequence[int] | None, done_at: str, site: str
@@ -101,7 +103,7 @@ class ReplayLetters(LetterOrder):
     """Deliver them again."""
 
     name = "replay"
-    label = gettext_lazy("Replay dead letters")
+    label, short = gettext_lazy("Replay dead letters"), gettext_lazy("Replay")
     explanation = gettext_lazy(
         "Each dead letter becomes a fresh message at the log's end, for the group that it died for and no other, and "
         "leaves the dead letters in the same transaction. Its attempts begin anew. The consumer processes do it, "
@@ -135,7 +137,7 @@ class DiscardLetters(LetterOrder):
     """Delete them for good."""
 
     name = "discard"
-    label = gettext_lazy("Discard dead letters")
+    label, short = gettext_lazy("Discard dead letters"), gettext_lazy("Discard")
     explanation = gettext_lazy(
         "The dead letters are deleted for good, oldest first, at most 10,000 with one order; those that die from now "
         "on are not touched. The messages that they are copies of stay in the log, and count as settled for the group."
