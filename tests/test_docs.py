@@ -10,6 +10,7 @@ from tests.documents import ROOT, DocumentError, Rehearsal
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
 
+@pytest.mark.timeout(900)  # some documents start forty processes, one after another
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
 def test_the_blocks_of_a_document_are_true(document: Path, tmp_path: Path) -> None:
     Rehearsal(tmp_path).take_all(document)
