@@ -28,7 +28,7 @@ STAMP_postgresql := .postgresql
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo site test test-sqlite test-mariadb test-mysql test-postgresql test-spark test-browser test-protocol soak \
-	benchmark lint format clean system system-mysql system-postgresql system-faketime system-systemd \
+	benchmark lint format clean system system-mysql system-postgresql system-faketime system-prometheus system-systemd \
 	system-spark system-browser
 
 help: ## Say what each target does
@@ -40,7 +40,7 @@ demo: $(VENV)/.demo ## See real flights flow through the queue (FLIGHTS=336776 m
 site: $(VENV)/.demo ## Open the demo's site and admin, with its consumers running
 	$(BIN)/python manage.py site
 
-test: system system-faketime system-systemd system-browser lint test-sqlite test-mariadb test-spark test-browser ## Prove it: lint, the suite on SQLite and on a private MariaDB server, Spark, a browser
+test: system system-faketime system-prometheus system-systemd system-browser lint test-sqlite test-mariadb test-spark test-browser ## Prove it: lint, the suite on SQLite and on a private MariaDB server, Spark, a browser
 
 test-sqlite: $(VENV)/.test ## The suite on SQLite only
 	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) $(WITHOUT_GUESTS)
@@ -113,6 +113,10 @@ system-spark:
 # Chromium, for the tests in a browser and for the documentation's pictures.
 system-browser:
 	@requirements/system.sh "$(PYTHON)" browser
+
+# promtool, which checks the alert rules and tries them out.
+system-prometheus:
+	@requirements/system.sh "$(PYTHON)" prometheus
 
 # The virtual environment, in steps. Each is made again when the requirements that it reads have changed.
 $(VENV)/.created: requirements/venv.sh

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sees that the machine has what some tests need: system.sh PYTHON mariadb|mysql|postgresql|faketime|systemd|spark|browser
+# Sees that the machine has what some tests need: system.sh PYTHON mariadb|mysql|postgresql|faketime|systemd|spark|browser|prometheus
 # As root on Debian it installs what is missing, otherwise it says what is. No system server is started.
 # MySQL's server is mysql-server.sh's affair. With DATABASE_URL set, the server is somebody else's and only the client
 # library is needed.
@@ -44,8 +44,11 @@ spark)
 browser) # CHROMIUM names another one
     has "${CHROMIUM:-chromium}" || has chromium-browser || has google-chrome || missing="$missing chromium"
     ;;
+prometheus)
+    has promtool || missing="$missing prometheus"
+    ;;
 *)
-    echo "system.sh knows mariadb, mysql, postgresql, faketime, systemd, spark and browser, not '$server'." >&2
+    echo "system.sh knows mariadb, mysql, postgresql, faketime, systemd, spark, browser and prometheus, not '$server'." >&2
     exit 2
     ;;
 esac

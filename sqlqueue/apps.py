@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 from django.apps import AppConfig
@@ -23,6 +24,10 @@ class SqlqueueConfig(AppConfig):
         from sqlqueue.observe import logs
 
         logs.connect()
+        if find_spec("prometheus_client") is not None:
+            from sqlqueue.observe import metrics
+
+            metrics.connect()
         post_migrate.connect(_prepare, sender=self, dispatch_uid="sqlqueue.gate")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -31,6 +32,17 @@ class TopicOptions:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """When the health endpoint says that a group is not well. max_lag: messages; max_age: seconds for which the oldest
+    one waits; max_dead_letters; no_subscriber: nobody serves it, and it is not paused. None and False: no limit."""
+
+    max_lag: int | None = None
+    max_age: float | None = None
+    max_dead_letters: int | None = None
+    no_subscriber: bool = False
+
+
+@dataclass(frozen=True)
 class Options:
     """All settings with their defaults. Durations are seconds (a number or a timedelta)."""
 
@@ -52,6 +64,10 @@ class Options:
     CONSUMERS_MODULE: str = "consumers"
     WAKE: bool = True  # ring sleeping consumers after a commit, by datagrams
     WAKE_ADDRESS: str = "127.0.0.1"  # where a consumer process listens for them: an address that publishers can reach
+    HEALTH: Any = None  # {max_lag, max_age, max_dead_letters, no_subscriber, topics: {name: {the same}}}
+    STATUS_TOKEN: str = field(default="", repr=False)  # lets its bearer see health and status in detail; "": nobody
+    SURVEY_INTERVAL: float = 5.0  # how long one survey answers everybody who asks for health, status or metrics
+    HUNG_AFTER: float = 60.0  # a consumer's loop that has not turned for so long hangs
 
 
 DURATIONS = {
@@ -65,8 +81,20 @@ DURATIONS = {
     "FLUSH_INTERVAL",
     "COLLECT_INTERVAL",
     "SHUTDOWN_TIMEOUT",
+    "SURVEY_INTERVAL",
+    "HUNG_AFTER",
 }
 
+
+POSITIVE = (
+    "POLL_INTERVAL",
+    "IDLE_POLL_INTERVAL",
+    "BALANCE_INTERVAL",
+    "HEARTBEAT_INTERVAL",
+    "COLLECT_INTERVAL",
+    "HUNG_AFTER",
+)
+TOKEN = re.compile(r"[!-~]{16,}")  # what fits into a header, and is not guessed
 
 LONGEST = 100 * 365 * 86400.0  # seconds; the databases' times end somewhere
 
@@ -87,11 +115,22 @@ def whole(value: Any, name: str, most: int, problems: list[str]) -> None:
         problems.append(f"{name} must be a whole number from 1 to {most}, not {value!r}")
 
 
-def read(given: Any) -> tuple[Options, dict[str, TopicOptions], list[str]]:
-    """Return the options, the named topics' options, and every problem that was found."""
+@dataclass(frozen=True)
+class Reading:
+    """The setting as it was read: the options, the named topics' options, the limits (of "" those of topics that are
+    not named), and every problem that was found."""
+
+    options: Options
+    topics: dict[str, TopicOptions]
+    limits: dict[str, Limits]
+    problems: list[str]
+
+
+def read(given: Any) -> Reading:
+    """Read and validate the whole setting."""
     problems: list[str] = []
     if not isinstance(given, Mapping):
-        return Options(TOPICS={}), {}, [f"SQLQUEUE must be a dict, not {given!r}"]
+        return Reading(Options(TOPICS={}), {}, {}, [f"SQLQUEUE must be a dict, not {given!r}"])
     known = {field.name: field.default for field in fields(Options)}
     values: dict[str, Any] = {}
     for name, value in given.items():
@@ -103,13 +142,17 @@ def read(given: Any) -> tuple[Options, dict[str, TopicOptions], list[str]]:
                 values[name] = seconds
         else:
             values[name] = value
-    options = Options(**{"TOPICS": {}, **values})
+    options = Options(**{"TOPICS": {}, "HEALTH": {}, **values})
     whole(options.PARTITIONS, "PARTITIONS", 10_000, problems)
     whole(options.THREADS, "THREADS", 1_000, problems)
     for name in ("DATABASE", "CONSUMERS_MODULE", "WAKE_ADDRESS"):
         if not isinstance(getattr(options, name), str):
             problems.append(f"{name} must be a string, not {getattr(options, name)!r}")
-    for name in ("POLL_INTERVAL", "IDLE_POLL_INTERVAL", "BALANCE_INTERVAL", "HEARTBEAT_INTERVAL", "COLLECT_INTERVAL"):
+    if not isinstance(options.STATUS_TOKEN, str) or not (
+        options.STATUS_TOKEN == "" or TOKEN.fullmatch(options.STATUS_TOKEN)
+    ):
+        problems.append("STATUS_TOKEN must be a string of 16 or more visible ASCII characters, without spaces")
+    for name in POSITIVE:
         if not getattr(options, name) > 0:
             problems.append(f"{name} must be more than 0")
     for name in ("WAKE",):
@@ -122,7 +165,7 @@ def read(given: Any) -> tuple[Options, dict[str, TopicOptions], list[str]]:
             f"LEASE_DURATION ({options.LEASE_DURATION:g} s) must be at least twice HEARTBEAT_INTERVAL"
             f" ({options.HEARTBEAT_INTERVAL:g} s), or one late heartbeat loses the leases"
         )
-    return options, topics(options, problems), problems
+    return Reading(options, topics(options, problems), limits(options.HEALTH, problems), problems)
 
 
 def topics(options: Options, problems: list[str]) -> dict[str, TopicOptions]:
@@ -154,30 +197,80 @@ def topics(options: Options, problems: list[str]) -> dict[str, TopicOptions]:
     return found
 
 
+def limits(given: Any, problems: list[str]) -> dict[str, Limits]:
+    """Return the limits of HEALTH: by topic, and under "" those of topics that it does not name."""
+    if not isinstance(given, Mapping):
+        problems.append(f"HEALTH must be a dict, not {given!r}")
+        return {}
+    named = given.get("topics", {})
+    if not isinstance(named, Mapping):
+        problems.append(f"HEALTH['topics'] must be a dict of topic names to limits, not {named!r}")
+        named = {}
+    general = _limits({name: value for name, value in given.items() if name != "topics"}, {}, "HEALTH", problems)
+    found = {"": Limits(**general)}
+    for topic, own in named.items():
+        try:
+            checked_topic(topic)
+        except ConfigurationError as error:
+            problems.append(str(error))
+        found[topic] = Limits(**_limits(own, general, f"HEALTH['topics'][{topic!r}]", problems))
+    return found
+
+
+def _limits(given: Any, general: dict[str, Any], place: str, problems: list[str]) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        problems.append(f"{place} must be a dict, not {given!r}")
+        return general
+    known = {field.name for field in fields(Limits)}
+    values: dict[str, Any] = dict(general)
+    for name, value in given.items():
+        if name not in known:
+            also = {"topics"} if place == "HEALTH" else set()
+            problems.append(f"{place} has no option {name!r}.{did_you_mean(str(name), known | also)}")
+        elif name == "no_subscriber":
+            if not isinstance(value, bool):
+                problems.append(f"{place}[{name!r}] must be True or False, not {value!r}")
+            values[name] = bool(value)
+        elif value is None:
+            values[name] = None
+        elif name == "max_age":
+            values[name] = duration(value, f"{place}[{name!r}]", problems)
+        elif isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            problems.append(f"{place}[{name!r}] must be a whole number, not negative, or None, not {value!r}")
+        else:
+            values[name] = value
+    return values
+
+
 class Settings:
     """The validated settings as attributes: `settings.LEASE_DURATION`. Reading one raises ConfigurationError if any is
     wrong."""
 
     @cached_property
-    def _read(self) -> tuple[Options, dict[str, TopicOptions]]:
-        options, named, problems = read(getattr(django_settings, "SQLQUEUE", {}))
-        if problems:
-            raise ConfigurationError("; ".join(problems))
-        return options, named
+    def _read(self) -> Reading:
+        reading = read(getattr(django_settings, "SQLQUEUE", {}))
+        if reading.problems:
+            raise ConfigurationError("; ".join(reading.problems))
+        return reading
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in Options.__dataclass_fields__:
             raise AttributeError(name)
-        return getattr(self._read[0], name)
+        return getattr(self._read.options, name)
 
     def topic(self, name: str) -> TopicOptions:
         """Return the options of a topic, whether TOPICS names it or not."""
-        options, named = self._read
+        options, named = self._read.options, self._read.topics
         return named.get(name) or TopicOptions(options.PARTITIONS, 1, options.RETENTION, options.HISTORY)
+
+    def limits(self, topic: str) -> Limits:
+        """Return when a group of this topic is not well."""
+        named = self._read.limits
+        return named.get(topic) or named[""]
 
     def problems(self) -> list[str]:
         """Return everything that is wrong with the setting, for the system checks."""
-        return read(getattr(django_settings, "SQLQUEUE", {}))[2]
+        return read(getattr(django_settings, "SQLQUEUE", {})).problems
 
     def forget(self) -> None:
         """Read the setting again at its next use."""

@@ -28,6 +28,10 @@ class HorizonUnknown(SqlqueueError):
     """No probe of the publish gate has finished yet: some transaction that publishes has been open all the time."""
 
 
+class Unreachable(SqlqueueError):
+    """The queue's database does not answer."""
+
+
 class Settlement(Exception):
     """What a handler raises to say what should become of its delivery."""
 

@@ -15,6 +15,10 @@ from sqlqueue.core.lines import line
 
 logger = logging.getLogger("sqlqueue")
 
+# Of the hot path: announced once for what was done together.
+handed_out = Signal()  # group, topic, partition, count
+settled_together = Signal()  # group, topic, partition, hands: of sqlqueue.core.plan, each with its outcome
+
 message_published = Signal()  # topic, count
 delivery_settled = Signal()  # group, topic, partition, offset, outcome, attempt, seconds, error
 delivery_failed = Signal()  # the same, of the retried ones only
@@ -27,6 +31,7 @@ subscriber_stopped = Signal()  # subscriber
 messages_collected = Signal()  # topic, count
 group_away = Signal()  # group, topic: nobody serves it, and collection waits for it
 database_unreachable = Signal()  # subscriber, error
+verb_failed = Signal()  # verb, fault, error: of the database, and is run again
 message_refused = Signal()  # scheduled message's id, topic, reason
 
 

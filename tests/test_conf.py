@@ -53,6 +53,26 @@ def test_a_topics_options_are_its_own_and_else_the_general_ones() -> None:
     ]
 
 
+def test_a_topics_limits_are_its_own_and_else_the_general_ones() -> None:
+    own = {"t": {"max_lag": None, "max_age": 5}, "u": {"no_subscriber": False}}
+    health = {"max_lag": 100, "max_age": timedelta(hours=1), "no_subscriber": True, "topics": own}
+    with override_settings(SQLQUEUE={"HEALTH": health}):
+        found = {name: settings.limits(name) for name in ("t", "u", "v")}
+    assert [(o.max_lag, o.max_age, o.max_dead_letters, o.no_subscriber) for o in found.values()] == [
+        (None, 5.0, None, True),
+        (100, 3600.0, None, False),
+        (100, 3600.0, None, True),
+    ]
+
+
+def test_a_wrong_token_is_refused_without_being_told() -> None:
+    with override_settings(SQLQUEUE={"STATUS_TOKEN": "not good"}):
+        assert "not good" not in "".join(settings.problems())
+    with override_settings(SQLQUEUE={"STATUS_TOKEN": "a-good-token-of-24-char"}):
+        assert settings.STATUS_TOKEN == "a-good-token-of-24-char"
+        assert settings.STATUS_TOKEN not in repr(settings._read)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -83,6 +103,23 @@ def test_a_topics_options_are_its_own_and_else_the_general_ones() -> None:
         ({"TOPICS": {"t": {"priorities": 101}}}, r"TOPICS\['t'\]\['priorities'\] must be a whole number"),
         ({"TOPICS": {"t": {"retention": "week"}}}, r"TOPICS\['t'\]\['retention'\] must be seconds"),
         ({"TOPICS": {"t": {"history": "some"}}}, r"TOPICS\['t'\]\['history'\] must be one of"),
+        ({"HEALTH": []}, "HEALTH must be a dict"),
+        ({"HEALTH": {"max_lags": 5}}, "HEALTH has no option 'max_lags'. Did you mean 'max_lag'?"),
+        ({"HEALTH": {"max_lag": -1}}, r"HEALTH\['max_lag'\] must be a whole number, not negative, or None"),
+        ({"HEALTH": {"max_lag": True}}, r"HEALTH\['max_lag'\] must be a whole number"),
+        ({"HEALTH": {"max_dead_letters": 1.5}}, r"HEALTH\['max_dead_letters'\] must be a whole number"),
+        ({"HEALTH": {"max_age": "1 h"}}, r"HEALTH\['max_age'\] must be seconds"),
+        ({"HEALTH": {"no_subscriber": 1}}, r"HEALTH\['no_subscriber'\] must be True or False"),
+        ({"HEALTH": {"topics": 5}}, r"HEALTH\['topics'\] must be a dict"),
+        ({"HEALTH": {"topics": {"t": 5}}}, r"HEALTH\['topics'\]\['t'\] must be a dict"),
+        ({"HEALTH": {"topics": {"no name": {}}}}, "'no name' is not a name"),
+        ({"HEALTH": {"topics": {"t": {"max_agee": 5}}}}, "no option 'max_agee'. Did you mean 'max_age'?"),
+        ({"HEALTH": {"topics": {"t": {"topics": {}}}}}, "no option 'topics'"),
+        ({"STATUS_TOKEN": "short"}, "STATUS_TOKEN must be a string of 16 or more"),
+        ({"STATUS_TOKEN": "with a space in it"}, "STATUS_TOKEN must be a string of 16 or more"),
+        ({"STATUS_TOKEN": None}, "STATUS_TOKEN must be a string of 16 or more"),
+        ({"SURVEY_INTERVAL": -1}, "SURVEY_INTERVAL must be seconds"),
+        ({"HUNG_AFTER": 0}, "HUNG_AFTER must be more than 0"),
     ],
 )
 def test_what_is_wrong_is_refused_and_named(options: object, said: str) -> None:

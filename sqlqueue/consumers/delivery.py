@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
 from sqlqueue.core.codec import decode
 from sqlqueue.core.plan import Hand
+from sqlqueue.database.clock import moment
 from sqlqueue.exceptions import LeaseLost, seconds
-
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Delivery:
@@ -73,11 +72,7 @@ class Delivery:
     @cached_property
     def created_at(self) -> datetime:
         """When it was published, by the database's clock, in UTC."""
-        created = self._hand.message.created
-        if isinstance(created, int):
-            return EPOCH + timedelta(microseconds=created)
-        at = created if isinstance(created, datetime) else datetime.fromisoformat(created)
-        return at if at.tzinfo else at.replace(tzinfo=timezone.utc)
+        return moment(self._hand.message.created)
 
     def extend(self, seconds: float | timedelta) -> None:
         """Let the handler run for so many seconds from now before it counts as timed out; no attempt is charged.

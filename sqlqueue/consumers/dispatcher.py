@@ -28,7 +28,14 @@ from sqlqueue.core.stream import Stream
 from sqlqueue.database import faults
 from sqlqueue.database.incarnation import Incarnation
 from sqlqueue.log.settle import settle
-from sqlqueue.signals import announce, dead_lettered, delivery_failed, delivery_settled
+from sqlqueue.signals import (
+    announce,
+    dead_lettered,
+    delivery_failed,
+    delivery_settled,
+    handed_out,
+    settled_together,
+)
 
 logger = logging.getLogger("sqlqueue")
 
@@ -129,7 +136,9 @@ class Dispatcher:
             return False
         for plan in plans:
             if plan not in lost:
-                self._announce(plan)
+                if plan.runs and handed_out.receivers:
+                    count = sum(len(run.hands) for run in plan.runs)
+                    announce(handed_out, Dispatcher, **_place(plan), count=count)
                 for run in plan.runs:
                     subscription = self._runs[run] = self.ownership.of(plan.stream)
                     self._in_company += _company(run)
@@ -208,6 +217,7 @@ class Dispatcher:
             if plan not in lost:
                 self.settled += len(plan.settled)
                 self.tally.add(plan)
+                self._announce(plan)
         if lost:
             self._unclaim(lost)
             self.lose([plan.stream for plan in lost])
@@ -262,8 +272,9 @@ class Dispatcher:
     # -- telling ------------------------------------------------------------------------------------------------------
 
     def _announce(self, plan: Plan) -> None:
-        address = plan.stream.address
-        place: dict[str, Any] = {"group": address.group, "topic": address.topic, "partition": address.partition}
+        place = _place(plan)
+        if plan.settled and settled_together.receivers:
+            announce(settled_together, Dispatcher, **place, hands=plan.settled)
         for hand in plan.settled:
             outcome = hand.outcome
             failed = outcome is not None and outcome.kind == outcomes.RETRIED
@@ -283,6 +294,11 @@ class Dispatcher:
         for letter in plan.dead:
             facts = {"offset": letter.message.offset, "attempt": letter.attempts, "error": letter.error}
             announce(dead_lettered, Dispatcher, **place, **facts)
+
+
+def _place(plan: Plan) -> dict[str, Any]:
+    address = plan.stream.address
+    return {"group": address.group, "topic": address.topic, "partition": address.partition}
 
 
 def _company(run: Run) -> int:

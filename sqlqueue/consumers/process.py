@@ -10,6 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from types import FrameType
+from typing import TYPE_CHECKING
+
+from sqlqueue.consumers.pulse import Pulse
+
+if TYPE_CHECKING:
+    from sqlqueue.consumers.ports import Ports
+    from sqlqueue.observe.window import Window
 
 logger = logging.getLogger("sqlqueue")
 
@@ -28,7 +35,7 @@ class Orders:
     verbosity: int = 1
 
 
-def main(orders: Orders, name: str, line: Connection) -> None:
+def main(orders: Orders, name: str, line: Connection, pulse: Pulse) -> None:
     """Set up Django and run a subscriber until its work is done, a signal comes, or the supervisor says so or is
     gone."""
     import django
@@ -36,19 +43,21 @@ def main(orders: Orders, name: str, line: Connection) -> None:
     # The terminal's Ctrl-C reaches the whole group; the supervisor passes it on.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     django.setup()
-    serve(orders, name, line)
+    serve(orders, name, line, pulse)
 
 
-def serve(orders: Orders, name: str, line: Connection | None) -> None:
+def serve(orders: Orders, name: str, line: Connection | None, pulse: Pulse, ports: Ports | None = None) -> None:
     """Run a subscriber in this process, whose main thread this is."""
     # A spawned process imports this module before Django is set up; what needs models has to wait for that.
+    from sqlqueue.consumers.ports import Vitals, close_windows, open_windows, own_metrics
     from sqlqueue.consumers.registry import registry
     from sqlqueue.consumers.subscriber import Subscriber
     from sqlqueue.observe import logs
 
     logs.show(orders.verbosity)
     registry.discover()
-    subscriber = Subscriber(registry.select(orders.groups, orders.topics), name=name, threads=orders.threads)
+    consumers = registry.select(orders.groups, orders.topics)
+    subscriber = Subscriber(consumers, name=name, threads=orders.threads, pulse=pulse)
 
     def leave_or_stop(number: int, frame: FrameType | None) -> None:
         if subscriber.stopping:
@@ -60,7 +69,13 @@ def serve(orders: Orders, name: str, line: Connection | None) -> None:
         signal.signal(signal.SIGINT, leave_or_stop)
     else:
         threading.Thread(target=_listen, args=(line, subscriber.stop), name="sqlqueue-orders", daemon=True).start()
-    subscriber.run(drain=orders.drain)
+    windows: list[Window] = []
+    if ports is not None:
+        windows = open_windows(ports, lambda: Vitals({name: pulse}, 0, subscriber.stopping), own_metrics)
+    try:
+        subscriber.run(drain=orders.drain)
+    finally:
+        close_windows(windows)
 
 
 def _listen(line: Connection, stop: Callable[[], None]) -> None:

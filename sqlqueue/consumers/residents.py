@@ -12,14 +12,14 @@ from django.db import Error, connections
 from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.core.lines import line
 from sqlqueue.core.stream import Stream
-from sqlqueue.database import faults, patience
+from sqlqueue.database import clock, faults, patience
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.leases import heartbeat, hold
 from sqlqueue.log.collect import collect, report_absent
 from sqlqueue.log.replay import INTERVAL as REPLAY_INTERVAL
 from sqlqueue.log.replay import carry_out
 from sqlqueue.log.schedule import move_due
-from sqlqueue.signals import announce, database_unreachable
+from sqlqueue.signals import announce, database_unreachable, settled_together, verb_failed
 
 logger = logging.getLogger("sqlqueue")
 
@@ -80,6 +80,7 @@ class Resident:
                 faults.drop_connection(self.alias)
                 self.forget()
             logger.warning(line("resident_failed", resident=self.name, fault=fault.name, error=error))
+            announce(verb_failed, Resident, verb=self.name, fault=fault.name, error=error)
         except Exception as error:
             logger.error(line("resident_failed", resident=self.name, error=error), exc_info=error)
         return False
@@ -99,14 +100,17 @@ class Keeper(Resident):
         activity: Callable[[], str],
         horizon: Callable[[], int],
         lost: Callable[[list[Stream]], None],
+        kept: Callable[[], None] = lambda: None,
     ):
         super().__init__(ownership.alias, interval)
-        self.ownership, self.address, self.lost = ownership, address, lost
+        self.ownership, self.address, self.lost, self.kept = ownership, address, lost, kept
         self.activity, self.horizon = activity, horizon
 
     def beat(self) -> None:
         """Say that this process is alive, and what it does."""
         own = self.ownership
+        if settled_together.receivers:
+            clock.look(self.alias)
         places = [subscription.place for subscription in own.subscriptions]
         told = (self.address, self.activity(), self.horizon())
         heartbeat.beat(self.alias, own.subscriber, places, own.lease_duration, *told)
@@ -132,6 +136,7 @@ class Keeper(Resident):
                 stream.deadline = began + own.lease_duration
         if lost:
             self.lost(lost)
+        self.kept()
         return False
 
 

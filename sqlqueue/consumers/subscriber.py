@@ -14,6 +14,7 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.dispatcher import Dispatcher
 from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.consumers.pool import Pool, ThreadPool
+from sqlqueue.consumers.pulse import Pulse
 from sqlqueue.consumers.reader import Reader
 from sqlqueue.consumers.recorder import Recorder
 from sqlqueue.consumers.registry import Consumer
@@ -28,7 +29,7 @@ from sqlqueue.database.incarnation import ServerChanged
 from sqlqueue.leases import heartbeat
 from sqlqueue.log import bell, groups
 from sqlqueue.log.status import anything_due
-from sqlqueue.signals import announce, subscriber_started, subscriber_stopped
+from sqlqueue.signals import announce, subscriber_started, subscriber_stopped, verb_failed
 
 logger = logging.getLogger("sqlqueue")
 
@@ -46,6 +47,7 @@ class Subscriber:
         threads: int | None = None,
         pool: Callable[[Callable[[Hand, Outcome], None], Callable[[Run], None]], Pool] | None = None,
         residents: bool = True,
+        pulse: Pulse | None = None,
     ):
         self.alias: str = settings.DATABASE
         self.name = name or heartbeat.subscriber_name()
@@ -53,6 +55,7 @@ class Subscriber:
         self.subscriptions = [Subscription(self.alias, consumer) for consumer in consumers]
         self.ownership = Ownership(self.alias, self.name, self.subscriptions, settings.LEASE_DURATION)
         self.reader = Reader(self.alias)
+        self.pulse = pulse or Pulse()
         self._awake = threading.Event()
         threads = threads or settings.THREADS
         make_pool = pool or (lambda report, ended: ThreadPool(threads, report, ended))
@@ -62,7 +65,7 @@ class Subscriber:
             threads,
             make_pool,
             awake=self._awake.set,
-            give_up=lambda: self.stopping and self._out_of_time(),
+            give_up=self._give_up,
         )
         self.stopping = False
         self._stop_deadline = 0.0
@@ -95,6 +98,7 @@ class Subscriber:
             self.activity,
             lambda: self.reader.horizon.value,
             self._lost.append,
+            self.pulse.kept,
         )
         self._keeper.beat()
         self._keep_at = self.clock() + settings.HEARTBEAT_INTERVAL
@@ -106,6 +110,7 @@ class Subscriber:
             for resident in self._residents:
                 resident.start()
         places = [subscription.place for subscription in self.subscriptions]
+        self.pulse.started()
         announce(subscriber_started, Subscriber, subscriber=self.name, subscriptions=places)
 
     def stop(self, timeout: float | None = None) -> None:
@@ -118,6 +123,7 @@ class Subscriber:
         if not self.stopping:
             self._stop_deadline = self.clock() + (settings.SHUTDOWN_TIMEOUT if timeout is None else timeout)
             self.stopping = True
+            self.pulse.stopping()
 
     def keep(self) -> None:
         """Keep the heartbeat and the leases alive, when it is time: for a host without residents, between two turns."""
@@ -204,6 +210,11 @@ class Subscriber:
         if self._with_residents:
             connections.close_all()
 
+    def _give_up(self) -> bool:
+        """Tell whether to stop insisting on a database that is away. A loop that insists does not hang."""
+        self.pulse.turned()
+        return self.stopping and self._out_of_time()
+
     def _out_of_time(self) -> bool:
         return self.clock() >= self._stop_deadline
 
@@ -230,6 +241,7 @@ class Subscriber:
     # -- one round ----------------------------------------------------------------------------------------------------
 
     def _guarded_turn(self) -> float:
+        self.pulse.turned()
         try:
             self.dispatcher.server.make_sure()
             return self.turn()
@@ -242,6 +254,7 @@ class Subscriber:
             if fault is faults.Fault.OTHER:
                 raise  # what was decided may not have been written: only a fresh start is safe
             logger.warning(line("turn_failed", subscriber=self.name, fault=fault.name, error=error))
+            announce(verb_failed, Subscriber, verb="turn", fault=fault.name, error=error)
             faults.drop_connection(self.alias)
             return 0.5 if fault is faults.Fault.GONE else 0.05
 

@@ -9,17 +9,25 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from django.db import Error, connections
 
 from sqlqueue.conf import settings
+from sqlqueue.consumers.ports import Ports, Vitals, close_windows, open_windows
 from sqlqueue.consumers.process import LEAVE, STOP, Orders, main
+from sqlqueue.consumers.pulse import Pulse
 from sqlqueue.core.lines import line
 from sqlqueue.leases import heartbeat, hold
+
+if TYPE_CHECKING:
+    from sqlqueue.observe.shared_metrics import SharedMetrics
+    from sqlqueue.observe.window import Window
 
 logger = logging.getLogger("sqlqueue")
 
@@ -34,20 +42,23 @@ class Child:
     process: SpawnProcess
     line: Connection
     name: str
+    pulse: Pulse
     started: float
 
 
 class Supervisor:
     """Keeps `processes` consumer processes alive. Holds no lease and, between two deaths, no connection."""
 
-    def __init__(self, orders: Orders, processes: int):
-        self.orders, self.processes = orders, processes
+    def __init__(self, orders: Orders, processes: int, ports: Ports | None = None):
+        self.orders, self.processes, self.ports = orders, processes, ports or Ports()
         self._context = multiprocessing.get_context("spawn")
         self._children: list[Child] = []
         self._pending: list[float] = []  # when to start the next ones
+        self._wanted = processes  # less those that have drained everything
         self._pause = FIRST_PAUSE
         self._stops = 0
         self._failed = False
+        self._shared: SharedMetrics | None = None
         self._bell, self._ringer = os.pipe()
         os.set_blocking(self._ringer, False)
 
@@ -57,21 +68,40 @@ class Supervisor:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._on_signal)
             signal.signal(signal.SIGINT, self._on_signal)
-        atexit.register(self._hang_up)  # before multiprocessing's own exit, which waits for the children
+            # The system may deliver a signal to another thread, and then nothing else interrupts this one's waiting.
+            signal.set_wakeup_fd(self._ringer)
+        atexit.register(self._leave_in_order)  # before multiprocessing's own exit, which waits for the children
         self._pending = [0.0] * self.processes
+        windows = self._open_windows()
         try:
             while self._children or (self._pending and not self._stops):
                 self._start_due()
                 self._wait()
                 self._bury()
         finally:
-            self._hang_up()
-            atexit.unregister(self._hang_up)
+            close_windows(windows)
+            self._leave_in_order()
+            atexit.unregister(self._leave_in_order)
+            if threading.current_thread() is threading.main_thread():
+                signal.set_wakeup_fd(-1)
         return int(self._failed)
+
+    def _open_windows(self) -> list[Window]:
+        metrics: Callable[[], bytes] = bytes
+        if self.ports.metrics is not None:
+            from sqlqueue.observe.shared_metrics import SharedMetrics  # an extra
+
+            self._shared = SharedMetrics()
+            metrics = self._shared.exposition
+        return open_windows(self.ports, self.vitals, metrics)
+
+    def vitals(self) -> Vitals:
+        """Return how the processes are. From any thread."""
+        pulses = {child.name: child.pulse for child in list(self._children)}
+        return Vitals(pulses, self._wanted - len(pulses), self._stops > 0)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._stops += 1
-        os.write(self._ringer, b".")
 
     def _start_due(self) -> None:
         now = time.monotonic()
@@ -85,10 +115,11 @@ class Supervisor:
     def _start(self) -> None:
         name = heartbeat.subscriber_name()
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=main, args=(self.orders, name, theirs), name="sqlqueue-consumer")
+        pulse = Pulse(self._context)
+        process = self._context.Process(target=main, args=(self.orders, name, theirs, pulse), name="sqlqueue-consumer")
         process.start()
         theirs.close()
-        self._children.append(Child(process, ours, name, time.monotonic()))
+        self._children.append(Child(process, ours, name, pulse, time.monotonic()))
         logger.info(line("process_started", child=process.pid, subscriber=name))
 
     def _wait(self) -> None:
@@ -96,7 +127,8 @@ class Supervisor:
         for ready in wait([*(child.process.sentinel for child in self._children), self._bell], timeout):
             if ready == self._bell:
                 os.read(self._bell, 100)
-                self._pass_on()
+                if self._stops:
+                    self._pass_on()
 
     def _pass_on(self) -> None:
         word = STOP if self._stops == 1 else LEAVE
@@ -115,8 +147,11 @@ class Supervisor:
             self._children.remove(child)
             child.line.close()
             child.process.join()
+            if self._shared is not None and child.process.pid is not None:
+                self._shared.bury(child.process.pid)
             code = child.process.exitcode
             if code == 0 and (self._stops or self.orders.drain):
+                self._wanted -= 1
                 continue
             if code != 0:
                 self._free(child)
@@ -139,7 +174,12 @@ class Supervisor:
         finally:
             connections.close_all()
 
-    def _hang_up(self) -> None:
-        """Children whose line is closed stop by themselves."""
+    def _leave_in_order(self) -> None:
+        """Children whose line is closed stop by themselves. What they have shared is removed after them."""
         for child in self._children:
             child.line.close()
+        if self._shared is not None:
+            for child in self._children:
+                child.process.join()
+            self._shared.remove()
+            self._shared = None

@@ -14,6 +14,7 @@ from sqlqueue.core.lines import line
 from sqlqueue.database.dialects import dialect
 from sqlqueue.database.fault_numbers import Fault, classify
 from sqlqueue.database.patience import limit_transaction
+from sqlqueue.signals import announce, verb_failed
 
 T = TypeVar("T")
 logger = logging.getLogger("sqlqueue")
@@ -52,6 +53,7 @@ def _again(alias: str, name: str, once: Callable[[], T]) -> T:
             if not alone or attempt == RERUNS or classify(error) is not Fault.CONTENTION:
                 raise
             logger.info(line("verb_rerun", verb=name, attempt=attempt, error=error))
+            announce(verb_failed, run, verb=name, fault=Fault.CONTENTION.name, error=error)
             time.sleep(random.uniform(0.001, 0.01) * attempt)
     raise AssertionError("unreachable")
 
@@ -69,6 +71,7 @@ def patiently(alias: str, verb: Callable[..., T], *args: Any, give_up: Callable[
                 raise
             facts = {"verb": verb.__name__, "fault": fault.name, "error": error}
             logger.warning(line("verb_held_up", **facts, retry_in=wait))
+            announce(verb_failed, patiently, **facts)
             if fault is Fault.GONE:
                 drop_connection(alias)
             if give_up():

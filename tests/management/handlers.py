@@ -4,6 +4,7 @@ import os
 import time
 
 from sqlqueue import consumer
+from sqlqueue.signals import delivery_settled
 from tests.app.models import Effect
 
 
@@ -28,3 +29,17 @@ def take_a_second(delivery) -> None:
 def take_for_ever(delivery) -> None:
     Effect.objects.create(name="began", value=str(delivery.payload))
     time.sleep(3600)
+
+
+@consumer("hang", group="aircraft")
+def do_nothing(delivery) -> None:
+    pass
+
+
+def hang(*, topic: str, **_: object) -> None:
+    """A receiver that never returns: signals are announced in the process's control loop."""
+    while topic == "hang":
+        time.sleep(1)
+
+
+delivery_settled.connect(hang)

@@ -1,6 +1,5 @@
 """`manage.py runconsumers`: what it checks, tells, runs, and how it ends."""
 
-import json
 import os
 import re
 import signal
@@ -14,20 +13,9 @@ from django.db.migrations.recorder import MigrationRecorder
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.models import ConsumerGroup, DeliveryState, Offset, PartitionLease, SubscriberHeartbeat
 from tests.app.models import Effect
-from tests.processes import ManageCommand, ManageCommands, wait_until
+from tests.processes import ManageCommand, wait_until
 
 Run = Callable[..., ManageCommand]
-
-
-@pytest.fixture
-def run(manage: ManageCommands) -> Run:
-    """Start `runconsumers` with these arguments; keywords are settings of SQLQUEUE."""
-
-    def start(*arguments: str, **options: object) -> ManageCommand:
-        env = {"DJANGO_SETTINGS_MODULE": "tests.management.settings", "QUEUE_OPTIONS": json.dumps(options)}
-        return manage("runconsumers", *arguments, env=env)
-
-    return start
 
 
 def values(name: str) -> list[str]:

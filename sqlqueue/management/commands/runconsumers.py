@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser
+from importlib.util import find_spec
 from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.checks import ERROR, run_checks
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
-from django.db.migrations.executor import MigrationExecutor
 from django.utils import autoreload
 
 from sqlqueue.checks import TAG
 from sqlqueue.conf import settings
+from sqlqueue.consumers.ports import Place, Ports
 from sqlqueue.consumers.process import Orders, serve
+from sqlqueue.consumers.pulse import Pulse
 from sqlqueue.consumers.registry import Consumer, registry
 from sqlqueue.consumers.supervisor import Supervisor
 from sqlqueue.core.lines import line
 from sqlqueue.database.server import describe
+from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases.heartbeat import subscriber_name
 from sqlqueue.observe import logs
+from sqlqueue.observe.window import refusal
+
+PURPOSES = ("health", "metrics")
 
 
 class Command(BaseCommand):
@@ -37,6 +43,12 @@ class Command(BaseCommand):
         parser.add_argument("--topic", action="append", default=[], help="only this topic (repeatable)")
         parser.add_argument("--processes", type=int, default=1, help="consumer processes (default 1; 0: no supervisor)")
         parser.add_argument("--threads", type=int, help="handler threads of each process (default SQLQUEUE['THREADS'])")
+        parser.add_argument(
+            "--health-port", type=int, metavar="PORT", help="answer /health/live, /health/ready and more"
+        )
+        parser.add_argument("--health-address", default="127.0.0.1", metavar="ADDRESS", help="default 127.0.0.1")
+        parser.add_argument("--metrics-port", type=int, metavar="PORT", help="answer /metrics, for Prometheus")
+        parser.add_argument("--metrics-address", default="127.0.0.1", metavar="ADDRESS", help="default 127.0.0.1")
         parser.add_argument("--drain", action="store_true", help="leave when everything due now has been settled")
         parser.add_argument("--check", action="store_true", help="validate all options and the database; start nothing")
         parser.add_argument("--noreload", action="store_true", help="do not restart on code changes when DEBUG is on")
@@ -66,10 +78,14 @@ class Command(BaseCommand):
         )
         logs.logger.info(self._plan(consumers, options))
         connections.close_all()
-        if options["processes"] == 0:
-            serve(orders, subscriber_name(), None)
-            return
-        status = Supervisor(orders, options["processes"]).run()
+        ports = Ports(_place(options, "health"), _place(options, "metrics"))
+        try:
+            if options["processes"] == 0:
+                serve(orders, subscriber_name(), None, Pulse(), ports)
+                return
+            status = Supervisor(orders, options["processes"], ports).run()
+        except ConfigurationError as error:
+            raise CommandError(f"runconsumers cannot go on: {error}") from error
         if status:
             sys.exit(status)
 
@@ -79,6 +95,7 @@ class Command(BaseCommand):
         for name, least in (("processes", 0), ("threads", 1)):
             if options[name] is not None and options[name] < least:
                 problems.append(f"--{name} must be at least {least}, not {options[name]}")
+        problems += self._ports(options)
         found = run_checks(tags=[TAG], databases=[settings.DATABASE] if not settings.problems() else None)
         for message in found:
             if message.level >= ERROR:
@@ -87,7 +104,8 @@ class Command(BaseCommand):
                 self.stderr.write(self.style.WARNING(f"{message.msg} ({message.id}): {message.hint}"))
         consumers: list[Consumer] = []
         if not problems:
-            problems += self._pending_migrations()
+            if pending_migrations(settings.DATABASE):
+                problems.append("the queue's tables are not up to date: run `python manage.py migrate sqlqueue`")
             try:
                 consumers = registry.select(options["group"], options["topic"])
             except ConfigurationError as error:
@@ -100,12 +118,15 @@ class Command(BaseCommand):
             raise CommandError("runconsumers cannot start:\n- " + "\n- ".join(problems))
         return consumers
 
-    def _pending_migrations(self) -> list[str]:
-        executor = MigrationExecutor(connections[settings.DATABASE])
-        targets = [key for key in executor.loader.graph.leaf_nodes() if key[0] == "sqlqueue"]
-        if executor.migration_plan(targets):
-            return ["the queue's tables are not up to date: run `python manage.py migrate sqlqueue`"]
-        return []
+    def _ports(self, options: dict[str, Any]) -> list[str]:
+        """Return what is wrong with the ports that are to be opened."""
+        places = {purpose: place for purpose in PURPOSES if (place := _place(options, purpose)) is not None}
+        problems = [refused for purpose, place in places.items() if (refused := refusal(purpose, *place))]
+        if "metrics" in places and find_spec("prometheus_client") is None:
+            problems.append("--metrics-port needs prometheus-client: pip install sqlqueue[prometheus]")
+        if options["metrics_port"] and options["metrics_port"] == options["health_port"]:
+            problems.append("--health-port and --metrics-port must be two ports")
+        return problems
 
     def _plan(self, consumers: list[Consumer], options: dict[str, Any]) -> str:
         """Return one line that tells everything it will do."""
@@ -124,3 +145,9 @@ class Command(BaseCommand):
             lease=settings.LEASE_DURATION,
             handlers=handlers,
         )
+
+
+def _place(options: dict[str, Any], purpose: str) -> Place | None:
+    """Return the address and port of --health-port and the like; None if it was not given."""
+    port = options[f"{purpose}_port"]
+    return None if port is None else (options[f"{purpose}_address"], port)

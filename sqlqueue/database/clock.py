@@ -1,0 +1,40 @@
+"""The database's clock, as this process last saw it: what times in the log are to be held against."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from sqlqueue.database.dialects import dialect, execute
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+# By alias: how far the database's clock (seconds since the epoch) is ahead of this process's monotonic one.
+_ahead: dict[str, float] = {}
+
+
+def look(alias: str) -> None:
+    """Read it: one statement, right to half of its round trip."""
+    began = time.monotonic()
+    (value,) = execute(alias, f"SELECT {dialect(alias).epoch('{now}')}").fetchone()
+    _ahead[alias] = moment(value).timestamp() - (began + time.monotonic()) / 2
+
+
+def seen(alias: str) -> float | None:
+    """Return the seconds since the epoch by the database's clock; None before the first look."""
+    ahead = _ahead.get(alias)
+    return None if ahead is None else ahead + time.monotonic()
+
+
+def moment(value: Any) -> datetime:
+    """Return a time as a driver gives it (see Dialect.epoch) as a datetime in UTC."""
+    if isinstance(value, int):
+        return EPOCH + timedelta(microseconds=value)
+    at = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+    return at if at.tzinfo else at.replace(tzinfo=timezone.utc)
+
+
+def seconds(value: Any) -> float:
+    """Return the same as seconds since the epoch. For every message of the hot path: MySQL's are numbers."""
+    return value / 1_000_000 if isinstance(value, int) else moment(value).timestamp()

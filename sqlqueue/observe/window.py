@@ -1,0 +1,140 @@
+"""A small HTTP server in a thread of its own, for probes and scrapes."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
+
+from django.db import connections
+
+from sqlqueue.core.lines import line
+from sqlqueue.exceptions import ConfigurationError
+
+logger = logging.getLogger("sqlqueue")
+
+SLOWEST = 10.0  # seconds that a client may take to send its request, or to take its answer
+
+
+class Reply(NamedTuple):
+    """What a client gets."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+Respond = Callable[[str, str], Reply | None]
+
+
+class Window:
+    """Answers GET and HEAD on one port until it is closed. `respond` is called with the path and the Authorization
+    header, in a thread for each client; None is 404."""
+
+    def __init__(self, purpose: str, address: str, port: int, respond: Respond):
+        self._server = _Server(_bound(purpose, address, port), respond)
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, name=f"sqlqueue-{purpose}", daemon=True)
+        self._thread.start()
+        logger.info(line("listening", purpose=purpose, address=address, port=self.port))
+
+    def close(self) -> None:
+        """Answer no more; the port is free afterwards."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(SLOWEST)
+
+
+def refusal(purpose: str, address: str, port: int) -> str:
+    """Return why a window cannot be opened there, "" if it can."""
+    try:
+        _bound(purpose, address, port).close()
+    except ConfigurationError as error:
+        return str(error)
+    return ""
+
+
+def _bound(purpose: str, address: str, port: int) -> socket.socket:
+    try:
+        if not 0 <= port <= 65535:
+            raise OSError("there is no such port")
+        family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(place)
+            bound.listen(16)
+        except BaseException:
+            bound.close()
+            raise
+    except OSError as error:
+        used = error.errno == errno.EADDRINUSE
+        reason = "it is in use; is another one running?" if used else str(error)
+        raise ConfigurationError(f"the {purpose} port {port} on {address} cannot be opened: {reason}") from None
+    return bound
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, bound: socket.socket, respond: Respond):
+        self.respond = respond
+        super().__init__(bound.getsockname()[:2], _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = bound
+        self.server_address = bound.getsockname()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that went away, or spoke no HTTP, is nobody's concern."""
+        logger.debug(line("client_failed", client=client_address, error=sys.exc_info()[1]))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    server_version = "sqlqueue"
+    sys_version = ""
+    timeout = SLOWEST
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def refuse(self) -> None:
+        """Nothing can be changed here."""
+        self.send_response(405)
+        self.send_header("Allow", "GET, HEAD")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = refuse
+
+    def _answer(self, with_body: bool) -> None:
+        path = self.path.partition("?")[0]
+        try:
+            reply = self.server.respond(path, self.headers.get("Authorization", ""))
+        except Exception as error:
+            logger.error(line("answer_failed", path=path, error=error), exc_info=error)
+            reply = Reply(500, "text/plain", b"")
+        finally:
+            connections.close_all()
+        status, kind, body = reply or Reply(404, "text/plain", b"")
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        if status == 401:
+            self.send_header("WWW-Authenticate", 'Bearer realm="sqlqueue"')
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        """Probes come every few seconds, and a request may bear a token: no log."""
