@@ -1,11 +1,13 @@
-"""The site's two rooms: the home page and the admin."""
+"""The site's rooms: the home page, the admin, how the queue is, and the metrics."""
 
 from django.contrib import admin
-from django.urls import path
+from django.urls import include, path
 
 from example_project.flights.views import home
 
 urlpatterns = [
     path("", home, name="home"),
     path("admin/", admin.site.urls),
+    path("queue/", include("sqlqueue.urls")),
+    path("", include("django_prometheus.urls")),
 ]

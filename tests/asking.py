@@ -1,5 +1,6 @@
 """Asking a port of a process over HTTP."""
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -9,7 +10,7 @@ from tests.processes import ManageCommand
 
 
 class Answered(NamedTuple):
-    """What a port has answered; status 0: nobody answers."""
+    """What a port has answered; status 0: nobody answers, or not to the end."""
 
     status: int
     text: str
@@ -31,7 +32,7 @@ def ask(port: int, path: str, token: str = "", method: str = "GET") -> Answered:
             return Answered(answer.status, answer.read().decode(), dict(answer.headers))
     except urllib.error.HTTPError as error:
         return Answered(error.code, error.read().decode(), dict(error.headers))
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         return Answered(0, repr(error), {})
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
@@ -123,6 +123,16 @@ RECEIVERS = (
 
 def connect(registry: CollectorRegistry = REGISTRY) -> None:
     """Subscribe to the signals, and offer the gauges to the registry that the counters are in."""
-    for signal, receiver in RECEIVERS:
-        signal.connect(receiver, weak=False, dispatch_uid=f"sqlqueue.metrics.{receiver.__name__}")
+    connect_receivers()
     registry.register(STANDING)
+
+
+def connect_receivers() -> None:
+    """Count from now on."""
+    for signal, receiver in RECEIVERS:
+        signal.connect(receiver, weak=False, dispatch_uid=uid(receiver))
+
+
+def uid(receiver: Callable[..., None]) -> str:
+    """Return by what name a receiver is connected."""
+    return f"sqlqueue.metrics.{receiver.__name__}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import shutil
 import struct
@@ -13,9 +14,12 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.mmap_dict import MmapedDict
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.multiprocess import MultiProcessCollector
 
+from sqlqueue.core.lines import line
 from sqlqueue.observe.metrics import STANDING
+
+logger = logging.getLogger("sqlqueue")
 
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 PREFIX = "sqlqueue-metrics-"
@@ -51,22 +55,24 @@ class SharedMetrics:
         raise AssertionError("unreachable")
 
     def bury(self, pid: int) -> None:
-        """Keep what a dead process has counted, for a counter may not fall, but not its files."""
+        """Keep what a dead process has counted, for a counter may not fall, but not its files. Raises nothing: that
+        some figures are lost must not end the supervisor."""
         with self._lock:
-            mark_process_dead(pid, str(self.folder))
             for file in self.folder.glob(f"*_{pid}.db"):
-                kind = file.name.partition("_")[0]
-                if kind != "gauge":
-                    self._add_up(file, self.folder / f"{kind}_dead.db")
-                file.unlink()
+                try:
+                    self._add_up(file)
+                except (OSError, ValueError, RuntimeError, struct.error) as error:
+                    logger.warning(line("metrics_lost", file=file.name, error=error))
+                file.unlink(missing_ok=True)  # what cannot be read would spoil every scrape
 
-    def _add_up(self, file: Path, total: Path) -> None:
-        sums = MmapedDict(str(total))
+    def _add_up(self, file: Path) -> None:
+        kind = file.name.partition("_")[0]
+        if kind == "gauge":  # of somebody else's; it tells how a process stands, and this one does no more
+            return
+        sums = MmapedDict(str(self.folder / f"{kind}_dead.db"))
         try:
             for key, value, _, _ in MmapedDict.read_all_values_from_file(str(file)):
                 sums.write_value(key, sums.read_value(key)[0] + value, 0.0)
-        except struct.error:  # it died before it had written anything
-            pass
         finally:
             sums.close()
 

@@ -9,6 +9,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.table import Table
@@ -140,6 +141,25 @@ def consuming(count: int) -> Iterator[tuple[str, float, float]]:
         made = build("bench", {"group": name.replace(" ", "-").translate({ord(c): None for c in "(),%"}), **options})
         subscriber = Subscriber([Consumer(topic="bench", handler=handler, **made)])
         yield name, rate(count, lambda: subscriber.run(drain=True)), bare  # noqa: B023  run before the next turn
+    with without_metrics():
+        for name, handler, options in (kinds[0], kinds[2]):
+            subscriber = Subscriber(
+                [Consumer(topic="bench", handler=handler, **build("bench", {"group": f"no-{len(options)}", **options}))]
+            )
+            yield f"{name}, no metrics", rate(count, lambda: subscriber.run(drain=True)), bare  # noqa: B023
+
+
+@contextmanager
+def without_metrics() -> Iterator[None]:
+    """Let nobody count, as where prometheus_client is not installed."""
+    from sqlqueue.observe import metrics
+
+    for signal, receiver in metrics.RECEIVERS:
+        signal.disconnect(dispatch_uid=metrics.uid(receiver))
+    try:
+        yield
+    finally:
+        metrics.connect_receivers()
 
 
 if __name__ == "__main__":

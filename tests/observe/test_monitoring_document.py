@@ -1,26 +1,22 @@
-"""docs/operations/monitoring.md names every metric, as it is."""
+"""docs/operations/monitoring.md names every metric and every alert, as they are."""
 
 import re
 
-from prometheus_client import REGISTRY
-
+from tests.observe.exported import exported
+from tests.observe.test_alerts import rules
 from tests.processes import ROOT
 
 ROW = re.compile(r"^\| `(sqlqueue_\w+)` \| (\w+) \| ([\w, ]*) \|", re.MULTILINE)
 
 
-def exported() -> dict[str, tuple[str, str]]:
-    """Return each metric's type and labels, by the name that Prometheus knows it by."""
-    found = {}
-    for collector in list(REGISTRY._collector_to_names):
-        for family in collector.describe() if hasattr(collector, "describe") else ():
-            if family.name.startswith("sqlqueue_"):
-                name = family.name + "_total" * (family.type == "counter")
-                labels = getattr(collector, "_labelnames", ()) or getattr(family, "_labelnames", ())
-                found[name] = (family.type, ", ".join(labels))
-    return found
+DOCUMENT = ROOT / "docs" / "operations" / "monitoring.md"
 
 
 def test_the_table_is_the_registry() -> None:
-    document = (ROOT / "docs" / "operations" / "monitoring.md").read_text()
-    assert {name: (kind, labels.strip()) for name, kind, labels in ROW.findall(document)} == exported()
+    document = DOCUMENT.read_text()
+    told = {name: (kind, tuple(labels.replace(",", " ").split())) for name, kind, labels in ROW.findall(document)}
+    assert told == exported()
+
+
+def test_all_alerts_are_told() -> None:
+    assert set(re.findall(r"`(Sqlqueue\w+)`", DOCUMENT.read_text())) == {rule["alert"] for rule in rules()}
