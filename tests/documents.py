@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^(?P<indent> *)(?P<fence>```+|~~~+) *(?P<language>[\w+-]*)(?P<rest>[^`]*)$")
-COMMENT = re.compile(r"^\s*<!-- *(?P<mark>file:|append:|run|shown)(?P<argument>.*?) *-->\s*$")
+COMMENT = re.compile(r"^\s*<!-- *(?P<mark>file:|append:|run|shown|spark)(?P<argument>.*?) *-->\s*$")
 SHELLS = ("console", "bash", "sh")
 COMPILED = ("python",)
 UNMARKED = (*COMPILED, *SHELLS, "sql", "text", "ini", "toml")
@@ -24,6 +24,7 @@ Write one of these on a line of its own before the block:
   <!-- append: mysite/settings.py --> the block is added to that file
   <!-- run -->                        a console block: each command is run in that project and must exit 0
   <!-- shown -->                      the block is only looked at
+  <!-- spark -->                      Python that tests/spark runs, in order, with a session `spark`; here it compiles
 The project is what `django-admin startproject mysite .` makes. Blocks are taken in the document's order.
 Without a mark: Python must compile, `make` in a console block must name a target, sql, text, ini and toml pass."""
 

@@ -11,9 +11,9 @@ from django.utils.translation import gettext_lazy
 from sqlqueue.admin.keyset import Page, cut, page_of
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
+from sqlqueue.database.admission import TopicInfo
 from sqlqueue.log.search import HIGHEST, by_id, by_key, messages_at, newest, oldest, topic_of
 from sqlqueue.log.seek import MARGIN, offset_before
-from sqlqueue.log.topics import TopicInfo
 from sqlqueue.models import Message, Topic
 
 SHOWN = (

@@ -23,6 +23,21 @@ def encode(value: Any, kind: str = "payload") -> str:
     return text
 
 
+def checked_json(text: str, kind: str = "payload") -> str:
+    """Return a JSON text as it is; refuse what is none, or says what encode() refuses."""
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise InvalidMessage(f"{kind} is not JSON text: {error}") from None
+    if "\\u" in text:  # half surrogates hide there
+        encode(value, kind)
+    return text
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
 def encode_headers(headers: object) -> str | None:
     """Return the JSON text of headers, a mapping of strings to JSON values; None for none."""
     if headers is None or headers == {}:

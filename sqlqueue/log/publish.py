@@ -11,7 +11,7 @@ from django.db import transaction
 
 from sqlqueue.conf import settings
 from sqlqueue.core.codec import encode, encode_headers
-from sqlqueue.core.keys import GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, checked_name, checked_text, new_id, partition_of
+from sqlqueue.database.admission import TopicInfo, log_row
 from sqlqueue.database.dialects import dialect
 from sqlqueue.database.entry import LogRow
 from sqlqueue.database.gate import insert_many, insert_one
@@ -19,7 +19,7 @@ from sqlqueue.database.words import Dialect
 from sqlqueue.exceptions import InvalidMessage, seconds
 from sqlqueue.log.bell import ring_after_commit
 from sqlqueue.log.schedule import schedule
-from sqlqueue.log.topics import TopicInfo, topic_info
+from sqlqueue.log.topics import topic_info
 from sqlqueue.observe import tracing
 from sqlqueue.signals import announce, message_published
 
@@ -190,28 +190,7 @@ def _row(
     priority: int,
     group: str,
 ) -> LogRow:
-    if key != "":
-        checked_text(key, "key", KEY_LENGTH)
-    if id is None:
-        id = new_id()
-    elif id == "":
-        raise InvalidMessage("id is empty: leave it out to get a fresh one")
-    else:
-        checked_text(id, "id", ID_LENGTH)
-    if priority != 0 and (not isinstance(priority, int) or not 0 <= priority < info.priorities):
-        raise InvalidMessage(
-            f"priority {priority!r} is not one of topic {info.name!r}, which has {info.priorities} (0 is the first): "
-            f"set SQLQUEUE['TOPICS'][{info.name!r}]['priorities'] before the topic is first used"
-        )
-    if group:
-        checked_name(group, "group", GROUP_LENGTH)
-    # A message without a key goes where its id belongs: evenly spread, and a repeated id meets its first.
-    partition = partition_of(key or id, info.partitions)
-    payload, stored_headers = encode(payload), encode_headers(headers)
-    words.check_json(payload, "payload")
-    if stored_headers is not None:
-        words.check_json(stored_headers, "headers")
-    return LogRow(info.name, partition, priority, key, id, payload, stored_headers, group)
+    return log_row(words, info, encode(payload), key, id, encode_headers(headers), priority, group)
 
 
 def _due(delay: float | timedelta | None, at: datetime | None) -> float | None:

@@ -9,6 +9,7 @@ from django.db import transaction
 from sqlqueue.core.codec import decode, encode, encode_headers
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text, new_id, partition_of
 from sqlqueue.database import faults
+from sqlqueue.database.admission import SCHEDULE, SCHEDULE_LATER, scheduled
 from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.database.entry import LogRow
 from sqlqueue.database.gate import SCHEDULER, insert_many, take_duty
@@ -18,10 +19,6 @@ from sqlqueue.log.topics import topic_info
 from sqlqueue.models import ScheduledMessage
 from sqlqueue.signals import announce, message_refused
 
-INSERT = (
-    "INSERT INTO sqlqueue_scheduled_message"
-    " (topic, partition_key, message_id, payload, headers, priority, target_group, due_at)"
-)
 MOVED_AT_ONCE = 500
 # Is anything due? Index: (refused, due_at).
 ANY_DUE = "SELECT 1 FROM sqlqueue_scheduled_message WHERE refused = {false} AND due_at <= {now} LIMIT 1"
@@ -35,13 +32,12 @@ DUE = """
 
 def schedule(alias: str, row: LogRow, delay: float | None, at: datetime | None) -> None:
     """Keep a message until it is due: `delay` seconds from now by the database's clock, or `at`."""
-    values = (row.topic, row.key, row.id, row.payload, row.headers, row.priority, row.target_group)
+    values = scheduled(row)
     if delay is not None:
-        text = f"{INSERT} VALUES (%s, %s, %s, %s, %s, %s, %s, {{later}})"
-        execute(alias, text, (*values, round(delay * 1_000_000)))
+        execute(alias, SCHEDULE_LATER, (*values, round(delay * 1_000_000)))
     else:
         assert at is not None
-        text = f"{INSERT} VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
+        text = f"{SCHEDULE} VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
         execute(alias, text, (*values, dialect(alias).time(at)))
 
 

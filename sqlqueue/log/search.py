@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, partition_of
+from sqlqueue.database.admission import TopicInfo
 from sqlqueue.database.dialects import dialect, execute
-from sqlqueue.log.topics import TopicInfo
 from sqlqueue.models import Message, Topic
 
 STREAMS_AT_ONCE = 250

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from django.db import connections, transaction
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic
+from sqlqueue.database.admission import CREATE_TOPIC, STORED_TOPIC, TopicInfo
 from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.database.transactions import in_test_case
 from sqlqueue.models import dead_letter_topic
-
-CREATE = "INSERT INTO sqlqueue_topic (name, partitions, priorities, retention, history) VALUES (%s, %s, %s, %s, %s) "
-STORED = "SELECT name, partitions, priorities FROM sqlqueue_topic WHERE name = %s"  # index: the primary key
-
-
-class TopicInfo(NamedTuple):
-    """What never changes of a topic."""
-
-    name: str
-    partitions: int
-    priorities: int
-
 
 _known: dict[tuple[str, str], TopicInfo] = {}
 
@@ -62,7 +49,7 @@ def forget_topics() -> None:
 
 
 def _stored(alias: str, name: str) -> TopicInfo | None:
-    row = execute(alias, STORED, (name,)).fetchone()
+    row = execute(alias, STORED_TOPIC, (name,)).fetchone()
     return TopicInfo(*row) if row else None
 
 
@@ -74,16 +61,16 @@ def create(alias: str, name: str, partitions: int | None = None) -> TopicInfo:
     """
     connection = connections[alias]
     if not connection.in_atomic_block or not dialect(alias).gated or in_test_case(connection):
-        execute(alias, CREATE + dialect(alias).ignore("name"), _values(name, partitions))
+        execute(alias, CREATE_TOPIC + dialect(alias).ignore("name"), _values(name, partitions))
         info = _stored(alias, name)
         assert info is not None
         return info
     separate = connection.copy()
     try:
         with separate.cursor() as cursor:
-            cursor.execute(dialect(alias).sql(CREATE + dialect(alias).ignore("name")), _values(name, partitions))
+            cursor.execute(dialect(alias).sql(CREATE_TOPIC + dialect(alias).ignore("name")), _values(name, partitions))
             # Here, for the caller's snapshot may be older than the row.
-            cursor.execute(dialect(alias).sql(STORED), (name,))
+            cursor.execute(dialect(alias).sql(STORED_TOPIC), (name,))
             return TopicInfo(*cursor.fetchone())
     finally:
         separate.close()

@@ -27,7 +27,7 @@ READ = (
     "until",
     "horizonTimeout",
 )
-STREAM = (*COMMON, "columns", "numPartitions", "group", "start", "maxRowsPerBatch")
+STREAM = (*COMMON, "columns", "numPartitions", "group", "start", "maxRowsPerBatch", "horizonTimeout")
 WRITE = (*COMMON, "ids")
 
 

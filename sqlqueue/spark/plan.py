@@ -9,12 +9,14 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, partition_of
 from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.spark.options import Options
-from sqlqueue.spark.ranges import Count, Range, measure, share
+from sqlqueue.spark.ranges import Count, Range, end_of, measure, share
 from sqlqueue.spark.scan import Condition, Portion, between, one_of, where
 from sqlqueue.spark.tables import DEAD_LETTERS, MESSAGES, OFFSETS, RECEIPTS, Table
 
 LEAST_ROWS = 5_000  # of a task: starting one costs about as much as reading these
 MOST_STREAMS = 2_000  # that a condition lists: an index range for each
+# Is anything there? Index: the log's (topic, partition, priority, offset).
+ANY = "SELECT 1 FROM sqlqueue_message{by_stream} WHERE {where} LIMIT 1"
 NOTHING = Condition("1 = 0", ())
 
 TOPICS = "SELECT name, partitions, priorities FROM sqlqueue_topic"
@@ -97,6 +99,18 @@ def portions(alias: str, options: Options, low: int, high: int, tasks: int) -> l
     ]
 
 
+def next_end(alias: str, options: Options, done: int, highest: int, rows: int | None) -> int:
+    """Return where a stream's next batch ends, at most `highest`: `done` if nothing is there, and about `rows` rows on
+    if there are more."""
+    if highest <= done:
+        return done
+    leading = streams(alias, options)
+    text, values = where([*leading, between(options.table, done + 1, highest)])
+    if execute(alias, ANY.replace("{where}", text), values).fetchone() is None:
+        return done
+    return highest if rows is None else end_of(counter(alias, options.table, leading), done + 1, highest, rows)
+
+
 def restrictions(alias: str, options: Options) -> list[Condition]:
     """Return what the options say of the rows, besides their offsets and what streams() says."""
     table = options.table
@@ -106,6 +120,8 @@ def restrictions(alias: str, options: Options) -> list[Condition]:
             found.append(one_of("topic", options.topics))
         if options.numbers:
             found.append(one_of('"partition"', options.numbers))
+    if options.group:
+        found.append(one_of("target_group", ("", options.group)))
     if options.keys:
         found.append(one_of(table.chosen(["key"])[0].stored, options.keys))
     written = dialect(alias).microseconds(table.chosen([table.time])[0].stored)

@@ -16,6 +16,7 @@ from sqlqueue.core.keys import did_you_mean
 from sqlqueue.database.plain import Access, access
 from sqlqueue.database.words import DIALECTS
 from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.spark.topics import Topics, TopicValues
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Project:
     accesses: Mapping[str, Access] = field(repr=False)
     databases: Mapping[str, dict[str, Any]] = field(repr=False)  # as Django's connections have them
     options: Mapping[str, Any] = field(repr=False)  # SQLQUEUE
+    topics: Topics  # how they are created
 
     def access(self, alias: str = "") -> Access:
         """Return how to connect to an alias; refuse one that there is not."""
@@ -78,4 +80,13 @@ def of_django() -> Project:
     aliases = [alias for alias in connections if connections[alias].vendor in DIALECTS]
     databases = {alias: dict(connections[alias].settings_dict) for alias in aliases}
     options = dict(getattr(settings, "SQLQUEUE", {}))
-    return Project(queue_settings.DATABASE, {alias: access(alias) for alias in aliases}, databases, options)
+    accesses = {alias: access(alias) for alias in aliases}
+    return Project(queue_settings.DATABASE, accesses, databases, options, _topics(queue_settings))
+
+
+def _topics(queue_settings: Any) -> Topics:
+    def values(name: str) -> TopicValues:
+        found = queue_settings.topic(name)
+        return found.partitions, found.priorities, found.retention, found.history
+
+    return Topics({name: values(name) for name in queue_settings.TOPICS}, values(""))

@@ -13,7 +13,9 @@ from sqlqueue.spark import options
 from sqlqueue.spark.options import Options
 from sqlqueue.spark.project import Project
 from sqlqueue.spark.reader import BatchReader
+from sqlqueue.spark.stream import StreamReader
 from sqlqueue.spark.tables import INT, LONG, STRING, TIME
+from sqlqueue.spark.writer import BatchWriter, Publishing, StreamWriter
 
 TYPES = {LONG: LongType, INT: IntegerType, STRING: StringType, TIME: TimestampType}
 
@@ -43,6 +45,27 @@ class SqlqueueSource(DataSource):
         said = options.read(self.given, options.READ, "a batch read")
         refuse_other(schema, said)
         return BatchReader(self._project(), said, self.tasks)
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        """Return what reads the log as a consumer group."""
+        said = options.read(self.given, options.STREAM, "a stream")
+        refuse_other(schema, said)
+        return StreamReader(self._project(), said, self.tasks)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Return what publishes rows."""
+        return BatchWriter(self._publishing(schema, overwrite, "a write"))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """Return what publishes a stream's rows."""
+        return StreamWriter(self._publishing(schema, overwrite, "a streaming write"))
+
+    def _publishing(self, schema: StructType, overwrite: bool, doing: str) -> Publishing:
+        if overwrite:
+            raise ConfigurationError("messages are only added to the log: say .mode('append')")
+        said = options.read(self.given, options.WRITE, doing)
+        project = self._project()
+        return Publishing(project.access(said.alias), project.topics, said, schema.fieldNames())
 
     def _project(self) -> Project:
         if self.project is None:

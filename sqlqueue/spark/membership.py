@@ -1,0 +1,166 @@
+"""A stream's place in its consumer group: it owns every partition, by leases and fencing tokens as a consumer does.
+
+A consumer is never pushed out: a group that has live ones is refused. Of two streams the newer one wins, as it does
+when Spark starts a query again; the older one's next settle finds its tokens stale. Positions move up to what the
+stream's sink has committed, and nothing is claimed beyond: what a stream had in hand when it ended is delivered again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+
+from django.db import Error, close_old_connections, connections
+
+from sqlqueue.conf import settings
+from sqlqueue.core.lines import line
+from sqlqueue.database import faults
+from sqlqueue.database.dialects import execute
+from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.exceptions import ConfigurationError, LeaseLost
+from sqlqueue.leases.acquire import Taken, acquire
+from sqlqueue.leases.heartbeat import beat, leave, subscriber_name
+from sqlqueue.leases.hold import free, renew
+from sqlqueue.log.groups import lock_topic, register, revoke
+from sqlqueue.log.settle import ADVANCE
+from sqlqueue.log.topics import topic_info
+from sqlqueue.models import ConsumerGroup, DeliveryState, PartitionLease, SubscriberHeartbeat, Topic
+from sqlqueue.spark.plan import reached
+
+logger = logging.getLogger("sqlqueue")
+
+PREFIX = "spark:"
+ACQUIRE_TIMEOUT = 10.0  # seconds: somebody may be committing what he has in an offset row
+PROBE_TIMEOUT = 1.0  # seconds for which one look at the horizon may last
+
+
+class Membership:
+    """One run of a streaming query, as the only subscriber of its group in its topics. Beats in a thread of its own."""
+
+    def __init__(self, alias: str, group: str, topics: Sequence[str], start: str, patience: float):
+        self.alias, self.group, self.topics = alias, group, tuple(topics)
+        self.name = PREFIX + subscriber_name()
+        self._horizon = Horizon(alias)
+        self._stopped = threading.Event()
+        for topic in self.topics:
+            register(alias, group, topic, start)
+        self._refuse_consumers()
+        floor = reached(alias, patience)
+        self._owned: list[Taken] = []
+        for topic in self.topics:
+            faults.run(alias, self._push_out_streams, topic)
+            self._owned += self._take(topic, floor)
+        self._leases = sum(topic_info(alias, topic).partitions for topic in self.topics)
+        self._has_states = any(taken.rows for taken in self._owned)
+        self.settled = min(taken.watermark for taken in self._owned)
+        beat(alias, self.name, self._subscriptions, settings.LEASE_DURATION, activity="a Spark stream")
+        self._thread = threading.Thread(target=self._keep, name="sqlqueue-spark-heartbeat", daemon=True)
+        self._thread.start()
+
+    @property
+    def _subscriptions(self) -> list[tuple[str, str]]:
+        return [(self.group, topic) for topic in self.topics]
+
+    def paused(self) -> bool:
+        """Tell whether somebody has paused the group, or one of the topics."""
+        groups = ConsumerGroup.objects.using(self.alias).filter(topic__in=self.topics, consumer_group=self.group)
+        topics = Topic.objects.using(self.alias).filter(name__in=self.topics)
+        return groups.filter(paused=True).exists() or topics.filter(paused=True).exists()
+
+    def horizon(self) -> int:
+        """Return the horizon as far as a second's looking shows it."""
+        highest = highest_offset(self.alias)
+        deadline = time.monotonic() + PROBE_TIMEOUT
+        while self._horizon.probe(highest) < highest and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self._horizon.value
+
+    def settle(self, offset: int) -> None:
+        """Everything up to this offset has been committed by the sink: move the positions and watermarks there.
+
+        Always writes: once it has committed, whatever was visible before it is safe on the server's disk, too. Raises
+        LeaseLost if the stream is no longer the owner, and then has changed nothing.
+        """
+        faults.run(self.alias, self._settle, offset)
+        self.settled = max(self.settled, offset)
+
+    def _settle(self, offset: int) -> None:
+        for taken in self._owned:
+            values = (offset, offset, offset, taken.id, taken.token)
+            if execute(self.alias, ADVANCE, values).rowcount != 1:
+                raise LeaseLost(
+                    f"the stream is no longer the owner of group {self.group!r} in topic {taken.address.topic!r}: the "
+                    "group was reset or removed, or another stream of it has been started"
+                )
+        if self._has_states:  # what consumers had left behind has been read again
+            rows = DeliveryState.objects.using(self.alias).filter(consumer_group=self.group, topic__in=self.topics)
+            rows.filter(message_offset__lte=offset).delete()
+            self._has_states = rows.exists()
+
+    def leave(self) -> None:
+        """Give everything back, so that the next owner need not wait."""
+        self._stopped.set()
+        self._thread.join(10)
+        leave(self.alias, self.name)
+        free(self.alias, self.name)
+
+    def _refuse_consumers(self) -> None:
+        beats = SubscriberHeartbeat.objects.using(self.alias).alive()
+        beats = beats.filter(consumer_group=self.group, topic__in=self.topics).exclude(subscriber__startswith=PREFIX)
+        found = sorted(set(beats.values_list("subscriber", flat=True)[:5]))
+        if found:
+            raise ConfigurationError(
+                f"group {self.group!r} has live consumers ({', '.join(found)}): stop them (one that was killed is "
+                "forgotten after LEASE_DURATION), or give the stream a group of its own"
+            )
+
+    def _push_out_streams(self, topic: str) -> None:
+        lock_topic(self.alias, topic)
+        leases = PartitionLease.objects.using(self.alias).filter(topic=topic, consumer_group=self.group)
+        if leases.filter(holder__startswith=PREFIX).exists():
+            revoke(self.alias, self.group, topic)
+
+    def _take(self, topic: str, floor: int) -> list[Taken]:
+        info = topic_info(self.alias, topic)
+        wanted = list(range(info.partitions))
+        deadline = time.monotonic() + ACQUIRE_TIMEOUT
+        owned: dict[int, Taken] = {}
+        while True:
+            for taken in acquire(
+                self.alias,
+                self.name,
+                self.group,
+                topic,
+                wanted,
+                priorities=info.priorities,
+                lease_duration=settings.LEASE_DURATION,
+                horizon=floor,
+            ):
+                owned[taken.id] = taken
+            held = {taken.address.partition for taken in owned.values()}
+            wanted = [partition for partition in range(info.partitions) if partition not in held]
+            if not wanted:
+                return list(owned.values())
+            if time.monotonic() > deadline:
+                free(self.alias, self.name)
+                raise ConfigurationError(
+                    f"partitions {wanted[:5]} of topic {topic!r} have another owner in group {self.group!r}: stop its "
+                    "consumers, or give the stream a group of its own"
+                )
+            time.sleep(0.1)
+
+    def _keep(self) -> None:
+        """Beat and renew, until the stream ends. An owner that cannot is told so by its next settle."""
+        try:
+            while not self._stopped.wait(settings.HEARTBEAT_INTERVAL):
+                try:
+                    beat(self.alias, self.name, self._subscriptions, settings.LEASE_DURATION, activity="a Spark stream")
+                    if renew(self.alias, self.name, settings.LEASE_DURATION) < self._leases:
+                        logger.warning(line("stream_lost_leases", group=self.group, subscriber=self.name))
+                except Error as error:
+                    logger.warning(line("stream_heartbeat_failed", group=self.group, error=error))
+                close_old_connections()
+        finally:
+            connections.close_all()

@@ -1,0 +1,76 @@
+"""Arrow's values as JSON can say them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from sqlqueue.core.codec import checked_json, encode, encode_headers
+from sqlqueue.exceptions import InvalidMessage
+
+
+def payload_of(kind: Any) -> Callable[[Any], str]:
+    """Return what makes JSON text of a payload column's values: strings are JSON text already, all else becomes it."""
+    if _is_text(kind):
+        return lambda value: "null" if value is None else checked_json(value)
+    return lambda value: encode(plain(value, kind))
+
+
+def headers_of(kind: Any) -> Callable[[Any], str | None]:
+    """The same for headers: JSON text of an object, or a struct or map."""
+    if _is_text(kind):
+        return _headers_text
+    return lambda value: encode_headers(plain(value, kind))
+
+
+def _headers_text(value: str | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        return encode_headers(json.loads(value))
+    except ValueError as error:
+        raise InvalidMessage(f"headers are not JSON text: {error}") from None
+
+
+def _is_text(kind: Any) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def plain(value: Any, kind: Any) -> Any:
+    """Return a value as dicts, lists, strings and numbers.
+
+    Times are UTC in ISO 8601, with microseconds where there are any; decimals are strings, for a JSON number is a
+    float to many who read it; binary is base64.
+    """
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if pa.types.is_struct(kind):
+        return {field.name: plain(value[field.name], field.type) for field in kind}
+    if pa.types.is_map(kind):
+        return {_name(key): plain(item, kind.item_type) for key, item in value}
+    if isinstance(value, list):
+        return [plain(item, kind.value_type) for item in value]
+    if isinstance(value, datetime):
+        at = value.astimezone(timezone.utc) if value.tzinfo else value
+        return at.isoformat().replace("+00:00", "Z")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    raise InvalidMessage(f"a payload cannot hold a {type(value).__name__}: turn it into JSON text with to_json()")
+
+
+def _name(key: Any) -> str:
+    if not isinstance(key, str):
+        raise InvalidMessage(f"the keys of a map must be strings to become JSON, not {type(key).__name__}")
+    return key

@@ -1,0 +1,219 @@
+"""A stream is a consumer group: it reads every message, says how far it is, and shares with nobody."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from sqlqueue import NewMessage, publish, publish_many
+from sqlqueue.log.groups import remove
+from sqlqueue.log.reset import reset
+from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset, PartitionLease
+from tests.consuming import Consuming
+from tests.processes import wait_until
+from tests.transactions import OpenTransaction
+
+TIMEOUT = 240
+Sink = Callable[[DataFrame, int], None]
+
+
+class Streams:
+    """Starts streams of one test, which share a checkpoint unless told."""
+
+    def __init__(self, spark: SparkSession, folder: Path):
+        self.spark, self.folder = spark, folder
+        self.batches: list[list[int]] = []
+
+    def keep(self, frame: DataFrame, number: int) -> None:
+        self.batches.append(sorted(row.offset for row in frame.select("offset").collect()))
+
+    def start(self, sink: Sink | None = None, checkpoint: str = "checkpoint", **options: Any) -> StreamingQuery:
+        options = {"group": "lake", "topic": "flights", **options}
+        available = options.pop("available", True)
+        stream = self.spark.readStream.format("sqlqueue").options(**options).load()
+        writer = stream.writeStream.foreachBatch(sink or self.keep)
+        writer = writer.option("checkpointLocation", str(self.folder / checkpoint))
+        trigger: dict[str, Any] = {"availableNow": True} if available else {"processingTime": "0.2 seconds"}
+        return writer.trigger(**trigger).start()
+
+    def run(self, **options: Any) -> list[list[int]]:
+        """Run everything available; return the batches' offsets."""
+        self.batches = []
+        query = self.start(**options)
+        assert query.awaitTermination(TIMEOUT)
+        return self.batches
+
+
+@pytest.fixture
+def streams(spark: SparkSession, tmp_path: Path) -> Streams:
+    return Streams(spark, tmp_path)
+
+
+def offsets_of(topic: str) -> list[int]:
+    return list(Message.objects.filter(topic=topic).order_by("offset").values_list("offset", flat=True))
+
+
+def positions(group: str = "lake", topic: str = "flights") -> set[tuple[int, int, int]]:
+    rows = Offset.objects.filter(consumer_group=group, topic=topic)
+    return set(rows.values_list("position", "offset_acked", "claimed_to"))
+
+
+def test_what_is_available_is_read_once_and_the_group_stands_at_its_end(streams: Streams) -> None:
+    publish_many("flights", [NewMessage(number, key=f"k{number % 7}") for number in range(100)])
+    publish_many("others", range(50))
+    publish("flights", "for somebody else", group="other")
+    mine = offsets_of("flights")[:-1]
+    batches = streams.run(maxRowsPerBatch=40)
+    assert [offset for batch in batches for offset in batch] == mine
+    assert len(batches) >= 3
+    assert max(map(len, batches)) <= 40
+    ((position, watermark, claimed),) = positions()
+    assert position == watermark == claimed >= mine[-1]
+    publish_many("flights", range(5))
+    (batch,) = streams.run()
+    assert batch == offsets_of("flights")[-5:]
+    assert positions() == {(batch[-1],) * 3}
+    assert streams.run() == []
+
+
+def test_positions_never_pass_what_the_sink_has_committed(streams: Streams) -> None:
+    publish_many("flights", range(60))
+    mine = offsets_of("flights")
+
+    def second_fails(frame: DataFrame, number: int) -> None:
+        streams.keep(frame, number)
+        if number == 1:
+            raise RuntimeError("the lake is full")
+
+    query = streams.start(second_fails, maxRowsPerBatch=25)
+    with pytest.raises(StreamingQueryException, match="the lake is full"):
+        query.awaitTermination(TIMEOUT)
+    first, second = streams.batches
+    ((position, watermark, _),) = positions()
+    assert first[-1] <= position == watermark < second[0]
+    again = streams.run(maxRowsPerBatch=25)
+    assert again[0] == second
+    assert first + [offset for batch in again for offset in batch] == mine
+    assert {row[0] for row in positions()} == {mine[-1]}
+
+
+@pytest.mark.database("mariadb", "mysql")
+def test_a_late_commit_is_not_skipped(streams: Streams) -> None:
+    publish("flights", "first")
+    query = streams.start(available=False)
+    wait_until(lambda: streams.batches, TIMEOUT)
+    with OpenTransaction() as late:
+        late.do(lambda: publish("flights", "late"))
+        after = publish("flights", "after")
+        assert after.offset is not None
+        wait_until(lambda: query.lastProgress and query.lastProgress.batchId >= 0, TIMEOUT)
+        seen = query.recentProgress[-1].timestamp
+        wait_until(lambda: query.recentProgress[-1].timestamp > seen or query.exception(), TIMEOUT)
+        assert after.offset not in [offset for batch in streams.batches for offset in batch]
+        late.commit()
+    expected = offsets_of("flights")
+    assert len(expected) == 3
+    wait_until(lambda: sorted(offset for batch in streams.batches for offset in batch) == expected, TIMEOUT)
+    query.stop()
+
+
+def test_a_group_with_live_consumers_is_refused(streams: Streams, consuming: Consuming) -> None:
+    publish("flights", 1)
+
+    @consuming.consumer("flights", group="lake")
+    def handle(delivery: Any) -> None: ...
+
+    host = consuming.start()
+    wait_until(lambda: PartitionLease.objects.exclude(holder="").exists())
+    with pytest.raises(StreamingQueryException, match="group 'lake' has live consumers"):
+        streams.start().awaitTermination(TIMEOUT)
+    assert PartitionLease.objects.filter(holder=host.name).exists()
+    host.stop()
+    assert streams.run(checkpoint="another") == []
+
+
+def test_the_newer_of_two_streams_wins(streams: Streams) -> None:
+    publish("flights", 1)
+    older = streams.start(available=False)
+    wait_until(lambda: streams.batches, TIMEOUT)
+    publish("flights", 2)
+    wait_until(lambda: len(streams.batches) == 2, TIMEOUT)
+    read = streams.batches
+    assert streams.run(checkpoint="another") in ([], read[1:], read)  # as far as the older one had settled
+    publish("flights", 3)
+    with pytest.raises(StreamingQueryException, match="no longer the owner of group 'lake'"):
+        older.awaitTermination(TIMEOUT)
+
+
+def test_a_reset_ends_a_running_stream(streams: Streams) -> None:
+    publish("flights", 1)
+    query = streams.start(available=False)
+    wait_until(lambda: {row[0] for row in positions()} == set(offsets_of("flights")), TIMEOUT)
+    reset("default", "lake", "flights", 0)
+    publish("flights", 2)
+    with pytest.raises(StreamingQueryException, match="the group was reset"):
+        query.awaitTermination(TIMEOUT)
+    assert [offset for batch in streams.run(checkpoint="fresh") for offset in batch] == offsets_of("flights")
+
+
+def test_it_takes_over_what_consumers_have_left_behind(streams: Streams, consuming: Consuming) -> None:
+    @consuming.consumer("flights", group="lake", retry_delay=3600)
+    def refuse_odd(delivery: Any) -> None:
+        if delivery.payload % 2:
+            raise ValueError
+
+    publish_many("flights", [NewMessage(number, key=str(number)) for number in range(6)])
+    consuming.drain()
+    left = set(DeliveryState.objects.unsettled().values_list("message_offset", flat=True))
+    assert len(left) == 3
+    (batch,) = streams.run()
+    assert left <= set(batch)
+    assert not DeliveryState.objects.exists()
+    assert len(positions()) == 1
+
+
+def test_start_latest_and_pauses_are_heeded(streams: Streams) -> None:
+    publish("flights", "before")
+    assert streams.run(start="latest") == []
+    new = publish("flights", "new")
+    ConsumerGroup.objects.update(paused=True)
+    assert streams.run(start="latest") == []
+    ConsumerGroup.objects.update(paused=False)
+    assert streams.run(start="latest") == [[new.offset]]
+    remove("default", "lake", "flights")
+
+
+def test_a_stream_can_end_in_a_topic(streams: Streams, tmp_path: Path) -> None:
+    publish_many("flights", [NewMessage({"n": number}, id=f"f{number}") for number in range(30)])
+
+    def start() -> StreamingQuery:
+        frame = streams.spark.readStream.format("sqlqueue").options(group="copy", topic="flights").load()
+        writer = frame.select("id", "key", "payload").writeStream.format("sqlqueue").option("topic", "copies")
+        return writer.option("checkpointLocation", str(tmp_path / "copy")).trigger(availableNow=True).start()
+
+    assert start().awaitTermination(TIMEOUT)
+    assert {row[0] for row in positions("copy")} == {offsets_of("flights")[-1]}
+    reset("default", "copy", "flights", 0)
+    shutil.rmtree(tmp_path / "copy")
+    assert start().awaitTermination(TIMEOUT)  # everything again, and nothing twice
+    copies = Message.objects.filter(topic="copies")
+    assert sorted(copies.values_list("message_id", flat=True)) == sorted(f"f{number}" for number in range(30))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"group": ""}, "give it the options group and topic"),
+        ({"topic": ""}, "give it the options group and topic"),
+        ({"from": "7"}, "no option 'from' for a stream"),
+        ({"maxRowsPerBatch": "0"}, "maxRowsPerBatch must be a whole number from 1"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_words(streams: Streams, options: dict[str, str], said: str) -> None:
+    with pytest.raises(Exception, match=said):
+        streams.start(**options).awaitTermination(TIMEOUT)
