@@ -28,8 +28,8 @@ STAMP_postgresql := .postgresql
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo site test test-sqlite test-mariadb test-mysql test-postgresql test-spark test-browser test-protocol soak \
-	benchmark lint format clean system system-mysql system-postgresql system-faketime system-prometheus system-systemd \
-	system-spark system-browser
+	benchmark benchmark-spark lint format clean system system-mysql system-postgresql system-faketime system-prometheus \
+	system-systemd system-spark system-browser
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -70,6 +70,9 @@ test-protocol: system $(VENV)/.mysql ## Explore the protocol at length, statemen
 
 benchmark: system $(VENV)/.mysql ## Measure publishing and consuming on a private MariaDB server
 	env -u DATABASE_URL $(BIN)/python -m tests.benchmarks
+
+benchmark-spark: system system-spark $(VENV)/.spark ## Measure reading, streaming and publishing with Spark, beside JDBC and no Spark at all
+	env -u DATABASE_URL $(BIN)/python -m tests.benchmarks.spark
 
 lint: $(VENV)/.test ## ruff, mypy, import-linter
 	$(BIN)/ruff check

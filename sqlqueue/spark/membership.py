@@ -17,7 +17,7 @@ from django.db import Error, close_old_connections, connections
 from sqlqueue.conf import settings
 from sqlqueue.core.lines import line
 from sqlqueue.database import faults
-from sqlqueue.database.dialects import execute
+from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases.acquire import Taken, acquire
@@ -31,6 +31,8 @@ from sqlqueue.spark.plan import reached
 
 logger = logging.getLogger("sqlqueue")
 
+# What comes after a place in a stream? Index: (topic, partition, priority, offset).
+NEXT = 'SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {by_place} LIMIT 1'
 PREFIX = "spark:"
 ACQUIRE_TIMEOUT = 10.0  # seconds: somebody may be committing what he has in an offset row
 PROBE_TIMEOUT = 1.0  # seconds for which one look at the horizon may last
@@ -54,7 +56,7 @@ class Membership:
             self._owned += self._take(topic, floor)
         self._leases = sum(topic_info(alias, topic).partitions for topic in self.topics)
         self._has_states = any(taken.rows for taken in self._owned)
-        self.settled = min(taken.watermark for taken in self._owned)
+        self.settled = self._settled_by_all(floor)
         beat(alias, self.name, self._subscriptions, settings.LEASE_DURATION, activity="a Spark stream")
         self._thread = threading.Thread(target=self._keep, name="sqlqueue-spark-heartbeat", daemon=True)
         self._thread.start()
@@ -105,6 +107,18 @@ class Membership:
         self._thread.join(10)
         leave(self.alias, self.name)
         free(self.alias, self.name)
+
+    def _settled_by_all(self, floor: int) -> int:
+        """Return the highest offset, at most the horizon, up to which no partition has anything to read."""
+        words = dialect(self.alias)
+        lowest = floor + 1
+        for taken in self._owned:
+            address = taken.address
+            place = words.place(address.topic, address.partition, address.priority, taken.watermark)
+            found = execute(self.alias, NEXT, place).fetchone()
+            if found is not None:
+                lowest = min(lowest, found[0])
+        return lowest - 1
 
     def _refuse_consumers(self) -> None:
         beats = SubscriberHeartbeat.objects.using(self.alias).alive()
