@@ -77,11 +77,22 @@ def of_django() -> Project:
         raise ConfigurationError(f"Spark needs the Django project: set DJANGO_SETTINGS_MODULE ({error})") from None
     from sqlqueue.conf import settings as queue_settings
 
-    aliases = [alias for alias in connections if connections[alias].vendor in DIALECTS]
+    aliases = [alias for alias in connections if _vendor(alias) in DIALECTS]
     databases = {alias: dict(connections[alias].settings_dict) for alias in aliases}
     options = dict(getattr(settings, "SQLQUEUE", {}))
     accesses = {alias: access(alias) for alias in aliases}
     return Project(queue_settings.DATABASE, accesses, databases, options, _topics(queue_settings))
+
+
+def _vendor(alias: str) -> str:
+    """Return an alias's vendor; "" if its driver is not installed: then nobody reads it here."""
+    from django.core.exceptions import ImproperlyConfigured
+    from django.db import connections
+
+    try:
+        return connections[alias].vendor
+    except ImproperlyConfigured:
+        return ""
 
 
 def _topics(queue_settings: Any) -> Topics:

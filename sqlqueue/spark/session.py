@@ -25,6 +25,8 @@ DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
+# Nobody else is to reach a session on this machine alone.
+LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 NO_JAVA = (
     "Spark needs Java 17 or 21, and there is none on this machine (no `java` in the PATH, no JAVA_HOME). On Debian and "
     "Ubuntu, as root: apt-get install openjdk-17-jre-headless"
@@ -47,7 +49,8 @@ def session(app_name: str = "sqlqueue", **conf: str) -> SparkSession:
 
     builder = SparkSession.builder.appName(app_name)
     path = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH", "")]))
-    for name, value in {**DEFAULTS, "spark.executorEnv.PYTHONPATH": path, **conf}.items():
+    local = LOCAL if conf.get("spark.master", "").startswith("local") else {}
+    for name, value in {**DEFAULTS, **local, "spark.executorEnv.PYTHONPATH": path, **conf}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     register(spark)

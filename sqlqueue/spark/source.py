@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import MutableMapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
@@ -23,7 +24,7 @@ TYPES = {LONG: LongType, INT: IntegerType, STRING: StringType, TIME: TimestampTy
 class SqlqueueSource(DataSource):
     """`spark.read.format("sqlqueue")`, and the other three. sqlqueue.spark.session registers it."""
 
-    project: ClassVar[Project | None] = None
+    packed: ClassVar[bytes] = b""  # the project: executors get this class, too, and never look into it
     tasks: ClassVar[int] = 2
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -68,11 +69,11 @@ class SqlqueueSource(DataSource):
         return Publishing(project.access(said.alias), project.topics, said, schema.fieldNames())
 
     def _project(self) -> Project:
-        if self.project is None:
+        if not self.packed:
             raise ConfigurationError(
                 "register the data source with sqlqueue.spark.session: session() or register(spark)"
             )
-        return self.project
+        return cast(Project, pickle.loads(self.packed))
 
 
 def struct(said: Options) -> StructType:
@@ -94,5 +95,5 @@ def refuse_other(schema: StructType, said: Options) -> None:
 
 def registered(project: Project, tasks: int) -> type[SqlqueueSource]:
     """Return a class of the data source that knows the project. It is pickled with what it knows: no module has it."""
-    known: dict[str, Any] = {"project": project, "tasks": tasks, "__module__": "sqlqueue.spark.registered"}
+    known: dict[str, Any] = {"packed": pickle.dumps(project), "tasks": tasks, "__module__": "sqlqueue.spark.registered"}
     return type("SqlqueueSource", (SqlqueueSource,), known)

@@ -12,8 +12,6 @@ CONF = {
     "spark.master": "local[2]",
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.ui.showConsoleProgress": "false",

@@ -1,0 +1,42 @@
+"""A session says what it needs, and leaves the process able to go on."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.spark import session as module
+from sqlqueue.spark.session import require_spark
+from tests.processes import ROOT
+
+
+def test_without_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="apt-get install openjdk-17-jre-headless"):
+        require_spark()
+
+
+def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'sqlqueue\[spark\]'"):
+        require_spark()
+
+
+def test_what_executors_import_needs_no_django() -> None:
+    modules = "scan, writer, stream, reader, source, topics, session"
+    script = f"from sqlqueue.spark import {modules}; import sys; print('django' in sys.modules)"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=ROOT, env={"PATH": ""}, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.stdout.strip(), done.returncode) == ("False", 0), done.stderr
+
+
+def test_a_session_on_this_machine_is_for_this_machine(spark: SparkSession) -> None:
+    conf = spark.sparkContext.getConf()
+    assert conf.get("spark.driver.bindAddress") == "127.0.0.1"
+    assert conf.get("spark.ui.enabled") == "false"
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
