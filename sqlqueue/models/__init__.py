@@ -8,6 +8,7 @@ from sqlqueue.models.hourly_error import HourlyError
 from sqlqueue.models.hourly_statistic import HourlyStatistic
 from sqlqueue.models.message import Message, dead_letter_topic
 from sqlqueue.models.offset import Offset
+from sqlqueue.models.overview import Overview
 from sqlqueue.models.partition_lease import PartitionLease
 from sqlqueue.models.publish_gate import PublishGate
 from sqlqueue.models.receipt import Receipt
@@ -25,6 +26,7 @@ __all__ = [
     "HourlyStatistic",
     "Message",
     "Offset",
+    "Overview",
     "PartitionLease",
     "PublishGate",
     "Receipt",

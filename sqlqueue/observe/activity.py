@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.db.models import Sum
 
 from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.models import Activity
@@ -101,3 +103,19 @@ def series(alias: str, topic: str, group: str, since: datetime) -> list[Activity
     return list(
         Activity.objects.using(alias).filter(topic=topic, consumer_group=group, minute__gte=since).order_by("minute")
     )
+
+
+def totals(alias: str, since: datetime) -> list[dict[str, Any]]:
+    """Return what all groups did together, minute by minute, oldest first: acked, retried, dead, and their lag (None if
+    nobody looked)."""
+    rows = Activity.objects.using(alias).filter(minute__gte=since).values("minute").order_by("minute")
+    return list(rows.annotate(acked=Sum("acked"), retried=Sum("retried"), dead=Sum("dead"), lag=Sum("lag")))
+
+
+def lags(alias: str, since: datetime) -> dict[tuple[str, str], list[tuple[datetime, int]]]:
+    """Return how the lag of every (topic, group) went, oldest first. One statement."""
+    rows = Activity.objects.using(alias).filter(minute__gte=since, lag__isnull=False).order_by("minute")
+    found: dict[tuple[str, str], list[tuple[datetime, int]]] = defaultdict(list)
+    for topic, group, minute, lag in rows.values_list("topic", "consumer_group", "minute", "lag"):
+        found[topic, group].append((minute, lag))
+    return found

@@ -45,7 +45,7 @@ def count_above(
     """Count the messages of a topic (or one partition) above an offset, and what moving a group there would do.
 
     Exact up to some 10,000 messages (200 a stream at least), reckoned from how densely the ends are filled beyond that;
-    a statement for every 32 streams. Messages that were published for another group alone count, too.
+    a statement for every 60 streams. Messages that were published for another group alone count, too.
     """
     options = Topic.objects.using(alias).filter(name=topic).first()
     if options is None:

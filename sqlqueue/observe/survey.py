@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 SAMPLE = 200  # messages counted at either end of a stream's backlog
 MOST_ROWS = 10_000  # delivery states of a group, dead letters of a topic, scheduled messages: counted up to here
-STREAMS_AT_ONCE = 128
-TABLES_AT_ONCE = 64
+STREAMS_AT_ONCE = 240
+TABLES_AT_ONCE = 120
 STANDS_STILL = 60.0  # seconds without a settle, although there is something to do
 HELD_BACK = 300.0  # seconds for which a failing message may hold the watermark before that is called stuck
 OVERDUE = 60.0  # seconds
@@ -40,6 +40,8 @@ STREAMS = """
     LEFT JOIN sqlqueue_offset o ON o.topic = g.topic AND o.consumer_group = g.consumer_group
     AND o."partition" = l."partition" AND o.priority = n.slot
 """
+ONE_TOPIC = " WHERE g.topic = %s"
+ONE_GROUP = " WHERE g.topic = %s AND g.consumer_group = %s"
 # The first message above an offset: the oldest that is not acked. Index: (topic, partition, priority, offset).
 FIRST = """
     SELECT %s, "offset", {remaining} FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {by_place} LIMIT 1
@@ -177,16 +179,17 @@ class Backlog(NamedTuple):
     estimated: bool
 
 
-def survey(alias: str) -> Survey:
-    """Look at everything once. Fresh figures, but for the horizon's, which are as old as a heartbeat."""
+def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
+    """Look at everything once, or at only one topic and its groups, or one of these. Fresh figures, but for the
+    horizon's, which are as old as a heartbeat. `subscribers` is always all that are alive."""
     highest = highest_offset(alias)
-    streams = _streams(alias)
-    first = _first(alias, streams)
-    backlogs = _backlogs(alias, [stream for stream in streams if stream in first])
-    topics = list(Topic.objects.using(alias).order_by("name"))
+    streams = streams_of(alias, only, only_group) if only else all_streams(alias)
+    first = first_unacked(alias, streams)
+    backlogs = backlogs_of(alias, [stream for stream in streams if stream in first])
+    topics = _topics(alias, only)
     paused = {topic.name for topic in topics if topic.paused}
     alive, members, known = _subscribers(alias)
-    groups = _paused_groups(alias)
+    groups = _paused_groups(alias, only, only_group)
     states = _states(alias, list(groups))
     letters = _letters(alias, [topic.name for topic in topics if topic.name.endswith(DEAD_LETTER_SUFFIX)])
     scheduled, refused = _scheduled(alias, False), _scheduled(alias, True)
@@ -214,7 +217,7 @@ def survey(alias: str) -> Survey:
                 letters.get((dead_letter_topic(topic), group), 0),
                 members.get(place, 0),
                 len({stream.partition for stream in by_group[place] if not stream.owned}),
-                () if groups[place] or topic in paused else tuple(_stuck(behind, first)),
+                () if groups[place] or topic in paused else tuple(stuck_streams(behind, first)),
             )
         )
     lag, age = _horizon(alias, known, highest) if alive else (0, 0.0)
@@ -246,13 +249,24 @@ def database_time(alias: str) -> datetime:
     return PublishGate.objects.using(alias).annotate(now=DatabaseNow()).values_list("now", flat=True)[0]
 
 
-def _streams(alias: str) -> list[Stream]:
-    text = STREAMS.replace("{settled}", dialect(alias).remaining("o.updated_at"))
-    rows = execute(alias, text).fetchall()
+def all_streams(alias: str) -> list[Stream]:
+    """Return every stream of every group."""
+    return _streams(alias, STREAMS, ())
+
+
+def streams_of(alias: str, topic: str, group: str = "") -> list[Stream]:
+    """Return the streams of a topic's groups, or of one group, by partition and priority."""
+    where, values = (ONE_GROUP, (topic, group)) if group else (ONE_TOPIC, (topic,))
+    return sorted(_streams(alias, STREAMS + where, values), key=lambda stream: (stream.partition, stream.priority))
+
+
+def _streams(alias: str, statement: str, values: Sequence[object]) -> list[Stream]:
+    text = statement.replace("{settled}", dialect(alias).remaining("o.updated_at"))
+    rows = execute(alias, text, values).fetchall()
     return [Stream._make((*row[:7], None if row[7] is None else -float(row[7]), bool(row[8]))) for row in rows]
 
 
-def _first(alias: str, streams: Sequence[Stream]) -> dict[Stream, tuple[int, float]]:
+def first_unacked(alias: str, streams: Sequence[Stream]) -> dict[Stream, tuple[int, float]]:
     """Return the offset and the age of the first message above each watermark, where there is one."""
     words = dialect(alias)
     branch = words.branch.format(FIRST.strip()).replace("{remaining}", words.remaining("created_at"))
@@ -266,7 +280,8 @@ def _first(alias: str, streams: Sequence[Stream]) -> dict[Stream, tuple[int, flo
     return found
 
 
-def _backlogs(alias: str, streams: Sequence[Stream]) -> dict[Stream, Backlog]:
+def backlogs_of(alias: str, streams: Sequence[Stream]) -> dict[Stream, Backlog]:
+    """Return what stands above each position."""
     words = dialect(alias)
     both = [words.branch.format(HEAD.strip()), words.branch.format(TAIL.strip())]
     found: dict[Stream, Backlog] = {}
@@ -309,8 +324,14 @@ def _subscribers(alias: str) -> tuple[int, dict[tuple[str, str], int], int]:
     return len({row[2] for row in rows}), dict(members), max((row[3] for row in rows), default=0)
 
 
-def _paused_groups(alias: str) -> dict[tuple[str, str], bool]:
-    rows = ConsumerGroup.objects.using(alias).values_list("topic", "consumer_group", "paused")
+def _topics(alias: str, only: str) -> list[Topic]:
+    topics = Topic.objects.using(alias).order_by("name")
+    return list(topics.filter(name__in=[only, dead_letter_topic(only)]) if only else topics)
+
+
+def _paused_groups(alias: str, only: str, only_group: str) -> dict[tuple[str, str], bool]:
+    wanted = {name: value for name, value in (("topic", only), ("consumer_group", only_group)) if value}
+    rows = ConsumerGroup.objects.using(alias).filter(**wanted).values_list("topic", "consumer_group", "paused")
     return {(topic, group): paused for topic, group, paused in rows}
 
 
@@ -347,7 +368,8 @@ def _horizon(alias: str, known: int, highest: int) -> tuple[int, float]:
     return highest - known, 0.0 if row is None else max(0.0, -float(row[0]))
 
 
-def _stuck(streams: Iterable[Stream], first: dict[Stream, tuple[int, float]]) -> Iterator[Stuck]:
+def stuck_streams(streams: Iterable[Stream], first: dict[Stream, tuple[int, float]]) -> Iterator[Stuck]:
+    """Yield those whose watermark stands still, of streams that are not paused."""
     for stream in streams:
         offset, age = first[stream]
         if offset <= stream.position:  # what stands there and is not acked has a row: it failed, or waits

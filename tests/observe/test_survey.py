@@ -159,3 +159,14 @@ def test_a_time_has_a_place_in_the_log(consuming: Consuming) -> None:
     assert offset_before(ALIAS, begin) < offsets[1]
     with pytest.raises(ValueError, match="aware"):
         offset_before(ALIAS, begin.replace(tzinfo=None))
+
+
+def test_only_one_topic_is_looked_at(consuming: Consuming) -> None:
+    for topic in ("t", "other"):
+        register(ALIAS, "default", topic)
+        publish(topic, 1)
+    seen = survey(ALIAS, "t")
+    assert [topic.name for topic in seen.topics] == ["t"]
+    assert [(group.topic, group.lag) for group in seen.groups] == [("t", 1)]
+    register(ALIAS, "second", "t")
+    assert [group.group for group in survey(ALIAS, "t", "second").groups] == ["second"]

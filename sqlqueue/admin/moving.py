@@ -1,0 +1,68 @@
+"""Where a group is to be moved to: the form, and the offset that it means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django import forms
+from django.utils.functional import cached_property
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from sqlqueue.conf import settings
+from sqlqueue.log.seek import offset_before
+from sqlqueue.models import ConsumerGroup, Topic
+
+
+class MoveForm(forms.Form):
+    """A partition or all, and an offset or a time: from there on messages are delivered again, or skipped."""
+
+    partition = forms.IntegerField(
+        label=gettext_lazy("Partition"), help_text=gettext_lazy("empty: all"), min_value=0, required=False
+    )
+    offset = forms.IntegerField(
+        label=gettext_lazy("From offset"),
+        help_text=gettext_lazy("the first one to be delivered; 0: everything that the log still holds"),
+        min_value=0,
+        max_value=2**63 - 1,
+        required=False,
+    )
+    time = forms.DateTimeField(
+        label=gettext_lazy("or from time"),
+        help_text=gettext_lazy("of publishing, in this site's time zone"),
+        widget=forms.DateTimeInput({"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
+        required=False,
+    )
+
+    def __init__(self, group: ConsumerGroup, data: Mapping[str, Any] | None = None):
+        super().__init__(data)
+        self.group = group
+
+    def clean_partition(self) -> int | None:
+        """Refuse one that the topic does not have."""
+        given: int | None = self.cleaned_data["partition"]
+        topic = Topic.objects.using(settings.DATABASE).filter(name=self.group.topic).first()
+        if given is not None and (topic is None or given >= topic.partitions):
+            most = topic.partitions - 1 if topic else 0
+            raise forms.ValidationError(_("The topic's partitions are 0 to %(most)d.") % {"most": most})
+        return given
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse both an offset and a time, or neither."""
+        given = [name for name in ("offset", "time") if self.cleaned_data.get(name) is not None]
+        if len(given) != 1 and not self.errors:
+            raise forms.ValidationError(_("Give either an offset or a time."))
+        return self.cleaned_data
+
+    @property
+    def partition_asked(self) -> int | None:
+        """The partition, None for all."""
+        return self.cleaned_data["partition"]
+
+    @cached_property
+    def target(self) -> int:
+        """The offset above which everything is delivered."""
+        if self.cleaned_data["time"] is not None:
+            return offset_before(settings.DATABASE, self.cleaned_data["time"])
+        return max(0, int(self.cleaned_data["offset"]) - 1)

@@ -1,0 +1,236 @@
+"""What may be done with topics and groups: by whom, how, and what is noted of it."""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connection
+from django.test import Client
+from django.utils import timezone
+
+from sqlqueue import Delivery, NewMessage, publish_many
+from sqlqueue.log.groups import register
+from sqlqueue.models import ConsumerGroup, Message, Offset, Topic
+from tests.admin.test_overview import page, words
+from tests.consuming import Consuming
+
+COUNT = 40
+
+
+@pytest.fixture
+def group(consuming: Consuming) -> ConsumerGroup:
+    """The group "mail", which has read all of COUNT messages of "orders"."""
+    consuming.consumer("orders", lambda delivery: None, group="mail")
+    publish_many("orders", [NewMessage(number, key=str(number)) for number in range(COUNT)])
+    consuming.drain()
+    return ConsumerGroup.objects.get()
+
+
+def address(row: object, name: str) -> str:
+    return f"/admin/sqlqueue/{row._meta.model_name}/{row.pk}/{name}/"
+
+
+def offsets() -> list[int]:
+    return list(Message.objects.order_by("offset").values_list("offset", flat=True))
+
+
+def read_again(consuming: Consuming) -> list[object]:
+    """Let the group read on; return the payloads that it is given."""
+    consuming.end()
+    again = Consuming()
+    seen: list[object] = []
+
+    def handle(delivery: Delivery) -> None:
+        seen.append(delivery.payload)
+
+    again.consumer("orders", handle, group="mail")
+    try:
+        again.drain()
+    finally:
+        again.end()
+    return sorted(seen)
+
+
+@pytest.mark.parametrize("kind", ["topic", "consumergroup"])
+def test_pausing_needs_its_permission_and_a_token_and_is_noted(
+    group: ConsumerGroup, staff: Callable[..., Client], kind: str
+) -> None:
+    row = group if kind == "consumergroup" else Topic.objects.get(name="orders")
+    may = staff(f"view_{kind}", f"pause_{kind}")
+    for client, status in (
+        (Client(), 302),
+        (staff(f"view_{kind}"), 403),
+        (staff(f"view_{kind}", f"pause_{kind}", csrf=True), 403),
+    ):
+        answer = client.post(address(row, "pause"))
+        assert answer.status_code == status
+        assert "login" in answer.get("Location", "login")
+    assert may.get(address(row, "pause")).status_code == 405
+    row.refresh_from_db()
+    assert not row.paused
+    assert not LogEntry.objects.exists()
+    assert may.post(address(row, "pause"))["Location"] == address(row, "change")
+    row.refresh_from_db()
+    assert row.paused
+    assert [(entry.object_repr, entry.change_message) for entry in LogEntry.objects.all()] == [(str(row), "Paused.")]
+    assert "is paused: what is in hand is finished" in page(may, address(row, "change"))
+    assert may.post(address(row, "pause")).status_code == 302
+    assert LogEntry.objects.count() == 1
+    may.post(address(row, "resume"))
+    row.refresh_from_db()
+    assert not row.paused
+    assert LogEntry.objects.count() == 2
+
+
+def test_many_are_paused_at_once(group: ConsumerGroup, staff: Callable[..., Client]) -> None:
+    register("default", "other", "orders")
+    keys = list(ConsumerGroup.objects.values_list("pk", flat=True))
+    data = {"action": "pause_selected", "_selected_action": keys}
+    listed = "/admin/sqlqueue/consumergroup/"
+    staff("view_consumergroup").post(listed, data)
+    assert not ConsumerGroup.objects.filter(paused=True).exists()
+    staff("view_consumergroup", "pause_consumergroup").post(listed, data)
+    assert not ConsumerGroup.objects.filter(paused=False).exists()
+    assert LogEntry.objects.count() == 2
+
+
+def test_buttons_are_there_for_those_who_may_press_them(group: ConsumerGroup, staff: Callable[..., Client]) -> None:
+    where = address(group, "change")
+    plain = page(staff("view_consumergroup"), where)
+    assert not re.search(r"/(pause|replay|delete)/", plain)
+    assert "/pause/" in page(staff("view_consumergroup", "pause_consumergroup"), where)
+    assert "/replay/" in page(staff("view_consumergroup", "replay_consumergroup"), where)
+    assert "/delete/" in page(staff("view_consumergroup", "delete_consumergroup"), where)
+
+
+def test_a_replay_is_counted_first_and_then_done(
+    group: ConsumerGroup, consuming: Consuming, staff: Callable[..., Client]
+) -> None:
+    client = staff("view_consumergroup", "replay_consumergroup")
+    first = offsets()[10]
+    html = page(client, address(group, "replay") + f"?partition=&offset={first}&time=")
+    assert f"{COUNT - 10} messages would be delivered again." in words(html)
+    assert "0 messages would be skipped." in words(html)
+    assert Offset.objects.order_by("position").first().position > 0
+    [button] = re.findall(r'<form method="post".*?</form>', html[html.index("counted-heading") :], re.DOTALL)
+    data = dict(re.findall(r'name="(\w+)" value="([^"]*)"', button))
+    answer = client.post(address(group, "replay"), data)
+    assert answer["Location"] == address(group, "change")
+    [entry] = LogEntry.objects.all()
+    assert entry.change_message == f"Moved to offset {first - 1} in all partitions."
+    assert read_again(consuming) == list(range(10, COUNT))
+
+
+def test_one_partition_is_replayed(group: ConsumerGroup, consuming: Consuming, staff: Callable[..., Client]) -> None:
+    client = staff("view_consumergroup", "replay_consumergroup")
+    client.post(address(group, "replay"), {"partition": "1", "offset": "0"})
+    assert read_again(consuming) == sorted(Message.objects.filter(partition=1).values_list("payload", flat=True))
+
+
+def test_a_replay_from_a_time(group: ConsumerGroup, consuming: Consuming, staff: Callable[..., Client]) -> None:
+    moment = timezone.now() - timedelta(days=2)
+    Message.objects.filter(offset__lt=offsets()[25]).update(created_at=moment - timedelta(hours=1))
+    Message.objects.filter(offset__gte=offsets()[25]).update(created_at=moment)
+    client = staff("view_consumergroup", "replay_consumergroup")
+    asked = moment.strftime("%Y-%m-%dT%H:%M")
+    assert "15 messages would be delivered again." in words(page(client, address(group, "replay") + f"?time={asked}"))
+    client.post(address(group, "replay"), {"time": asked})
+    assert read_again(consuming) == list(range(25, COUNT))
+
+
+def test_a_group_that_is_behind_may_skip(consuming: Consuming, staff: Callable[..., Client]) -> None:
+    register("default", "mail", "orders")
+    publish_many("orders", range(COUNT))
+    client = staff("view_consumergroup", "replay_consumergroup")
+    where = address(ConsumerGroup.objects.get(), "replay")
+    first = offsets()[30]
+    assert "30 messages would be skipped." in words(page(client, f"{where}?offset={first}"))
+    client.post(where, {"offset": first})
+    assert len(read_again(consuming)) == 10
+
+
+@pytest.mark.parametrize(
+    ("asked", "refusal"),
+    [
+        ({}, "Give either an offset or a time."),
+        ({"offset": "1", "time": "2026-01-01T00:00"}, "Give either an offset or a time."),
+        ({"offset": "1", "partition": "4"}, "0 to 3"),
+        ({"offset": "-1"}, "greater than or equal to 0"),
+        ({"offset": str(2**63)}, "less than or equal to"),
+        ({"time": "yesterday"}, "Enter a valid date/time"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    group: ConsumerGroup, staff: Callable[..., Client], asked: dict[str, str], refusal: str
+) -> None:
+    client = staff("view_consumergroup", "replay_consumergroup")
+    before = list(Offset.objects.order_by("id").values_list("position", flat=True))
+    answer = client.post(address(group, "replay"), asked)
+    assert answer.status_code == 200
+    assert refusal in answer.content.decode()
+    assert list(Offset.objects.order_by("id").values_list("position", flat=True)) == before
+    assert not LogEntry.objects.exists()
+
+
+def test_a_replay_works_where_every_request_is_a_transaction(
+    group: ConsumerGroup, staff: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    client = staff("view_consumergroup", "replay_consumergroup")
+    answer = client.post(address(group, "replay"), {"offset": "0"}, follow=True)
+    assert "Moved to offset 0 in all partitions." in answer.content.decode()
+
+
+@pytest.mark.parametrize("name", ["replay", "delete"])
+def test_moving_and_removing_need_their_permission_and_a_token(
+    group: ConsumerGroup, staff: Callable[..., Client], name: str
+) -> None:
+    permission = f"{name}_consumergroup"
+    before = list(Offset.objects.order_by("id").values_list("position", flat=True))
+    assert Client().post(address(group, name), {"offset": "0"}).status_code == 302
+    for client in (staff("view_consumergroup", "pause_consumergroup"), staff(permission, csrf=True)):
+        assert client.post(address(group, name), {"offset": "0"}).status_code == 403
+    assert staff("view_consumergroup").get(address(group, name)).status_code == 403
+    assert ConsumerGroup.objects.exists()
+    assert list(Offset.objects.order_by("id").values_list("position", flat=True)) == before
+
+
+def test_a_group_is_removed_after_it_was_said_what_that_means(
+    group: ConsumerGroup, staff: Callable[..., Client]
+) -> None:
+    client = staff("view_consumergroup", "delete_consumergroup")
+    text = words(page(client, address(group, "delete")))
+    assert "0 messages that it has not settled are never delivered to it." in text
+    assert "Collection waits for it no more" in text
+    assert ConsumerGroup.objects.exists()
+    assert client.post(address(group, "delete"), follow=True).status_code == 200
+    assert not ConsumerGroup.objects.exists()
+    assert not Offset.objects.exists()
+    [entry] = LogEntry.objects.all()
+    assert (entry.object_repr, entry.is_deletion()) == ("mail of orders", True)
+
+
+def test_those_who_serve_a_group_are_told_before_it_is_removed(
+    group: ConsumerGroup, consuming: Consuming, staff: Callable[..., Client]
+) -> None:
+    consuming.start()
+    assert "1 subscriber serves it now. Stop it first." in words(
+        page(staff("delete_consumergroup"), address(group, "delete"))
+    )
+
+
+def test_a_groups_partitions_are_shown(group: ConsumerGroup, staff: Callable[..., Client]) -> None:
+    publish_many("orders", [NewMessage(number, key="one key") for number in range(7)])
+    html = page(staff("view_consumergroup"), address(group, "change"))
+    rows = re.findall(r'<tr>\s*<th scope="row">(.*?)</th>.*?data-label="Lag">(.*?)</td>', html, re.DOTALL)
+    assert [words(lag) for _, lag in rows] == ["7", "0", "0", "0"]
+    assert html.count("nobody</strong>") == 4
+
+
+@pytest.mark.parametrize("name", ["change", "replay", "delete", "pause"])
+def test_what_is_not_there_is_not_found(group: ConsumerGroup, admin_client: Client, name: str) -> None:
+    send = admin_client.post if name == "pause" else admin_client.get
+    for key in ("99999999", "x"):
+        assert send(f"/admin/sqlqueue/consumergroup/{key}/{name}/").status_code == 404

@@ -1,0 +1,167 @@
+"""The read-only lists: what matters first, every row once, nothing counted, nobody edits."""
+
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue.models import DeliveryState, Offset, PartitionLease, Receipt, ScheduledMessage, SubscriberHeartbeat
+from tests.admin.test_overview import page, words
+
+pytestmark = pytest.mark.django_db
+
+NOW = datetime.now(timezone.utc)
+SOON, PAST = NOW + timedelta(hours=1), NOW - timedelta(hours=1)
+PLACE = {"topic": "orders", "consumer_group": "mail"}
+READ_ONLY = (
+    "subscriberheartbeat",
+    "partitionlease",
+    "offset",
+    "scheduledmessage",
+    "deliverystate",
+    "receipt",
+)
+
+
+def rows(html: str) -> list[str]:
+    """Return the text of each row of a list."""
+    body = re.search(r"<tbody>(.*?)</tbody>", html, re.DOTALL)
+    return [] if body is None else [words(row) for row in re.findall(r"<tr>.*?</tr>", body[1], re.DOTALL)]
+
+
+def next_page(html: str) -> str | None:
+    found = re.search(r'href="([^"]*)" rel="next"', html)
+    return found and found[1].replace("&amp;", "&")
+
+
+def through(client: Client, model: str) -> list[list[str]]:
+    """Return the rows of every page of a list."""
+    pages, address = [], ""
+    while address is not None:
+        html = page(client, f"/admin/sqlqueue/{model}/{address}")
+        pages.append(rows(html))
+        address = next_page(html)
+    return pages
+
+
+def test_refused_messages_come_first_with_their_refusal_then_what_is_due_first(admin_client: Client) -> None:
+    for number in range(70):
+        ScheduledMessage.objects.create(topic=f"t{number:03}", payload=1, due_at=SOON - timedelta(minutes=number % 7))
+    for number in range(3):
+        ScheduledMessage.objects.create(
+            topic=f"bad{number}", payload=1, refused=True, refusal=f"it is too <long>: {number}", due_at=SOON
+        )
+    pages = through(admin_client, "scheduledmessage")
+    assert [len(some) for some in pages] == [50, 23]
+    every = [row for some in pages for row in some]
+    assert all(f"refused: it is too &lt;long&gt;: {n}" in row for n, row in enumerate(every[:3]))
+    ids = [int(row.split()[0]) for row in every[3:]]
+    waiting = ScheduledMessage.objects.filter(refused=False).order_by("due_at", "id")
+    assert ids == list(waiting.values_list("id", flat=True))
+
+
+def test_messages_due_in_the_same_microsecond_are_listed_once(admin_client: Client) -> None:
+    at = SOON.replace(microsecond=123_456)
+    ScheduledMessage.objects.bulk_create(
+        [ScheduledMessage(topic="t", payload=n, due_at=at + timedelta(microseconds=n // 40)) for n in range(120)]
+    )
+    ids = [int(row.split()[0]) for some in through(admin_client, "scheduledmessage") for row in some]
+    assert ids == sorted(ScheduledMessage.objects.values_list("id", flat=True))
+
+
+def test_leases_without_an_owner_come_first(admin_client: Client) -> None:
+    for partition in range(120):
+        holder, expires = (("", None), ("gone", PAST), ("here", SOON))[partition % 3]
+        PartitionLease.objects.create(**PLACE, partition=partition, holder=holder, expires_at=expires)
+    pages = through(admin_client, "partitionlease")
+    states = [re.search("nobody owns it|has expired|held", row)[0] for some in pages for row in some]
+    assert states == ["nobody owns it"] * 40 + ["has expired"] * 40 + ["held"] * 40
+    partitions = [int(re.search(r"orders (\d+)", row)[1]) for some in pages for row in some]
+    assert len(set(partitions)) == 120
+
+
+def test_subscribers_that_do_not_beat_come_first(admin_client: Client) -> None:
+    for number in range(60):
+        expires = PAST if number == 59 else SOON
+        SubscriberHeartbeat.objects.create(
+            **PLACE, subscriber=f"s{number:02}", expires_at=expires, activity="handling 3"
+        )
+    [first, *rest], _ = through(admin_client, "subscriberheartbeat")
+    assert first.startswith("s59 ")
+    assert rest[0].startswith("s00 ")
+    assert "handling 3" in first
+
+
+def test_offsets_in_order(admin_client: Client) -> None:
+    marks = {"position": 1, "offset_acked": 1, "claimed_to": 1, "fencing_token": 1}
+    Offset.objects.bulk_create([Offset(**PLACE, partition=n, **marks) for n in range(130)])
+    pages = through(admin_client, "offset")
+    assert [int(re.search(r"orders (\d+)", row)[1]) for some in pages for row in some] == list(range(130))
+
+
+def test_delivery_states_say_how_each_is(admin_client: Client) -> None:
+    place = {**PLACE, "partition": 0}
+    DeliveryState.objects.create(**place, message_offset=1, acked=True)
+    DeliveryState.objects.create(**place, message_offset=2, in_flight=1, retry_count=1)
+    DeliveryState.objects.create(**place, message_offset=3, retry_count=2, last_error="Traceback\n  x\nValueError: <b>")
+    DeliveryState.objects.create(**place, message_offset=4)
+    [found] = through(admin_client, "deliverystate")
+    assert [re.search("acked|in flight|failing|waits", row)[0] for row in found] == [
+        "waits",
+        "failing",
+        "in flight",
+        "acked",
+    ]
+    assert "ValueError: &lt;b&gt;" in found[1]
+
+
+def test_receipts_are_found_by_offset(admin_client: Client) -> None:
+    for offset in (7, 8, 8):
+        Receipt.objects.create(
+            **PLACE,
+            partition=0,
+            message_offset=offset,
+            outcome="acked",
+            attempts=1,
+            started_at=PAST,
+            finished_at=PAST + timedelta(milliseconds=1_250),
+            worker="w",
+            serial=Receipt.objects.count(),
+        )
+    assert len(rows(page(admin_client, "/admin/sqlqueue/receipt/"))) == 3
+    found = rows(page(admin_client, "/admin/sqlqueue/receipt/?q=8"))
+    assert len(found) == 2
+    assert "1.250" in found[0]
+
+
+@pytest.mark.parametrize("model", READ_ONLY)
+def test_nothing_is_counted_and_no_page_needs_many_statements(admin_client: Client, model: str) -> None:
+    with CaptureQueriesContext(connection) as seen:
+        page(admin_client, f"/admin/sqlqueue/{model}/")
+    assert not [query["sql"] for query in seen if "COUNT(" in query["sql"] and "sqlqueue_" in query["sql"]]
+    assert len(seen) <= 8
+
+
+@pytest.mark.parametrize("model", [*READ_ONLY, "consumergroup", "topic", "overview"])
+def test_who_may_not_see_it_does_not_and_nobody_edits(
+    staff: Callable[..., Client], admin_client: Client, model: str
+) -> None:
+    where = f"/admin/sqlqueue/{model}/"
+    assert "/login/" in Client().get(where)["Location"]
+    assert staff("view_message").get(where).status_code == 403
+    assert staff(f"view_{model}").get(where).status_code == 200
+    for address in (f"{where}add/", f"{where}1/delete/"):
+        for send in (admin_client.get, admin_client.post):
+            assert send(address).status_code in (302, 403, 404)  # 302: there is no such row
+
+
+@pytest.mark.parametrize(
+    "wrong", ["x", "[]", "[0]", '["a", 1]', "[0, 1, 2, 3, 4, 5]", '[0, "x", "y"]', "[9, 1, 1]", "{}"]
+)
+@pytest.mark.parametrize("model", ["scheduledmessage", "partitionlease"])
+def test_a_made_up_page_is_no_error(admin_client: Client, model: str, wrong: str) -> None:
+    assert admin_client.get(f"/admin/sqlqueue/{model}/", {"from": wrong}).status_code == 200

@@ -1,0 +1,194 @@
+"""The overview says how everything stands, what is wrong, and what to do."""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from xml.etree import ElementTree
+
+from django.test import Client, override_settings
+from django.utils import timezone
+
+from sqlqueue import Delivery, Reject, Retry, publish, publish_many
+from sqlqueue.log.groups import register
+from sqlqueue.log.pause import pause
+from sqlqueue.models import Activity, ConsumerGroup, Message, PartitionLease, ScheduledMessage
+from tests.consuming import Consuming
+from tests.processes import wait_until
+
+OVERVIEW = "/admin/sqlqueue/overview/"
+
+
+def words(html: str) -> str:
+    """Return a page's text as it is read, without what only draws."""
+    text = re.sub(r"<(style|script)\b.*?</\1>", " ", html, flags=re.DOTALL)
+    return " ".join(re.sub(r"<[^>]*>", " ", text).split())
+
+
+def page(client: Client, address: str = OVERVIEW) -> str:
+    answer = client.get(address)
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def test_the_index_leads_there(admin_client: Client) -> None:
+    assert f'href="{OVERVIEW}"' in page(admin_client, "/admin/")
+    assert "Nothing has been published yet." in page(admin_client)
+
+
+def test_a_group_that_is_away_is_told_and_its_backlog_counted(consuming: Consuming, admin_client: Client) -> None:
+    register("default", "mail", "orders")
+    publish_many("orders", range(30))
+    text = words(page(admin_client))
+    assert "No consumer process is alive." in text
+    assert "mail of orders is away: nobody serves it, 30 messages wait for it" in text
+    assert "away: holds back collection" in text
+    assert "4 without owner" in text
+
+
+def test_what_failed_and_died_is_shown_and_linked(consuming: Consuming, admin_client: Client) -> None:
+    @consuming.consumer("orders", group="mail")
+    def handle(delivery: Delivery) -> None:
+        if delivery.payload == "retry":
+            raise Retry(delay=3600)
+        raise Reject("no")
+
+    offset = publish("orders", "retry", key="a").offset
+    publish("orders", "reject", key="b")
+    consuming.drain()
+    Message.objects.update(created_at=timezone.now() - timedelta(minutes=10))
+    host = consuming.start()
+    wait_until(lambda: PartitionLease.objects.exclude(holder="").exists())
+    html = page(admin_client)
+    consuming.end_hosts()
+    assert not host.running
+    assert "has stood still for 10 min" in words(html)
+    assert "is tried again." in words(html)
+    assert f"Message {offset}" in words(html)
+    [row] = re.findall(r"<tr>\s*<th scope=\"row\">.*?</tr>", html, re.DOTALL)
+    cells = dict(re.findall(r'data-label="([^"]+)">(.*?)</td>', row, re.DOTALL))
+    assert words(cells["Failing"]) == "1"
+    assert words(cells["Dead letters"]) == "1"
+    assert words(cells["Subscribers"]) == "1"
+    assert words(cells["Lag"]).startswith("1 ")
+
+
+def test_a_partition_without_owner_is_told(consuming: Consuming, admin_client: Client) -> None:
+    consuming.consumer("orders", lambda delivery: None, group="mail")
+    publish("orders", 1)
+    consuming.start()
+    wait_until(lambda: not PartitionLease.objects.filter(holder="").exists() and PartitionLease.objects.exists())
+    assert "has no owner" not in page(admin_client)
+    consuming.end_hosts()
+    from sqlqueue.leases.heartbeat import beat
+
+    beat("default", "somebody", [("mail", "orders")], 60.0)
+    PartitionLease.objects.update(holder="somebody", expires_at=timezone.now() + timedelta(hours=1))
+    PartitionLease.objects.filter(partition=2).update(holder="")
+    assert "1 partition of mail of orders has no owner: nobody reads it." in words(page(admin_client))
+
+
+def test_what_is_paused_refused_or_late_is_told(consuming: Consuming, admin_client: Client) -> None:
+    register("default", "mail", "orders")
+    publish("orders", 1)
+    pause("default", "orders", "mail")
+    ScheduledMessage.objects.create(topic="orders", payload=1, refused=True, refusal="too long")
+    ScheduledMessage.objects.create(topic="orders", payload=1, due_at=timezone.now() - timedelta(minutes=5))
+    text = words(page(admin_client))
+    assert "1 scheduled message of orders was refused by the log." in text
+    assert "1 scheduled message of orders is overdue." in text
+    assert re.search(r"mail paused", text)
+
+
+def test_when_a_backlog_will_be_gone_is_estimated(consuming: Consuming, admin_client: Client) -> None:
+    register("default", "mail", "orders")
+    publish_many("orders", range(120))
+    minute = timezone.now().replace(second=0, microsecond=0)
+    for ago, lag in ((3, 480), (2, 360), (1, 240)):
+        Activity.objects.create(
+            topic="orders", consumer_group="mail", minute=minute - timedelta(minutes=ago), acked=120, lag=lag
+        )
+    assert "gone in about 1 min 0 s" in words(page(admin_client))
+    Activity.objects.update(lag=100)
+    assert "does not fall" in words(page(admin_client))
+
+
+def test_the_charts_draw_and_say_what_happened(consuming: Consuming, admin_client: Client) -> None:
+    register("default", "mail", "orders")
+    publish("orders", 1)
+    now = timezone.now().replace(second=0, microsecond=0)
+    for ago, acked, dead in ((40, 600, 0), (20, 6_000, 360)):
+        Activity.objects.create(
+            topic="orders",
+            consumer_group="mail",
+            minute=now - timedelta(minutes=ago),
+            acked=acked,
+            dead=dead,
+            lag=ago * 10,
+        )
+    html = page(admin_client, OVERVIEW + "?hours=1")
+    charts = {}
+    for text in re.findall(r"<svg viewBox.*?</svg>", html, re.DOTALL):
+        svg = ElementTree.fromstring(text)
+        assert svg.get("role") == "img"
+        title, desc, path = svg
+        assert svg.get("aria-labelledby", "").split() == [title.get("id"), desc.get("id")]
+        assert html.count(f'id="{title.get("id")}"') == 1
+        charts[title.text] = (desc.text, path.get("d"))
+    assert "at most 100 at" in charts["Acknowledged a second"][0]
+    assert charts["Acknowledged a second"][1].count("M") == 2
+    assert "at most 400 at" in charts["Lag in messages"][0]
+    assert "at most 6 at" in charts["Failures a second"][0]
+    assert charts["Failures a second"][1].count("M") == 1
+
+
+def test_names_with_html_are_escaped(consuming: Consuming, admin_client: Client) -> None:
+    """No name like this can be published to, but anybody with SQL can put it there."""
+    bad = "<script>alert(1)</script>"
+    publish("orders", 1)
+    from sqlqueue.models import Topic
+
+    Topic.objects.create(name=bad, partitions=1)
+    group = ConsumerGroup.objects.create(topic=bad, consumer_group=bad)
+    PartitionLease.objects.create(topic=bad, consumer_group=bad, partition=0, holder=bad)
+    ScheduledMessage.objects.create(topic=bad, payload=bad, refused=True, refusal=bad)
+    for address in (
+        OVERVIEW,
+        f"/admin/sqlqueue/consumergroup/{group.pk}/change/",
+        f"/admin/sqlqueue/consumergroup/{group.pk}/replay/?offset=0",
+        f"/admin/sqlqueue/consumergroup/{group.pk}/delete/",
+        "/admin/sqlqueue/consumergroup/",
+        "/admin/sqlqueue/partitionlease/",
+        "/admin/sqlqueue/scheduledmessage/",
+        "/admin/sqlqueue/topic/",
+        "/admin/sqlqueue/topic/_3Cscript_3Ealert(1)_3C_2Fscript_3E/change/",
+    ):
+        html = page(admin_client, address)
+        assert bad not in html, address
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html, address
+
+
+def test_it_is_shown_to_those_who_may_see_it_and_links_to_what_they_may_see(
+    staff: Callable[..., Client], consuming: Consuming
+) -> None:
+    register("default", "mail", "orders")
+    publish("orders", 1)
+    assert Client().get(OVERVIEW).status_code == 302
+    assert staff().get(OVERVIEW).status_code == 403
+    html = page(staff("view_overview"))
+    assert "mail" in html
+    assert "/admin/sqlqueue/consumergroup/" not in html
+    assert "/admin/sqlqueue/consumergroup/" in page(staff("view_overview", "view_consumergroup"))
+
+
+@override_settings(ROOT_URLCONF="tests.admin.own_site")
+def test_a_site_of_the_projects_own_has_it_too(consuming: Consuming, admin_client: Client) -> None:
+    register("default", "mail", "orders")
+    publish("orders", 1)
+    group = ConsumerGroup.objects.get()
+    html = page(admin_client, "/operations/sqlqueue/overview/")
+    assert f"/operations/sqlqueue/consumergroup/{group.pk}/change/" in html
+    assert '"/admin/' not in html
+    html = page(admin_client, f"/operations/sqlqueue/consumergroup/{group.pk}/change/")
+    assert f'action="/operations/sqlqueue/consumergroup/{group.pk}/pause/"' in html
+    answer = admin_client.post(f"/operations/sqlqueue/consumergroup/{group.pk}/pause/")
+    assert answer["Location"] == f"/operations/sqlqueue/consumergroup/{group.pk}/change/"
