@@ -62,7 +62,10 @@ class SparkCommand(BaseCommand):
 
         started = SparkSession.getActiveSession() is None  # else it is somebody else's to stop
         progress = str(options["verbosity"] > 0).lower()
-        conf = {"spark.ui.showConsoleProgress": progress, **dict(options["conf"])}
+        conf = {"spark.ui.showConsoleProgress": progress}
+        if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not spark-submit, whose settings are somebody's choice
+            conf["spark.sql.shuffle.partitions"] = "8"
+        conf.update(options["conf"])
         if options["master"]:
             conf["spark.master"] = options["master"]
         spark = session(f"sqlqueue {self.__module__.rpartition('.')[2]}", **conf)

@@ -18,7 +18,7 @@ from sqlqueue.spark.options import Options
 from sqlqueue.spark.plain_json import headers_of, payload_of
 from sqlqueue.spark.topics import Topics
 
-COLUMNS = ("topic", "payload", "key", "id", "headers", "priority", "delay")
+COLUMNS = ("topic", "payload", "key", "id", "headers", "priority", "delay", "target_group")
 WEIGHT = 1024 * 1024  # characters of one statement: servers limit its size
 
 
@@ -71,13 +71,15 @@ class _Task:
         headers = headers_of(kinds["headers"]) if "headers" in kinds else None
         nothing = [None] * batch.num_rows
         lists = (columns[name].to_pylist() if name in columns else nothing for name in COLUMNS)
-        for topic, body, key, id, head, priority, delay in zip(*lists):
+        for topic, body, key, id, head, priority, delay, group in zip(*lists):
             if id is None and self._options.ids == "column":
                 raise InvalidMessage(
                     "a row has no id, so that a task which is run again would publish it again: " + IDS
                 )
             info, text = self._info(topic or self._topic), payload(body)
-            row = log_row(self._words, info, text, key or "", id, headers(head) if headers else None, priority or 0)
+            row = log_row(
+                self._words, info, text, key or "", id, headers(head) if headers else None, priority or 0, group or ""
+            )
             if delay is not None:
                 self._schedule(row, seconds(delay))
             else:

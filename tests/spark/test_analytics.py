@@ -18,7 +18,7 @@ from tests.consuming import QUICK, Consuming
 from tests.spark.archiving import archive
 from tests.spark.test_archive_kills import known_horizon
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
 
 NOON = datetime(2013, 1, 31, 12, tzinfo=timezone.utc)
 MESSAGES = 40

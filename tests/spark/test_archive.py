@@ -23,7 +23,7 @@ from sqlqueue.spark.folder import MANIFEST, Folder, ForeignSegment
 from tests.consuming import QUICK, Consuming
 from tests.spark.archiving import archive, as_archived, decoded, offsets_in, rows_in
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,81 @@
+"""Publish a range of the archive again."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from sqlqueue.conf import settings
+from sqlqueue.core.keys import GROUP_LENGTH, checked_name, checked_topic
+from sqlqueue.database.horizon import highest_offset
+from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.management.spark import SparkCommand
+from sqlqueue.models import ArchiveSegment, ConsumerGroup, Message
+
+
+class Command(SparkCommand):
+    """Parses, calls, prints."""
+
+    help = (
+        "Publish archived messages again, to all groups or to one, each key's in their old order. It may be killed and "
+        "run again: what the log holds of it already is not published twice."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add the options."""
+        parser.add_argument("folder", help="where the archive is")
+        parser.add_argument("topic", help="of which topic's messages")
+        parser.add_argument("--from", dest="first", type=int, help="from this offset")
+        parser.add_argument("--to", dest="last", type=int, help="up to this offset, included")
+        parser.add_argument(
+            "--since", default="", help="published at this time (UTC) or later, such as 2013-01-31T18:00"
+        )
+        parser.add_argument("--until", default="", help="published before this time (UTC)")
+        parser.add_argument("--key", help="only messages of this key")
+        parser.add_argument("--into", help="the topic to publish to (default: the same)")
+        parser.add_argument("--group", default="", help="for this consumer group only (default: for all)")
+        parser.add_argument("--label", default="", help="names this time: under a new label a range comes once more")
+        parser.add_argument("--all", action="store_true", help="everything that the archive holds of the topic")
+        parser.add_argument(
+            "--writers", type=int, default=4, help="tasks, each with a connection to the database (%(default)s)"
+        )
+        super().add_arguments(parser)
+
+    def run(self, options: dict[str, Any]) -> None:
+        """Publish, or count what would be."""
+        topic, into = checked_topic(options["topic"]), checked_topic(options["into"] or options["topic"])
+        chosen = {name: options[name] for name in ("first", "last", "since", "until", "key")}
+        if not options["all"] and all(value in (None, "") for value in chosen.values()):
+            raise CommandError("name a range (--from, --to, --since, --until, --key), or say --all")
+        if options["writers"] < 1:
+            raise CommandError("--writers must be at least 1")
+        check_group(options["group"], into)
+        with self.spark(options) as spark:
+            from pyspark.sql import functions as F
+
+            from sqlqueue.spark.archive import read_archive
+            from sqlqueue.spark.backfill import in_order
+            from sqlqueue.spark.publishing import publish
+            from sqlqueue.spark.rehydrate import in_range, rehydrated
+
+            frontier = ArchiveSegment.objects.using(settings.DATABASE).frontier(topic)
+            held = read_archive(spark, options["folder"]).where(F.col("offset") <= frontier)
+            rows = rehydrated(in_range(held, topic, **chosen), group=options["group"], label=options["label"])
+            if options["dry_run"]:
+                self.say(f"{topic}: {rows.count():,} messages would be published to {into}")
+                return
+            before = highest_offset(settings.DATABASE)
+            sent = publish(in_order(rows, options["writers"]), into)
+            new = Message.objects.using(settings.DATABASE).filter(topic=into, offset__gt=before).count()
+            self.say(f"{topic}: {sent:,} messages, {new:,} new in {into}")
+
+
+def check_group(group: str, topic: str) -> None:
+    """Refuse a group that does not read the topic: nobody would ever see the messages."""
+    if not group:
+        return
+    checked_name(group, "group", GROUP_LENGTH)
+    if not ConsumerGroup.objects.using(settings.DATABASE).filter(topic=topic, consumer_group=group).exists():
+        raise ConfigurationError(f"group {group!r} does not read topic {topic!r}: nobody would see the messages")

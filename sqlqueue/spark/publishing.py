@@ -1,0 +1,15 @@
+"""Publishing DataFrames."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+
+
+def publish(messages: DataFrame, topic: str) -> int:
+    """Publish messages (payload, key, id, and optionally headers, priority and target_group); return how many rows went
+    to the database, which adds those whose ids it does not have."""
+    seen = Observation()
+    rows = messages.observe(seen, F.count(F.lit(1)).alias("rows"))
+    rows.write.format("sqlqueue").mode("append").option("topic", topic).save()
+    return int(seen.get["rows"])
