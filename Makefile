@@ -1,6 +1,8 @@
 # make help says what each target does.
 
 PYTHON ?= python3
+# All of them for the pipeline, unless FLIGHTS says how many.
+PIPELINE_FLIGHTS := $(if $(FLIGHTS),$(FLIGHTS),336776)
 FLIGHTS ?= 20000
 MYSQL_FOLDER ?= var/mysql
 # What is put under fire, and for how long.
@@ -27,8 +29,8 @@ STAMP_postgresql := .postgresql
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo site test test-sqlite test-mariadb test-mysql test-postgresql test-spark test-browser test-protocol soak \
-	benchmark benchmark-spark lint format clean system system-mysql system-postgresql system-faketime system-prometheus \
+.PHONY: help demo pipeline site test test-sqlite test-mariadb test-mysql test-postgresql test-spark test-browser test-protocol \
+	soak benchmark benchmark-spark lint format clean system system-mysql system-postgresql system-faketime system-prometheus \
 	system-systemd system-spark system-browser
 
 help: ## Say what each target does
@@ -36,6 +38,9 @@ help: ## Say what each target does
 
 demo: $(VENV)/.demo ## See real flights flow through the queue (FLIGHTS=336776 make demo: all of them)
 	$(BIN)/python manage.py demo --flights $(FLIGHTS)
+
+pipeline: system system-spark $(VENV)/.pipeline ## All real flights through Spark, the queue, the archive and the statistics (FLIGHTS=20000: fewer)
+	VAR_DIR="$(abspath var/pipeline)" $(BIN)/python manage.py pipeline --flights $(PIPELINE_FLIGHTS)
 
 site: $(VENV)/.demo ## Open the demo's site and admin, with its consumers running
 	$(BIN)/python manage.py site
@@ -150,4 +155,8 @@ $(VENV)/.spark: $(VENV)/.mysql requirements/spark.txt
 
 $(VENV)/.browser: $(VENV)/.test requirements/browser.txt
 	$(PIP) -r requirements/browser.txt
+	@touch $@
+
+$(VENV)/.pipeline: $(VENV)/.spark requirements/pipeline.txt
+	$(PIP) -r requirements/pipeline.txt
 	@touch $@

@@ -95,7 +95,7 @@ USE_TZ = True
 STATIC_URL = "static/"
 
 # Nothing is ever collected, so that `checkflights` can compare the whole log at any time.
-SQLQUEUE = {"RETENTION": None, "HISTORY": env.str("HISTORY", default="failures")}
+SQLQUEUE = {"RETENTION": None}
 
 LOGGING = {
     "version": 1,
