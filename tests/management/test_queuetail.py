@@ -118,14 +118,16 @@ def test_what_commits_late_is_neither_passed_over_nor_shown_before_its_time(cons
 
     slow = threading.Thread(target=publish_slowly)
     slow.start()
-    assert inserted.wait(30)
-    publish("orders", "quick")
-    seen = [message.payload for _ in range(5) for message in tail.read()]
-    assert "slow" not in seen
-    assert "quick" not in seen
-    assert tail.held_back
-    commit.set()
-    slow.join(30)
+    try:
+        assert inserted.wait(30)
+        publish("orders", "quick")
+        seen = [message.payload for _ in range(5) for message in tail.read()]
+        assert "slow" not in seen
+        assert "quick" not in seen
+        assert tail.held_back
+    finally:
+        commit.set()
+        slow.join(30)
 
     def read_on() -> bool:
         seen.extend(message.payload for message in tail.read())

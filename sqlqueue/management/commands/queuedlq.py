@@ -201,11 +201,11 @@ class Command(QueueCommand):
             return
         self.confirm(f"Delete {count} dead letters of topic {options['topic']!r} for good?", options)
         # What dies from now on stands above `through`: nobody has seen it.
-        letters = _choice(options, through).letters(self.alias).order_by("offset").values_list("offset", flat=True)
+        which = {name: options[name] for name in ("group", "fingerprint")} | {"offsets": options["offset"] or None}
         done = 0
         with self.progress("discard", count) as progress:
-            while some := list(letters[:DISCARDED_AT_ONCE]):
-                done += discard(options["topic"], offsets=some)
+            while some := discard(options["topic"], **which, through=through, limit=DISCARDED_AT_ONCE):
+                done += some
                 progress.reach(done)
         self.say(f"Deleted {done} dead letters.", done=True)
 
@@ -223,9 +223,8 @@ def _add_choice(parser: ArgumentParser) -> None:
     parser.add_argument("--offset", type=int, action="append", default=[], help="only this one (repeatable)")
 
 
-def _choice(options: dict[str, Any], through: int | None = None) -> Choice:
-    offsets = sorted(set(options["offset"])) or None
-    return Choice(options["topic"], options["group"], options["fingerprint"], offsets, through)
+def _choice(options: dict[str, Any]) -> Choice:
+    return Choice(options["topic"], options["group"], options["fingerprint"], sorted(set(options["offset"])) or None)
 
 
 def _who() -> str:
