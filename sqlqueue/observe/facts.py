@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from django.apps import apps
 from django.db import connections
-from django.db.migrations.executor import MigrationExecutor
 
 from sqlqueue.conf import settings
 from sqlqueue.database.entry import SLOTS
 from sqlqueue.database.gate import DUTIES
 from sqlqueue.database.limits import Limits, limits, missing_indexes
+from sqlqueue.database.tables import pending_migrations
 from sqlqueue.models import Message, PublishGate, ScheduledMessage
 from sqlqueue.observe.survey import Survey, database_time, survey
 
@@ -87,7 +87,7 @@ def read(alias: str, handlers: Sequence[Handler], processes: int | None = None, 
         bool(config["CONN_HEALTH_CHECKS"]),
     )
     allowed = limits(alias)
-    if _pending(alias):
+    if pending_migrations(alias):
         return Facts(True, allowed, manners, processes or 1, handlers)
     seen = survey(alias)
     return Facts(
@@ -103,12 +103,6 @@ def read(alias: str, handlers: Sequence[Handler], processes: int | None = None, 
         _unread(alias, seen),
         _refusals(alias),
     )
-
-
-def _pending(alias: str) -> bool:
-    executor = MigrationExecutor(connections[alias])
-    targets = [key for key in executor.loader.graph.leaf_nodes() if key[0] == "sqlqueue"]
-    return bool(executor.migration_plan(targets))
 
 
 def _clock(alias: str) -> Clock:
