@@ -30,7 +30,8 @@ class Crowd:
         for group in self.groups:
             register("default", group, "t")
         self.insert(self.published(messages - letters, partitions))
-        self.insert(self.died(letters, partitions))
+        originals = Message.objects.filter(topic="t").order_by("offset").values_list("offset", flat=True)
+        self.insert(self.died(list(originals[:letters]), partitions))
         highest = Message.objects.order_by("-offset").values_list("offset", flat=True)[0]
         marks = {"position": highest, "offset_acked": highest, "claimed_to": highest, "fencing_token": 1}
         Offset.objects.bulk_create(
@@ -76,22 +77,22 @@ class Crowd:
                 created_at=began + timedelta(seconds=number * 86_000 / count),
             )
 
-    def died(self, count: int, partitions: int) -> Iterator[Message]:
+    def died(self, originals: list[int], partitions: int) -> Iterator[Message]:
         began = datetime.now(timezone.utc) - timedelta(hours=1)
-        for number in range(count):
+        for number, original in enumerate(originals):
             group, kind = self.groups[number % len(self.groups)], number % 40
             key = f"k{number % 10_007}"
             yield Message(
                 topic="t_dlq",
                 partition=partition_of(key, partitions),
                 partition_key=key,
-                message_id=f"{group}:{number + 1}",
+                message_id=f"{group}:{original}",
                 payload={"number": number},
                 failed_at=began + timedelta(seconds=number / 10),
                 failure_count=5,
                 last_error=ERROR.format(kind),
                 fingerprint=f"KeyError in shop/orders.py:pay{kind}",
                 original_topic="t",
-                original_offset=number + 1,
+                original_offset=original,
                 failed_group=group,
             )

@@ -105,7 +105,7 @@ def test_a_topic_is_paged_to_and_fro(admin_client: Client, consuming: Consuming)
 def test_a_key_is_searched_in_steps(admin_client: Client, consuming: Consuming, monkeypatch: Any) -> None:
     monkeypatch.setattr(search, "SCANNED_AT_ONCE", 10)
     rare = publish("t", "rare", key="a").offset
-    publish_many("t", [NewMessage(n, key="a" if n == 5 else "same") for n in range(100)])
+    publish_many("t", [NewMessage(n, key="same" if n % 7 == 0 else "a") for n in range(100)])
     expected = list(Message.objects.filter(partition_key="a").order_by("-offset").values_list("offset", flat=True))
     partition = Message.objects.get(offset=rare).partition
     Message.objects.update(partition=partition)
