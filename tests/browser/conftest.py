@@ -13,6 +13,7 @@ from tests.browser.chromium import chromium
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
+    from tests.browser.shop import Shop
     from tests.browser.visiting import Visitor
     from tests.consuming import Consuming
 
@@ -73,3 +74,11 @@ def staff(transactional_db: None) -> Callable[..., "User"]:
 def operator(visit: Visit, superuser: "User") -> "Visitor":
     """A superuser who has logged in."""
     return visit(superuser)
+
+
+@pytest.fixture
+def shop(consuming: "Consuming") -> "Shop":
+    """A shop that has not sold anything yet."""
+    from tests.browser.shop import Shop
+
+    return Shop(consuming)

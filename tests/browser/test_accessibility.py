@@ -1,16 +1,35 @@
-"""Contrast, labels, headings and landmarks of every main page, by day and by night, as axe judges them."""
+"""Every page can be read and used by people who see little, hear the page, or use no mouse."""
 
-import pytest
-from django.contrib.auth.models import User
-
-from tests.browser.accessibility import violations
-from tests.browser.conftest import Visit
-
-PAGES = ["/admin/", "/admin/sqlqueue/"]
+from tests.browser.accessibility import out_of_reach, violations
+from tests.browser.shop import Shop
+from tests.browser.tour import tour
+from tests.browser.visiting import Visitor
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_axe_has_nothing_against_the_pages(visit: Visit, superuser: User, dark: bool) -> None:
-    visitor = visit(superuser, dark)
-    found = {address: violations(visitor.open(address)) for address in PAGES}
-    assert not {address: said for address, said in found.items() if said}
+def told(found: dict[str, list[str]]) -> None:
+    """Fail if anything was found, and say it all: each once, with the first page that has it."""
+    first: dict[str, str] = {}
+    for name, said in found.items():
+        for one in said:
+            first.setdefault(one, name)
+    assert not first, "\n".join(f"{name}: {one}" for one, name in first.items())
+
+
+def test_axe_has_nothing_against_any_page_by_day_or_by_night(operator: Visitor, shop: Shop) -> None:
+    shop.trouble()
+    shop.absent()
+    found = {}
+    for name in tour(operator):
+        operator.page.emulate_media(color_scheme="light")
+        found[name] = violations(operator.page)
+        operator.page.emulate_media(color_scheme="dark")
+        found[f"{name}, dark"] = violations(operator.page, "color-contrast")
+    assert len(found) > 40
+    told(found)
+
+
+def test_everything_on_every_page_is_reached_with_the_tab_key_and_shows_it(operator: Visitor, shop: Shop) -> None:
+    shop.trouble()
+    shop.absent()
+    found = {name: out_of_reach(operator.page) for name in tour(operator)}
+    told(found)

@@ -1,0 +1,56 @@
+"""What the pages show in these tests: a shop with orders, some of which nobody can send yet."""
+
+from sqlqueue import Delivery, Reject, Retry, publish
+from sqlqueue.log.groups import register
+from sqlqueue.models import Message, SubscriberHeartbeat
+from tests.consuming import Consuming
+from tests.processes import wait_until
+
+TOPIC = "orders"
+EVIL = "<script>window.ran = true</script><img src=x onerror='window.ran = true'>"
+
+
+class Shop:
+    """Orders, and the group "mail" that sends them. Those to Atlantis are rejected until the handler is mended; one to
+    Lyonesse is tried again in an hour. The group "accounts" has no trouble."""
+
+    def __init__(self, consuming: Consuming) -> None:
+        self._consuming = consuming
+        self.mended = False
+        self.sent: list[int] = []
+        self.open = consuming.gate()  # no order is sent before
+        self.open.set()
+        consuming.consumer(TOPIC, self.send, group="mail", max_attempts=3)
+        consuming.consumer(TOPIC, lambda delivery: None, group="accounts")
+
+    def send(self, delivery: Delivery) -> None:
+        self.open.wait()
+        place = delivery.payload["to"]
+        if place == "Atlantis" and not self.mended:
+            raise Reject(f"no such place: {place}")
+        if place == "Lyonesse" and not self.mended:
+            raise Retry(f"cannot be reached: {EVIL}", delay=3600)
+        self.sent.append(delivery.payload["number"])
+
+    def order(self, *numbers: int, to: str = "Avalon") -> list[int]:
+        """Publish orders; return their offsets."""
+        made = [publish(TOPIC, {"number": n, "to": to, "wish": EVIL}, key=f"{to} {n % 5}", id=f"{n}") for n in numbers]
+        return [one.offset for one in made if one.offset]
+
+    def trouble(self) -> None:
+        """Sell some, and wait until all are settled: four dead letters, and one that waits for its next attempt."""
+        self.order(*range(20))
+        self.order(*range(100, 104), to="Atlantis")
+        self.order(200, to="Lyonesse")
+        self._consuming.drain()
+        assert Message.objects.dead_letters("mail", TOPIC).count() == 4
+
+    def absent(self) -> None:
+        """Let a group be away."""
+        register("default", "archive", TOPIC, start="earliest")
+
+    def serve(self) -> None:
+        """Have consumers at work, a process's worth for each group; return when they are."""
+        hosts = [self._consuming.start(group) for group in ("mail", "accounts")]
+        alive = SubscriberHeartbeat.objects.alive()
+        wait_until(lambda: alive.filter(subscriber__in=[host.name for host in hosts]).count() == len(hosts))
