@@ -3,11 +3,11 @@
 A statement is standard SQL with "quoted" identifiers and these words in braces: {now} the database's clock; {later} the
 same plus a parameter in microseconds; {earlier} minus one; {greatest}; {true}, {false}; {div} divides whole numbers;
 {share}, {update} row locks; {skip} skip locked rows; {by_stream}, {by_offset} the index of the log to use, {by_receipt}
-that of the receipts: left to itself an optimizer that sees ORDER BY offset LIMIT may walk the primary key through all
-other topics' messages, which costs more the longer the history is. {beyond} what a stream has above an offset, {within}
-the same up to another one, ORDER BY {by_place}: for those who cannot be told the index, in a form that no other index
-serves; their parameters are Dialect.place(); {by_place_down} is the same backwards. {minute} is the present minute's
-beginning.
+that of the receipts, {by_due} that of the scheduled messages: left to itself an optimizer that sees ORDER BY offset
+LIMIT may walk the primary key through all other topics' messages, which costs more the longer the history is. {beyond}
+what a stream has above an offset, {within} the same up to another one, ORDER BY {by_place}: for those who cannot be
+told the index, in a form that no other index serves; their parameters are Dialect.place(); {by_place_down} is the same
+backwards. {minute} is the present minute's beginning.
 """
 
 from __future__ import annotations
@@ -136,6 +136,7 @@ class MySQL(Dialect):
         "skip": " FOR UPDATE SKIP LOCKED",
         "by_stream": " FORCE INDEX (sqlqueue_message_fetch)",
         "by_offset": " FORCE INDEX (PRIMARY)",
+        "by_due": " FORCE INDEX (sqlqueue_scheduled_due)",
         "by_receipt": " FORCE INDEX (sqlqueue_receipt_message)",
         "div": "DIV",
     }
@@ -216,6 +217,7 @@ class SQLite(WithOnConflict):
         "skip": "",
         "by_stream": " INDEXED BY sqlqueue_message_fetch",
         "by_offset": " NOT INDEXED",
+        "by_due": " INDEXED BY sqlqueue_scheduled_due",
         "by_receipt": " INDEXED BY sqlqueue_receipt_message",
         "div": "/",
     }
@@ -247,6 +249,7 @@ class PostgreSQL(WithOnConflict):
         "skip": " FOR UPDATE SKIP LOCKED",
         "by_stream": "",
         "by_offset": "",
+        "by_due": "",
         "by_receipt": "",
         "div": "/",
         "beyond": '(topic, "partition", priority, "offset") > (%s, %s, %s, %s)'

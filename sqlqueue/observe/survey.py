@@ -75,8 +75,8 @@ LETTERS = """
 # Index: (refused, due_at).
 SCHEDULED = """
     SELECT topic, COUNT(*), SUM(CASE WHEN due_at < {earlier} THEN 1 ELSE 0 END) FROM
-    (SELECT topic, due_at FROM sqlqueue_scheduled_message WHERE refused = %s ORDER BY due_at LIMIT %s) AS waiting
-    GROUP BY topic
+    (SELECT topic, due_at FROM sqlqueue_scheduled_message{by_due} WHERE refused = %s ORDER BY due_at LIMIT %s)
+    AS waiting GROUP BY topic
 """
 # Index: the primary key.
 ABOVE = 'SELECT {remaining} FROM sqlqueue_message{by_offset} WHERE "offset" > %s ORDER BY "offset" LIMIT 1'

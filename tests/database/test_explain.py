@@ -22,8 +22,13 @@ from sqlqueue.log.collect import FIRST, OLDEST, collect, report_absent
 from sqlqueue.log.fetch import FETCH, PULSE, WATCH
 from sqlqueue.log.publish import NewMessage
 from sqlqueue.log.schedule import move_due
+from sqlqueue.log.seek import offset_before
 from sqlqueue.log.status import ABOVE
-from sqlqueue.models import DeliveryState, Message, Offset, PartitionLease, Receipt, ScheduledMessage
+from sqlqueue.models import Activity, DeliveryState, Message, Offset, PartitionLease, Receipt, ScheduledMessage, Topic
+from sqlqueue.observe import activity
+from sqlqueue.observe.partitions import survey_partitions
+from sqlqueue.observe.replayed import count_above
+from sqlqueue.observe.survey import survey
 from tests.database.plans import TABLES, Recorder, an_index_if_there_is_one, full_scans, plan_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -292,3 +297,56 @@ def test_a_claim_rides_on_the_settle_before_it(settings: object) -> None:
     assert subscriber.settled == 100
     assert len([sql for sql in seen if sql.startswith("UPDATE")]) == 11  # ten claims, and the last settle
     subscriber.close()
+
+
+def looks() -> None:
+    """Look at everything, as the admin's pages do."""
+    survey("default")
+    survey("default", "t")
+    survey_partitions("default", "t", "g")
+    count_above("default", "t", 50, group="g")
+    offset_before("default", datetime.now(timezone.utc) - timedelta(hours=1))
+    now = datetime.now(timezone.utc)
+    activity.rates("default", now)
+    activity.totals("default", now - timedelta(hours=1))
+    activity.lags("default", now - timedelta(hours=1))
+    activity.series("default", "t", "g", now - timedelta(hours=1))
+
+
+def test_no_look_at_the_queue_reads_a_whole_table(topics: None, recorder: Recorder) -> None:
+    groups.register("default", "g", "t")
+    Topic.objects.create(name="t_dlq", partitions=8)
+    letter = {"topic": "t_dlq", "payload": 1, "failed_group": "g"}
+    Message.objects.bulk_create([Message(**letter, partition=n % 8, message_id=f"g:{n}") for n in range(200)])
+    fill()
+    minute = datetime.now(timezone.utc).replace(second=0, microsecond=0)
+    Activity.objects.bulk_create(
+        [
+            Activity(topic="t", consumer_group=f"filled{group}", minute=minute - timedelta(minutes=ago), lag=1)
+            for group in range(20)
+            for ago in range(1, 300)
+        ],
+        batch_size=1_000,
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE TABLE sqlqueue_activity" if connection.vendor == "mysql" else "ANALYZE")
+        if connection.vendor == "mysql":
+            cursor.fetchall()
+    recorder.statements.clear()
+    looks()
+    assert len(recorder.statements) > 15
+    scans = []
+    with an_index_if_there_is_one():
+        for sql, params in recorder.statements.values():
+            if not excepted(sql) and (found := [table for table in full_scans(sql, params) if not small(table)]):
+                scans.append(f"{' '.join(sql.split())[:300]} → {found}")
+    assert not scans, "\n".join(scans)
+
+
+# What the survey's statements call small tables, and the bounded lists that they have made themselves.
+SMALL_HERE = ("g", "t", "n", *SMALL, "head", "tail", "s", "waiting", "letters")
+
+
+def small(found: str) -> bool:
+    """Tell whether a plan's line is about a small table."""
+    return found.removeprefix("SCAN ").split()[0] in SMALL_HERE
