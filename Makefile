@@ -30,7 +30,7 @@ STAMP_postgresql := .postgresql
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo pipeline site test test-sqlite test-mariadb test-mysql test-postgresql test-spark test-browser test-protocol \
-	soak benchmark benchmark-spark lint format clean system system-mysql system-postgresql system-faketime system-prometheus \
+	soak benchmark benchmark-spark lint translations format clean system system-mysql system-postgresql system-faketime system-prometheus \
 	system-systemd system-spark system-browser
 
 help: ## Say what each target does
@@ -84,6 +84,10 @@ lint: $(VENV)/.test ## ruff, mypy, import-linter
 	$(BIN)/ruff format --check
 	env -u DATABASE_URL $(BIN)/mypy
 	$(BIN)/lint-imports
+
+translations: $(VENV)/.demo ## Collect what is to be translated, and compile what is (needs gettext)
+	cd sqlqueue && DJANGO_SETTINGS_MODULE=example_project.settings PYTHONPATH=.. ../$(BIN)/django-admin makemessages \
+		--locale=de --no-location --no-obsolete && ../$(BIN)/django-admin compilemessages
 
 format: $(VENV)/.test ## Let ruff put the code in order
 	$(BIN)/ruff check --fix
