@@ -30,8 +30,8 @@ STAMP_postgresql := .postgresql
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo pipeline site test test-sqlite test-mariadb test-mysql test-postgresql test-spark test-browser test-protocol \
-	soak benchmark benchmark-spark lint translations format clean system system-mysql system-postgresql system-faketime system-prometheus \
-	system-systemd system-spark system-browser
+	soak benchmark benchmark-spark screenshots lint translations format clean system system-mysql system-postgresql \
+	system-faketime system-prometheus system-systemd system-spark system-browser
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -65,6 +65,9 @@ test-spark: system system-spark $(VENV)/.spark ## What works on the log with Spa
 
 test-browser: system-browser $(VENV)/.browser ## The admin in a real browser, on SQLite: brings Chromium
 	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) tests/browser
+
+screenshots: system-browser $(VENV)/.browser ## Make the pictures in docs/images anew, of the example project (MINUTES=20 of its life)
+	$(BIN)/python -m tests.browser.screenshots docs/images $(MINUTES)
 
 soak: $(SYSTEM_$(DATABASE)) system-faketime $(VENV)/$(STAMP_$(DATABASE)) ## Put it under fire (MINUTES=20 DATABASE=mariadb|mysql|postgresql|sqlite SEED=any)
 	env -u DATABASE_URL MYSQL_FOLDER="$(abspath $(MYSQL_FOLDER))" $(BIN)/python -m tests.soak --database=$(DATABASE) \

@@ -12,6 +12,7 @@ from tests.browser.chromium import chromium
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
+    from pytest_django import Settings
 
     from tests.browser.shop import Shop
     from tests.browser.visiting import Visitor
@@ -77,8 +78,9 @@ def operator(visit: Visit, superuser: "User") -> "Visitor":
 
 
 @pytest.fixture
-def shop(consuming: "Consuming") -> "Shop":
+def shop(consuming: "Consuming", settings: "Settings") -> "Shop":
     """A shop that has not sold anything yet."""
     from tests.browser.shop import Shop
 
+    settings.SQLQUEUE = {**settings.SQLQUEUE, "HEARTBEAT_INTERVAL": 0.5}  # rescheduled messages are noticed with it
     return Shop(consuming)

@@ -18,10 +18,11 @@ class Shop:
         self._consuming = consuming
         self.mended = False
         self.sent: list[int] = []
+        self.booked: list[int] = []
         self.open = consuming.gate()  # no order is sent before
         self.open.set()
         consuming.consumer(TOPIC, self.send, group="mail", max_attempts=3)
-        consuming.consumer(TOPIC, lambda delivery: None, group="accounts")
+        consuming.consumer(TOPIC, lambda delivery: self.booked.append(delivery.payload["number"]), group="accounts")
 
     def send(self, delivery: Delivery) -> None:
         self.open.wait()
@@ -51,6 +52,10 @@ class Shop:
 
     def serve(self) -> None:
         """Have consumers at work, a process's worth for each group; return when they are."""
-        hosts = [self._consuming.start(group) for group in ("mail", "accounts")]
-        alive = SubscriberHeartbeat.objects.alive()
-        wait_until(lambda: alive.filter(subscriber__in=[host.name for host in hosts]).count() == len(hosts))
+        self._hosts = {group: self._consuming.start(group) for group in ("mail", "accounts")}
+        names = [host.name for host in self._hosts.values()]
+        wait_until(lambda: SubscriberHeartbeat.objects.alive().filter(subscriber__in=names).count() == len(names))
+
+    def paused(self, group: str) -> bool:
+        """Tell whether a group's consumers have noticed that it is paused."""
+        return all(subscription.paused for subscription in self._hosts[group].subscriber.subscriptions)

@@ -17,10 +17,12 @@ def test_a_paused_group_gets_nothing_until_it_is_resumed(operator: Visitor, shop
     expect(page.get_by_text("is paused: what is in hand is finished")).to_be_visible()
     assert ConsumerGroup.objects.get(consumer_group="mail").paused
 
+    wait_until(lambda: shop.paused("mail"))
     before = len(shop.sent)
     shop.order(*range(300, 310))
-    group = page.url
-    operator.page.goto(group)
+    wait_until(lambda: set(shop.booked) >= set(range(300, 310)))
+    assert len(shop.sent) == before
+    page.reload()
     expect(page.get_by_text("Nobody reads for this group until it is resumed.")).to_be_visible()
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
