@@ -221,10 +221,18 @@ class Stream:
             entry = self._entries.get(offset)
             if entry is not None and entry.state == HELD and not entry.mark and entry.due <= now:
                 self._mark_due(entry, now)
-        if not self._due or len(self._loaded) >= 2 * self.manners.batch_size:
+        if not self._due or self._loaded_enough():
             return []  # what has been loaded is to be handed out first
         # What the next plan has yet to write cannot be read back before.
         return list(islice((offset for offset in self._due if offset not in self._writes), most))
+
+    def _loaded_enough(self) -> bool:
+        """What stands behind a message that failed again does not count: nothing of it can be handed out before that
+        one, which is among the due."""
+        limit = 2 * self.manners.batch_size
+        if len(self._loaded) < limit:
+            return False
+        return sum(entry.lane is None or entry.lane.items[0].state != HELD for entry in self._loaded.values()) >= limit
 
     def reschedule(self, offset: int, now: float) -> None:
         """Be told that the database holds a row to be due: somebody may have changed its time there."""

@@ -309,6 +309,28 @@ def test_a_batch_that_was_postponed_or_could_not_start_comes_together_again(outc
     assert sizes == [3, 3]
 
 
+def test_keys_whose_first_messages_failed_again_do_not_stand_still_for_those_loaded_behind_them() -> None:
+    keys = "ab" * 20
+    rows = [StoredRow(offset, False, NOT_IN_FLIGHT, 0, 0.0, key) for offset, key in enumerate(keys, 1)]
+    hosted = Hosted(keys, position=len(keys), rows=rows, batch_size=5)
+    done: set[int] = set()
+    for _ in range(200):
+        hosted.load()
+        runs = hosted.stream.choose(16, 2)
+        hosted.stream.plan(hosted.now, 1.0, runs)
+        for run in runs:
+            while (hand := run.start_next()) is not None:
+                if hand.offset % 3 == 1 and hand.attempt == 1:
+                    for later in run.stop():
+                        hosted.stream.finish(later, UNSTARTED, hosted.now)
+                    hosted.stream.finish(hand, RETRY, hosted.now)
+                else:
+                    hosted.stream.finish(hand, SUCCESS, hosted.now)
+                    done.add(hand.offset)
+        hosted.now += 11.0
+    assert done == set(range(1, len(keys) + 1))
+
+
 def test_a_slow_key_does_not_keep_its_neighbours_from_being_read() -> None:
     hosted = Hosted(["slow"] * 30 + ["other"], batch_size=10)
     hosted.read()
