@@ -7,6 +7,7 @@ from tests.consuming import Consuming
 from tests.processes import wait_until
 
 TOPIC = "orders"
+PATIENCE = 300  # seconds: handlers wait for the browser
 EVIL = "<script>window.ran = true</script><img src=x onerror='window.ran = true'>"
 
 
@@ -21,7 +22,7 @@ class Shop:
         self.booked: list[int] = []
         self.open = consuming.gate()  # no order is sent before
         self.open.set()
-        consuming.consumer(TOPIC, self.send, group="mail", max_attempts=3)
+        consuming.consumer(TOPIC, self.send, group="mail", max_attempts=3, visibility_timeout=PATIENCE)
         consuming.consumer(TOPIC, lambda delivery: self.booked.append(delivery.payload["number"]), group="accounts")
 
     def send(self, delivery: Delivery) -> None:
