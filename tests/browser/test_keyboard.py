@@ -1,10 +1,13 @@
 """Somebody without a mouse logs in, finds what failed, and delivers it again."""
 
+import re
+
 from playwright.sync_api import Locator, Page, expect
 
-from sqlqueue.models import Message, Replay
+from sqlqueue.models import ConsumerGroup, Message, Replay
 from tests.browser.conftest import Visit
 from tests.browser.shop import TOPIC, Shop
+from tests.browser.visiting import Visitor
 from tests.processes import wait_until
 
 MOST_STEPS = 200
@@ -53,3 +56,20 @@ def test_a_failure_is_replayed_with_the_keyboard_alone(visit: Visit, superuser: 
     press(page, page.get_by_role("link", name="Refresh"))
     expect(page.get_by_text("4 of 4: done")).to_be_visible()
     assert not Message.objects.dead_letters("mail", TOPIC).exists()
+
+
+def test_a_group_is_paused_from_the_list_and_resumed_on_its_page_with_the_keyboard_alone(
+    operator: Visitor, shop: Shop
+) -> None:
+    shop.trouble()
+    page = operator.open("/admin/sqlqueue/consumergroup/")
+    press(page, page.get_by_role("row", name="mail").get_by_role("checkbox"), "Space")
+    go_to(page, page.get_by_role("combobox", name="Action"))
+    page.keyboard.type("Pause")
+    press(page, page.get_by_role("button", name=re.compile("^(Go|Run)")))
+    expect(page.get_by_text("is paused: what is in hand is finished")).to_be_visible()
+    assert list(ConsumerGroup.objects.filter(paused=True).values_list("consumer_group", flat=True)) == ["mail"]
+    press(page, page.get_by_role("row", name="mail").get_by_role("link"))
+    press(page, page.get_by_role("button", name="Resume"))
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    assert not ConsumerGroup.objects.filter(paused=True).exists()
