@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from tests.consumer_processes import Consumers
     from tests.consuming import Consuming
 
+# A shell lets what it starts in the background ignore Ctrl-C, and with it everything that this process starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 DATABASE = pytest.StashKey[TestDatabase]()
 # What make test-spark and make test-browser install for their suites; the header says what is absent.
 NEEDS = {"spark": "pyspark", "browser": "playwright"}

@@ -73,7 +73,7 @@ class Member:
         self.subscription = Subscription("default", Consumer(topic=topic, handler=lambda delivery: None, **made))
         self.ownership = Ownership("default", self.name, [self.subscription], DURATION)
         self.lost: list[Stream] = []
-        self.keeper = Keeper(self.ownership, 1.0, "", lambda: "", self.lost.extend)
+        self.keeper = Keeper(self.ownership, 1.0, "", lambda: "", lambda: 0, self.lost.extend)
         self.doomed: list[Stream] = []  # what was lost before its keeper's present turn began
         self.claims = 1_000
         self.had: set[tuple[int, int]] = set()  # every (partition, token) that it has believed in
