@@ -307,11 +307,9 @@ def reckoned(head: tuple[int, int, int], tail: tuple[int, int, int], sample: int
     tail_count, tail_first, last = tail
     if count < sample:
         return count, False
-    if tail_first <= head_last:
-        return count + tail_count, True  # they overlap: at most twice as many
     density = (count + tail_count) / ((head_last - head_first + 1) + (last - tail_first + 1))
-    between = round(density * (tail_first - head_last - 1))
-    return count + tail_count + between, True
+    between = round(density * (tail_first - head_last - 1))  # less than 0 if they overlap: those were counted twice
+    return max(count, count + tail_count + between), True
 
 
 def _subscribers(alias: str) -> tuple[int, dict[tuple[str, str], int], int]:

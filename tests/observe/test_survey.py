@@ -84,6 +84,13 @@ def test_a_long_backlog_behind_a_collected_past_is_reckoned(consuming: Consuming
     assert of().lag == pytest.approx(10_000, rel=0.1)
 
 
+@pytest.mark.parametrize("messages", [200, 230, 300, 399, 450])
+def test_a_backlog_whose_ends_overlap_is_not_counted_twice(consuming: Consuming, messages: int) -> None:
+    register(ALIAS, "default", "t")
+    publish_many("t", [NewMessage(number, key="a") for number in range(messages)])
+    assert of().lag == pytest.approx(messages, rel=0.05)
+
+
 def test_a_watermark_that_stands_still_is_told(consuming: Consuming) -> None:
     register(ALIAS, "default", "t")
     offset = publish("t", 1).offset
