@@ -27,8 +27,14 @@ STAMP_mariadb := .mysql
 STAMP_mysql := .mysql
 STAMP_postgresql := .postgresql
 
+FOR_ALL_SUITES := system system-faketime system-prometheus system-systemd system-spark system-browser \
+	$(VENV)/.mysql $(VENV)/.spark $(VENV)/.browser
+
 .DEFAULT_GOAL := help
+# One thing after another, for several of them install something; `make test` then runs its suites two at a time.
+ifndef SUITES
 .NOTPARALLEL:
+endif
 .PHONY: help demo pipeline site test test-sqlite test-mariadb test-mysql test-postgresql test-spark test-browser test-protocol \
 	soak benchmark benchmark-spark screenshots lint translations format clean system system-mysql system-postgresql \
 	system-faketime system-prometheus system-systemd system-spark system-browser
@@ -45,7 +51,8 @@ pipeline: system system-spark $(VENV)/.pipeline ## All real flights through Spar
 site: $(VENV)/.demo ## Open the demo's site and admin, with its consumers running
 	$(BIN)/python manage.py site
 
-test: system system-faketime system-prometheus system-systemd system-browser lint test-sqlite test-mariadb test-spark test-browser ## Prove it: lint, the suite on SQLite and on a private MariaDB server, Spark, a browser
+test: $(FOR_ALL_SUITES) lint ## Prove it: lint, the suite on SQLite and on a private MariaDB server, Spark, a browser
+	$(MAKE) SUITES=1 --jobs=2 --keep-going --output-sync=target test-mariadb test-sqlite test-spark test-browser
 
 test-sqlite: $(VENV)/.test ## The suite on SQLite only
 	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) $(WITHOUT_GUESTS)
