@@ -53,6 +53,7 @@ class Site:
     def open(self) -> Iterator[None]:
         """Run `manage.py site` while the body runs."""
         self.manage("migrate", "--verbosity=0")
+        LOG.parent.mkdir(exist_ok=True)
         with LOG.open("w") as log:
             site = subprocess.Popen(self._command("site"), cwd=ROOT, env=self._environment, stdout=log, stderr=log)
         try:
@@ -157,8 +158,7 @@ def take_pictures(browser: Browser, site: Site, folder: Path) -> None:
 
 def main(folder: Path, minutes: float) -> None:
     """Make all pictures; minutes: how long the site runs before, so that its charts have something to show."""
-    for one in (folder, LOG.parent):
-        one.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place, chromium() as browser:
         site = Site(Path(place))
         with site.open():
