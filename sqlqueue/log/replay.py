@@ -44,7 +44,7 @@ def order(
     total = letters.count()
     if not total:
         raise ConfigurationError(f"topic {topic!r} has no such dead letters: nothing to replay")
-    return Replay.objects.using(alias).create(
+    replay = Replay.objects.using(alias).create(
         topic=topic,
         consumer_group=group,
         fingerprint=fingerprint,
@@ -55,6 +55,8 @@ def order(
         total=total,
         ordered_by=ordered_by,
     )
+    replay.refresh_from_db(using=alias)  # MySQL does not return what the columns' defaults are
+    return replay
 
 
 def cancel(alias: str, replay: int) -> bool:
