@@ -37,7 +37,7 @@ ifndef SUITES
 endif
 .PHONY: help demo pipeline site test test-sqlite test-mariadb test-mysql test-postgresql test-spark test-browser test-protocol \
 	soak benchmark benchmark-spark screenshots lint translations format clean system system-mysql system-postgresql \
-	system-faketime system-prometheus system-systemd system-spark system-browser
+	system-faketime system-prometheus system-systemd system-spark system-jdbc system-browser
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -86,7 +86,7 @@ test-protocol: system $(VENV)/.mysql ## Explore the protocol at length, statemen
 benchmark: system $(VENV)/.mysql ## Measure publishing and consuming on a private MariaDB server
 	env -u DATABASE_URL $(BIN)/python -m tests.benchmarks
 
-benchmark-spark: system system-spark $(VENV)/.spark ## Measure reading, streaming and publishing with Spark, beside JDBC and no Spark at all
+benchmark-spark: system system-spark system-jdbc $(VENV)/.spark ## Measure reading, streaming and publishing with Spark, beside JDBC and no Spark at all
 	env -u DATABASE_URL $(BIN)/python -m tests.benchmarks.spark
 
 lint: $(VENV)/.test ## ruff, mypy, import-linter
@@ -131,6 +131,10 @@ system-systemd:
 # Java, for Spark.
 system-spark:
 	@requirements/system.sh "$(PYTHON)" spark
+
+# The driver of Spark's own JDBC source, with which the benchmark compares.
+system-jdbc:
+	@requirements/system.sh "$(PYTHON)" jdbc
 
 # Chromium, for the tests in a browser and for the documentation's pictures.
 system-browser:

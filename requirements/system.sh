@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sees that the machine has what some tests need: system.sh PYTHON mariadb|mysql|postgresql|faketime|systemd|spark|browser|prometheus
+# Sees that the machine has what some tests need: system.sh PYTHON mariadb|mysql|postgresql|faketime|systemd|spark|jdbc|browser|prometheus
 # As root on Debian it installs what is missing, otherwise it says what is. No system server is started.
 # MySQL's server is mysql-server.sh's affair. With DATABASE_URL set, the server is somebody else's and only the client
 # library is needed.
@@ -41,6 +41,9 @@ systemd) # its tool for unit files; nothing of it is started
 spark)
     has java || [ -x "${JAVA_HOME:-}/bin/java" ] || missing="$missing openjdk-17-jre-headless"
     ;;
+jdbc) # the driver that Spark's own JDBC source needs
+    [ -f "${JDBC_JAR:-/usr/share/java/mariadb-java-client.jar}" ] || missing="$missing libmariadb-java"
+    ;;
 browser) # CHROMIUM names another one
     has "${CHROMIUM:-chromium}" || has chromium-browser || has google-chrome || missing="$missing chromium"
     ;;
@@ -48,7 +51,7 @@ prometheus)
     has promtool || missing="$missing prometheus"
     ;;
 *)
-    echo "system.sh knows mariadb, mysql, postgresql, faketime, systemd, spark, browser and prometheus, not '$server'." >&2
+    echo "system.sh knows mariadb, mysql, postgresql, faketime, systemd, spark, jdbc, browser and prometheus, not '$server'." >&2
     exit 2
     ;;
 esac

@@ -59,6 +59,7 @@ class Bench:
         self.batch()
         self.stream()
         self.spark.stop()
+        self.publish_without_spark()  # last: the reads before it find one topic's rows only
         table = Table(title=f"{self.rows:,} messages of 200 bytes, local[{CORES}]")
         table.add_column("what")
         table.add_column("figure", justify="right")
@@ -101,6 +102,34 @@ class Bench:
         publish()
         self.say("write, all known", self.rows / (time.perf_counter() - began))
         assert Message.objects.filter(topic="bench").count() == self.rows
+        if JDBC_JAR.exists():
+            self.jdbc_append(frame(self.rows))
+
+    def jdbc(self, more: str = "") -> dict[str, str]:
+        """Return the JDBC source's options for this server."""
+        url = f"jdbc:mysql://127.0.0.1:{self.port}/mysql?permitMysqlScheme=true{more}"
+        return {"url": url, "driver": "org.mariadb.jdbc.Driver", "user": "root"}
+
+    def jdbc_append(self, rows: Any) -> None:
+        """Append to a table like the log: without its gate, partitions and answers to repeated rows."""
+        from django.db import connection
+        from pyspark.sql import functions as F
+
+        with connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE appended LIKE sqlqueue_message")
+        rows = rows.select(
+            F.lit("bench").alias("topic"),
+            F.lit(0).alias("partition"),
+            F.col("key").alias("partition_key"),
+            F.col("id").alias("message_id"),
+            "payload",
+        )
+        options = {**self.jdbc("&rewriteBatchedStatements=true"), "dbtable": "appended", "batchsize": "1000"}
+        began = time.perf_counter()
+        rows.write.format("jdbc").options(**options).mode("append").save()
+        self.say("Spark's JDBC source, append", self.rows / (time.perf_counter() - began))
+        with connection.cursor() as cursor:
+            cursor.execute("DROP TABLE appended")
 
     def batch(self) -> None:
         from sqlqueue.spark.options import READ, read
@@ -116,9 +145,7 @@ class Bench:
             names = columns.replace("offset", "`offset`").replace("key", "partition_key").replace(",id", ",message_id")
             bounds = {"partitionColumn": "offset", "lowerBound": "1", "upperBound": str(self.rows)}
             options = {
-                "url": f"jdbc:mysql://127.0.0.1:{self.port}/mysql?permitMysqlScheme=true",
-                "driver": "org.mariadb.jdbc.Driver",
-                "user": "root",
+                **self.jdbc(),
                 "dbtable": f"(SELECT {names.replace('partition,', '`partition`,')} FROM sqlqueue_message) m",
                 "numPartitions": str(2 * CORES),
                 "fetchsize": "10000",
@@ -163,6 +190,16 @@ class Bench:
 
         plain(False, sink)
         writers[0].close()
+
+    def publish_without_spark(self) -> None:
+        from sqlqueue import NewMessage, publish_many
+
+        payload = {"filler": "x" * 180}
+        began = time.perf_counter()
+        for first in range(0, self.rows, 1_000):
+            numbers = range(first, min(first + 1_000, self.rows))
+            publish_many("plain", [NewMessage(payload, key=f"k{n % 997}", id=f"row {n}") for n in numbers])
+        self.say("one process without Spark, publish_many", self.rows / (time.perf_counter() - began))
 
     def stream(self) -> None:
         def archive() -> None:
