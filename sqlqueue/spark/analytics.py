@@ -46,7 +46,8 @@ def settled_by_hour(receipts: DataFrame, messages: DataFrame) -> DataFrame:
 
     messages: those that the receipts are of, as far as they are known.
     """
-    published = messages.select("offset", "created_at")
+    # Not broadcast, which would collect a whole log on the driver: Parquet's compressed size makes it look small.
+    published = messages.select("offset", "created_at").hint("merge")
     rows = receipts.join(published, "offset", "left")
     acked = F.col("outcome") == "acked"
     handler = _milliseconds("started_at", "finished_at")
