@@ -13,18 +13,21 @@ SLOTS = 256  # of 10 ms each: a publishing transaction under 2.5 s always leaves
 SLOT_SECONDS = 0.01
 ADVISORY = 1936093029  # PostgreSQL's advisory lock that is the gate: (this, 0)
 
-COLUMNS = 'topic, "partition", priority, partition_key, message_id, payload, headers, target_group'
-FAILURE_COLUMNS = "failed_at, failure_count, last_error, original_topic, original_offset, failed_group, fingerprint"
-ROW = "(%s, %s, %s, %s, %s, %s, %s, %s)"
-FAILED_ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, %s, %s, %s, %s, %s)"
+COLUMNS = ("topic", '"partition"', "priority", "partition_key", "message_id", "payload", "headers", "target_group")
+FAILURE_COLUMNS = (
+    "failed_at",
+    "failure_count",
+    "last_error",
+    "original_topic",
+    "original_offset",
+    "failed_group",
+    "fingerprint",
+)
+# What all rows of a statement leave at its default is not sent: drivers spend much of their time on parameters.
+PLAIN_COLUMNS = ("topic", '"partition"', "partition_key", "message_id", "payload")
 # The first value of the first row reads the gate, so that its lock is held before the first offset is taken. A gate row
 # that is missing makes the topic NULL, which the column refuses: better no message than one that could be missed.
-GATED = (
-    "(IF((SELECT slot FROM sqlqueue_publish_gate WHERE slot = %s LOCK IN SHARE MODE) >= 0, %s, NULL), "
-    "%s, %s, %s, %s, %s, %s, %s"
-)
-GATED_ROW = GATED + ")"
-GATED_FAILED_ROW = GATED + ", {now}, %s, %s, %s, %s, %s, %s)"
+GATED_TOPIC = "IF((SELECT slot FROM sqlqueue_publish_gate WHERE slot = %s LOCK IN SHARE MODE) >= 0, %s, NULL)"
 # A duplicate changes nothing; LAST_INSERT_ID marks it (by a high bit) and tells where the first one stands. Not by way
 # of the offset itself: MySQL refuses that (1869) when one statement repeats an id of its own.
 MARK = 1 << 62
@@ -86,21 +89,32 @@ def slot() -> int:
 def insertion(vendor: str, rows: Sequence[Sequence[Any]], ending: str = "") -> tuple[str, list[Any]]:
     """Return the statement, and its parameters, that inserts rows (all LogRows, or all with a FailedRow too) and
     holds the gate before it takes an offset."""
-    failed = len(rows[0]) > len(LogRow._fields)
-    columns = f"{COLUMNS}, {FAILURE_COLUMNS}" if failed else COLUMNS
-    marks = [FAILED_ROW if failed else ROW] * len(rows)
-    values: list[Any] = [value for row in rows for value in row]
+    columns, values = _sent(rows)
+    marks = ["{now}" if column == "failed_at" else "%s" for column in columns]
+    row = f"({', '.join(marks)})"
+    lines = [row] * len(rows)
     if vendor == "mysql":
-        marks[0] = GATED_FAILED_ROW if failed else GATED_ROW
+        lines[0] = f"({', '.join([GATED_TOPIC, *marks[1:]])})"
         values.insert(0, slot())
-    source = f"VALUES {', '.join(marks)}"
-    text = f"INSERT INTO sqlqueue_message ({columns}) "
+    source = f"VALUES {', '.join(lines)}"
+    names = ", ".join(columns)
+    text = f"INSERT INTO sqlqueue_message ({names}) "
     if vendor == "postgresql":
-        chosen = ", ".join(JSON_COLUMNS.get(name, name) for name in columns.split(", "))
-        text = f"{HOLD_GATE}{text}SELECT {chosen} FROM gate CROSS JOIN ({source}) AS new ({columns})"
+        chosen = ", ".join(JSON_COLUMNS.get(column, column) for column in columns)
+        text = f"{HOLD_GATE}{text}SELECT {chosen} FROM gate CROSS JOIN ({source}) AS new ({names})"
     else:
         text += source
     return text + ending, values
+
+
+def _sent(rows: Sequence[Sequence[Any]]) -> tuple[tuple[str, ...], list[Any]]:
+    """Return the columns that the statement names, and the rows' values one after another."""
+    if len(rows[0]) > len(COLUMNS):
+        return (*COLUMNS, *FAILURE_COLUMNS), [value for row in rows for value in row]
+    if any(priority or headers or group for _, _, priority, _, _, _, headers, group in rows):
+        return COLUMNS, [value for row in rows for value in row]
+    plain = ((topic, partition, key, id, payload) for topic, partition, _, key, id, payload, _, _ in rows)
+    return PLAIN_COLUMNS, [value for row in plain for value in row]
 
 
 def each_once(rows: Sequence[LogRow]) -> dict[Place, LogRow]:

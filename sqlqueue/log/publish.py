@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -146,7 +147,9 @@ def _publish_many(
             rows.append(_row(words, info, message, "", None, None if traced is None else traced(None), 0, ""))
     if not rows:
         return PublishedMany([], 0)
-    with transaction.atomic(using=alias, savepoint=False):
+    # One statement is all or nothing by itself.
+    several = len(rows) > words.rows_of_one_insert
+    with transaction.atomic(using=alias, savepoint=False) if several else nullcontext():
         created = insert_many(alias, rows, may_repeat)
         if created:
             ring_after_commit(alias)
