@@ -45,7 +45,7 @@ help: ## Say what each target does
 demo: $(VENV)/.demo ## See real flights flow through the queue (FLIGHTS=336776 make demo: all of them)
 	$(BIN)/python manage.py demo --flights $(FLIGHTS)
 
-pipeline: system system-spark $(VENV)/.pipeline ## All real flights through Spark, the queue, the archive and the statistics (FLIGHTS=20000: fewer)
+pipeline: system-spark $(VENV)/.pipeline ## All real flights through Spark, the queue, the archive and the statistics (FLIGHTS=20000: fewer)
 	VAR_DIR="$(abspath var/pipeline)" $(BIN)/python manage.py pipeline --flights $(PIPELINE_FLIGHTS)
 
 site: $(VENV)/.demo ## Open the demo's site and admin, with its consumers running
@@ -175,6 +175,6 @@ $(VENV)/.browser: $(VENV)/.test requirements/browser.txt
 	$(PIP) -r requirements/browser.txt
 	@touch $@
 
-$(VENV)/.pipeline: $(VENV)/.spark requirements/pipeline.txt
+$(VENV)/.pipeline: $(VENV)/.demo requirements/spark.txt requirements/pipeline.txt
 	$(PIP) -r requirements/pipeline.txt
 	@touch $@

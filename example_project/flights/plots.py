@@ -13,6 +13,7 @@ mpl.use("Agg")  # no display
 
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 Row = dict[str, Any]
 BUSIEST = 6
@@ -30,6 +31,7 @@ def plot_delays(rows: Iterable[Row], folder: Path) -> Path:
         points = sorted((hour, total / count) for hour, (total, count) in carriers[carrier].items() if count >= 30)
         axes.plot(*zip(*points), label=f"{carrier} ({sizes[carrier]:,})", color=color, linewidth=1.8)
     axes.set(xlabel="scheduled hour of departure", ylabel="mean delay (minutes)", title="Delays by hour and carrier")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(title="carrier (departures)", fontsize=8)
     return _saved(figure, folder / "delays.png")
 
