@@ -19,12 +19,10 @@ def rows_between(
 ) -> DataFrame:
     """Return a topic's messages (or its dead letters) in the database with offsets from `first` to `last`, or its
     receipts with such ids, both ends in it. options: further ones of the data source."""
+    low, high = ("fromId", "toId") if table == RECEIPTS else ("from", "to")
     reader = spark.read.format("sqlqueue").option("table", table).option("topic", topic).options(**options)
-    if table == RECEIPTS:  # whose ranges, for the data source, are of messages' offsets
-        rows = reader.load().where(F.col("id") >= first)
-        return rows if last is None else rows.where(F.col("id") <= last)
-    reader = reader.option("from", first)
-    return (reader if last is None else reader.option("to", last)).load()
+    reader = reader.option(low, first)
+    return (reader if last is None else reader.option(high, last)).load()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 
 from sqlqueue.core.keys import GROUP_LENGTH, checked_name, checked_topic, did_you_mean
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.spark.tables import MESSAGES, TABLES, Table
+from sqlqueue.spark.tables import MESSAGES, RECEIPTS, RECEIPTS_BY_ID, TABLES, Table
 
 # Spark's own, which come along with ours.
 SPARKS = {"checkpointlocation", "path", "querymode"}
@@ -23,6 +23,8 @@ READ = (
     "key",
     "from",
     "to",
+    "fromId",
+    "toId",
     "since",
     "until",
     "horizonTimeout",
@@ -33,7 +35,8 @@ WRITE = (*COMMON, "ids")
 
 @dataclass(frozen=True)
 class Options:
-    """What the options say. low, high: offsets, both included; since included, until not: microseconds since 1970."""
+    """What the options say. low, high: offsets (or receipts' ids), both included; since included, until not:
+    microseconds since 1970."""
 
     alias: str = ""
     topics: tuple[str, ...] = ()
@@ -69,16 +72,21 @@ def read(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> Option
         raise ConfigurationError(f"start must be earliest or latest, not {text['start']!r}")
     if text.get("ids", "column") not in ("column", "none"):
         raise ConfigurationError(f"ids must be column or none, not {text['ids']!r}")
+    first, last, by_id = "from", "to", "fromId" in text or "toId" in text
+    if by_id:
+        if table != RECEIPTS.name or "from" in text or "to" in text:
+            raise ConfigurationError("fromId and toId are for table receipts, and instead of the offsets' from and to")
+        first, last = "fromId", "toId"
     return Options(
         alias=text.get("alias", ""),
         topics=tuple(checked_topic(topic) for topic in _words(text.get("topic", ""))),
-        table=TABLES[table],
+        table=RECEIPTS_BY_ID if by_id else TABLES[table],
         columns=_words(text.get("columns", "")),
         partitions=_number(text, "numPartitions", 1),
         numbers=tuple(_whole(word, "partition", 0) for word in _words(text.get("partition", ""))),
         keys=_keys(text.get("key", "")),
-        low=_number(text, "from", 0) or 1,
-        high=_number(text, "to", 0),
+        low=_number(text, first, 0) or 1,
+        high=_number(text, last, 0),
         since=_time(text, "since"),
         until=_time(text, "until"),
         patience=_number(text, "horizonTimeout", 0) or 60,

@@ -11,7 +11,7 @@ from sqlqueue.database.horizon import Horizon
 from sqlqueue.spark.options import Options
 from sqlqueue.spark.ranges import Count, Range, end_of, measure, share
 from sqlqueue.spark.scan import Condition, Portion, between, one_of, where
-from sqlqueue.spark.tables import DEAD_LETTERS, MESSAGES, OFFSETS, RECEIPTS, Table
+from sqlqueue.spark.tables import DEAD_LETTERS, MESSAGES, RECEIPTS, RECEIPTS_BY_ID, Table
 
 LEAST_ROWS = 5_000  # of a task: starting one costs about as much as reading these
 MOST_STREAMS = 2_000  # that a condition lists: an index range for each
@@ -21,6 +21,7 @@ NOTHING = Condition("1 = 0", ())
 
 TOPICS = "SELECT name, partitions, priorities FROM sqlqueue_topic"
 LOWEST = 'SELECT MIN("offset") FROM sqlqueue_message'  # index: the primary key's end
+RECEIPTS_ENDS = "SELECT MIN(id), MAX(id) FROM sqlqueue_receipt"  # index: the primary key's ends
 # How many rows are where? Only the index is read: the log's (topic, partition, priority, offset), or the receipts'
 # (message_offset, consumer_group).
 COUNT = "SELECT ({place} - %s) {div} %s AS bucket, COUNT(*) FROM {stored}{index} WHERE {where} GROUP BY bucket"
@@ -35,6 +36,12 @@ def reached(alias: str, patience: float) -> int:
 def lowest(alias: str) -> int:
     """Return the lowest offset in the log; 1 if it is empty."""
     return execute(alias, LOWEST).fetchone()[0] or 1
+
+
+def receipts_ends(alias: str) -> tuple[int, int]:
+    """Return the lowest and the highest id of a receipt; (1, 0) if there is none."""
+    low, high = execute(alias, RECEIPTS_ENDS).fetchone()
+    return low or 1, high or 0
 
 
 def streams(alias: str, options: Options) -> list[Condition]:
@@ -80,6 +87,10 @@ def batch(alias: str, options: Options, tasks: int) -> list[Portion]:
     table = options.table
     if not table.place:
         return [Portion(restrictions(alias, options), [(0, 0, "")])]
+    if table == RECEIPTS_BY_ID:
+        low, high = receipts_ends(alias)
+        high = high if options.high is None else min(high, options.high)
+        return portions(alias, options, max(low, options.low), high, tasks)
     high = reached(alias, options.patience)
     high = high if options.high is None else min(high, options.high)
     low = options.low if table is RECEIPTS else max(options.low, lowest(alias))
@@ -89,7 +100,7 @@ def batch(alias: str, options: Options, tasks: int) -> list[Portion]:
 def portions(alias: str, options: Options, low: int, high: int, tasks: int) -> list[Portion]:
     """Divide the rows of [low, high] among at most `tasks` tasks, by what can be counted in an index alone."""
     table = options.table
-    leading = [] if table is RECEIPTS else streams(alias, options)
+    leading = streams(alias, options) if table.in_log else []
     ranges = measure(counter(alias, table, leading), low, high, tasks)
     parts = max(1, min(tasks, -(-sum(found.rows for found in ranges) // LEAST_ROWS)))
     conditions = [*leading, *restrictions(alias, options)]
@@ -115,7 +126,7 @@ def restrictions(alias: str, options: Options) -> list[Condition]:
     """Return what the options say of the rows, besides their offsets and what streams() says."""
     table = options.table
     found = [Condition(table.condition, ())] if table.condition else []
-    if table in (RECEIPTS, OFFSETS):
+    if not table.in_log:
         if options.topics:
             found.append(one_of("topic", options.topics))
         if options.numbers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from sqlqueue.core.keys import did_you_mean
@@ -39,6 +39,11 @@ class Table:
     by_stream: str = ""
     condition: str = ""
     time: str = "created_at"
+
+    @property
+    def in_log(self) -> bool:
+        """Whether its rows are the log's."""
+        return self.stored == "sqlqueue_message"
 
     def column(self, name: str) -> Column | None:
         """Return the column of this name."""
@@ -122,5 +127,6 @@ RECEIPTS = Table(
     "{by_receipt}",
     time="finished_at",
 )
+RECEIPTS_BY_ID = replace(RECEIPTS, place='"id"', by_place="{by_offset}", by_stream="{by_offset}")  # the primary key
 OFFSETS = Table("offsets", "sqlqueue_offset", _columns(_OFFSET), time="updated_at")
 TABLES = {table.name: table for table in (MESSAGES, DEAD_LETTERS, RECEIPTS, OFFSETS)}

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from sqlqueue import NewMessage, Reject, publish, publish_many
 from sqlqueue.core.keys import partition_of
 from sqlqueue.models import Message, Offset, Receipt
+from sqlqueue.spark import options, plan
 from sqlqueue.spark.project import of_django
 from sqlqueue.spark.session import register
 from tests.consuming import Consuming
@@ -179,6 +180,12 @@ def test_receipts_dead_letters_and_offsets(read: Read, consuming: Consuming, spa
     ]
     assert len(receipts) == 3
     assert all(row.started_at <= row.finished_at for row in receipts)
+    assert [row.id for row in read("receipts", fromId=stored[1].id, toId=stored[1].id).collect()] == [stored[1].id]
+    assert read("receipts", topic="flights", fromId=stored[1].id).count() == 2
+    assert read("receipts", topic="others", toId=stored[1].id).count() == 0
+    said = options.read({"table": "receipts", "fromId": str(stored[1].id)}, options.READ, "a batch read")
+    ranges = [(low, high) for portion in plan.batch("default", said, 2) for low, high, _ in portion.ranges]
+    assert [(ranges[0][0], ranges[-1][1])] == [(stored[1].id, stored[2].id)]  # what is below is not looked at
 
     offsets = read("offsets", topic="flights").collect()
     assert {(row.group, row.partition, row.position, row.fencing_token) for row in offsets} == set(
@@ -195,6 +202,8 @@ def test_receipts_dead_letters_and_offsets(read: Read, consuming: Consuming, spa
         ({"from": "-1"}, "from must be a whole number from 0"),
         ({"since": "yesterday"}, "since must be a time such as"),
         ({"alias": "other"}, "no alias 'other'"),
+        ({"fromId": "1"}, "fromId and toId are for table receipts"),
+        ({"table": "receipts", "toId": "9", "from": "1"}, "instead of the offsets' from and to"),
         ({"group": "g"}, "no option 'group' for a batch read"),
         ({"topic": "a topic"}, "is not a name"),
     ],

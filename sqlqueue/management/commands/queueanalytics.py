@@ -98,5 +98,5 @@ class Command(SparkCommand):
 
 def rows_of(hours: DataFrame) -> Iterator[dict[str, Any]]:
     """Yield hours as the tables want them; PySpark gives times without their zone, in the process's."""
-    for row in hours.toLocalIterator():
+    for row in hours.coalesce(1).toLocalIterator():  # one job, not one for each partition
         yield {**row.asDict(), "hour": row["hour"].astimezone(timezone.utc)}
