@@ -14,6 +14,7 @@ CONF = {
     "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.noDataProgressEventInterval": "200",
     "spark.ui.showConsoleProgress": "false",
 }
 
