@@ -33,8 +33,9 @@ def test_a_run_with_a_naive_horizon_is_found_out(database_name: str, tmp_path: P
         folder.mkdir()
         words = (f"--database={database_name}", f"--seed={seed}", "--only=join", "--sabotage=horizon")
         with SoakRun(folder, *words, f"--minutes={0.2 * seed}") as run:
-            run.wait(550)
+            code = run.wait(550)
         if run.report["violations"]["lost"]:
             break
     assert run.report["violations"]["lost"], run.output
+    assert code == 1, run.output
     assert not any("not drained" in trouble for trouble in run.report["troubles"]), "lost, or only not yet delivered?"
