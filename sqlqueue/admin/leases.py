@@ -20,13 +20,13 @@ WORDS = {FREE: _("nobody owns it"), EXPIRED: _("has expired"), HELD: _("held")}
 class LeaseAdmin(OrderedAdmin):
     """Partitions that nobody owns first, then those whose owner has not renewed in time."""
 
-    list_display = ("consumer_group", "topic", "partition", "state", "holder", "expires_at", "fencing_token")
+    list_display = ("consumer_group", "topic", "partition", "state", "holder", "valid_until", "fencing_token")
     search_fields = ("=holder",)
     key = ("topic", "consumer_group", "partition")
 
     def sections(self) -> Sequence[Q]:
         """Free, expired, held. A row for each partition of each group."""
-        current = Q(expires_at__gt=DatabaseNow())
+        current = Q(valid_until__gt=DatabaseNow())
         return [Q(holder=""), ~Q(holder="") & ~current, ~Q(holder="") & current]
 
     @admin.display(description=_("state"))

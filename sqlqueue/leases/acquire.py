@@ -17,16 +17,16 @@ ROWS_AT_ONCE = 10_000
 
 # Who holds what of a group? Index: the unique (topic, group, partition).
 LEASES = """
-    SELECT "partition", holder, (holder = '' OR expires_at <= {now}) FROM sqlqueue_partition_lease
+    SELECT "partition", holder, (holder = '' OR valid_until <= {now}) FROM sqlqueue_partition_lease
     WHERE topic = %s AND consumer_group = %s ORDER BY "partition"
 """
 TAKE = """
     SELECT id, "partition", fencing_token FROM sqlqueue_partition_lease WHERE topic = %s AND consumer_group = %s
-    AND "partition" IN ({marks}) AND (holder = '' OR holder = %s OR expires_at <= {now})
+    AND "partition" IN ({marks}) AND (holder = '' OR holder = %s OR valid_until <= {now})
     ORDER BY "partition"{skip}
 """
 HOLD = """
-    UPDATE sqlqueue_partition_lease SET holder = %s, fencing_token = fencing_token + 1, expires_at = {later}
+    UPDATE sqlqueue_partition_lease SET holder = %s, fencing_token = fencing_token + 1, valid_until = {later}
     WHERE id IN ({marks})
 """
 # What may the last owner have handed out and not settled? A plain SELECT: an INSERT … SELECT would, at REPEATABLE READ,

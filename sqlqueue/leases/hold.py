@@ -8,13 +8,13 @@ from sqlqueue.database import faults
 from sqlqueue.database.dialects import execute
 
 # All of a subscriber's leases at once. Index: holder.
-RENEW = "UPDATE sqlqueue_partition_lease SET expires_at = {later} WHERE holder = %s"
+RENEW = "UPDATE sqlqueue_partition_lease SET valid_until = {later} WHERE holder = %s"
 HELD = 'SELECT consumer_group, topic, "partition", fencing_token FROM sqlqueue_partition_lease WHERE holder = %s'
 RELEASE = """
-    UPDATE sqlqueue_partition_lease SET holder = '', expires_at = NULL
+    UPDATE sqlqueue_partition_lease SET holder = '', valid_until = NULL
     WHERE topic = %s AND consumer_group = %s AND holder = %s AND "partition" IN ({marks})
 """
-FREE = "UPDATE sqlqueue_partition_lease SET holder = '', expires_at = NULL WHERE holder = %s"  # index: holder
+FREE = "UPDATE sqlqueue_partition_lease SET holder = '', valid_until = NULL WHERE holder = %s"  # index: holder
 
 
 def renew(alias: str, subscriber: str, lease_duration: float) -> int:

@@ -77,5 +77,5 @@ def revoke(alias: str, group: str, topic: str, partition: int | None = None) -> 
         leases, offsets = leases.filter(partition=partition), offsets.filter(partition=partition)
     # Leases before offsets, in the order of their partitions, as acquiring does it: no deadlock by order.
     locked = leases.select_for_update().order_by("partition").values_list("id", flat=True)
-    leases.filter(id__in=list(locked)).update(fencing_token=F("fencing_token") + 1, holder="", expires_at=None)
+    leases.filter(id__in=list(locked)).update(fencing_token=F("fencing_token") + 1, holder="", valid_until=None)
     offsets.update(fencing_token=F("fencing_token") + 1)

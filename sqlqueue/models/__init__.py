@@ -2,6 +2,7 @@
 
 from sqlqueue.models.activity import Activity
 from sqlqueue.models.archive_segment import ArchiveSegment
+from sqlqueue.models.blocked_range import BlockedRange
 from sqlqueue.models.consumer_group import ConsumerGroup
 from sqlqueue.models.delivery_state import DeliveryState
 from sqlqueue.models.hourly_error import HourlyError
@@ -20,6 +21,7 @@ from sqlqueue.models.topic import Topic
 __all__ = [
     "Activity",
     "ArchiveSegment",
+    "BlockedRange",
     "ConsumerGroup",
     "DeliveryState",
     "HourlyError",

@@ -21,7 +21,7 @@ class PartitionLease(models.Model):
     partition = models.IntegerField(_("partition"))
     holder = ExactField(_("holder"), max_length=HOLDER_LENGTH, db_default="")
     fencing_token = models.BigIntegerField(_("fencing token"), db_default=0)
-    expires_at = models.DateTimeField(_("expires at"), null=True)
+    valid_until = models.DateTimeField(_("valid until"), null=True)
 
     class Meta:
         db_table = "sqlqueue_partition_lease"

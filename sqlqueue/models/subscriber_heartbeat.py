@@ -30,6 +30,10 @@ class SubscriberHeartbeat(models.Model):
     address = models.CharField(_("address"), max_length=100, db_default="")
     activity = models.CharField(_("activity"), max_length=200, db_default="")
     horizon = models.BigIntegerField(_("horizon"), db_default=0, help_text=_("as far as it knows"))
+    version = models.CharField(_("version"), max_length=40, db_default="", help_text=_("of sqlqueue"))
+    server = models.CharField(
+        _("database server"), max_length=100, db_default="", help_text=_("the identity of the server that it writes to")
+    )
     started_at = models.DateTimeField(_("started at"), db_default=DatabaseNow())
     beat_at = models.DateTimeField(_("last beat"), db_default=DatabaseNow())
     expires_at = models.DateTimeField(_("expires at"))

@@ -33,7 +33,7 @@ OVERDUE = 60.0  # seconds
 STREAMS = """
     SELECT g.topic, g.consumer_group, l."partition", n.slot, COALESCE(o.position, g.start),
     COALESCE(o.offset_acked, g.start), COALESCE(o.claimed_to, g.start), {settled},
-    l.holder <> '' AND l.expires_at > {now}
+    l.holder <> '' AND l.valid_until > {now}
     FROM sqlqueue_consumer_group g JOIN sqlqueue_topic t ON t.name = g.topic
     JOIN sqlqueue_partition_lease l ON l.topic = g.topic AND l.consumer_group = g.consumer_group
     JOIN sqlqueue_publish_gate n ON n.slot >= 0 AND n.slot < t.priorities

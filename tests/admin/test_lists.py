@@ -76,7 +76,7 @@ def test_messages_due_in_the_same_microsecond_are_listed_once(admin_client: Clie
 def test_leases_without_an_owner_come_first(admin_client: Client) -> None:
     for partition in range(120):
         holder, expires = (("", None), ("gone", PAST), ("here", SOON))[partition % 3]
-        PartitionLease.objects.create(**PLACE, partition=partition, holder=holder, expires_at=expires)
+        PartitionLease.objects.create(**PLACE, partition=partition, holder=holder, valid_until=expires)
     pages = through(admin_client, "partitionlease")
     states = [re.search("nobody owns it|has expired|held", row)[0] for some in pages for row in some]
     assert states == ["nobody owns it"] * 40 + ["has expired"] * 40 + ["held"] * 40

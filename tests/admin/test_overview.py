@@ -82,7 +82,7 @@ def test_a_partition_without_owner_is_told(consuming: Consuming, admin_client: C
     from sqlqueue.leases.heartbeat import beat
 
     beat("default", "somebody", [("mail", "orders")], 60.0)
-    PartitionLease.objects.update(holder="somebody", expires_at=timezone.now() + timedelta(hours=1))
+    PartitionLease.objects.update(holder="somebody", valid_until=timezone.now() + timedelta(hours=1))
     PartitionLease.objects.filter(partition=2).update(holder="")
     assert "1 partition of mail of orders has no owner: nobody reads it." in words(page(admin_client))
 

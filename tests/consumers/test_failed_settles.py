@@ -37,6 +37,6 @@ def test_a_process_whose_settle_fails_for_good_leaves_its_messages_to_the_next(c
     with without_receipts(), pytest.raises(Error):
         consuming.subscriber(residents=False).run(drain=True)
     assert attempts == [1]
-    PartitionLease.objects.update(expires_at=None, holder="")  # as its supervisor does, or its expiry
+    PartitionLease.objects.update(valid_until=None, holder="")  # as its supervisor does, or its expiry
     consuming.drain()
     assert attempts == [1, 2]

@@ -198,7 +198,7 @@ def test_the_hot_statements_use_the_index_that_was_made_for_them(topics: None, r
         words.sql('GROUP BY topic, "partition", priority'): primary_key("sqlqueue_message"),
         "UPDATE sqlqueue_offset SET position": primary_key("sqlqueue_offset"),
         words.delete("sqlqueue_delivery_state", "message_offset", 1)[:35]: "sqlqueue_state_message",
-        "UPDATE sqlqueue_partition_lease SET expires_at": "sqlqueue_lease_holder",
+        "UPDATE sqlqueue_partition_lease SET valid_until": "sqlqueue_lease_holder",
     }
     with an_index_if_there_is_one():
         for part, key in wanted.items():

@@ -148,7 +148,7 @@ def assert_nothing_is_held() -> None:
     """Assert that no lease and no heartbeat is left."""
     assert not SubscriberHeartbeat.objects.exists()
     assert set(holders("steady")) == {""}
-    assert not PartitionLease.objects.filter(expires_at__isnull=False).exists()
+    assert not PartitionLease.objects.filter(valid_until__isnull=False).exists()
 
 
 def deliver_the_rest(consumers: Consumers) -> None:

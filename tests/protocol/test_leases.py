@@ -47,7 +47,7 @@ GROUP = "g"
 PARTITIONS = 4
 DURATION = 3_600.0  # seconds: a lease ends when the world says so
 # The database's clock reaches the end of a consumer's leases, or of its heartbeat.
-EXPIRE = "UPDATE sqlqueue_partition_lease SET expires_at = {now} WHERE topic = %s AND holder = %s"
+EXPIRE = "UPDATE sqlqueue_partition_lease SET valid_until = {now} WHERE topic = %s AND holder = %s"
 FALL_SILENT = "UPDATE sqlqueue_subscriber_heartbeat SET expires_at = {now} WHERE topic = %s AND subscriber = %s"
 _topics = itertools.count(1)
 
@@ -227,7 +227,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def read(self) -> list[Lease]:
         text = """
-            SELECT holder, fencing_token, (holder <> '' AND expires_at > {now}) FROM sqlqueue_partition_lease
+            SELECT holder, fencing_token, (holder <> '' AND valid_until > {now}) FROM sqlqueue_partition_lease
             WHERE topic = %s ORDER BY "partition"
         """
         rows = Offset.objects.filter(topic=self.topic)
@@ -300,7 +300,7 @@ class LeaseMachine(RuleBasedStateMachine):
         ghosts = SubscriberHeartbeat.objects.filter(topic=self.topic)
         ghosts.exclude(subscriber__in=[member.name for member in self.members]).delete()
         leases = PartitionLease.objects.filter(topic=self.topic)
-        leases.exclude(holder__in=["", *(member.name for member in self.members)]).update(expires_at=DatabaseNow())
+        leases.exclude(holder__in=["", *(member.name for member in self.members)]).update(valid_until=DatabaseNow())
         for seat in SEATS:
             self.renew_now(seat, 100, True)
         for _ in range(6):
@@ -330,5 +330,5 @@ def test_it_finds_leases_that_are_taken_without_a_greater_token() -> None:
 
 
 def test_it_finds_leases_that_are_taken_before_their_time() -> None:
-    greedy = ("OR expires_at <= ", "OR expires_at > '2000-01-01' OR expires_at <= ")
+    greedy = ("OR valid_until <= ", "OR valid_until > '2000-01-01' OR valid_until <= ")
     assert "whose lease holds" in finds(LeaseMachine, ACTORS, STEPS, Rewriting(greedy))

@@ -211,7 +211,7 @@ def test_a_killed_consumers_partitions_move_when_its_leases_end(consumers: Consu
     (lost,) = [name for name, pid in subscribers.items() if pid == victim.pid]
     for number in range(20):
         consumers.publish("steady", f"{number}")
-    ends = dict(PartitionLease.objects.filter(holder=lost).values_list("partition", "expires_at"))
+    ends = dict(PartitionLease.objects.filter(holder=lost).values_list("partition", "valid_until"))
     leases = PartitionLease.objects.filter(partition__in=ends).annotate(now=DatabaseNow())
 
     def all_have_moved() -> bool:

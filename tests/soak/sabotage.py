@@ -51,7 +51,7 @@ def settles() -> None:
 
 def leases() -> None:
     """Take leases whoever holds them, and go on with those that were taken."""
-    acquire.LEASES = acquire.LEASES.replace("(holder = '' OR expires_at <= {now})", "{true}")
+    acquire.LEASES = acquire.LEASES.replace("(holder = '' OR valid_until <= {now})", "{true}")
     acquire.TAKE = acquire.TAKE.replace("(holder = '' OR holder = %s OR", "(holder <> %s OR holder = '' OR")
     handling.Handling.started = lambda self, hands: True
 

@@ -171,7 +171,7 @@ class TestTwoArchivists:
         with archivist("default", "t", patience=30) as frozen:
             archiving = archive_topic(spark, frozen, Folder(folder), "messages", segment_rows=4)
             assert next(archiving).figures.rows == 4
-            PartitionLease.objects.update(expires_at="2000-01-01 00:00:00Z")
+            PartitionLease.objects.update(valid_until="2000-01-01 00:00:00Z")
             with archivist("default", "t", patience=30) as successor:
                 with pytest.raises(LeaseLost):
                     next(archiving)
