@@ -23,6 +23,7 @@ logger = logging.getLogger("sqlqueue")
 ADDRESSES_LAST = 5.0  # seconds for which a publisher trusts the addresses that it has read
 QUIET = 0.002  # seconds within which one ring is enough: a consumer that was rung polls fast for longer than that
 MOST_ADDRESSES = 200
+RECOVERY = 0.1  # seconds that a doorbell rests after an error, so that one that stays does not keep it busy
 
 _listeners: list[Callable[[], None]] = []
 _lock = threading.Lock()
@@ -118,6 +119,7 @@ class Doorbell:
 
     def __init__(self, host: str, rung: Callable[[], None]):
         self._rung = rung
+        self._closed = threading.Event()
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind((host, 0))
         self.address = "{}:{}".format(*self._socket.getsockname())
@@ -125,19 +127,20 @@ class Doorbell:
         self._thread.start()
 
     def _hear(self) -> None:
-        while True:
+        while not self._closed.is_set():
             try:
-                datagram, _ = self._socket.recvfrom(16)
-            except OSError:
-                return
-            if datagram == b"stop":
-                return
-            self._rung()
+                self._socket.recv(1)  # what a datagram holds is nothing to anybody
+                self._rung()
+            except Exception as error:
+                if self._closed.wait(RECOVERY):
+                    return
+                logger.warning(line("doorbell_failed", error=error))
 
     def close(self) -> None:
         """Hear no more."""
+        self._closed.set()
         try:
-            self._socket.sendto(b"stop", self._socket.getsockname())
+            self._socket.sendto(b"", self._socket.getsockname())  # what waits looks at once
             self._thread.join(1.0)
         except OSError:
             pass

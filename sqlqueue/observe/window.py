@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import connections
 
 from sqlqueue.core.lines import line
 from sqlqueue.exceptions import ConfigurationError
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 logger = logging.getLogger("sqlqueue")
 
-SLOWEST = 10.0  # seconds that a client may take to send its request, or to take its answer
+SLOWEST = 10.0  # seconds that a client may take to send its whole request, and again to take its answer
 
 
 class Reply(NamedTuple):
@@ -95,11 +100,39 @@ class _Server(ThreadingHTTPServer):
         logger.debug(line("client_failed", client=client_address, error=sys.exc_info()[1]))
 
 
+class _Request(io.RawIOBase):
+    """What a client sends until the deadline. A timeout of the socket's own would begin anew with every byte."""
+
+    def __init__(self, client: socket.socket, deadline: float):
+        self._client, self._deadline = client, deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        remaining = self._deadline - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError("the request has not come to an end in time")
+        self._client.settimeout(remaining)
+        return self._client.recv_into(buffer)
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     server_version = "sqlqueue"
     sys_version = ""
-    timeout = SLOWEST
+
+    def setup(self) -> None:
+        """Begin with a client: its whole request has to be here in time, however it comes."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_Request(self.connection, time.monotonic() + SLOWEST))
+
+    def parse_request(self) -> bool:
+        """Read the request; from then on it is the answer's time."""
+        whole = super().parse_request()
+        self.connection.settimeout(SLOWEST)
+        return whole
 
     def do_GET(self) -> None:
         self._answer(with_body=True)

@@ -1,7 +1,9 @@
 """The bell: a publish wakes sleeping consumers; it carries nothing, and who does not hear it polls."""
 
+import socket
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 from django.db import transaction
@@ -35,6 +37,24 @@ def asleep(consuming: Consuming, seen: list[object]) -> None:
     wait_until(lambda: seen == ["first"])
     wait_until(lambda: host.subscriber.idle)
     time.sleep(0.1)
+
+
+@contextmanager
+def ringing(before=lambda: None):
+    """A doorbell whose rings release a semaphore, and what sends datagrams to it."""
+    rung = threading.Semaphore(0)
+
+    def heard() -> None:
+        before()
+        rung.release()
+
+    doorbell = bell.Doorbell("127.0.0.1", heard)
+    host, _, port = doorbell.address.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        try:
+            yield rung, lambda datagram: stranger.sendto(datagram, (host, int(port)))
+        finally:
+            doorbell.close()
 
 
 class TestInThisProcess:
@@ -103,6 +123,34 @@ class TestFromElsewhere:
             for doorbell in doorbells:
                 doorbell.close()
             bell._addresses.clear()
+
+    @pytest.mark.parametrize("datagram", [b"", b"stop", b"\0" * 8, b"x" * 60_000], ids=lambda sent: f"{sent[:4]!r}")
+    def test_nothing_that_a_datagram_holds_ends_the_doorbell(self, datagram: bytes) -> None:
+        with ringing() as (rung, send):
+            for _ in range(3):
+                send(datagram)
+                assert rung.acquire(timeout=30)
+            send(b"")
+            assert rung.acquire(timeout=30)
+
+    def test_a_doorbell_survives_what_hears_it(self) -> None:
+        failures = [RuntimeError("one"), OSError("two")]
+
+        def fail() -> None:
+            if failures:
+                raise failures.pop()
+
+        with ringing(fail) as (rung, send):
+            for _ in range(2):
+                send(b"")
+            wait_until(lambda: not failures)
+            send(b"")
+            assert rung.acquire(timeout=30)
+
+    def test_a_closed_doorbell_leaves_no_thread(self) -> None:
+        doorbell = bell.Doorbell("127.0.0.1", lambda: None)
+        doorbell.close()
+        assert not doorbell._thread.is_alive()
 
     def test_a_subscriber_shows_its_address_while_it_runs(self, consuming: Consuming, settings) -> None:
         settings.SQLQUEUE = {**QUICK, "WAKE": True}
