@@ -10,6 +10,7 @@ from django.db import migrations, models
 from django.db.models import F
 
 import sqlqueue.database.fields
+from sqlqueue.database import migrating
 
 
 def revoke(apps: Any, schema_editor: Any) -> None:
@@ -22,7 +23,7 @@ def revoke(apps: Any, schema_editor: Any) -> None:
     apps.get_model("sqlqueue", "SubscriberHeartbeat").objects.using(alias).all().delete()
 
 
-class Migration(migrations.Migration):
+class Migration(migrating.Migration):
     dependencies = [
         ("sqlqueue", "0005_overview"),
     ]
