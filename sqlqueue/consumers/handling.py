@@ -109,10 +109,14 @@ class Handling:
                     return self._in_transaction(run, [hand], lambda: self.consumer.handler(delivery))
                 self.consumer.handler(delivery)
         except BaseException as error:
-            return self._decide(error, hand)
+            return self._decide(error, hand, [hand])
         return SUCCESS
 
-    def _decide(self, error: BaseException, hand: Hand) -> Outcome:
+    def _decide(self, error: BaseException, hand: Hand, together: Sequence[Hand]) -> Outcome:
+        """Return what an error makes of a hand. A LeaseLost counts as the engine's only if one of the hands that were
+        handled together is lost indeed; else it is about something of the handler's own, and a failure."""
+        if isinstance(error, LeaseLost) and any(each.stream.lost or each.outcome is not None for each in together):
+            return SUPERSEDED
         return outcomes.decide(error, hand.attempt, self.consumer.manners.max_attempts, self.consumer.backoff)
 
     def _begin_batch(self, run: Run, report: Report) -> list[Hand]:
@@ -148,15 +152,15 @@ class Handling:
         moment = now()
         for hand in hands:
             hand.finished = moment
-            report(hand, self._decide(error, hand) if error is not None else outcome)
+            report(hand, self._decide(error, hand, hands) if error is not None else outcome)
 
     # -- atomic -------------------------------------------------------------------------------------------------------
 
     def _in_transaction(self, run: Run, hands: list[Hand], handle: Callable[[], Any]) -> Outcome:
-        """Run a handler and its ack in one transaction. LeaseLost and every other error roll both back."""
+        """Run a handler and its ack in one transaction. Every error rolls both back."""
         for attempt in range(1, ATOMIC_TRIES + 1):
             committed: list[bool] = []
-            begun = settled = False
+            begun = handled = settled = False
             try:
                 with dialect(self.alias).writers, transaction.atomic(using=self.alias):
                     begin(self.alias)
@@ -166,6 +170,7 @@ class Handling:
                         return UNSTARTED
                     transaction.on_commit(lambda: committed.append(True), using=self.alias)  # noqa: B023  run by this turn
                     handle()
+                    handled = True
                     moved_to = settle_run(self.alias, run, hands)
                     settled = True
             except Settlement:
@@ -174,6 +179,8 @@ class Handling:
                 if committed:
                     logger.error(line("commit_hook_failed", **self._facts(hands), error=error), exc_info=error)
                     return self._committed(moved_to)
+                if handled and isinstance(error, LeaseLost):
+                    return SUPERSEDED
                 fault = faults.classify(error) if isinstance(error, Error) else Fault.OTHER
                 if fault is Fault.GONE and settled:
                     return self._after_lost_reply(run, hands, error)
@@ -240,7 +247,7 @@ class Handling:
             with InHand(delivery):
                 await self.consumer.handler(delivery)
         except BaseException as error:
-            return self._decide(error, hand)
+            return self._decide(error, hand, [hand])
         return SUCCESS
 
     async def _run_batch_async(self, run: Run, report: Report) -> None:

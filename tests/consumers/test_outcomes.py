@@ -2,11 +2,13 @@
 
 import pytest
 
-from sqlqueue import Postpone, Reject, Retry, publish
+from sqlqueue import LeaseLost, Postpone, Reject, Retry, publish
 from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.log.groups import revoke
 from sqlqueue.log.reset import reset
-from sqlqueue.models import DeliveryState, Message
+from sqlqueue.models import DeliveryState, Message, Receipt
 from tests.consuming import QUICK, Consuming, offset_row, seconds_until_due, states
+from tests.processes import wait_until
 
 
 class Stop(BaseException):
@@ -292,3 +294,61 @@ class TestDeadLetters:
         assert [original.payload for original in originals] == values
         copies = {letter.original_offset: (letter.payload, letter.headers) for letter in letters()}
         assert copies == {original.offset: (original.payload, original.headers) for original in originals}
+
+
+class TestLeaseLost:
+    """Only the engine knows that a lease is lost; what a handler says of another one is a failure like any other."""
+
+    @pytest.mark.parametrize(
+        "options", [{}, {"batch": True}, {"atomic": True}, {"atomic": True, "batch": True}], ids=repr
+    )
+    def test_one_that_a_handler_lets_out_is_charged_and_ends_among_the_dead_letters(
+        self, consuming: Consuming, attempts: list[int], options: dict
+    ) -> None:
+        @consuming.consumer("t", max_attempts=2, backoff=0, **options)
+        def handle(given) -> None:
+            attempts.extend(delivery.attempt for delivery in (given if "batch" in options else [given]))
+            raise LeaseLost("of another partition")
+
+        publish("t", 1)
+        consuming.drain()
+        assert attempts == [1, 2]
+        assert "of another partition" in letters()[0].last_error
+        assert Receipt.objects.count() == 2
+
+    @pytest.mark.parametrize("batch", [False, True])
+    def test_one_that_an_async_handler_lets_out_likewise(
+        self, consuming: Consuming, attempts: list[int], batch: bool
+    ) -> None:
+        @consuming.consumer("t", max_attempts=2, backoff=0, batch=batch)
+        async def handle(given) -> None:
+            attempts.extend(delivery.attempt for delivery in (given if batch else [given]))
+            raise LeaseLost("of another partition")
+
+        publish("t", 1)
+        consuming.drain()
+        assert attempts == [1, 2]
+        assert "of another partition" in letters()[0].last_error
+
+    def test_the_engines_own_is_neither_charged_nor_told(self, consuming: Consuming, attempts: list[int]) -> None:
+        @consuming.consumer("t", max_attempts=1)
+        def handle(delivery) -> None:
+            attempts.append(delivery.attempt)
+            if len(attempts) == 1:
+                revoke("default", "default", "t")
+                wait_until(lambda: is_lost(delivery))
+                delivery.check_lease()
+
+        publish("t", 1)
+        consuming.drain()
+        assert len(attempts) == 2
+        assert letters() == []
+
+
+def is_lost(delivery) -> bool:
+    """Tell whether the engine has noticed."""
+    try:
+        delivery.check_lease()
+    except LeaseLost:
+        return True
+    return False

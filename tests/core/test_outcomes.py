@@ -8,7 +8,6 @@ from sqlqueue.core.outcomes import (
     ACKED,
     DEAD,
     ERROR_LENGTH,
-    LOST,
     POSTPONED,
     RETRIED,
     VisibilityTimeout,
@@ -35,7 +34,8 @@ BACKOFF = Backoff(jitter=0.0)
         (Postpone(delay=9), 99, POSTPONED, 9.0),
         (Reject("no"), 1, DEAD, 0.0),
         (SystemExit(1), 1, RETRIED, 1.0),
-        (LeaseLost(), 3, LOST, 0.0),
+        (LeaseLost(), 2, RETRIED, 2.0),
+        (LeaseLost(), 3, DEAD, 0.0),
     ],
 )
 def test_decisions(error: BaseException | None, attempt: int, kind: str, delay: float) -> None:
