@@ -33,8 +33,8 @@ class ReplayForm(forms.Form):
         label=gettext_lazy("Rate"),
         help_text=gettext_lazy("At most so many messages a second; empty: as fast as it goes."),
         required=False,
-        min_value=0.01,
-        max_value=1_000_000,
+        min_value=replay.LEAST_RATE,
+        max_value=replay.MOST_RATE,
     )
     trial = forms.BooleanField(
         label=gettext_lazy("First one as a trial"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from sqlqueue.conf import settings
-from sqlqueue.core.codec import encode, encode_headers
 from sqlqueue.core.keys import GROUP_LENGTH, checked_name, new_id
 from sqlqueue.database import faults
 from sqlqueue.database.entry import LogRow
@@ -54,7 +53,7 @@ def check_priority(alias: str, topic: str, priority: int) -> None:
 
 def copy(alias: str, topic: str, group: str, offsets: Sequence[int], priority: int | None, delay: float) -> int:
     """Publish copies for a group in the caller's transaction, which is to be short; return how many."""
-    messages = Message.objects.using(alias).filter(offset__in=offsets, topic=topic).order_by("offset")
+    messages = Message.objects.using(alias).filter(offset__in=offsets, topic=topic).order_by("offset").as_stored()
     rows = [
         LogRow(
             topic,
@@ -62,8 +61,8 @@ def copy(alias: str, topic: str, group: str, offsets: Sequence[int], priority: i
             message.priority if priority is None else priority,
             message.partition_key,
             new_id(),
-            encode(message.payload),
-            encode_headers(message.headers),
+            message.payload_text,
+            message.headers_text,
             group,
         )
         for message in messages

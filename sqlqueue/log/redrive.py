@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sqlqueue.conf import settings
-from sqlqueue.core.codec import encode, encode_headers
 from sqlqueue.core.keys import partition_of
 from sqlqueue.database import faults
 from sqlqueue.database.dialects import dialect, execute
@@ -113,7 +112,7 @@ def _delete(alias: str, offsets: Sequence[int]) -> int:
 
 def redrive_some(alias: str, choice: Choice, most: int) -> list[Redriven]:
     """Deliver at most so many of the chosen again, in the caller's transaction; none left: an empty list."""
-    letters = choice.letters(alias)
+    letters = choice.letters(alias).as_stored()
     # It waits for nobody: what is locked is another's to redrive, or was buried by a settle that has yet to commit.
     chosen = list(letters.select_for_update(skip_locked=True).order_by("offset")[:most])
     if not chosen:
@@ -127,8 +126,8 @@ def redrive_some(alias: str, choice: Choice, most: int) -> list[Redriven]:
             0,
             letter.partition_key,
             f"redrive:{letter.offset}",
-            encode(letter.payload),
-            encode_headers(letter.headers),
+            letter.payload_text,
+            letter.headers_text,
             letter.failed_group,
         )
         for letter in chosen

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
+from django.db import Error
 from django.db.models import Max
 
+from sqlqueue.core.lines import line
+from sqlqueue.core.outcomes import said_by, storable
 from sqlqueue.database import faults
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.gate import REPLAYER, take_duty
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.fates import ACKED, DEAD, fate
 from sqlqueue.log.redrive import Choice, redrive_some
-from sqlqueue.models import Message, Replay
-from sqlqueue.models.replay import ACTIVE, CANCELLED, DONE, FAILED, RUNNING, TRIAL
+from sqlqueue.models import ConsumerGroup, Message, Replay
+from sqlqueue.models.replay import ACTIVE, CANCELLED, DONE, FAILED, NEW, RUNNING, TRIAL
+
+logger = logging.getLogger("sqlqueue")
 
 AT_ONCE = 100
+LEAST_RATE, MOST_RATE = 0.01, 1_000_000  # messages a second
+NOTE_LENGTH = 300  # characters; the column's
 INTERVAL = 1.0  # seconds between two steps of an order that has a rate, or waits for its trial
+
+
+def checked_rate(rate: float | None) -> float | None:
+    """Return how many a second; refuse what no order could keep."""
+    if rate is None:
+        return None
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not LEAST_RATE <= rate <= MOST_RATE:
+        raise ConfigurationError(
+            f"the rate must be messages a second, from {LEAST_RATE:g} to {MOST_RATE:,}, not {rate!r};"
+            " without one they go as fast as they can"
+        )
+    return float(rate)
 
 
 def order(
@@ -35,10 +55,9 @@ def order(
     group, fingerprint, offsets: which of them, as in redrive; rate: at most so many a second; trial: the oldest one
     first, the others once it has been acked, none if it dies again. What dies from now on is not part of it.
 
-    Raises ConfigurationError if there is no such dead letter, or the rate is not above 0.
+    Raises ConfigurationError if there is no such dead letter, or the rate is none.
     """
-    if rate is not None and not rate > 0:
-        raise ConfigurationError(f"the rate must be messages a second, more than 0, not {rate!r}")
+    rate = checked_rate(rate)
     wanted = None if offsets is None else sorted(set(offsets))
     letters = Choice(topic, group, fingerprint, wanted).letters(alias)
     total = letters.count()
@@ -67,52 +86,109 @@ def cancel(alias: str, replay: int) -> bool:
 
 def carry_out(alias: str) -> bool:
     """Do the next step of every order; return whether there is more to do at once."""
-    orders = Replay.objects.using(alias).filter(state__in=ACTIVE).order_by("id")
-    steps = [faults.run(alias, _step, alias, number) for number in orders.values_list("pk", flat=True)[:AT_ONCE]]
-    return any(steps)
+    orders = Replay.objects.using(alias).filter(state__in=ACTIVE).order_by("id").values_list("pk", flat=True)
+    more, last = False, 0
+    while some := list(orders.filter(pk__gt=last)[:AT_ONCE]):
+        for number in some:
+            more = _next(alias, number) or more
+        last = some[-1]
+    return more
 
 
-def _step(alias: str, number: int) -> bool:
-    """One step of one order, and its row, in one transaction: no dead letter is counted twice."""
+def _next(alias: str, number: int) -> bool:
+    """Do the next step of one order. What fails in it is that order's: no other waits for it, and it goes on itself
+    with the next dead letter."""
+    reason: Exception | None = None
+    for most in (AT_ONCE, 1):  # all at once, or whichever it is that fails
+        try:
+            return faults.run(alias, _step, alias, number, most)
+        except Error as error:
+            fault = faults.classify(error)
+            if fault is faults.Fault.GONE:
+                raise
+            if fault is faults.Fault.CONTENTION:
+                return False  # told by who ran it; the next turn comes
+            reason = error
+        except Exception as error:
+            reason = error
+    logger.warning(line("replay_refused", order=number, error=reason))
+    return faults.run(alias, _pass_by, alias, number, reason)
+
+
+def _locked(alias: str, number: int) -> Replay | None:
+    """Lock an order that is not done, with `now`; None if another process has the duty, or it is done."""
     if not take_duty(alias, REPLAYER):
-        return False
+        return None
     orders = Replay.objects.using(alias).filter(pk=number, state__in=ACTIVE).annotate(now=DatabaseNow())
-    replay = orders.select_for_update().first()
+    return orders.select_for_update().first()
+
+
+def _step(alias: str, number: int, most: int) -> bool:
+    """One step of one order, and its row, in one transaction: no dead letter is counted twice."""
+    replay = _locked(alias, number)
     if replay is None:
         return False
-    since = (replay.now - replay.updated_at).total_seconds()
-    if replay.rate is not None and replay.done and since < max(INTERVAL, 1 / replay.rate):
+    rate = checked_rate(replay.rate)
+    since = (replay.now - replay.updated_at).total_seconds()  # type: ignore[attr-defined]
+    if rate is not None and replay.done and since < max(INTERVAL, 1 / rate):
         return False  # another process has just done a step, or it is a slow one
-    if replay.state == TRIAL and not _trial_is_over(alias, replay):
-        return False
-    wanted = _due(replay)
-    choice = Choice(
-        replay.topic,
-        replay.consumer_group,
-        replay.fingerprint,
-        replay.offsets,
-        replay.through,
-        replay.reached,
-    )
-    moved = redrive_some(alias, choice, wanted) if wanted and replay.state != FAILED else []
+    if replay.state == TRIAL:
+        _look_at_the_trial(alias, replay)
+        if replay.state == TRIAL:
+            return False
+    moved = replay.state != FAILED and _move(alias, replay, min(most, _due(replay)))
+    _save(alias, replay)
+    return moved and replay.state == RUNNING and replay.rate is None
+
+
+def _move(alias: str, replay: Replay, most: int) -> bool:
+    """Deliver at most so many again; return whether any were."""
+    moved = redrive_some(alias, _left(replay), most)
     if moved:
         replay.done += len(moved)
         replay.reached = moved[-1].offset
-    if replay.state not in (FAILED, RUNNING):
-        replay.state = RUNNING
-        if replay.trial and moved:
-            replay.state = TRIAL
-            first = moved[0]
-            replay.trial_offset = (
-                Message.objects.using(alias)
-                .get(topic=replay.topic, partition=first.partition, message_id=first.id)
-                .offset
-            )
-    if replay.state == RUNNING and wanted and len(moved) < wanted:
+    if moved and replay.trial and replay.state == NEW:
+        replay.state = TRIAL
+        first = moved[0]
+        copies = Message.objects.using(alias).filter(topic=replay.topic, partition=first.partition)
+        replay.trial_offset = copies.get(message_id=first.id).offset
+        return True
+    replay.state = RUNNING
+    if len(moved) < most and not _left(replay).letters(alias).exists():  # else somebody has locked them
         replay.state = DONE
+    return bool(moved)
+
+
+def _pass_by(alias: str, number: int, reason: Exception) -> bool:
+    """Go on behind the dead letter that cannot be delivered again; end the order if it is the order that is wrong."""
+    replay = _locked(alias, number)
+    if replay is None:
+        return False
+    next_one = None
+    if not isinstance(reason, ConfigurationError):
+        next_one = _left(replay).letters(alias).order_by("offset").values_list("offset", flat=True).first()
+    if next_one is None:
+        replay.state, replay.note = FAILED, _note(str(reason))
+    else:
+        replay.reached = next_one
+        replay.note = _note(f"dead letter {next_one} was passed by: {said_by(reason) or type(reason).__name__}")
+    _save(alias, replay)
+    return replay.state != FAILED and replay.rate is None
+
+
+def _left(replay: Replay) -> Choice:
+    """Return which dead letters an order has yet to deliver again."""
+    chosen = (replay.topic, replay.consumer_group, replay.fingerprint, replay.offsets)
+    return Choice(*chosen, replay.through, replay.reached)
+
+
+def _save(alias: str, replay: Replay) -> None:
     replay.updated_at = DatabaseNow()
     replay.save(using=alias)
-    return replay.state == RUNNING and replay.rate is None
+
+
+def _note(text: str) -> str:
+    return storable(text)[:NOTE_LENGTH]
 
 
 def _due(replay: Replay) -> int:
@@ -122,15 +198,18 @@ def _due(replay: Replay) -> int:
     return AT_ONCE if replay.rate is None else max(1, min(AT_ONCE, int(replay.rate * INTERVAL)))
 
 
-def _trial_is_over(alias: str, replay: Replay) -> bool:
+def _look_at_the_trial(alias: str, replay: Replay) -> None:
     """Look what became of the first one; note the result in the order."""
     message = Message.objects.using(alias).filter(offset=replay.trial_offset).first()
     if message is None:  # collected: only what was acked is
         replay.state = RUNNING
-        return True
-    outcome = fate(alias, message, message.target_group)
+        return
+    group = message.target_group
+    outcome = fate(alias, message, group)
     if outcome.state == ACKED:
         replay.state = RUNNING
     elif outcome.state == DEAD:
         replay.state, replay.note = FAILED, f"the first one, offset {message.offset}, died again"
-    return outcome.state in (ACKED, DEAD)
+    elif not ConsumerGroup.objects.using(alias).filter(topic=message.topic, consumer_group=group).exists():
+        text = f"group {group} is not registered any more: nobody tries the first one, offset {message.offset}"
+        replay.state, replay.note = FAILED, _note(text)

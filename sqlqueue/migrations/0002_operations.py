@@ -127,7 +127,7 @@ class Migration(migrations.Migration):
                             ("trial", "the first one is being tried"),
                             ("running", "running"),
                             ("done", "done"),
-                            ("failed", "stopped: the trial failed"),
+                            ("failed", "failed"),
                             ("cancelled", "cancelled"),
                         ],
                         db_default="new",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import models
+from django.db.models.functions import Cast
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.fingerprint import LENGTH
@@ -19,6 +20,12 @@ class MessageQuerySet(models.QuerySet["Message"]):
         letters = self.exclude(failed_group="")
         letters = letters.filter(topic=dead_letter_topic(topic)) if topic else letters
         return letters.filter(failed_group=group) if group else letters
+
+    def as_stored(self) -> MessageQuerySet:
+        """With payload_text and headers_text: the JSON as the database has it. Plain SQL may have put in what Python
+        can read and not write again (a half surrogate, 1e999)."""
+        texts = {f"{name}_text": Cast(name, models.TextField()) for name in ("payload", "headers")}
+        return self.defer("payload", "headers").annotate(**texts)
 
 
 class Message(models.Model):

@@ -17,7 +17,7 @@ STATES = [
     (TRIAL, _("the first one is being tried")),
     (RUNNING, _("running")),
     (DONE, _("done")),
-    (FAILED, _("stopped: the trial failed")),
+    (FAILED, _("failed")),
     (CANCELLED, _("cancelled")),
 ]
 

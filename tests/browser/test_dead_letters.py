@@ -61,7 +61,7 @@ def test_a_trial_that_dies_again_leaves_the_rest_where_it_was(operator: Visitor,
     page.get_by_role("row").filter(has_text=FAILURE).get_by_role("button", name="Replay dead letters").click()
     page.get_by_role("button", name="Replay dead letters").click()
     replay = page.url
-    wait_until(lambda: page.goto(replay) and page.get_by_text("1 of 4: stopped: the trial failed").count())
+    wait_until(lambda: page.goto(replay) and page.get_by_text("1 of 4: failed").count())
     assert Message.objects.dead_letters("mail", TOPIC).count() == 4
 
 

@@ -1,15 +1,20 @@
 """Replays of dead letters: work of its own, in order, throttled, the first one as a trial."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from sqlqueue import ConfigurationError, Delivery, Reject, publish
-from sqlqueue.log.replay import cancel, carry_out, order
+from sqlqueue.log import groups
+from sqlqueue.log.redeliver import redeliver
+from sqlqueue.log.replay import AT_ONCE, cancel, carry_out, order
 from sqlqueue.models import Message, Replay
 from sqlqueue.models.replay import CANCELLED, DONE, FAILED, RUNNING, TRIAL
 from tests.consuming import Consuming
+from tests.transactions import OpenTransaction
 
 ALIAS = "default"
 
@@ -116,5 +121,127 @@ def test_consumers_carry_it_out(consuming: Consuming, ledger: Ledger) -> None:
 def test_what_makes_no_sense_is_refused(ledger: Ledger) -> None:
     with pytest.raises(ConfigurationError, match="no such dead letters"):
         order(ALIAS, "t", group="another")
-    with pytest.raises(ConfigurationError, match="rate"):
-        order(ALIAS, "t", rate=0)
+
+
+@pytest.mark.parametrize("rate", [0, -1, float("inf"), float("nan"), 1e300, 1e-300, True, "3"])
+def test_a_rate_that_nobody_could_keep_is_refused(ledger: Ledger, rate: Any) -> None:
+    with pytest.raises(ConfigurationError, match="the rate must be messages a second, from"):
+        order(ALIAS, "t", rate=rate)
+    assert not Replay.objects.exists()
+
+
+@pytest.fixture
+def another(consuming: Consuming, ledger: Ledger) -> str:
+    """Another topic, with one dead letter."""
+    consuming.consumer("u", Ledger(), group="g")
+    publish("u", 100)
+    consuming.drain()
+    return "u"
+
+
+def carry_out_all() -> None:
+    turns = 0
+    while carry_out(ALIAS):
+        turns += 1
+        assert turns < 100, list(Replay.objects.values())
+
+
+def test_a_letter_that_cannot_be_delivered_again_holds_up_nothing(
+    consuming: Consuming, ledger: Ledger, another: str
+) -> None:
+    third = Message.objects.dead_letters("g", "t").order_by("offset")[2].offset
+    publish("t", "in the way", key="a", id=f"redrive:{third}", group="nobody")
+    replay = order(ALIAS, "t", group="g")
+    other = order(ALIAS, another)
+    carry_out_all()
+    assert state(replay) == (DONE, 10, 11)
+    assert f"dead letter {third} was passed by: " in replay.note
+    assert state(other) == (DONE, 1, 1)
+    assert list(Message.objects.dead_letters("g", "t").values_list("offset", flat=True)) == [third]
+    ledger.broken = False
+    consuming.drain()
+    assert ledger.seen == [0, 1, *range(3, 10), 100]
+
+
+def test_an_order_that_is_wrong_itself_fails_with_its_reason(another: str) -> None:
+    replay = order(ALIAS, "t")
+    Replay.objects.update(rate=-1)  # as plain SQL, or an earlier version, may have left it
+    other = order(ALIAS, another)
+    carry_out_all()
+    assert state(replay) == (FAILED, 0, 11)
+    assert "the rate must be" in replay.note
+    assert state(other) == (DONE, 1, 1)
+
+
+def test_every_order_has_its_turn_however_many_wait(another: str) -> None:
+    first = order(ALIAS, "t", trial=True)
+    carry_out(ALIAS)  # and waits for its trial
+    fields = {"topic": "t", "state": TRIAL, "trial": True, "through": first.through, "total": 1}
+    Replay.objects.bulk_create(
+        [Replay(**fields, trial_offset=Replay.objects.get().trial_offset) for _ in range(AT_ONCE)]
+    )
+    last = order(ALIAS, another)
+    carry_out_all()
+    assert state(last)[0] == DONE
+
+
+def test_a_trial_for_a_group_that_was_removed_fails(consuming: Consuming, ledger: Ledger) -> None:
+    replay = order(ALIAS, "t", trial=True)
+    carry_out(ALIAS)
+    groups.remove(ALIAS, "g", "t")
+    carry_out(ALIAS)
+    assert state(replay) == (FAILED, 1, 11)
+    assert "group g is not registered any more" in replay.note
+
+
+@pytest.mark.skipif("connection.vendor == 'sqlite'", reason="SQLite has no lock of a row")
+def test_what_another_has_locked_is_waited_for(consuming: Consuming, ledger: Ledger) -> None:
+    letters = Message.objects.dead_letters("g", "t").order_by("-offset")
+    replay = order(ALIAS, "t")
+    with OpenTransaction() as person:
+        person.do(lambda: letters.select_for_update()[0])
+        carry_out_all()
+        assert state(replay) == (RUNNING, 10, 11)
+    carry_out_all()
+    assert state(replay) == (DONE, 11, 11)
+
+
+class TestWhatPythonCanReadAndNotWriteAgain:
+    """What came by plain SQL, as JavaScript's JSON.stringify gives it, is copied as it stands."""
+
+    @pytest.fixture(params=['"\\ud83d"', "1e999", '{"a": [1e999]}'])
+    def strange(self, consuming: Consuming, request: pytest.FixtureRequest) -> list[Any]:
+        """A dead letter with a strange payload; what its handler gets from now on."""
+        seen: list[Any] = []
+        broken = [True]
+
+        def handle(delivery: Delivery) -> None:
+            if broken:
+                broken.clear()
+                raise Reject("no")
+            seen.append(delivery.payload)
+
+        consuming.consumer("t", handle, group="g")
+        text = "INSERT INTO sqlqueue_scheduled_message (topic, payload) VALUES ('t', %s)"
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(text, [request.param])
+        except Exception as error:
+            pytest.skip(f"{connection.display_name} has no such JSON: {error}")
+        consuming.drain()
+        if not Message.objects.dead_letters("g", "t").exists():
+            pytest.skip(f"{connection.display_name} has no such JSON")
+        return seen
+
+    def test_a_dead_letter_is_replayed(self, consuming: Consuming, strange: list[Any]) -> None:
+        replay = order(ALIAS, "t")
+        carry_out_all()
+        assert state(replay) == (DONE, 1, 1)
+        assert not replay.note
+        consuming.drain()
+        assert len(strange) == 1
+
+    def test_a_message_is_redelivered(self, consuming: Consuming, strange: list[Any]) -> None:
+        assert redeliver("t", "g", list(Message.objects.filter(topic="t").values_list("offset", flat=True))) == 1
+        consuming.drain()
+        assert len(strange) == 1

@@ -114,6 +114,15 @@ class TestReplay:
         assert said.code == 0, said.err
         wait_until(lambda: len(ledger.seen) == 6)
 
+    def test_what_cannot_be_delivered_again_is_named(self, ledger: Ledger) -> None:
+        letter = Message.objects.dead_letters().order_by("offset").first()
+        assert letter is not None
+        copy = {"partition": letter.partition, "message_id": f"redrive:{letter.offset}", "payload": 1}
+        Message.objects.create(topic="orders", **copy)
+        said = run("queuedlq", "replay", "orders", "--no-input", "--wait")
+        assert "Done: 5 were delivered again." in said.out
+        assert f"dead letter {letter.offset} was passed by: " in said.err
+
     def test_single_ones(self, ledger: Ledger) -> None:
         first, second = Message.objects.dead_letters().order_by("offset").values_list("offset", flat=True)[:2]
         words = ("replay", "orders", "--offset", first, "--offset", second, "--no-input", "--wait")
@@ -140,6 +149,8 @@ class TestReplay:
             (("ordres",), "Did you mean"),
             (("orders", "--group", "another"), "there are no such dead letters"),
             (("orders", "--rate", "0", "--no-input"), "the rate must be"),
+            (("orders", "--rate", "inf", "--no-input"), "the rate must be"),
+            (("orders", "--rate", "nan", "--dry-run"), "the rate must be"),
         ],
     )
     def test_what_cannot_be_is_refused(self, ledger: Ledger, words: tuple[str, ...], said: str) -> None:

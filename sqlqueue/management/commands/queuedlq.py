@@ -128,6 +128,7 @@ class Command(QueueCommand):
     # -- replaying ----------------------------------------------------------------------------------------------------
 
     def _replay(self, options: dict[str, Any]) -> None:
+        replay.checked_rate(options["rate"])
         count, _ = self._chosen(options)
         if options["dry_run"]:
             self.say(f"{count} dead letters would be delivered again. Nothing was done.")
@@ -166,6 +167,8 @@ class Command(QueueCommand):
         if order.state != DONE:
             raise CommandError(f"{order.state} after {order.done} of {order.total}: {order.note or 'by somebody'}")
         self.say(f"Done: {order.done} were delivered again.", done=True)
+        if order.note:
+            self.note(f"The last one that was not: {order.note}")
 
     def _orders(self, options: dict[str, Any]) -> None:
         orders = list(Replay.objects.using(self.alias).order_by("-id")[:20])
