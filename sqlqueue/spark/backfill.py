@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-FORMATS = ("csv", "json", "orc", "parquet")
-DEFAULTS: dict[str, dict[str, str]] = {"csv": {"header": "true", "inferSchema": "true"}}
-POSITION = ("_file", "_block", "_row")
-
-
-def read_files(
-    spark: SparkSession, paths: Sequence[str], form: str, options: Mapping[str, str] | None = None
-) -> DataFrame:
-    """Return the files' rows, with three more columns that say where each one stands in them."""
-    reader = spark.read.format(form).options(**{**DEFAULTS.get(form, {}), **(options or {})})
-    return reader.load(list(paths)).select(
-        "*",
-        F.col("_metadata.file_path").alias("_file"),
-        F.col("_metadata.file_block_start").alias("_block"),
-        F.monotonically_increasing_id().alias("_row"),  # grows along each block
-    )
+from sqlqueue.spark.files import POSITION
+from sqlqueue.spark.ids import TEXTS, hashed, joined, text_of
 
 
 def as_messages(
@@ -37,15 +23,15 @@ def as_messages(
 ) -> DataFrame:
     """Return rows as messages: payload (JSON of the named columns, or of all), key, id and headers.
 
-    key, id: the values of several columns are joined by "-". Without id columns the id is made of the key and the
-    payload, so that rows which are equal are one message. time: a column that goes into the header "time", in UTC; when
-    a message was published is for the database to say. order: columns that in_order() is to sort by; they are kept
-    under names of their own.
+    key, id: the values' text; those of several columns are joined by "|". Without id columns the id is made of the
+    texts of key and payload, so that rows which are equal are one message. time: a column that goes into the header
+    "time", in UTC; when a message was published is for the database to say. order: columns that in_order() is to sort
+    by; they are kept under names of their own.
     """
-    names = list(payload) or [name for name in rows.columns if name not in POSITION]
+    names = list(payload) or [name for name in rows.columns if name not in (*POSITION, TEXTS)]
     body = F.to_json(F.struct(*names), {"ignoreNullFields": "false"})
-    place = _joined(key) if key else F.lit("")
-    name = _joined(id) if id else F.sha2(F.concat_ws("\n", place, body), 256)
+    place = F.coalesce(_joined(rows, key), F.lit("")) if key else F.lit("")
+    name = _joined(rows, id) if id else hashed(rows, key, names)
     columns = [body.alias("payload"), place.alias("key"), name.alias("id"), _headers(time).alias("headers")]
     columns += [F.col(column).alias(f"_order{number:03}") for number, column in enumerate(order)]
     return rows.select(*columns, *(column for column in POSITION if column in rows.columns))
@@ -76,8 +62,8 @@ def survey(messages: DataFrame) -> dict[str, Any]:
     return dict(found.asDict())
 
 
-def _joined(names: Sequence[str]) -> Column:
-    return F.concat_ws("-", *(F.coalesce(F.col(name).cast("string"), F.lit("")) for name in names))
+def _joined(rows: DataFrame, names: Sequence[str]) -> Column:
+    return joined([text_of(rows, name) for name in names])
 
 
 def _headers(time: str) -> Column:

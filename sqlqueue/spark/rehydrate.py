@@ -5,6 +5,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from sqlqueue.spark.ids import joined
+
 
 def in_range(
     archived: DataFrame,
@@ -39,18 +41,18 @@ def in_range(
 
 def rehydrated(archived: DataFrame, *, group: str = "", label: str = "") -> DataFrame:
     """Return archived messages as messages to publish: the same payload, key, headers and priority under a new id, made
-    of the label and the old offset; for one group, or for all.
+    of the label, the group and the old offset; for one group, or for all.
 
-    The same range under the same label comes once, however often it is published; under another label it comes again.
-    What was meant for another group only is left out.
+    The same range under the same label comes once for a group (or for all), however often it is published; under
+    another label it comes again. What was meant for another group only is left out.
     """
     rows = archived.where(F.col("target_group").isin("", group)) if group else archived
+    place = (F.col("topic"), F.col("offset").cast("string"))
+    name = [F.lit("rehydrate"), F.lit(label), F.lit(group), *place]
     return rows.select(
         "payload",
         "key",
-        F.concat_ws(":", F.lit("rehydrate"), F.lit(label or group or "all"), F.col("topic"), F.col("offset")).alias(
-            "id"
-        ),
+        joined(name).alias("id"),
         "headers",
         "priority",
         (F.lit(group) if group else F.col("target_group")).alias("target_group"),

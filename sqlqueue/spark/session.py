@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,10 @@ DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
+# What has to be UTC, else dates, days and hours were another zone's; and how a JVM is told its zone.
+ZONES = ("spark.sql.session.timeZone", "spark.executorEnv.TZ")
+OF_JAVA = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
+JAVA_ZONE = "-Duser.timezone="
 # Nobody else is to reach a session on this machine alone.
 LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 NO_JAVA = (
@@ -36,10 +41,12 @@ NO_JAVA = (
 def session(app_name: str = "sqlqueue", **conf: str) -> SparkSession:
     """Return a Spark session (the running one, or a new one) that has the data source `sqlqueue`, all times in UTC.
 
-    conf: Spark's settings, such as `**{"spark.master": "local[2]"}`; they win over those of this function. Sets TZ of
-    this process to UTC, for PySpark gives times in the process's time zone. Needs the Django project in this process
-    (DJANGO_SETTINGS_MODULE), and in no other. Raises ConfigurationError without PySpark or without Java.
+    conf: Spark's settings, such as `**{"spark.master": "local[2]"}`; they win over those of this function, but for the
+    time zone, which is UTC. Sets TZ of this process to UTC, for PySpark gives times in the process's time zone. Needs
+    the Django project in this process (DJANGO_SETTINGS_MODULE), and in no other. Raises ConfigurationError for another
+    time zone, without PySpark, and without Java.
     """
+    conf = in_utc(conf)
     require_spark()
     os.environ["TZ"] = "UTC"
     time.tzset()
@@ -55,6 +62,24 @@ def session(app_name: str = "sqlqueue", **conf: str) -> SparkSession:
     spark = builder.getOrCreate()
     register(spark)
     return spark
+
+
+def in_utc(conf: Mapping[str, str]) -> dict[str, str]:
+    """Return settings of Spark's in which every time zone is UTC; refuse those that say another one."""
+    settings = dict(conf)
+    for name in ZONES:
+        if settings.get(name, "UTC") != "UTC":
+            raise ConfigurationError(
+                f"{name} must be UTC, not {settings[name]!r}: the archive's dates and the analytics' hours are UTC"
+            )
+    for name in OF_JAVA:
+        words = settings.get(name, DEFAULTS[name]).split()
+        zones = [word for word in words if word.startswith(JAVA_ZONE)]
+        if any(word != f"{JAVA_ZONE}UTC" for word in zones):
+            raise ConfigurationError(f"{name} must not set another time zone than UTC, as {zones[-1]!r} does")
+        if not zones:
+            settings[name] = f"{settings[name]} {JAVA_ZONE}UTC"
+    return settings
 
 
 def register(spark: SparkSession) -> None:

@@ -63,7 +63,7 @@ def test_rows_become_messages_in_order_and_once(spark: SparkSession, files: Path
         order[message.partition_key].append(message.payload["n"])
     assert order == {f"k{key}": list(range(key, ROWS, 10)) for key in range(10)}
     seven = next(message for message in messages if message.payload["n"] == 7)
-    assert (seven.message_id, seven.payload) == ("k7-7", {"n": 7, "text": "ünï, 7", "amount": None})
+    assert (seven.message_id, seven.payload) == ("k7|7", {"n": 7, "text": "ünï, 7", "amount": None})
     assert seven.headers == {"time": "2013-01-31T18:07:00.000000Z"}
     assert {type(message.payload["amount"]) for message in messages} == {float, type(None)}
     backfill(*words)
@@ -72,7 +72,7 @@ def test_rows_become_messages_in_order_and_once(spark: SparkSession, files: Path
 
 
 def test_what_a_killed_run_has_published_is_not_published_again(spark: SparkSession, files: Path) -> None:
-    publish_many("t", [NewMessage({"n": n}, key=f"k{n % 10}", id=f"k{n % 10}-{n}") for n in range(100)])
+    publish_many("t", [NewMessage({"n": n}, key=f"k{n % 10}", id=f"k{n % 10}|{n}") for n in range(100)])
     backfill(files, "--format=csv", "--key=key", "--id=key,n", "--payload=n")
     assert len(log()) == ROWS
     order = defaultdict(list)
@@ -99,6 +99,50 @@ def test_parquet_and_json_keep_their_types(spark: SparkSession, tmp_path: Path) 
     backfill(tmp_path / "rows.json")
     backfill(tmp_path / "rows.json")  # without an id, a row is known by what it says
     assert sorted(message.payload["id"] for message in log()[3:]) == ["jm0", "jm1", "jm2"]
+
+
+def published(topic: str) -> int:
+    return Message.objects.filter(topic=topic).count()
+
+
+@pytest.mark.parametrize("words", [["--id=n", "--key=n"], ["--key=name"], []])
+def test_a_file_that_grows_is_published_once_whatever_types_the_new_rows_have(
+    spark: SparkSession, tmp_path: Path, words: list[str]
+) -> None:
+    rows = [f"{n:03},name {n},{n},2013-01-{n % 28 + 1:02}" for n in range(50)]
+    file = tmp_path / "rows.csv"
+    file.write_text("\n".join(["n,name,amount,day", *rows]) + "\n")
+    backfill(file, *words, "--writers=1")
+    assert {type(message.payload["amount"]) for message in log()} == {int}
+    assert {type(message.payload["n"]) for message in log()} == {int}
+    file.write_text(file.read_text() + "x99,name 50,0.5,soon\n")
+    backfill(file, *words, "--writers=1")
+    assert published("t") == 51
+    if "--id=n" in words:
+        assert set(Message.objects.values_list("message_id", "partition_key")) >= {("007", "007"), ("x99", "x99")}
+
+
+@pytest.mark.parametrize("words", [["--id=n,more", "--key=n"], []])
+def test_lines_of_json_that_grow_are_published_once(spark: SparkSession, tmp_path: Path, words: list[str]) -> None:
+    rows = [{"n": n, "more": {"deep": n, "list": [n, 2**53 + n]}, "at": "2013-01-31", "yes": True} for n in range(20)]
+    rows[3]["n"] = None
+    file = tmp_path / "rows.json"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    backfill(file, *words)
+    by_number = {message.payload["n"]: message for message in log()}
+    assert [by_number[row["n"]].payload for row in rows] == rows
+    rows[:0] = [{"n": 0.5, "more": {"deep": "x", "list": []}, "at": "now", "yes": "no", "new": 1}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    backfill(file, *words)
+    assert published("t") == 21
+
+
+def test_different_values_never_make_one_id(spark: SparkSession, tmp_path: Path) -> None:
+    rows = ["x-1,2", "x,1-2", "x|1,2", "x,1|2", "x\\,|2", "x\\|,2", ",2", "\\N,2"]
+    file = tmp_path / "rows.csv"
+    file.write_text("\n".join(["a,b", *rows]) + "\n")
+    backfill(file, "--id=a,b", '--option=escape="', "--writers=1")
+    assert published("t") == len(rows)
 
 
 def test_what_cannot_be_is_refused(spark: SparkSession, files: Path) -> None:
@@ -134,6 +178,9 @@ class TestRehydrate:
         assert all(message.headers == {"n": message.payload["n"]} for message in messages)
         call_command(*words, "--label=again")
         assert len(log()) == 20
+        register("default", "again", "t")
+        call_command(*words, "--group=again")  # neither the label's rows nor those for all
+        assert len(log()) == 30
 
     def test_one_group_alone_gets_it(self, folder: Path, consuming: Consuming) -> None:
         heard = []

@@ -49,7 +49,7 @@ def test_the_blocks_of_the_page_run(spark: SparkSession, tmp_path: Path, setting
     assert len(archived) == 4
     assert ArchiveSegment.objects.of("flights").count() == 1
     assert HourlyStatistic.objects.get(topic="flights", consumer_group="").published == 4
-    backfilled = Message.objects.filter(message_id__startswith="UA-").values_list("message_id", "partition_key")
-    names_of = ("UA-1-2013-01-31", "UA-2-2013-01-31", "UA-1", "UA-2")  # by the command, and by the functions
+    backfilled = Message.objects.filter(message_id__startswith="UA|").values_list("message_id", "partition_key")
+    names_of = ("UA|1|2013-01-31", "UA|2|2013-01-31", "UA|1", "UA|2")  # by the command, and by the functions
     assert set(backfilled) == {(name, "N1") for name in names_of}
     assert names["again"].count() == 4

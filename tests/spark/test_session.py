@@ -5,11 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from django.core.management import CommandError, call_command
 from pyspark.sql import SparkSession
 
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.spark import session as module
-from sqlqueue.spark.session import require_spark
+from sqlqueue.spark.session import in_utc, require_spark
 from tests.processes import ROOT
 
 
@@ -25,6 +26,26 @@ def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'sqlqueue\[spark\]'"):
         require_spark()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "spark.sql.session.timeZone=Europe/Berlin",
+        "spark.executorEnv.TZ=America/New_York",
+        "spark.driver.extraJavaOptions=-Xss4m -Duser.timezone=Europe/Berlin",
+    ],
+)
+def test_another_time_zone_than_utc_is_refused_before_spark_starts(setting: str) -> None:
+    with pytest.raises(CommandError, match=r"UTC.*(Berlin|New_York)"):
+        call_command("queuebackfill", "t", "nothing.csv", conf=[tuple(setting.split("=", 1))])
+
+
+def test_java_options_of_ones_own_keep_java_in_utc() -> None:
+    name = "spark.driver.extraJavaOptions"
+    assert in_utc({name: "-Xss4m"})[name] == "-Xss4m -Duser.timezone=UTC"
+    assert in_utc({name: "-Duser.timezone=UTC -Xss4m"})[name] == "-Duser.timezone=UTC -Xss4m"
+    assert name not in in_utc({})
 
 
 def test_what_executors_import_needs_no_django() -> None:

@@ -34,9 +34,10 @@ class Command(SparkCommand):
             "paths", nargs="+", help="files, folders or patterns; the driver and all executors see them"
         )
         parser.add_argument("--format", choices=["csv", "json", "orc", "parquet"], help="default: as the name ends")
-        parser.add_argument("--key", help="column of the key; several, joined by -: a,b")
+        parser.add_argument("--key", help="column of the key; several, joined by |: a,b")
         parser.add_argument(
-            "--id", help="column of the id, or several: a,b (default: a hash of key and payload: equal rows come once)"
+            "--id",
+            help="column of the id, or several: a,b (default: a hash of key and payload, so equal rows are one)",
         )
         parser.add_argument("--payload", help="columns of the payload: a,b (default: all)")
         parser.add_argument("--time", help="column of a time, for the header `time`")
@@ -62,7 +63,8 @@ class Command(SparkCommand):
         with self.spark(options) as spark:
             from pyspark.errors import AnalysisException
 
-            from sqlqueue.spark.backfill import as_messages, in_order, read_files
+            from sqlqueue.spark.backfill import as_messages, in_order
+            from sqlqueue.spark.files import read_files
             from sqlqueue.spark.publishing import publish
 
             try:
