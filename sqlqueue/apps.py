@@ -32,9 +32,11 @@ class SqlqueueConfig(AppConfig):
 
 
 def _prepare(using: str, **kwargs: Any) -> None:
-    """Fill the gate and forget the known topics: after every `migrate`, and after a `flush` has emptied the tables."""
+    """Fill the gate, see that no offset is handed out again, and forget the known topics: after every `migrate`, and
+    after a `flush` has emptied the tables."""
     from django.db import connections, router
 
+    from sqlqueue.database.sequence import catch_up
     from sqlqueue.log.topics import forget_topics
     from sqlqueue.models import PublishGate
     from sqlqueue.models.publish_gate import fill
@@ -45,3 +47,4 @@ def _prepare(using: str, **kwargs: Any) -> None:
         PublishGate._meta.db_table in connections[using].introspection.table_names()
     ):
         fill(using)
+        catch_up(using)

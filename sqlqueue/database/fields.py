@@ -1,4 +1,4 @@
-"""Columns whose values compare byte by byte, and times that the database's clock gives."""
+"""Columns whose values compare byte by byte, columns for any text, and times that the database's clock gives."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from django.db.models import DateTimeField, Func
 
 if TYPE_CHECKING:
     CharField = models.CharField[str, str]
+    TextField = models.TextField[str | None, str | None]
 else:
     CharField = models.CharField
+    TextField = models.TextField
+
+EVERY_CHARACTER = "utf8mb4_unicode_520_ci"  # MySQL's and MariaDB's
 
 
 class ExactField(CharField):
@@ -29,6 +33,26 @@ class ExactField(CharField):
         elif connection.vendor == "postgresql":
             parameters["collation"] = "C"
         return parameters
+
+
+class UnicodeField(CharField):
+    """A short text of any characters, whatever the database's own character set is: MySQL's may know some only."""
+
+    def db_parameters(self, connection: Any) -> dict[str, Any]:
+        """Return the column's type, on MySQL with a collation of utf8mb4."""
+        return _of_any_character(super().db_parameters(connection), connection)
+
+
+class UnicodeTextField(TextField):
+    """A long one, or none."""
+
+    def db_parameters(self, connection: Any) -> dict[str, Any]:
+        """Return the column's type, on MySQL with a collation of utf8mb4."""
+        return _of_any_character(super().db_parameters(connection), connection)
+
+
+def _of_any_character(parameters: dict[str, Any], connection: Any) -> dict[str, Any]:
+    return parameters | {"collation": EVERY_CHARACTER} if connection.vendor == "mysql" else parameters
 
 
 class DatabaseNow(Func):

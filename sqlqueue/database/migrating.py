@@ -1,4 +1,4 @@
-"""Migrations of a queue that is in use: publishers never wait long behind one.
+"""Migrations of a queue that is in use: publishers never wait long behind one, and no offset is handed out again.
 
 A change of a table waits for every transaction that has read it, and whoever comes meanwhile waits behind the change:
 one forgotten reader would stop all publishers, on MySQL for a day. So a change waits for seconds only, lets the others
@@ -17,7 +17,7 @@ from django.db import Error, migrations
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.state import ProjectState
 
-from sqlqueue.database import faults
+from sqlqueue.database import faults, sequence
 
 WAIT = 3  # seconds that a statement waits for a table, and publishers behind it
 PAUSE = 1.0  # seconds for them between two tries
@@ -29,7 +29,7 @@ LIMIT_TRANSACTION = "SELECT SET_CONFIG('lock_timeout', %s, TRUE) WHERE CURRENT_S
 
 
 class Migration(migrations.Migration):
-    """A migration whose statements wait briefly for the tables that they change.
+    """A migration whose statements wait briefly for the tables that they change, and that keeps SQLite's sequences.
 
     Raises CommandError if one is in use for too long. Nothing has been changed then if it was so from the beginning;
     on PostgreSQL nothing ever has.
@@ -39,14 +39,14 @@ class Migration(migrations.Migration):
         self, project_state: ProjectState, schema_editor: BaseDatabaseSchemaEditor, collect_sql: bool = False
     ) -> ProjectState:
         """See Django's."""
-        with _brief_waits(self, project_state, schema_editor):
+        with _brief_waits(self, project_state, schema_editor), sequence.kept(schema_editor):
             return super().apply(project_state, schema_editor, collect_sql)
 
     def unapply(
         self, project_state: ProjectState, schema_editor: BaseDatabaseSchemaEditor, collect_sql: bool = False
     ) -> ProjectState:
         """See Django's."""
-        with _brief_waits(self, project_state, schema_editor):
+        with _brief_waits(self, project_state, schema_editor), sequence.kept(schema_editor):
             return super().unapply(project_state, schema_editor, collect_sql)
 
 
@@ -85,10 +85,16 @@ def _brief_waits(migration: Migration, state: ProjectState, schema_editor: Any) 
 
 def _tables(migration: Migration, state: ProjectState) -> Iterator[str]:
     """Yield the tables that are there before a migration and that it changes."""
-    for operation in migration.operations:
+    for operation in _flat(migration.operations):
         model = getattr(operation, "model_name_lower", None) or getattr(operation, "name_lower", None)
         if model is not None and (migration.app_label, model) in state.models:
             yield state.apps.get_model(migration.app_label, model)._meta.db_table
+
+
+def _flat(operations: Sequence[Any]) -> Iterator[Any]:
+    for operation in operations:
+        yield operation
+        yield from _flat(getattr(operation, "state_operations", ()))
 
 
 def _touch(connection: Any, tables: Sequence[str]) -> None:

@@ -3,9 +3,10 @@
 from django.db import migrations, models
 
 import sqlqueue.database.fields
+from sqlqueue.database import migrating
 
 
-class Migration(migrations.Migration):
+class Migration(migrating.Migration):
     dependencies = [
         ("sqlqueue", "0001_initial"),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from sqlqueue.database.fields import DatabaseNow, ExactField
+from sqlqueue.database.fields import DatabaseNow, ExactField, UnicodeField
 from sqlqueue.models.topic import TOPIC_COLUMN
 
 MESSAGES, RECEIPTS = "messages", "receipts"
@@ -38,9 +38,9 @@ class ArchiveSegment(models.Model):
     row_count = models.BigIntegerField(_("rows"))
     lowest = models.BigIntegerField(_("lowest"))  # the offsets (ids) that were there
     highest = models.BigIntegerField(_("highest"))
-    checksum = models.CharField(_("checksum"), max_length=16)
+    checksum = ExactField(_("checksum"), max_length=16)
     schema_version = models.IntegerField(_("schema version"))
-    path = models.CharField(_("path"), max_length=500)
+    path = UnicodeField(_("path"), max_length=500)
     files = models.IntegerField(_("files"))
     bytes = models.BigIntegerField(_("bytes"))
     created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())

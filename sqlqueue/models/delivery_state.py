@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.keys import GROUP_LENGTH
 from sqlqueue.core.plan import ALONE, NOT_IN_FLIGHT, TOGETHER
-from sqlqueue.database.fields import DatabaseNow, ExactField
+from sqlqueue.database.fields import DatabaseNow, ExactField, UnicodeTextField
 from sqlqueue.models.topic import TOPIC_COLUMN
 
 # Whether a message is with a handler, and in what company.
@@ -39,7 +39,7 @@ class DeliveryState(models.Model):
     in_flight = models.SmallIntegerField(_("in flight"), choices=IN_FLIGHT, db_default=NOT_IN_FLIGHT)
     invisible_until = models.DateTimeField(_("invisible until"), db_default=DatabaseNow())
     retry_count = models.IntegerField(_("attempts"), db_default=0)
-    last_error = models.TextField(_("last error"), null=True)  # noqa: DJ001  MySQL's TEXT has no plain default
+    last_error = UnicodeTextField(_("last error"), null=True)  # MySQL's TEXT has no plain default
 
     objects = DeliveryStateQuerySet.as_manager()
 

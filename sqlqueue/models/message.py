@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.fingerprint import LENGTH
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, GROUP_LENGTH, ID_LENGTH, KEY_LENGTH
-from sqlqueue.database.fields import DatabaseNow, ExactField
+from sqlqueue.database.fields import DatabaseNow, ExactField, UnicodeTextField
 from sqlqueue.models.topic import TOPIC_COLUMN
 
 
@@ -47,11 +47,11 @@ class Message(models.Model):
     target_group = ExactField(_("target group"), max_length=GROUP_LENGTH, db_default="")
     failed_at = models.DateTimeField(_("failed at"), null=True)
     failure_count = models.IntegerField(_("failures"), db_default=0)
-    last_error = models.TextField(_("last error"), null=True)  # noqa: DJ001  MySQL's TEXT has no plain default
+    last_error = UnicodeTextField(_("last error"), null=True)  # MySQL's TEXT has no plain default
     original_topic = ExactField(_("original topic"), max_length=TOPIC_COLUMN, db_default="")
     original_offset = models.BigIntegerField(_("original offset"), null=True)
     failed_group = ExactField(_("failed group"), max_length=GROUP_LENGTH, db_default="")
-    fingerprint = models.CharField(_("fingerprint"), max_length=LENGTH, db_default="")
+    fingerprint = ExactField(_("fingerprint"), max_length=LENGTH, db_default="")
 
     objects = MessageQuerySet.as_manager()
 

@@ -18,7 +18,7 @@ class Receipt(models.Model):
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
     partition = models.IntegerField(_("partition"))
     message_offset = models.BigIntegerField(_("offset"))
-    outcome = models.CharField(_("outcome"), max_length=20)
+    outcome = ExactField(_("outcome"), max_length=20)
     attempts = models.IntegerField(_("attempt"))
     started_at = models.DateTimeField(_("started at"))
     finished_at = models.DateTimeField(_("finished at"))

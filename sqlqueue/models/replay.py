@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.fingerprint import LENGTH
 from sqlqueue.core.keys import GROUP_LENGTH
-from sqlqueue.database.fields import DatabaseNow, ExactField
+from sqlqueue.database.fields import DatabaseNow, ExactField, UnicodeField
 from sqlqueue.models.topic import TOPIC_COLUMN
 
 NEW, TRIAL, RUNNING, DONE, FAILED, CANCELLED = "new", "trial", "running", "done", "failed", "cancelled"
@@ -28,18 +28,18 @@ class Replay(models.Model):
 
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH, db_default="", help_text=_("empty: each its own"))
-    fingerprint = models.CharField(_("fingerprint"), max_length=LENGTH, db_default="", help_text=_("empty: any"))
+    fingerprint = ExactField(_("fingerprint"), max_length=LENGTH, db_default="", help_text=_("empty: any"))
     offsets = models.JSONField(_("offsets"), null=True, help_text=_("only these dead letters; empty: all"))
     through = models.BigIntegerField(_("up to offset"))
     rate = models.FloatField(_("rate"), null=True, help_text=_("messages a second; empty: as fast as it goes"))
     trial = models.BooleanField(_("first one as a trial"), db_default=False)
-    state = models.CharField(_("state"), max_length=10, choices=STATES, db_default=NEW)
+    state = ExactField(_("state"), max_length=10, choices=STATES, db_default=NEW)
     total = models.BigIntegerField(_("to do"), db_default=0)
     done = models.BigIntegerField(_("done"), db_default=0)
     reached = models.BigIntegerField(_("reached"), db_default=0)
     trial_offset = models.BigIntegerField(_("trial's offset"), null=True)
-    ordered_by = models.CharField(_("ordered by"), max_length=150, db_default="")
-    note = models.CharField(_("note"), max_length=300, db_default="")
+    ordered_by = UnicodeField(_("ordered by"), max_length=150, db_default="")
+    note = UnicodeField(_("note"), max_length=300, db_default="")
     created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
     updated_at = models.DateTimeField(_("updated at"), db_default=DatabaseNow())
 

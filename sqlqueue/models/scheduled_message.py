@@ -6,7 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.keys import GROUP_LENGTH, ID_LENGTH, KEY_LENGTH
-from sqlqueue.database.fields import DatabaseNow, ExactField
+from sqlqueue.database.fields import DatabaseNow, ExactField, UnicodeTextField
 from sqlqueue.models.topic import TOPIC_COLUMN
 
 
@@ -25,7 +25,7 @@ class ScheduledMessage(models.Model):
     due_at = models.DateTimeField(_("due at"), db_default=DatabaseNow())
     created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
     refused = models.BooleanField(_("refused"), db_default=False)
-    refusal = models.TextField(_("refusal"), null=True)  # noqa: DJ001  MySQL's TEXT has no plain default
+    refusal = UnicodeTextField(_("refusal"), null=True)  # MySQL's TEXT has no plain default
 
     class Meta:
         db_table = "sqlqueue_scheduled_message"

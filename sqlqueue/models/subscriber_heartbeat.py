@@ -6,7 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.keys import GROUP_LENGTH
-from sqlqueue.database.fields import DatabaseNow, ExactField
+from sqlqueue.database.fields import DatabaseNow, ExactField, UnicodeField
 from sqlqueue.models.partition_lease import HOLDER_LENGTH
 from sqlqueue.models.topic import TOPIC_COLUMN
 
@@ -25,13 +25,13 @@ class SubscriberHeartbeat(models.Model):
     subscriber = ExactField(_("subscriber"), max_length=HOLDER_LENGTH)
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
-    host = models.CharField(_("host"), max_length=255, db_default="")
+    host = UnicodeField(_("host"), max_length=255, db_default="")
     pid = models.IntegerField(_("process id"), db_default=0)
-    address = models.CharField(_("address"), max_length=100, db_default="")
-    activity = models.CharField(_("activity"), max_length=200, db_default="")
+    address = UnicodeField(_("address"), max_length=100, db_default="")
+    activity = UnicodeField(_("activity"), max_length=200, db_default="")
     horizon = models.BigIntegerField(_("horizon"), db_default=0, help_text=_("as far as it knows"))
-    version = models.CharField(_("version"), max_length=40, db_default="", help_text=_("of sqlqueue"))
-    server = models.CharField(
+    version = ExactField(_("version"), max_length=40, db_default="", help_text=_("of sqlqueue"))
+    server = ExactField(
         _("database server"), max_length=100, db_default="", help_text=_("the identity of the server that it writes to")
     )
     started_at = models.DateTimeField(_("started at"), db_default=DatabaseNow())

@@ -22,7 +22,7 @@ class Topic(models.Model):
     partitions = models.IntegerField(_("partitions"))
     priorities = models.IntegerField(_("priorities"), db_default=1)
     retention = models.FloatField(_("retention"), null=True, help_text=_("seconds; empty: for ever"))
-    history = models.CharField(_("history"), max_length=10, db_default="failures")
+    history = ExactField(_("history"), max_length=10, db_default="failures")
     paused = models.BooleanField(_("paused"), db_default=False)
     created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
 

@@ -1,7 +1,8 @@
 """Handlers for consumer processes that tests freeze and kill: the payload says what a handler is to do.
 
 notes: a file to which it appends a line when it begins and when it ends, whatever becomes of its transaction;
-wait_for: a file that it waits for, at its first attempt; sleep: seconds; then: "die" or "reject".
+wait_for: a file that it waits for, at its first attempt; sleep: seconds; then: "die", or at the first attempt "reject"
+or "fail"; say: the text of that error.
 """
 
 import os
@@ -36,7 +37,9 @@ def handle(delivery: Delivery) -> None:
             time.sleep(0.01)
     note(delivery, "end")
     if todo.get("then") == "reject" and delivery.attempt == 1:
-        raise Reject("at the first attempt")
+        raise Reject(todo.get("say", "at the first attempt"))
+    if todo.get("then") == "fail" and delivery.attempt == 1:
+        raise ValueError(todo.get("say", "at the first attempt"))
 
 
 @consumer("steady", max_attempts=20, backoff=0.05, jitter=0)

@@ -138,3 +138,18 @@ def test_no_more_is_discarded_than_was_meant(patient: Patient) -> None:
     assert discard("t", limit=0) == 0
     assert list(Message.objects.dead_letters().order_by("offset").values_list("offset", flat=True)) == others
     assert first < second < others[0]
+
+
+@pytest.mark.parametrize(("meant", "other"), [("unknown sku ab", "unknown SKU AB"), ("Muller fehlt", "Müller fehlt")])
+def test_only_failures_that_are_told_in_the_same_letters_are_meant(
+    consuming: Consuming, meant: str, other: str
+) -> None:
+    def reject(delivery) -> None:
+        raise Reject(delivery.payload)
+
+    consuming.consumer("t", reject)
+    for text in (meant, other):
+        publish("t", text)
+    consuming.drain()
+    assert discard("t", fingerprint=meant) == 1
+    assert [letter.payload for letter in Message.objects.dead_letters()] == [other]

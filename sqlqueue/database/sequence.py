@@ -1,0 +1,110 @@
+"""The sequence of the log's offsets: none is ever handed out twice.
+
+A group never reads below its position. So if the sequence falls back, what is published next is never delivered. It
+falls back where SQLite rebuilds a table (a migration), where a server is restored without its sequences or is replaced
+by one that lacks the last transactions, and by TRUNCATE.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from django.db import connections
+
+from sqlqueue.database.dialects import execute
+
+LOG = "sqlqueue_message"
+NEXT = re.compile(r"\bAUTO_INCREMENT=(\d+)")  # absent: 1
+SERIAL = f"PG_GET_SERIAL_SEQUENCE('{LOG}', 'offset')"  # PostgreSQL's name of it
+# Where offsets are known of that may have left the log. Small tables, or (receipts) the end of an index.
+KNOWN = (
+    ("sqlqueue_message", "offset", ""),
+    ("sqlqueue_offset", "position", ""),
+    ("sqlqueue_offset", "claimed_to", ""),
+    ("sqlqueue_consumer_group", "start", ""),
+    ("sqlqueue_receipt", "message_offset", ""),
+    ("sqlqueue_archive_segment", "last_offset", " WHERE kind = 'messages'"),
+)
+
+
+class Mark(NamedTuple):
+    """The highest offset that is known of, and the column that has it; the highest one that was handed out."""
+
+    known: int
+    column: str
+    handed_out: int
+
+    @property
+    def fell_back(self) -> bool:
+        """Tell whether an offset would be handed out a second time."""
+        return self.known > self.handed_out
+
+
+def look(alias: str) -> Mark:
+    """Compare the sequence with what the tables know, those that are there. Three statements."""
+    connection = connections[alias]
+    present = set(connection.introspection.table_names())
+    if LOG not in present:
+        return Mark(0, LOG, 0)
+    looks = [
+        f"SELECT '{table}.{column}', COALESCE(MAX(\"{column}\"), 0) FROM {table}{only}"
+        for table, column, only in KNOWN
+        if table in present
+    ]
+    column, known = max(execute(alias, " UNION ALL ".join(looks)).fetchall(), key=lambda row: row[1])
+    return Mark(known, column, handed_out(alias))
+
+
+def handed_out(alias: str) -> int:
+    """Return the last offset that the sequence has given, 0 if none."""
+    vendor = connections[alias].vendor
+    if vendor == "mysql":  # information_schema may be a day old on MySQL
+        found = NEXT.search(execute(alias, f"SHOW CREATE TABLE {LOG}").fetchone()[1])
+        return int(found[1]) - 1 if found else 0
+    if vendor == "postgresql":
+        row = execute(alias, f"SELECT PG_SEQUENCE_LAST_VALUE(CAST({SERIAL} AS REGCLASS))").fetchone()
+        return row[0] or 0
+    row = execute(alias, "SELECT seq FROM sqlite_sequence WHERE name = %s", (LOG,)).fetchone()
+    return row[0] or 0 if row else 0
+
+
+def catch_up(alias: str) -> None:
+    """Raise the sequence to what is known. It leaves a gap at the worst, so it may run beside publishers."""
+    mark = look(alias)
+    if not mark.fell_back:
+        return
+    vendor = connections[alias].vendor
+    if vendor == "mysql":  # which ignores a value that is below the table's highest
+        execute(alias, f"ALTER TABLE {LOG} AUTO_INCREMENT = {mark.known + 1:d}")
+    elif vendor == "postgresql":
+        execute(alias, f"SELECT SETVAL({SERIAL}, %s)", (mark.known,))
+    else:
+        _raise_on_sqlite(alias, LOG, mark.known)
+
+
+def _raise_on_sqlite(alias: str, table: str, value: int) -> None:
+    """sqlite_sequence has no unique key, and no row for a table that was always empty."""
+    changed = execute(alias, "UPDATE sqlite_sequence SET seq = MAX(seq, %s) WHERE name = %s", (value, table))
+    if not changed.rowcount:
+        execute(alias, "INSERT INTO sqlite_sequence (name, seq) VALUES (%s, %s)", (table, value))
+
+
+@contextmanager
+def kept(schema_editor: Any) -> Iterator[None]:
+    """Leave SQLite's sequences where they were: Django changes a table there by making another, whose sequence begins
+    behind the rows that are left."""
+    connection = schema_editor.connection
+    if connection.vendor != "sqlite" or schema_editor.collect_sql:
+        yield
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT name, seq FROM sqlite_sequence WHERE name LIKE %s", ["sqlqueue_%"])
+        before = cursor.fetchall()
+    yield
+    present = set(connection.introspection.table_names())
+    for table, value in before:
+        if table in present:
+            _raise_on_sqlite(connection.alias, table, value)
