@@ -68,7 +68,7 @@ def check_consumers(**kwargs: Any) -> list[CheckMessage]:
 @register(TAG)
 def check_aliases(**kwargs: Any) -> list[CheckMessage]:
     """W020: business models live on another alias, where publishing in their transaction is not one with it;
-    W021: USE_TZ is off; E022: the queue's models are routed elsewhere."""
+    W021: USE_TZ is off; E022: the queue's models are routed elsewhere; E023: its alias has autocommit off."""
     if settings.problems() or settings.DATABASE not in connections:
         return []
     found: list[CheckMessage] = []
@@ -84,6 +84,10 @@ def check_aliases(**kwargs: Any) -> list[CheckMessage]:
                 break
         elif model._meta.managed and not model._meta.proxy and written_to != alias:
             elsewhere.setdefault(written_to, model._meta.label)
+    if not connections.settings[alias]["AUTOCOMMIT"]:
+        text = f"DATABASES[{alias!r}]['AUTOCOMMIT'] is False: what a consumer locks and writes would wait for a commit"
+        hint = "Leave AUTOCOMMIT out, and use transaction.atomic() where statements belong together."
+        found.append(Error(text, hint=hint, id="sqlqueue.E023"))
     for other, label in elsewhere.items():
         text = f"models such as {label} are written to {other!r}, but the queue lives on {alias!r}"
         hint = "A publish in a transaction on another alias is not part of it; use publish_on_commit there."

@@ -26,6 +26,8 @@ from sqlqueue.core.plan import Hand, Run
 from sqlqueue.core.stream import Stream
 from sqlqueue.database import faults, patience
 from sqlqueue.database.incarnation import ServerChanged
+from sqlqueue.database.transactions import refusal
+from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases import heartbeat
 from sqlqueue.log import bell, groups
 from sqlqueue.log.status import anything_due
@@ -83,6 +85,8 @@ class Subscriber:
 
     def start(self) -> None:
         """Register the groups, show a heartbeat, start the residents."""
+        if why := refusal(connections[self.alias]):
+            raise ConfigurationError(f"a consumer cannot run {why}")
         for subscription in self.subscriptions:
             consumer = subscription.consumer
             groups.register(self.alias, consumer.group, consumer.topic, consumer.start, self.reader.horizon)

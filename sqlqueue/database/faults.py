@@ -14,6 +14,7 @@ from sqlqueue.core.lines import line
 from sqlqueue.database.dialects import dialect
 from sqlqueue.database.fault_numbers import Fault, classify
 from sqlqueue.database.patience import limit_transaction
+from sqlqueue.database.transactions import fresh_reads
 from sqlqueue.signals import announce, verb_failed
 
 T = TypeVar("T")
@@ -32,7 +33,7 @@ def run(alias: str, verb: Callable[..., T], *args: Any, **options: Any) -> T:
     """
 
     def whole() -> T:
-        with dialect(alias).writers, transaction.atomic(using=alias):
+        with dialect(alias).writers, fresh_reads(alias), transaction.atomic(using=alias):
             limit_transaction(alias)
             return verb(*args, **options)
 

@@ -21,7 +21,7 @@ from django.db import connections
 
 from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.database.entry import ADVISORY, SLOTS
-from sqlqueue.database.transactions import in_test_case
+from sqlqueue.database.transactions import refusal
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 
 HIGHEST = 'SELECT MAX("offset") FROM sqlqueue_message'  # index: the primary key's end
@@ -71,12 +71,8 @@ class Horizon:
 
         A single autocommit statement, so that a frozen consumer can never hold up a publisher; and it never waits.
         """
-        connection = connections[self.alias]
-        if connection.in_atomic_block and not in_test_case(connection):
-            raise ConfigurationError(
-                "the horizon cannot be probed inside a transaction, whose locks would hold up every publisher until it "
-                "ends: call this outside of transaction.atomic() (and of ATOMIC_REQUESTS)"
-            )
+        if why := refusal(connections[self.alias]):
+            raise ConfigurationError(f"the horizon cannot be probed {why}")
         return self._held_slots() if self._dialect.vendor == "mysql" else self._publishing_transactions()
 
     def _held_slots(self) -> set[Any]:

@@ -1,0 +1,183 @@
+"""Verbs see what was committed before they had their locks, and what locks the gate is a transaction of its own."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import connection, connections, transaction
+
+from sqlqueue import ConfigurationError, Delivery, NewMessage, Reject, publish, publish_many, testing
+from sqlqueue.database.horizon import Horizon
+from sqlqueue.leases.acquire import acquire
+from sqlqueue.log import groups, redrive, replay, reschedule, schedule
+from sqlqueue.log.collect import collect
+from sqlqueue.log.redeliver import redeliver
+from sqlqueue.log.reset import reset
+from sqlqueue.models import Message, Offset
+from tests.consuming import QUICK, Consuming
+from tests.management.running import run
+from tests.processes import wait_until
+from tests.servers.processlist import sessions
+from tests.servers.session import isolate
+from tests.transactions import OpenTransaction
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ALIAS = "default"
+LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
+
+
+@pytest.fixture(params=LEVELS)
+def level(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The isolation level of this thread's connection."""
+    isolate(request.param)
+    yield request.param
+    connection.close()
+
+
+@pytest.fixture
+def log(consuming: Consuming, settings: Any) -> list[int]:
+    """Topic t with five messages that group g has acked and one that died; what the group has handled."""
+    settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1, "RETENTION": 0}
+    handled: list[int] = []
+
+    def handle(delivery: Delivery) -> None:
+        if delivery.payload < 0:
+            raise Reject("no")
+        handled.append(delivery.payload)
+
+    consuming.consumer("t", handle, group="g")
+    publish_many("t", [NewMessage(number) for number in (0, 1, 2, 3, 4, -1)])
+    testing.drain()
+    return handled
+
+
+VERBS: dict[str, Callable[[], object]] = {
+    "register": lambda: groups.register(ALIAS, "another", "t"),
+    "remove": lambda: groups.remove(ALIAS, "g", "t"),
+    "reset": lambda: reset(ALIAS, "g", "t", 0),
+    "reset of one partition": lambda: reset(ALIAS, "g", "t", 0, 0),
+    "acquire": lambda: acquire(ALIAS, "s", "g", "t", [0], priorities=1, lease_duration=60, horizon=0),
+    "redrive": lambda: redrive.redrive("t"),
+    "replay": lambda: (replay.order(ALIAS, "t"), replay.carry_out(ALIAS)),
+    "redeliver": lambda: redeliver("t", "g", offsets()),
+    "acknowledge": lambda: reschedule.acknowledge(ALIAS, "g", "t", offsets()),
+    "reprioritize": lambda: reschedule.reprioritize(ALIAS, "g", "t", offsets(), 0),
+    "collect": lambda: collect(ALIAS, known_horizon()),
+    "schedule": lambda: (publish("t", 1, delay=0), schedule.move_due(ALIAS)),
+}
+
+
+def offsets() -> list[int]:
+    return list(Message.objects.filter(topic="t").values_list("offset", flat=True))
+
+
+def known_horizon() -> Horizon:
+    horizon = Horizon(ALIAS)
+    horizon.wait()
+    return horizon
+
+
+@pytest.mark.database("postgresql")
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_reads_afresh_whatever_the_sessions_level_is(log: list[int], verb: str, level: str) -> None:
+    levels = set()
+
+    def look(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if connection.in_atomic_block and "SAVEPOINT" not in sql:
+            with connection.connection.cursor() as cursor:
+                levels.add(cursor.execute("SHOW transaction_isolation").fetchone()[0])
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(look):
+        VERBS[verb]()
+    assert levels == {"read committed"}
+    with transaction.atomic(), connection.cursor() as cursor:  # the application's are as they were
+        cursor.execute("SHOW transaction_isolation")
+        assert cursor.fetchone()[0] == level.lower()
+
+
+@pytest.mark.database("mariadb", "mysql")
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_verb_takes_its_snapshot_before_it_has_its_locks(log: list[int], verb: str) -> None:
+    """It is that of the first statement which locks nothing."""
+    firsts: list[str] = []
+    inside = [False]
+
+    def look(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if connection.in_atomic_block and not inside[0] and "FROM" in sql.upper():
+            firsts.append(sql)
+        inside[0] = connection.in_atomic_block
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(look):
+        VERBS[verb]()
+    assert firsts
+    locking = ("FOR UPDATE", "FOR SHARE", "LOCK IN SHARE MODE")
+    immutable = ("redeliver",)  # reads the log alone, which never changes
+    assert verb in immutable or all(
+        any(word in text for word in locking) or not text.lstrip().startswith("SELECT") for text in firsts
+    )
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_collection_sees_the_reset_that_it_has_waited_for(log: list[int], level: str) -> None:
+    horizon = known_horizon()
+    with OpenTransaction() as person, ThreadPoolExecutor(1) as pool:
+        person.do(lambda: groups.lock_topic(ALIAS, "t"))
+
+        def run_collection() -> int:
+            isolate(level)
+            try:
+                return collect(ALIAS, horizon).messages
+            finally:
+                connections.close_all()
+
+        collected = pool.submit(run_collection)
+        wait_until(lambda: sessions().waiting(), message="the collector does not wait")
+        person.do(lambda: groups.revoke(ALIAS, "g", "t"))
+        person.do(lambda: Offset.objects.filter(topic="t").update(position=0, claimed_to=0, offset_acked=0))
+        person.commit()
+        collected.result(60)
+    assert Message.objects.filter(topic="t").count() == 6
+    log.clear()
+    testing.drain()
+    assert log == [0, 1, 2, 3, 4]
+
+
+class TestWithoutAutocommit:
+    @pytest.fixture
+    def off(self) -> Iterator[None]:
+        transaction.set_autocommit(False)
+        yield
+        transaction.rollback()
+        transaction.set_autocommit(True)
+
+    @pytest.mark.database("mariadb", "mysql", "postgresql")
+    def test_the_gate_is_not_probed_and_nobody_is_held_up(self, log: list[int], off: None) -> None:
+        with pytest.raises(ConfigurationError, match="autocommit is off"):
+            groups.register(ALIAS, "another", "t", groups.LATEST)
+        with pytest.raises(ConfigurationError, match="autocommit is off"):
+            reset(ALIAS, "g", "t", 0)
+        with OpenTransaction() as another:
+            another.do(lambda: publish("t", 5))
+            another.commit()
+
+    def test_a_consumer_does_not_start(self, consuming: Consuming, off: None) -> None:
+        consuming.consumer("t", lambda delivery: None)
+        with pytest.raises(ConfigurationError, match="a consumer cannot run while autocommit is off"):
+            testing.drain()
+
+    def test_runconsumers_does_not_start(self, log: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(connections.settings[ALIAS], "AUTOCOMMIT", False)
+        said = run("runconsumers", "--noreload")
+        assert said.code == 1
+        assert "sqlqueue.E023" in said.err
+        assert "Leave AUTOCOMMIT out" in said.err
+
+
+def test_a_consumer_does_not_start_inside_a_transaction(consuming: Consuming) -> None:
+    consuming.consumer("t", lambda delivery: None)
+    with pytest.raises(ConfigurationError, match="a consumer cannot run inside a transaction"), transaction.atomic():
+        testing.drain()
