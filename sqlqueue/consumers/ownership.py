@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+
+from django.dispatch import Signal
 
 from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.core.stream import Stream
-from sqlqueue.leases import acquire, balance, hold
+from sqlqueue.leases import hold
+from sqlqueue.leases.acquire import acquire_leases
+from sqlqueue.leases.balance import Balancer, Holding
+from sqlqueue.log.groups import served
 from sqlqueue.signals import announce, lease_acquired, lease_lost, lease_released
 
 logger = logging.getLogger("sqlqueue")
@@ -20,6 +25,7 @@ class Ownership:
     def __init__(self, alias: str, subscriber: str, subscriptions: list[Subscription], lease_duration: float):
         self.alias, self.subscriber, self.subscriptions = alias, subscriber, subscriptions
         self.lease_duration = lease_duration
+        self._balancer = Balancer(alias, subscriber, lease_duration)
         self._by_place = {subscription.place: subscription for subscription in subscriptions}
 
     def of(self, stream: Stream) -> Subscription:
@@ -49,67 +55,63 @@ class Ownership:
 
     def balance(self, horizon: int, clock: Callable[[], float]) -> bool:
         """Take up to the fair share of every subscription, and mark the excess as leaving; return whether any was
-        taken."""
-        took = False
-        for subscription in self.subscriptions:
-            group, topic = subscription.place
-            subscription.refresh()
-            holding = subscription.holding
-            plan = balance.balance(self.alias, self.subscriber, group, topic, holding)
-            subscription.leaving = set(plan.give_up)
+        taken. All subscriptions together, in a handful of statements."""
+        self._refresh()
+        holdings = {each.place: Holding(each.partitions, each.holding) for each in self.subscriptions}
+        take: list[int] = []
+        free: dict[tuple[str, str], list[int]] = {}
+        for place, plan in self._balancer.compare(holdings, clock()).items():
+            self._by_place[place].leaving = set(plan.give_up)
             if plan.free:
-                hold.release(self.alias, self.subscriber, group, topic, plan.free)
-            if plan.take and not plan.give_up:
-                took = self._take(subscription, plan.take, horizon, clock) or took
-        return took
+                free[place] = plan.free
+            if not plan.give_up:
+                take += plan.take.values()
+        if free:
+            hold.release(self.alias, self.subscriber, free)
+        return bool(take) and self._take(take, horizon, clock)
 
-    def _take(
-        self, subscription: Subscription, partitions: list[int], horizon: int, clock: Callable[[], float]
-    ) -> bool:
-        group, topic = subscription.place
+    def _refresh(self) -> None:
+        """Read the options that may change while running: pauses, history."""
+        for place, options in served(self.alias, self.subscriber).items():
+            if place in self._by_place:
+                self._by_place[place].take_note(options)
+
+    def _take(self, leases: list[int], horizon: int, clock: Callable[[], float]) -> bool:
         now = clock()
-        taken = acquire.acquire(
-            self.alias,
-            self.subscriber,
-            group,
-            topic,
-            partitions,
-            priorities=subscription.priorities,
-            lease_duration=self.lease_duration,
-            horizon=horizon,
-        )
-        for found in taken:
-            subscription.adopt(found, now + self.lease_duration, now)
-        if taken:
-            numbers = sorted({found.address.partition for found in taken})
-            announce(
-                lease_acquired,
-                Ownership,
-                subscriber=self.subscriber,
-                group=group,
-                topic=topic,
-                partitions=numbers,
-            )
-        return bool(taken)
+        priorities = {subscription.place: subscription.priorities for subscription in self.subscriptions}
+        found = acquire_leases(self.alias, self.subscriber, leases, priorities, self.lease_duration, horizon)
+        partitions: dict[Subscription, set[int]] = defaultdict(set)
+        for taken in found:
+            subscription = self._by_place[taken.address.group, taken.address.topic]
+            subscription.adopt(taken, now + self.lease_duration, now)
+            partitions[subscription].add(taken.address.partition)
+        self._announce(lease_acquired, partitions)
+        return bool(found)
 
-    def drained(self) -> list[tuple[Subscription, set[int]]]:
+    def _announce(self, signal: Signal, partitions: Mapping[Subscription, Iterable[int]]) -> None:
+        for subscription, numbers in partitions.items():
+            group, topic = subscription.place
+            facts = {"subscriber": self.subscriber, "group": group, "topic": topic}
+            announce(signal, Ownership, **facts, partitions=sorted(numbers))
+
+    def drained(self) -> dict[Subscription, set[int]]:
         """Return the leaving partitions of which nothing is in a handler's hands any more, by subscription."""
-        found: list[tuple[Subscription, set[int]]] = []
+        found: dict[Subscription, set[int]] = {}
         for subscription in self.subscriptions:
             busy = {a.partition for a, s in subscription.streams.items() if s.handed} if subscription.leaving else set()
             if subscription.leaving - busy:
-                found.append((subscription, subscription.leaving - busy))
+                found[subscription] = subscription.leaving - busy
         return found
 
-    def release(self, subscription: Subscription, partitions: Iterable[int]) -> None:
+    def release(self, partitions: Mapping[Subscription, set[int]]) -> None:
         """Give up leases whose streams have been settled for the last time."""
-        group, topic = subscription.place
-        numbers = sorted(set(partitions))
-        for partition in numbers:
-            for stream in subscription.of_partition(partition):
-                subscription.drop(stream)
-        hold.release(self.alias, self.subscriber, group, topic, numbers)
-        announce(lease_released, Ownership, subscriber=self.subscriber, group=group, topic=topic, partitions=numbers)
+        for subscription, numbers in partitions.items():
+            for partition in numbers:
+                for stream in subscription.of_partition(partition):
+                    subscription.drop(stream)
+        places = {subscription.place: numbers for subscription, numbers in partitions.items()}
+        hold.release(self.alias, self.subscriber, places)
+        self._announce(lease_released, partitions)
 
     def lose(self, streams: Iterable[Stream]) -> None:
         """Drop streams whose token was stale."""

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from django.db import Error, connections
 
@@ -35,6 +35,7 @@ from sqlqueue.signals import announce, subscriber_started, subscriber_stopped, v
 
 logger = logging.getLogger("sqlqueue")
 
+RELEASED_AT_ONCE = 200  # partitions; more if a single group has more
 DRAIN_CHECK = 0.2  # seconds between two looks at whether anything is due
 
 
@@ -200,8 +201,7 @@ class Subscriber:
         try:
             self._wind_down()
             self.dispatcher.take_reports(self.clock())
-            for subscription in self.subscriptions:
-                self._release(subscription, subscription.holding)
+            self._release({each: each.holding for each in self.subscriptions if each.holding})
         finally:
             self._stop_listening()
             if self._doorbell is not None:
@@ -229,18 +229,31 @@ class Subscriber:
             self._awake.wait(0.02)
             self._awake.clear()
 
-    def _release(self, subscription: Subscription, partitions: set[int]) -> None:
-        if not partitions:
-            return
+    def _release(self, partitions: Mapping[Subscription, set[int]]) -> None:
+        """Settle these for the last time, and give them up, some in one transaction."""
+        some: dict[Subscription, set[int]] = {}
+        for subscription, numbers in partitions.items():
+            some[subscription] = numbers
+            if sum(map(len, some.values())) >= RELEASED_AT_ONCE:
+                self._release_some(some)
+                some = {}
+        if some:
+            self._release_some(some)
+
+    def _release_some(self, partitions: Mapping[Subscription, set[int]]) -> None:
         now = self.clock()
-        streams = [stream for partition in sorted(partitions) for stream in subscription.of_partition(partition)]
+        streams = [
+            stream
+            for subscription, numbers in partitions.items()
+            for partition in sorted(numbers)
+            for stream in subscription.of_partition(partition)
+        ]
         try:
             settled = self.dispatcher.execute([stream.release_plan(now) for stream in streams])
         except ServerChanged:
             settled = []  # whoever takes the partitions recovers what was in hand
         if settled is not None:
-            release = self.ownership.release
-            faults.patiently(self.alias, release, subscription, partitions, give_up=self._out_of_time)
+            faults.patiently(self.alias, self.ownership.release, partitions, give_up=self._out_of_time)
 
     # -- one round ----------------------------------------------------------------------------------------------------
 
@@ -286,8 +299,7 @@ class Subscriber:
             self.stop()
         worked = self.dispatcher.advance(streams, now, hand_out=not self.stopping) or worked
         if not self.stopping:
-            for subscription, partitions in self.ownership.drained():
-                self._release(subscription, partitions)
+            self._release(self.ownership.drained())
         self._pause = settings.POLL_INTERVAL if worked else min(self._pause * 2, settings.IDLE_POLL_INTERVAL)
         return self._sleep(streams)
 
@@ -298,8 +310,7 @@ class Subscriber:
     def _balance(self) -> None:
         if self.ownership.balance(self.reader.horizon.value, self.clock):
             self._look_at = 0.0
-        # Two statements a subscription: many of them are balanced less often.
-        self._balance_at = self.clock() + settings.BALANCE_INTERVAL * max(1.0, len(self.subscriptions) / 2)
+        self._balance_at = self.clock() + settings.BALANCE_INTERVAL
 
     def _read(self, streams: Sequence[Stream], now: float) -> bool:
         """Look for news, fetch for whoever has room, load due rows; return whether there was anything."""

@@ -6,8 +6,8 @@ from sqlqueue.consumers.handling import Handling
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core.stream import Address, Stream
 from sqlqueue.leases.acquire import Taken
+from sqlqueue.log.groups import Served
 from sqlqueue.log.status import Known
-from sqlqueue.models import ConsumerGroup, Topic
 
 
 class Subscription:
@@ -20,6 +20,7 @@ class Subscription:
         self.leaving: set[int] = set()  # partitions to give up as soon as nothing of them is in a handler's hands
         self.paused = False
         self.history = "failures"
+        self.partitions = 0
         self.priorities = 1
 
     @property
@@ -36,12 +37,10 @@ class Subscription:
         """Return how much of its streams has been read."""
         return {at: Known(stream.position, len(stream.window.offsets)) for at, stream in self.streams.items()}
 
-    def refresh(self) -> None:
-        """Read the options that may change while running: pauses, history."""
-        topic = Topic.objects.using(self.alias).get(name=self.consumer.topic)
-        group = ConsumerGroup.objects.using(self.alias).filter(topic=topic.name, consumer_group=self.consumer.group)
-        self.paused = topic.paused or group.filter(paused=True).exists()
-        self.history, self.priorities = topic.history, topic.priorities
+    def take_note(self, options: Served) -> None:
+        """Follow the options that may change while running."""
+        self.paused, self.history = options.paused, options.history
+        self.partitions, self.priorities = options.partitions, options.priorities
 
     def adopt(self, taken: Taken, deadline: float, now: float) -> Stream:
         """Begin a stream's memory from what its acquisition has found."""

@@ -4,7 +4,9 @@ A statement is standard SQL with "quoted" identifiers and these words in braces:
 same plus a parameter in microseconds; {earlier} minus one; {greatest}; {true}, {false}; {div} divides whole numbers;
 {share}, {update} row locks; {skip} skip locked rows; {by_stream}, {by_offset} the index of the log to use, {by_receipt}
 that of the receipts, {by_due} that of the scheduled messages: left to itself an optimizer that sees ORDER BY offset
-LIMIT may walk the primary key through all other topics' messages, which costs more the longer the history is. {beyond}
+LIMIT may walk the primary key through all other topics' messages, which costs more the longer the history is. {by_id}
+any table's primary key, {then} a join that looks its right side up for each row of its left side: a statement that
+locks may not scan, for it would wait for, or take, rows that are none of its business. {beyond}
 what a stream has above an offset, {within} the same up to another one, ORDER BY {by_place}: for those who cannot be
 told the index, in a form that no other index serves; their parameters are Dialect.place(); {by_place_down} is the same
 backwards. {minute} is the present minute's beginning.
@@ -138,6 +140,8 @@ class MySQL(Dialect):
         "by_offset": " FORCE INDEX (PRIMARY)",
         "by_due": " FORCE INDEX (sqlqueue_scheduled_due)",
         "by_receipt": " FORCE INDEX (sqlqueue_receipt_message)",
+        "by_id": " FORCE INDEX (PRIMARY)",
+        "then": "STRAIGHT_JOIN",
         "div": "DIV",
     }
 
@@ -219,6 +223,8 @@ class SQLite(WithOnConflict):
         "by_offset": " NOT INDEXED",
         "by_due": " INDEXED BY sqlqueue_scheduled_due",
         "by_receipt": " INDEXED BY sqlqueue_receipt_message",
+        "by_id": " NOT INDEXED",
+        "then": "CROSS JOIN",
         "div": "/",
     }
 
@@ -251,6 +257,8 @@ class PostgreSQL(WithOnConflict):
         "by_offset": "",
         "by_due": "",
         "by_receipt": "",
+        "by_id": "",
+        "then": "JOIN",
         "div": "/",
         "beyond": '(topic, "partition", priority, "offset") > (%s, %s, %s, %s)'
         ' AND (topic, "partition", priority) <= (%s, %s, %s)',

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from sqlqueue.core.plan import StoredRow
 from sqlqueue.core.stream import Address
@@ -12,7 +11,7 @@ from sqlqueue.database import faults
 from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.models import Offset
 
-AT_ONCE = 64  # partitions in one transaction
+AT_ONCE = 200  # leases in one transaction
 ROWS_AT_ONCE = 10_000
 
 # Who holds what of a group? Index: the unique (topic, group, partition).
@@ -20,13 +19,48 @@ LEASES = """
     SELECT "partition", holder, (holder = '' OR valid_until <= {now}) FROM sqlqueue_partition_lease
     WHERE topic = %s AND consumer_group = %s ORDER BY "partition"
 """
+# The ids of these leases. Index: the unique (topic, group, partition).
+IDS = """
+    SELECT id FROM sqlqueue_partition_lease WHERE topic = %s AND consumer_group = %s AND "partition" IN ({marks})
+    ORDER BY "partition"
+"""
+# Those that are to be had now. Never waits, and locks nothing else. Index: the primary key.
 TAKE = """
-    SELECT id, "partition", fencing_token FROM sqlqueue_partition_lease WHERE topic = %s AND consumer_group = %s
-    AND "partition" IN ({marks}) AND (holder = '' OR holder = %s OR valid_until <= {now})
-    ORDER BY "partition"{skip}
+    SELECT id FROM sqlqueue_partition_lease{by_id} WHERE id IN ({marks})
+    AND (holder = '' OR holder = %s OR valid_until <= {now}){skip}
+"""
+# Their offset rows, but for those that somebody else has locked: the former owner is about to commit, or its host fell
+# silent while it was, and then the server may keep its transaction for hours. Index: the leases' primary key, the
+# offsets' unique key.
+LOCK_OFFSETS = """
+    SELECT o.id FROM sqlqueue_partition_lease l{by_id} {then} sqlqueue_offset o
+    ON o.topic = l.topic AND o.consumer_group = l.consumer_group AND o."partition" = l."partition"
+    WHERE l.id IN ({marks}){skip}
+"""
+# Where their streams stand, and whether there is more to remember of one; a group that was removed while it was served
+# has nothing here: its leases are kept for their tokens only. Index: the same, the groups' and the states' unique keys.
+STANDING = """
+    SELECT l.id, l.topic, l.consumer_group, l."partition", l.fencing_token, start,
+    o.id, o.priority, o.position, o.offset_acked, o.claimed_to,
+    EXISTS (SELECT 1 FROM sqlqueue_delivery_state s WHERE s.topic = o.topic AND s.consumer_group = o.consumer_group
+    AND s."partition" = o."partition" AND s.priority = o.priority)
+    OR EXISTS (SELECT 1 FROM sqlqueue_blocked_range b WHERE b.topic = o.topic AND b.consumer_group = o.consumer_group
+    AND b."partition" = o."partition" AND b.priority = o.priority)
+    FROM sqlqueue_partition_lease l{by_id} {then} sqlqueue_consumer_group
+    ON sqlqueue_consumer_group.topic = l.topic AND sqlqueue_consumer_group.consumer_group = l.consumer_group
+    LEFT JOIN sqlqueue_offset o
+    ON o.topic = l.topic AND o.consumer_group = l.consumer_group AND o."partition" = l."partition"
+    WHERE l.id IN ({marks})
 """
 HOLD = """
-    UPDATE sqlqueue_partition_lease SET holder = %s, fencing_token = fencing_token + 1, valid_until = {later}
+    UPDATE sqlqueue_partition_lease{by_id} SET holder = %s, fencing_token = fencing_token + 1, valid_until = {later}
+    WHERE id IN ({marks})
+"""
+# The tokens of streams of which nothing is to be recovered. Index: the primary key; the leases' unique key.
+TOKENS = """
+    UPDATE sqlqueue_offset{by_id} SET offset_acked = position, claimed_to = position, fencing_token = (SELECT
+    l.fencing_token FROM sqlqueue_partition_lease l WHERE l.topic = sqlqueue_offset.topic
+    AND l.consumer_group = sqlqueue_offset.consumer_group AND l."partition" = sqlqueue_offset."partition")
     WHERE id IN ({marks})
 """
 # What may the last owner have handed out and not settled? A plain SELECT: an INSERT … SELECT would, at REPEATABLE READ,
@@ -84,98 +118,120 @@ def acquire(
     lease_duration: float,
     horizon: int,
 ) -> list[Taken]:
-    """Take those of the partitions that are free or expired; return their streams, one for each priority.
+    """Take those partitions of one group that are free or expired, see acquire_leases."""
+    if not partitions:
+        return []
+    text = IDS.replace("{marks}", _marks(partitions))
+    ids = [id for (id,) in execute(alias, text, (topic, group, *partitions)).fetchall()]
+    return acquire_leases(alias, subscriber, ids, {(group, topic): priorities}, lease_duration, horizon)
 
-    One that is the subscriber's own is taken again: an earlier call has committed, and its answer was lost.
-    `horizon` must have been known before this call: the position may move up to it, once what lies between has a row.
+
+def acquire_leases(
+    alias: str,
+    subscriber: str,
+    ids: Sequence[int],
+    priorities: Mapping[tuple[str, str], int],
+    lease_duration: float,
+    horizon: int,
+) -> list[Taken]:
+    """Take those leases, of any groups, that are free or expired; return their streams, one for each priority.
+
+    One that is the subscriber's own is taken again: an earlier call has committed, and its answer was lost. A few
+    statements for AT_ONCE leases; more only for streams whose last owner had something in hand, or remembered.
+    `priorities`: how many each (group, topic) has. `horizon` must have been known before this call: the position may
+    move up to it, once what lies between has a row.
     """
     taken: list[Taken] = []
-    for start in range(0, len(partitions), AT_ONCE):
-        some = list(partitions[start : start + AT_ONCE])
-        taken += faults.run(alias, _acquire, alias, subscriber, group, topic, some, priorities, lease_duration, horizon)
+    for start in range(0, len(ids), AT_ONCE):
+        some = sorted(ids[start : start + AT_ONCE])
+        taken += faults.run(alias, _acquire, alias, subscriber, some, priorities, lease_duration, horizon)
     return taken
 
 
 def _acquire(
     alias: str,
     subscriber: str,
-    group: str,
-    topic: str,
-    partitions: list[int],
-    priorities: int,
+    wanted: list[int],
+    priorities: Mapping[tuple[str, str], int],
     lease_duration: float,
     horizon: int,
 ) -> list[Taken]:
-    start = _start(alias, group, topic)
-    if start is None:  # removed while it was served: its leases are kept for their tokens only
+    # Locks come before the first plain read, so that no snapshot is older than they are. A group's removal waits for
+    # them, or has been before them, and then the group is not found.
+    free = [id for (id,) in execute(alias, TAKE.replace("{marks}", _marks(wanted)), (*wanted, subscriber)).fetchall()]
+    if not free:
         return []
-    text = TAKE.replace("{marks}", _marks(partitions))
-    leased = execute(alias, text, (topic, group, *partitions, subscriber)).fetchall()
-    found, busy = _lock_offset_rows(alias, group, topic, [partition for _, partition, _ in leased])
-    leased = [lease for lease in leased if lease[1] not in busy]
+    locked = {id for (id,) in execute(alias, LOCK_OFFSETS.replace("{marks}", _marks(free)), free).fetchall()}
+    leased = [lease for lease in _standing(alias, free) if all(offset.id in locked for offset in lease.offsets)]
     if not leased:
         return []
     text = HOLD.replace("{marks}", _marks(leased))
-    execute(alias, text, (subscriber, round(lease_duration * 1_000_000), *(id for id, _, _ in leased)))
-    tokens = {partition: token + 1 for _, partition, token in leased}
+    execute(alias, text, (subscriber, round(lease_duration * 1_000_000), *(lease.id for lease in leased)))
+    if _insert_missing(alias, leased, priorities):
+        leased = _standing(alias, [lease.id for lease in leased])
+    else:
+        leased = [replace(lease, token=lease.token + 1) for lease in leased]
     taken: list[Taken] = []
-    for offset in _with_missing_rows(alias, group, topic, tokens, priorities, start, found):
-        taken.append(_recover(alias, offset, tokens[offset.partition], horizon))
+    plain: list[Offset] = []
+    for lease in leased:
+        for offset in lease.offsets:
+            if offset.id in lease.remembering or offset.claimed_to > offset.position:
+                taken.append(_recover(alias, offset, lease.token, horizon))
+            else:
+                plain.append(offset)
+                address = Address(offset.consumer_group, offset.topic, offset.partition, offset.priority)
+                place = offset.position
+                taken.append(Taken(address, offset.id, lease.token, place, place, place))
+    if plain:
+        execute(alias, TOKENS.replace("{marks}", _marks(plain)), [offset.id for offset in plain])
     return taken
 
 
-def _start(alias: str, group: str, topic: str) -> int | None:
-    """Return where a group began; None if it is not registered. Locks it in share mode: its removal waits."""
-    text = (
-        "SELECT start FROM sqlqueue_consumer_group WHERE topic = %s AND consumer_group = %s{share}"  # the unique index
-    )
-    row = execute(alias, text, (topic, group)).fetchone()
-    return row[0] if row else None
+@dataclass(slots=True)
+class _Leased:
+    """A lease with the offset rows that it has, and which of those have delivery states or blocked ranges."""
+
+    id: int
+    place: tuple[str, str]
+    partition: int
+    token: int
+    start: int
+    offsets: list[Offset] = field(default_factory=list)
+    remembering: set[int] = field(default_factory=set)
 
 
-def _lock_offset_rows(alias: str, group: str, topic: str, partitions: list[int]) -> tuple[list[Offset], set[int]]:
-    """Lock the offset rows of these partitions; return them, and the partitions of which somebody else has locked one.
+def _standing(alias: str, ids: Sequence[int]) -> list[_Leased]:
+    found: dict[int, _Leased] = {}
+    for row in execute(alias, STANDING.replace("{marks}", _marks(ids)), ids).fetchall():
+        id, topic, group, partition, token, start, offset_id, priority, position, acked, claimed, remembers = row
+        lease = found.setdefault(id, _Leased(id, (group, topic), partition, token, start))
+        if offset_id is not None:
+            place = {"topic": topic, "consumer_group": group, "partition": partition, "priority": priority}
+            marks = {"position": position, "offset_acked": acked, "claimed_to": claimed}
+            lease.offsets.append(Offset(id=offset_id, **place, **marks))
+            if remembers:
+                lease.remembering.add(offset_id)
+    return sorted(found.values(), key=lambda lease: lease.id)
 
-    Never waits: the former owner is about to commit, or its host fell silent while it was, and then the server may keep
-    its transaction for hours. The unlocked read comes second, so that no snapshot is older than the locks.
-    """
-    mine = Offset.objects.using(alias).filter(topic=topic, consumer_group=group, partition__in=partitions)
-    found = list(mine.select_for_update(skip_locked=True).order_by("partition", "priority"))
-    locked = {offset.id for offset in found}
-    busy = {partition for id, partition in mine.values_list("id", "partition") if id not in locked}
-    return [offset for offset in found if offset.partition not in busy], busy
 
-
-def _with_missing_rows(
-    alias: str, group: str, topic: str, tokens: dict[int, int], priorities: int, start: int, found: list[Offset]
-) -> list[Offset]:
-    """Return the offset rows of these partitions, locked; those that are missing begin at the group's start."""
-    offsets = Offset.objects.using(alias)
-    mine = offsets.filter(topic=topic, consumer_group=group, partition__in=list(tokens)).order_by(
-        "partition", "priority"
-    )
-    known: dict[int, set[int]] = defaultdict(set)
-    for offset in found:
-        known[offset.partition].add(offset.priority)
-    missing = [(p, q) for p in tokens for q in range(priorities) if q not in known[p]]
-    if missing:
-        offsets.bulk_create(
-            [
-                Offset(
-                    topic=topic,
-                    consumer_group=group,
-                    partition=partition,
-                    priority=priority,
-                    position=start,
-                    offset_acked=start,
-                    claimed_to=start,
-                    fencing_token=tokens[partition],
-                )
-                for partition, priority in missing
-            ]
+def _insert_missing(alias: str, leased: Sequence[_Leased], priorities: Mapping[tuple[str, str], int]) -> bool:
+    """Insert the offset rows that are missing: they begin at the group's start. Return whether there were any."""
+    missing = [
+        Offset(
+            topic=lease.place[1],
+            consumer_group=lease.place[0],
+            partition=lease.partition,
+            priority=priority,
+            position=lease.start,
+            offset_acked=lease.start,
+            claimed_to=lease.start,
+            fencing_token=lease.token + 1,
         )
-        found = list(mine.select_for_update())
-    return found
+        for lease in leased
+        for priority in sorted(set(range(priorities[lease.place])) - {offset.priority for offset in lease.offsets})
+    ]
+    Offset.objects.using(alias).bulk_create(missing)
+    return bool(missing)
 
 
 def _recover(alias: str, offset: Offset, token: int, horizon: int) -> Taken:

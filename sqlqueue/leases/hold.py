@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from sqlqueue.database import faults
 from sqlqueue.database.dialects import execute
@@ -10,10 +10,12 @@ from sqlqueue.database.dialects import execute
 # All of a subscriber's leases at once. Index: holder.
 RENEW = "UPDATE sqlqueue_partition_lease SET valid_until = {later} WHERE holder = %s"
 HELD = 'SELECT consumer_group, topic, "partition", fencing_token FROM sqlqueue_partition_lease WHERE holder = %s'
+# Index: holder.
 RELEASE = """
-    UPDATE sqlqueue_partition_lease SET holder = '', valid_until = NULL
-    WHERE topic = %s AND consumer_group = %s AND holder = %s AND "partition" IN ({marks})
+    UPDATE sqlqueue_partition_lease SET holder = '', valid_until = NULL WHERE holder = %s AND ({places})
 """
+PLACE = '(topic = %s AND consumer_group = %s AND "partition" IN ({marks}))'
+PLACES_AT_ONCE = 100
 FREE = "UPDATE sqlqueue_partition_lease SET holder = '', valid_until = NULL WHERE holder = %s"  # index: holder
 
 
@@ -31,12 +33,18 @@ def held(alias: str, subscriber: str) -> dict[tuple[str, str, int], int]:
     return {(group, topic, partition): token for group, topic, partition, token in rows}
 
 
-def release(alias: str, subscriber: str, group: str, topic: str, partitions: Iterable[int]) -> None:
-    """Give up these leases, so that another subscriber takes them at once; what is no longer held is left alone."""
-    wanted = sorted(partitions)
-    if wanted:
-        text = RELEASE.replace("{marks}", ", ".join(["%s"] * len(wanted)))
-        faults.run_statement(alias, _count, alias, text, (topic, group, subscriber, *wanted))
+def release(alias: str, subscriber: str, partitions: Mapping[tuple[str, str], Iterable[int]]) -> None:
+    """Give up these leases, by (group, topic), so that another subscriber takes them at once; what is no longer held is
+    left alone."""
+    wanted = [(place, sorted(numbers)) for place, numbers in sorted(partitions.items()) if numbers]
+    for start in range(0, len(wanted), PLACES_AT_ONCE):
+        places: list[str] = []
+        values: list[object] = [subscriber]
+        for (group, topic), numbers in wanted[start : start + PLACES_AT_ONCE]:
+            places.append(PLACE.replace("{marks}", ", ".join(["%s"] * len(numbers))))
+            values += (topic, group, *numbers)
+        text = RELEASE.replace("{places}", " OR ".join(places))
+        faults.run_statement(alias, _count, alias, text, tuple(values))
 
 
 def free(alias: str, subscriber: str) -> int:

@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from django.db.models import F
 
 from sqlqueue.core.keys import GROUP_LENGTH, checked_name
 from sqlqueue.database import faults
+from sqlqueue.database.dialects import execute
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import ConsumerGroup, DeliveryState, Offset, PartitionLease, Topic
 
 EARLIEST, LATEST = "earliest", "latest"
+
+
+# What of a subscriber's groups may change while it runs? Index: the heartbeats' subscriber; the topics' and the groups'
+# keys.
+SERVED = """
+    SELECT mine.consumer_group, mine.topic, t.paused, g.paused, t.history, t.partitions, t.priorities
+    FROM sqlqueue_subscriber_heartbeat mine {then} sqlqueue_topic t ON t.name = mine.topic
+    LEFT JOIN sqlqueue_consumer_group g ON g.topic = mine.topic AND g.consumer_group = mine.consumer_group
+    WHERE mine.subscriber = %s
+"""
+
+
+class Served(NamedTuple):
+    """A (group, topic) as those who serve it need it. paused: the topic or the group is."""
+
+    paused: bool
+    history: str
+    partitions: int
+    priorities: int
+
+
+def served(alias: str, subscriber: str) -> dict[tuple[str, str], Served]:
+    """Return every (group, topic) in which a subscriber shows a heartbeat. One statement."""
+    rows = execute(alias, SERVED, (subscriber,)).fetchall()
+    return {
+        (group, topic): Served(bool(topic_paused or group_paused), *options)
+        for group, topic, topic_paused, group_paused, *options in rows
+    }
 
 
 def lock_topic(alias: str, topic: str) -> Topic:

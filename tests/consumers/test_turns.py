@@ -235,3 +235,43 @@ def test_an_idle_subscriber_asks_little_however_many_partitions_it_has(host: Hos
         return count
 
     assert statements_of_idle_turns(4) == statements_of_idle_turns(200)
+
+
+def test_balancing_and_taking_cost_as_little_with_a_hundred_subscriptions_as_with_one(
+    host: Host, settings: object
+) -> None:
+    settings.SQLQUEUE = {"PARTITIONS": 2, "WAKE": False, "LEASE_DURATION": 3600}
+
+    def statements(topics: range) -> tuple[int, int]:
+        subscriber = host(*(consumer(f"t{number}", print) for number in topics), pool=InlinePool)
+        counts: list[int] = []
+        for _ in range(2):  # it takes everything, and then has its share
+
+            def record(execute, sql, params, many, context):
+                counts[-1] += 1
+                return execute(sql, params, many, context)
+
+            counts.append(0)
+            with connection.execute_wrapper(record):
+                subscriber._balance()
+        assert len(subscriber.ownership.tokens()) == 2 * len(topics)
+        assert subscriber._balance_at <= subscriber.clock() + 3.0
+        return counts[0], counts[1]
+
+    assert statements(range(1))[1] == 3
+    taking, having = statements(range(1, 101))
+    assert having == 3
+    assert taking <= 15
+
+
+def test_a_pause_is_noticed_at_the_next_balancing_however_many_subscriptions_there_are(host: Host) -> None:
+    seen: list[object] = []
+    subscriber = host(*(consumer("t", seen.append, group=f"g{n}") for n in range(40)), pool=InlinePool)
+    subscriber.turn()
+    began = subscriber.clock()
+    Topic.objects.update(paused=True)
+    publish_many("t", range(3))
+    assert subscriber._balance_at <= began + 3.0
+    subscriber.clock = lambda: began + 3.1
+    subscriber.turn()
+    assert seen == []

@@ -172,6 +172,10 @@ def excepted(sql: str) -> bool:
     return tables <= set(SMALL) or any(word in sql for word in BY_HAND)
 
 
+def of_a_small_one(scan: str) -> bool:
+    return any(table in scan for table in SMALL)
+
+
 def test_no_statement_of_a_workload_reads_a_whole_table(topics: None, recorder: Recorder) -> None:
     workload()
     statements = list(recorder.statements.values())
@@ -182,7 +186,7 @@ def test_no_statement_of_a_workload_reads_a_whole_table(topics: None, recorder: 
     scans = []
     with an_index_if_there_is_one():
         for sql, params in statements:
-            if not excepted(sql) and (found := full_scans(sql, params)):
+            if not excepted(sql) and (found := [scan for scan in full_scans(sql, params) if not of_a_small_one(scan)]):
                 scans.append(f"{' '.join(sql.split())[:300]} → {found}")
     assert not scans, "\n".join(scans)
 

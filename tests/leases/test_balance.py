@@ -8,7 +8,7 @@ from django.db.models import F
 from sqlqueue import publish
 from sqlqueue.leases import heartbeat
 from sqlqueue.leases.acquire import acquire
-from sqlqueue.leases.balance import balance
+from sqlqueue.leases.balance import Balance, Balancer, Holding
 from sqlqueue.log.groups import register
 from sqlqueue.models import Offset, PartitionLease, SubscriberHeartbeat
 from tests.consuming import QUICK, Consuming, Host
@@ -26,14 +26,20 @@ def held_by(name: str, group: str = "g") -> set[int]:
     return set(leases.values_list("partition", flat=True))
 
 
+def balance(name: str, held: set[int], group: str = "g", at: Balancer | None = None, now: float = 0.0) -> Balance:
+    count = PartitionLease.objects.filter(topic="t", consumer_group=group).count()
+    balancer = at or Balancer("default", name, patience=30.0)
+    return balancer.compare({(group, "t"): Holding(count, held)}, now)[group, "t"]
+
+
 def take_turns(*subscribers: str, rounds: int = 3) -> list[int]:
     """Let each do its balancing in turn, until nothing changes; return how many each holds."""
     for _ in range(rounds):
         for name in subscribers:
-            plan = balance("default", name, "g", "t", held_by(name))
+            plan = balance(name, held_by(name))
             PartitionLease.objects.filter(holder=name, partition__in=plan.give_up).update(holder="")
             if plan.take and not plan.give_up:
-                acquire("default", name, "g", "t", plan.take, priorities=1, lease_duration=300, horizon=0)
+                acquire("default", name, "g", "t", list(plan.take), priorities=1, lease_duration=300, horizon=0)
     return [len(held_by(name)) for name in subscribers]
 
 
@@ -101,7 +107,7 @@ class TestArithmetic:
             group = f"g{number}"
             register("default", group, "t")
             beat("a", "b", group=group)
-            plans = {name: balance("default", name, group, "t", set()) for name in ("a", "b")}
+            plans = {name: balance(name, set(), group) for name in ("a", "b")}
             more[max(plans, key=lambda name: len(plans[name].take))] += 1
         assert set(more) == {"a", "b"}
 
@@ -109,11 +115,11 @@ class TestArithmetic:
         partitions(4, settings)
         beat("mine", "other")
         acquire("default", "mine", "g", "t", [0, 1, 2], priorities=1, lease_duration=30, horizon=0)
-        plan = balance("default", "mine", "g", "t", set())
+        plan = balance("mine", set())
         assert len(plan.take) == 2
         assert {0, 1, 2} - set(plan.take) == set(plan.free)
-        assert balance("default", "mine", "g", "t", {0, 1}).free == [2]
-        assert balance("default", "other", "g", "t", set()).free == []
+        assert balance("mine", {0, 1}).free == [2]
+        assert balance("other", set()).free == []
 
 
 class TestRunning:
@@ -184,6 +190,23 @@ class TestRunning:
         wait_until(lambda: len(of_v()) < 5)
         assert set(began[:2]) <= of_v()
         gate.set()
+
+    def test_what_others_show_a_heartbeat_for_and_do_not_take_is_served_all_the_same(
+        self, consuming: Consuming, settings
+    ) -> None:
+        settings.SQLQUEUE = {**settings.SQLQUEUE, "LEASE_DURATION": 1.0, "HEARTBEAT_INTERVAL": 0.3}
+        handled: set[int] = set()
+        consuming.consumer("w", lambda delivery: handled.add(delivery.partition), group="g")
+        for ghost in ("ghost", "another ghost"):
+            heartbeat.beat("default", ghost, [("g", "t"), ("g", "w")], 300)
+        for key in keys_of_partitions(5):
+            publish("w", 1, key=key)
+        one = consuming.start()
+        wait_until(lambda: handled == set(range(5)))
+        wait_until(lambda: self.shares(one) == [5])
+        two = consuming.start()
+        wait_until(lambda: self.shares(two) != [0], message="the excess is not given up to one who lives")
+        wait_until(lambda: sum(self.shares(one, two)) == 5)
 
     def test_a_lease_whose_holder_has_forgotten_it_is_served_again(self, consuming: Consuming) -> None:
         one, two = consuming.start(), consuming.start()

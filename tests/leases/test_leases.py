@@ -31,7 +31,7 @@ def holders() -> list[str]:
 class TestAcquiring:
     def test_free_ones_are_taken_with_a_token_that_grows(self) -> None:
         assert [(taken.address.partition, taken.token) for taken in take("a", 0, 1)] == [(0, 1), (1, 1)]
-        hold.release("default", "a", "g", "t", [0])
+        hold.release("default", "a", {("g", "t"): [0]})
         assert [(taken.address.partition, taken.token) for taken in take("b", 0, 1)] == [(0, 2)]
         assert holders() == ["b", "a", "", ""]
 
@@ -55,7 +55,7 @@ class TestAcquiring:
 
     def test_the_token_goes_to_the_offset_row(self) -> None:
         take("a", 0, 1)
-        hold.release("default", "a", "g", "t", [0])
+        hold.release("default", "a", {("g", "t"): [0]})
         take("b", 0)
         tokens = dict(Offset.objects.values_list("partition", "fencing_token"))
         assert tokens == {0: 2, 1: 1}
@@ -104,7 +104,7 @@ class TestHolding:
     def test_releasing_leaves_what_another_holds(self) -> None:
         take("a", 0)
         take("b", 1)
-        hold.release("default", "a", "g", "t", [0, 1, 2])
+        hold.release("default", "a", {("g", "t"): [0, 1, 2]})
         assert holders() == ["", "b", "", ""]
 
     def test_freeing_the_dead_frees_everything_of_theirs(self) -> None:

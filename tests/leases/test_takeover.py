@@ -10,7 +10,7 @@ from sqlqueue.core.plan import TOGETHER
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.leases import acquire as acquire_module
 from sqlqueue.leases.acquire import Taken, acquire
-from sqlqueue.leases.balance import balance
+from sqlqueue.leases.balance import Balancer, Holding
 from sqlqueue.leases.heartbeat import beat
 from sqlqueue.log import groups
 from sqlqueue.models import DeliveryState, Offset, PartitionLease
@@ -68,11 +68,12 @@ def test_however_many_rows_there_are_all_are_remembered(monkeypatch: pytest.Monk
 def test_a_lease_whose_acquiring_got_no_answer_is_taken_again() -> None:
     beat("default", "me", [("g", "t")], 3600)
     take()  # the answer never came
-    plan = balance("default", "me", "g", "t", holding=set())
-    assert plan.take == [0]
+    balancer = Balancer("default", "me", 30.0)
+    plan = balancer.compare({("g", "t"): Holding(1, set())}, 0.0)["g", "t"]
+    assert list(plan.take) == [0]
     (taken,) = take()
     assert taken.token == 2
-    assert balance("default", "me", "g", "t", holding={0}).take == []
+    assert not balancer.compare({("g", "t"): Holding(1, {0})}, 0.0)["g", "t"].take
     assert take("other") == []
 
 

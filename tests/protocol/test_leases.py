@@ -86,13 +86,13 @@ class Member:
         """Part of a turn: drop what the keeper has found lost, take and give up."""
         self.drop_lost()
         self.guarded(lambda: self.ownership.balance(0, lambda: 0.0))
-        for subscription, partitions in self.ownership.drained():
+        for subscription, partitions in self.ownership.drained().items():
             self.release(subscription, partitions)
 
     def release(self, subscription: Subscription, partitions: set[int]) -> None:
         streams = [stream for partition in sorted(partitions) for stream in subscription.of_partition(partition)]
         self.settle_plans([stream.release_plan(0.0) for stream in streams])
-        self.guarded(lambda: self.ownership.release(subscription, partitions))
+        self.guarded(lambda: self.ownership.release({subscription: partitions}))
 
     def settle(self) -> None:
         """Part of a turn: claim something in every partition, in one transaction."""

@@ -67,8 +67,8 @@ READERS = [
     Reader("deadly", "brave"),
 ]
 # How long what a killed process owned may be served by nobody, even if nothing else is left to be done: until its
-# leases end, and the others, who balance one group of a topic after another, have looked.
-UNSERVED = LEASE_DURATION + BALANCE_INTERVAL * len(READERS)
+# leases end, and the others have looked, twice if two of them reached for the same.
+UNSERVED = LEASE_DURATION + BALANCE_INTERVAL * 2
 TOPICS = sorted({reader.topic for reader in READERS})
 ORDINARY = {"slow": 2, "fail": 3, "fail-2": 1, "retry": 1, "postpone": 2, "reject": 0.3, "exhaust": 0.2, "extend": 0.1}
 # What a message of each topic asks for, by its weight among a hundred; the rest is ok.
