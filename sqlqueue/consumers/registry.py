@@ -12,7 +12,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from sqlqueue.conf import settings
 from sqlqueue.core.backoff import Backoff
-from sqlqueue.core.keys import GROUP_LENGTH, checked_name, checked_topic, did_you_mean
+from sqlqueue.core.keys import GROUP_LENGTH, checked_consumed, checked_name, did_you_mean
 from sqlqueue.core.stream import Manners
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.groups import EARLIEST, LATEST
@@ -130,7 +130,7 @@ def _registering(topic: str, options: dict[str, Any]) -> Callable[[Handler], Han
 
 def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return the validated parts of a Consumer from a topic and options as `@consumer` takes them."""
-    checked_topic(topic)
+    checked_consumed(topic)
     for name in options:
         if name not in DEFAULTS:
             raise ConfigurationError(f"consumer of {topic!r}: no option {name!r}.{did_you_mean(name, DEFAULTS)}")

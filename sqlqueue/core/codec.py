@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from sqlqueue.exceptions import InvalidMessage
+
+DEEPEST = 500  # Python's own reader ends at some 1,000, less what is on its stack already
+BETWEEN_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[^][{}"]+', re.DOTALL)
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -36,6 +40,17 @@ def checked_json(text: str, kind: str = "payload") -> str:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no number of JSON")
+
+
+def check_depth(text: str, kind: str, most: int) -> None:
+    """Raise InvalidMessage for a JSON text whose arrays and objects are nested more than `most` deep."""
+    if text.count("[") + text.count("{") <= most:
+        return
+    brackets = BETWEEN_BRACKETS.sub("", text).replace("{", "[").replace("}", "]")
+    for _ in range(most):
+        brackets = brackets.replace("[]", "")  # the innermost of each place
+    if brackets:
+        raise InvalidMessage(f"{kind} is nested more than {most} deep, which this database cannot keep: flatten it")
 
 
 def encode_headers(headers: object) -> str | None:

@@ -52,6 +52,17 @@ def checked_topic(value: object) -> str:
     return checked_name(value, "topic", longest)
 
 
+def checked_consumed(value: object) -> str:
+    """Return the name of a topic that is to be consumed, or refuse it: its dead letters need a name, too."""
+    topic = checked_topic(value)
+    if len(topic) > TOPIC_LENGTH:
+        raise ConfigurationError(
+            f"topic {topic!r} has {len(topic)} characters; {TOPIC_LENGTH} is the most of a topic that is consumed, for "
+            f"its dead letters go to {topic + DEAD_LETTER_SUFFIX!r}: give the original topic a shorter name"
+        )
+    return topic
+
+
 def checked_text(value: object, kind: str, length: int) -> str:
     """Return a key or an id that the database will keep whole, or refuse it: nothing is ever cut."""
     if not isinstance(value, str):

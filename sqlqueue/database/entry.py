@@ -48,6 +48,8 @@ REFRESH_FAILURE = {
 FIND_MANY = "SELECT topic, `partition`, message_id FROM sqlqueue_message FORCE INDEX (sqlqueue_message_id) WHERE "
 FIND_BRANCH = "(topic = %s AND `partition` = %s AND message_id IN ({marks}))"
 FIND = 'SELECT "offset" FROM sqlqueue_message WHERE topic = %s AND "partition" = %s AND message_id = %s'
+# Index: the primary key.
+COUNT_NEW = 'SELECT COUNT(*) FROM sqlqueue_message{by_offset} WHERE "offset" BETWEEN %s AND %s'
 # PostgreSQL: no row of the join exists before the gate has given its own, and a row's offset is taken when it is
 # inserted. One lock for all publishers: the horizon looks at who holds it.
 HOLD_GATE = f"WITH gate AS MATERIALIZED (SELECT PG_ADVISORY_XACT_LOCK_SHARED({ADVISORY}, 0)) "

@@ -22,7 +22,7 @@ logger = logging.getLogger("sqlqueue")
 
 RERUNS = 10
 
-__all__ = ["RERUNS", "Fault", "classify", "drop_connection", "patiently", "run", "run_statement"]
+__all__ = ["RERUNS", "Fault", "classify", "drop_connection", "patiently", "run", "run_once", "run_statement"]
 
 
 def run(alias: str, verb: Callable[..., T], *args: Any, **options: Any) -> T:
@@ -32,12 +32,14 @@ def run(alias: str, verb: Callable[..., T], *args: Any, **options: Any) -> T:
     gone is the caller's to mend: what to do then depends on the verb.
     """
 
-    def whole() -> T:
-        with dialect(alias).writers, fresh_reads(alias), transaction.atomic(using=alias):
-            limit_transaction(alias)
-            return verb(*args, **options)
+    return _again(alias, verb.__name__, lambda: run_once(alias, verb, *args, **options))
 
-    return _again(alias, verb.__name__, whole)
+
+def run_once(alias: str, verb: Callable[..., T], *args: Any, **options: Any) -> T:
+    """The same, but contention is the caller's to mend, too."""
+    with dialect(alias).writers, fresh_reads(alias), transaction.atomic(using=alias):
+        limit_transaction(alias)
+        return verb(*args, **options)
 
 
 def run_statement(alias: str, verb: Callable[..., T], *args: Any, **options: Any) -> T:

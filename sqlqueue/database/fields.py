@@ -55,6 +55,23 @@ def _of_any_character(parameters: dict[str, Any], connection: Any) -> dict[str, 
     return parameters | {"collation": EVERY_CHARACTER} if connection.vendor == "mysql" else parameters
 
 
+class ShownJSON(models.JSONField):
+    """A JSON value as plain SQL may have put it there; its text where Python cannot read it (nested too deep, a number
+    of thousands of digits). In the database, and for migrations, it is a JSONField."""
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        """Return the value, or else the text."""
+        try:
+            return super().from_db_value(value, expression, connection)
+        except (ValueError, RecursionError):
+            return value
+
+    def deconstruct(self) -> Any:
+        """Say JSONField."""
+        name, _, args, options = super().deconstruct()
+        return name, "django.db.models.JSONField", args, options
+
+
 class DatabaseNow(Func):
     """The database's own clock, in UTC, to the microsecond (SQLite: the millisecond)."""
 

@@ -9,6 +9,7 @@ from django.db import connections
 
 from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.database.entry import (
+    COUNT_NEW,
     FIND,
     KEEP_DUPLICATE,
     MARK,
@@ -70,8 +71,7 @@ def insert_many(alias: str, rows: Sequence[LogRow], may_repeat: bool) -> int:
             _insert(alias, chunk)
             created += len(chunk)
         elif vendor == "mysql":
-            _insert(alias, chunk, MARK_DUPLICATE)
-            created += len(chunk) - _duplicates(alias, len(chunk))
+            created += _new_rows(alias, _insert(alias, chunk, MARK_DUPLICATE).lastrowid, len(chunk))
         else:
             created += _insert(alias, chunk, KEEP_DUPLICATE).rowcount
     return created
@@ -99,15 +99,13 @@ def _insert(alias: str, rows: Sequence[Sequence[Any]], ending: str = "") -> Any:
     return execute(alias, *insertion(connections[alias].vendor, rows, ending))
 
 
-def _duplicates(alias: str, rows: int) -> int:
-    """Return how many rows of the last INSERT were there already: the client library's own account of it.
+def _new_rows(alias: str, first: int, rows: int) -> int:
+    """Return how many rows of an INSERT that marks duplicates were new. first: its LAST_INSERT_ID, the offset of the
+    first new one.
 
-    For one row there is no such account; its duplicate shows in LAST_INSERT_ID.
+    The offsets of one statement follow each other: the server takes them together, for it sees how many rows there are.
+    (Its own account of duplicates is a sentence in the server's language, and its count of rows includes them.)
     """
-    driver = connections[alias].connection
-    if rows == 1:
-        return int(driver.insert_id() >= MARK)
-    # "Records: 3  Duplicates: 1  Warnings: 0"; MySQL counts a duplicate that an update has touched.
-    words = driver.info()
-    words = words.decode() if isinstance(words, bytes) else words
-    return int(words.split("Duplicates:")[1].split()[0])
+    if first >= MARK:
+        return 0
+    return 1 if rows == 1 else int(execute(alias, COUNT_NEW, (first, first + rows - 1)).fetchone()[0])

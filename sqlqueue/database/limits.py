@@ -8,6 +8,11 @@ from typing import Any
 
 from django.db import connections, models
 
+from sqlqueue.core.codec import DEEPEST, check_depth
+from sqlqueue.database.entry import LogRow
+
+DEEPEST_OF_MARIADB, DEEPEST_OF_MYSQL = 31, 100  # JSON_DEPTH_LIMIT; JSON_DOCUMENT_MAX_DEPTH
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -18,6 +23,21 @@ class Limits:
     connections: int | None = None  # open now, by everybody
     idle_timeout: float | None = None  # after which the server closes a connection that asks nothing
     lock_wait: float | None = None
+
+
+def deepest_json(alias: str) -> int:
+    """Return how deep the arrays and objects of a JSON value may be nested."""
+    connection = connections[alias]
+    if connection.vendor != "mysql":
+        return DEEPEST
+    return DEEPEST_OF_MARIADB if connection.mysql_is_mariadb else DEEPEST_OF_MYSQL  # type: ignore[attr-defined]
+
+
+def check_storable(alias: str, row: LogRow) -> None:
+    """Raise InvalidMessage for a message that this server cannot keep, or Python could not read again."""
+    for text, kind in ((row.payload, "payload"), (row.headers, "headers")):
+        if text is not None and text.count("[") + text.count("{") > DEEPEST_OF_MARIADB:
+            check_depth(text, kind, deepest_json(alias))
 
 
 def limits(alias: str) -> Limits:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import transaction
+from django.db import connections, transaction
 
 from sqlqueue.conf import settings
 from sqlqueue.core.codec import encode, encode_headers
@@ -16,6 +16,7 @@ from sqlqueue.database.admission import TopicInfo, log_row
 from sqlqueue.database.dialects import dialect
 from sqlqueue.database.entry import LogRow
 from sqlqueue.database.gate import insert_many, insert_one
+from sqlqueue.database.limits import check_storable
 from sqlqueue.database.words import Dialect
 from sqlqueue.exceptions import InvalidMessage, seconds
 from sqlqueue.log.bell import ring_after_commit
@@ -105,7 +106,7 @@ def _publish(
 ) -> Published:
     alias = settings.DATABASE
     info = topic_info(alias, topic)
-    row = _row(dialect(alias), info, payload, key, id, headers, priority, group)
+    row = _row(alias, dialect(alias), info, payload, key, id, headers, priority, group)
     if delay is not None or at is not None:
         schedule(alias, row, _due(delay, at), at)
         return Published(None, row.id, True)
@@ -139,12 +140,10 @@ def _publish_many(
     rows: list[LogRow] = []
     may_repeat = False
     for message in messages:
-        if isinstance(message, NewMessage):
-            may_repeat = may_repeat or message.id is not None
-            headers = message.headers if traced is None else traced(message.headers)
-            rows.append(_row(words, info, message.payload, message.key, message.id, headers, message.priority, ""))
-        else:
-            rows.append(_row(words, info, message, "", None, None if traced is None else traced(None), 0, ""))
+        new = message if isinstance(message, NewMessage) else NewMessage(message)
+        may_repeat = may_repeat or new.id is not None
+        headers = new.headers if traced is None else traced(new.headers)
+        rows.append(_row(alias, words, info, new.payload, new.key, new.id, headers, new.priority, ""))
     if not rows:
         return PublishedMany([], 0)
     # One statement is all or nothing by itself.
@@ -160,8 +159,9 @@ def _publish_many(
 def publish_on_commit(topic: str, payload: Any, **options: Any) -> None:
     """Publish once the caller's transaction has committed; at once if there is none. Options as in publish.
 
-    What cannot be published is refused now, not then. If the process dies between the commit and the publish, the
-    message was never published: where that matters, use publish, which is part of the transaction.
+    What cannot be published is refused now, not then. If the process dies between the commit and the publish, or the
+    database fails then (which is logged, and does not keep later hooks from running), the message was never published:
+    where that matters, use publish, which is part of the transaction.
     """
     alias = settings.DATABASE
     unknown = set(options) - {"key", "id", "headers", "priority", "delay", "at", "group"}
@@ -169,9 +169,11 @@ def publish_on_commit(topic: str, payload: Any, **options: Any) -> None:
         raise TypeError(f"publish_on_commit has no option {sorted(unknown)[0]!r}")
     info = topic_info(alias, topic)
     plain = {name: value for name, value in options.items() if name not in ("delay", "at")}
-    _row(dialect(alias), info, payload, *(plain.get(name, default) for name, default in _ROW_OPTIONS))
+    _row(alias, dialect(alias), info, payload, *(plain.get(name, default) for name, default in _ROW_OPTIONS))
     _due(options.get("delay"), options.get("at"))
-    transaction.on_commit(tracing.bound(lambda: publish(topic, payload, **options)), using=alias)
+    hook = tracing.bound(lambda: publish(topic, payload, **options))
+    # An error would keep the caller's later hooks from running, after its commit: Django logs it instead.
+    transaction.on_commit(hook, using=alias, robust=connections[alias].in_atomic_block)
 
 
 _ROW_OPTIONS: tuple[tuple[str, Any], ...] = (
@@ -184,6 +186,7 @@ _ROW_OPTIONS: tuple[tuple[str, Any], ...] = (
 
 
 def _row(
+    alias: str,
     words: Dialect,
     info: TopicInfo,
     payload: Any,
@@ -193,7 +196,9 @@ def _row(
     priority: int,
     group: str,
 ) -> LogRow:
-    return log_row(words, info, encode(payload), key, id, encode_headers(headers), priority, group)
+    row = log_row(words, info, encode(payload), key, id, encode_headers(headers), priority, group)
+    check_storable(alias, row)
+    return row
 
 
 def _due(delay: float | timedelta | None, at: datetime | None) -> float | None:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime
 
-from django.db import transaction
+from django.db import Error, connections, transaction
 
 from sqlqueue.core.codec import decode, encode, encode_headers
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text, new_id, partition_of
+from sqlqueue.core.lines import line
+from sqlqueue.core.outcomes import storable
 from sqlqueue.database import faults
 from sqlqueue.database.admission import SCHEDULE, SCHEDULE_LATER, scheduled
 from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.database.entry import LogRow
+from sqlqueue.database.faults import Fault
 from sqlqueue.database.gate import SCHEDULER, insert_many, take_duty
+from sqlqueue.database.limits import check_storable
 from sqlqueue.exceptions import InvalidMessage, SqlqueueError
 from sqlqueue.log.bell import ring_after_commit
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import ScheduledMessage
 from sqlqueue.signals import announce, message_refused
+
+logger = logging.getLogger("sqlqueue")
 
 MOVED_AT_ONCE = 500
 # Is anything due? Index: (refused, due_at).
@@ -28,6 +35,8 @@ DUE = """
     SELECT id, topic, partition_key, message_id, payload, headers, priority, target_group
     FROM sqlqueue_scheduled_message WHERE refused = {false} AND due_at <= {now} ORDER BY due_at, id LIMIT %s
 """
+# The same of one of them. Index: the primary key.
+STILL_DUE = DUE.replace("ORDER BY due_at, id LIMIT", "AND id =")
 
 
 def schedule(alias: str, row: LogRow, delay: float | None, at: datetime | None) -> None:
@@ -45,25 +54,52 @@ def move_due(alias: str) -> int:
     """Move due messages into the log, at most 500; return how many were taken off the schedule.
 
     One process at a time, so that messages of one key enter in the order in which they are due. A message that the log
-    refuses keeps the reason, and holds back nobody.
+    refuses keeps the reason, and one whose id another transaction is publishing waits for that; they hold back no other
+    message, but the latter those of its key.
     """
     if execute(alias, ANY_DUE).fetchone() is None:
         return 0
-    return faults.run(alias, _move, alias)
+    try:
+        return faults.run_once(alias, _move, alias)
+    except Error as error:
+        if connections[alias].in_atomic_block or faults.classify(error) is Fault.GONE:
+            raise
+        return _move_one_by_one(alias)
 
 
-def _move(alias: str) -> int:
+def _move_one_by_one(alias: str) -> int:
+    """Move due messages in a transaction each, past those that cannot be moved."""
+    moved, waiting = 0, set()
+    for id, topic, key, *_ in execute(alias, DUE, (MOVED_AT_ONCE,)).fetchall():
+        if key and (topic, key) in waiting:
+            continue
+        try:
+            moved += faults.run_once(alias, _move, alias, id)
+        except Error as error:
+            fault = faults.classify(error)
+            if fault is Fault.GONE:
+                raise
+            if fault is Fault.CONTENTION:
+                waiting.add((topic, key))
+                logger.info(line("scheduled_message_waits", id=id, topic=topic, error=error))
+            else:
+                _refuse(alias, id, topic, f"the database refuses it: {error}")
+    return moved
+
+
+def _move(alias: str, only: int | None = None) -> int:
+    """Move the next due messages, or `only` this one, in the caller's transaction."""
     if not take_duty(alias, SCHEDULER):
         return 0
-    due = execute(alias, DUE, (MOVED_AT_ONCE,)).fetchall()
+    due = execute(alias, DUE, (MOVED_AT_ONCE,)) if only is None else execute(alias, STILL_DUE, (only,))
+    found = due.fetchall()
     taken, rows = [], []
-    for id, *columns in due:
+    for id, *columns in found:
         try:
             rows.append(_log_row(alias, *columns))
             taken.append(id)
         except SqlqueueError as error:
-            ScheduledMessage.objects.using(alias).filter(id=id).update(refused=True, refusal=str(error))
-            announce(message_refused, move_due, id=id, topic=columns[0], reason=str(error))
+            _refuse(alias, id, columns[0], str(error))
     if rows:
         delete = dialect(alias).delete("sqlqueue_scheduled_message", "id", len(taken))
         if execute(alias, delete, taken).rowcount != len(taken):
@@ -71,7 +107,13 @@ def _move(alias: str) -> int:
             return 0
         insert_many(alias, rows, may_repeat=True)
         ring_after_commit(alias)
-    return len(due)
+    return len(found)
+
+
+def _refuse(alias: str, id: int, topic: str, reason: str) -> None:
+    reason = storable(reason)
+    ScheduledMessage.objects.using(alias).filter(id=id).update(refused=True, refusal=reason)
+    announce(message_refused, move_due, id=id, topic=topic, reason=reason)
 
 
 def _log_row(
@@ -88,6 +130,8 @@ def _log_row(
         text = payload if isinstance(payload, str) else encode(payload)
         decode(text)
         stored_headers = encode_headers(decode(headers))
-    except ValueError as error:
-        raise InvalidMessage(f"payload or headers are not JSON: {error}") from None
-    return LogRow(info.name, partition_of(key or id, info.partitions), priority, key, id, text, stored_headers, group)
+    except (ValueError, RecursionError) as error:
+        raise InvalidMessage(f"payload or headers are not JSON that Python can read: {error}") from None
+    row = LogRow(info.name, partition_of(key or id, info.partitions), priority, key, id, text, stored_headers, group)
+    check_storable(alias, row)
+    return row

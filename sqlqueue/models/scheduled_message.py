@@ -6,7 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.keys import GROUP_LENGTH, ID_LENGTH, KEY_LENGTH
-from sqlqueue.database.fields import DatabaseNow, ExactField, UnicodeTextField
+from sqlqueue.database.fields import DatabaseNow, ExactField, ShownJSON, UnicodeTextField
 from sqlqueue.models.topic import TOPIC_COLUMN
 
 
@@ -18,8 +18,8 @@ class ScheduledMessage(models.Model):
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
     partition_key = ExactField(_("key"), max_length=KEY_LENGTH, db_default="")
     message_id = ExactField(_("id"), max_length=ID_LENGTH, db_default="")
-    payload = models.JSONField(_("payload"))
-    headers = models.JSONField(_("headers"), null=True)
+    payload = ShownJSON(_("payload"))
+    headers = ShownJSON(_("headers"), null=True)
     priority = models.SmallIntegerField(_("priority"), db_default=0)
     target_group = ExactField(_("target group"), max_length=GROUP_LENGTH, db_default="")
     due_at = models.DateTimeField(_("due at"), db_default=DatabaseNow())

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from sqlqueue import ConfigurationError, consumer
+from sqlqueue import ConfigurationError, consumer, subscribe
 from sqlqueue.consumers.registry import registry
 from tests.consuming import Consuming
 
@@ -83,6 +83,16 @@ def test_an_option_that_cannot_be_is_refused(options: dict, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         consumer("t", **options)
     assert not registry.consumers
+
+
+def test_a_topic_whose_dead_letters_could_have_no_name_is_refused() -> None:
+    """A name with the suffix may be longer than others, one with two of them may not."""
+    consumer("t" * 96 + "_dlq")(handle)
+    for refused in ("t" * 97 + "_dlq", "t" * 100 + "_dlq"):
+        with pytest.raises(ConfigurationError, match="100 is the most of a topic that is consumed"):
+            consumer(refused)
+        with pytest.raises(ConfigurationError, match="100 is the most of a topic that is consumed"):
+            subscribe(refused).__enter__()
 
 
 def test_everything_that_is_wrong_is_named_together() -> None:

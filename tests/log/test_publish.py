@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 
 import pytest
-from django.db import connection, connections, transaction
+from django.db import DatabaseError, connection, connections, transaction
 from django.utils import timezone
 
 from sqlqueue import NewMessage, publish, publish_many, publish_on_commit
@@ -18,7 +19,9 @@ from sqlqueue.models import Message, Topic
 from sqlqueue.signals import message_published
 from tests.app.models import Effect
 from tests.consuming import Consuming
+from tests.refusing import refusing
 from tests.servers.session import isolate, wait_for_locks
+from tests.transactions import OpenTransaction
 
 
 @contextmanager
@@ -209,6 +212,28 @@ class TestTheSameIdAgain:
         assert publish_many("orders", messages).created == 0
         assert publish_many("orders", [*messages, NewMessage("new", id="y")]).created == 1
         assert payloads("orders") == [*range(count), "new"]
+
+    @pytest.mark.database("mariadb", "mysql")
+    @pytest.mark.parametrize("language", ["en_US", "de_DE"])
+    def test_in_a_bulk_that_could_not_see_it_whatever_language_the_server_speaks(self, language: str) -> None:
+        """The snapshot is older than the other's commit: only the insertion itself meets what is there already."""
+        publish("orders", "so that the topic is there")
+        isolate("REPEATABLE READ")
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SET lc_messages = %s", [language])
+            with transaction.atomic(), OpenTransaction() as other:
+                Message.objects.count()
+                for name in "adf":
+                    other.do(partial(publish, "orders", f"first {name}", key="k", id=name))
+                other.commit()
+                bulk = [NewMessage(f"second {name}", key="k", id=name) for name in "abcdef"]
+                assert publish_many("orders", bulk[:1]).created == 0
+                assert publish_many("orders", bulk).created == 3
+                assert publish_many("orders", bulk).created == 0
+        finally:
+            connection.close()
+        assert payloads("orders")[1:] == [f"first {name}" for name in "adf"] + [f"second {name}" for name in "bce"]
 
     def test_after_the_first_was_rolled_back_it_is_new(self) -> None:
         with rolled_back():
@@ -440,6 +465,20 @@ class TestOnCommit:
                 publish_on_commit("orders", payload, **options)
             Effect.objects.create(name="goes on", value="")
         assert (Effect.objects.count(), Message.objects.count()) == (1, 0)
+
+    def test_what_fails_after_the_commit_keeps_no_later_hook_from_running(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with refusing("refused"), transaction.atomic():
+            Effect.objects.create(name="committed", value="")
+            publish_on_commit("orders", 1, id="refused")
+            publish_on_commit("orders", 2)
+        assert (Effect.objects.count(), payloads("orders")) == (1, [2])
+        assert "on_commit" in caplog.text
+
+    def test_what_fails_without_a_transaction_is_the_callers_to_know(self) -> None:
+        with refusing("refused"), pytest.raises(DatabaseError):
+            publish_on_commit("orders", 1, id="refused")
 
     def test_an_option_that_is_unknown_is_refused(self) -> None:
         with pytest.raises(TypeError, match="no option 'ky'"):

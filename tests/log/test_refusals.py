@@ -59,6 +59,32 @@ def test_a_payload_that_is_not_json(payload: object) -> None:
     assert not Message.objects.exists()
 
 
+DEEPEST = {"mariadb": 31, "mysql": 100, "sqlite": 500, "postgresql": 500}
+
+
+def test_json_that_is_nested_deeper_than_the_database_keeps(database_name: str) -> None:
+    """Refused before the database refuses it, which would break the caller's transaction, or come after its commit."""
+    deepest = DEEPEST[database_name]
+    alike: object = 1
+    for number in range(deepest - 2):
+        alike = {"[{": alike, "b": "]]}}" * 50} if number % 2 else [[], alike, {}]
+    for payload in (nested(deepest), [alike] * 3):
+        publish("orders", payload)
+        publish("orders", 1, headers={"h": nested(deepest - 1)})
+        assert Message.objects.order_by("-offset")[1].payload == payload
+    before = Message.objects.count()
+    with transaction.atomic():
+        for payload, headers in ((nested(deepest + 1), None), ([[alike]], None), (1, {"h": nested(deepest)})):
+            for send in (publish, publish_on_commit):
+                for options in ({}, {"delay": 1}):
+                    with pytest.raises(InvalidMessage, match=f"nested more than {deepest} deep"):
+                        send("orders", payload, headers=headers, **options)  # type: ignore[operator]
+            with pytest.raises(InvalidMessage, match=f"nested more than {deepest} deep"):
+                publish_many("orders", [1, NewMessage(payload, headers=headers)])
+        Effect.objects.create(name="goes on", value="")
+    assert (Message.objects.count(), ScheduledMessage.objects.count()) == (before, 0)
+
+
 @pytest.mark.parametrize("headers", [{"h": {1}}, {1: "h"}, ["h"], [], "h", "", 0], ids=repr)
 def test_headers_that_are_no_dict_of_json(headers: object) -> None:
     with pytest.raises(InvalidMessage, match="headers"):

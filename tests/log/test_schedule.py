@@ -16,6 +16,9 @@ from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.signals import message_refused
 from tests.consuming import Consuming
 from tests.processes import wait_until
+from tests.refusing import refusing
+from tests.servers.session import wait_for_locks
+from tests.transactions import OpenTransaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -227,4 +230,62 @@ class TestRefused:
         for columns in ({"topic": "t", "payload": "{not json"}, {"topic": "t"}, {"payload": "1"}):
             with pytest.raises(DatabaseError), transaction.atomic():
                 insert(**columns)
+        assert not ScheduledMessage.objects.exists()
+
+
+class TestOneThatCannotBeMoved:
+    """Plain SQL may put there what no log keeps, or what no Python reads again: it is refused, and the others go on."""
+
+    @pytest.mark.database("sqlite", "postgresql")
+    @pytest.mark.parametrize("depth", [501, 900, 1_500, 5_000])
+    def test_json_that_is_nested_too_deep(self, depth: int) -> None:
+        if connection.vendor == "sqlite" and depth > 1_500:
+            pytest.skip("SQLite itself refuses it")
+        self.holds_back_nobody("[" * depth + "]" * depth)
+
+    @pytest.mark.database("sqlite", "mariadb", "postgresql")  # MySQL itself refuses it
+    def test_a_number_of_thousands_of_digits(self) -> None:
+        self.holds_back_nobody("[" + "1" * 5_000 + "]")
+
+    def holds_back_nobody(self, payload: str) -> None:
+        insert(topic="t", payload='"before"')
+        insert(topic="t", payload=payload)
+        insert(topic="other", payload="1")
+        move_all()
+        assert (log(), log("other")) == (["before"], [1])
+        refused = ScheduledMessage.objects.get()  # as the admin's list reads it
+        assert refused.refused
+        assert "nested more than" in refused.refusal or "not JSON that Python can read" in refused.refusal
+        assert refused.payload
+
+    def test_what_the_database_refuses(self) -> None:
+        """Whatever the database says against a row, it says of that row alone."""
+        for payload in ("1", "2", "3"):
+            insert(topic="t", payload=payload, partition_key="k", message_id=f"m{payload}")
+        with refusing("m2"):
+            move_all()
+        assert log() == [1, 3]
+        refused = ScheduledMessage.objects.get()
+        assert (refused.message_id, refused.refused) == ("m2", True)
+        assert "no m2" in refused.refusal
+
+    @pytest.mark.database("mariadb", "mysql", "postgresql")
+    def test_one_whose_id_an_open_transaction_is_publishing_waits_alone_with_its_key(self) -> None:
+        for number in range(3):
+            publish("t", f"of another key {number}", key="a", delay=0)
+        publish("t", "the same id", key="k", id="x", delay=0)
+        publish("t", "behind it", key="k", delay=0)
+        publish("u", "of another topic", key="k", delay=0)
+        with OpenTransaction() as other:
+            other.do(lambda: publish("t", "published first", key="k", id="x"))
+            wait_for_locks(1)
+            try:
+                move_all()
+            finally:
+                connection.close()
+            assert log() == [f"of another key {number}" for number in range(3)]
+            assert log("u") == ["of another topic"]
+            other.commit()
+        move_all()
+        assert [payload for payload in log() if "another" not in str(payload)] == ["published first", "behind it"]
         assert not ScheduledMessage.objects.exists()
