@@ -76,9 +76,9 @@ test-browser: system-browser $(VENV)/.browser ## The admin in a real browser, on
 screenshots: system-browser $(VENV)/.browser ## Make the pictures in docs/images anew, of the example project (MINUTES=20 of its life)
 	$(BIN)/python -m tests.browser.screenshots docs/images $(MINUTES)
 
-soak: $(SYSTEM_$(DATABASE)) system-faketime $(VENV)/$(STAMP_$(DATABASE)) ## Put it under fire (MINUTES=20 DATABASE=mariadb|mysql|postgresql|sqlite SEED=any)
+soak: $(SYSTEM_$(DATABASE)) system-faketime $(VENV)/$(STAMP_$(DATABASE)) ## Put it under fire (MINUTES=20 DATABASE=mariadb|mysql|postgresql|sqlite SEED=any PHASES=all|none|burst,…)
 	env -u DATABASE_URL MYSQL_FOLDER="$(abspath $(MYSQL_FOLDER))" $(BIN)/python -m tests.soak --database=$(DATABASE) \
-		--minutes=$(MINUTES) $(addprefix --seed=,$(SEED))
+		--minutes=$(MINUTES) $(addprefix --seed=,$(SEED)) $(addprefix --phases=,$(PHASES))
 
 test-protocol: system $(VENV)/.mysql ## Explore the protocol at length, statement by statement (EXAMPLES=10000: longer)
 	env -u DATABASE_URL DATABASE=mariadb PROTOCOL_EXAMPLES=$(EXAMPLES) $(PYTEST) tests/protocol

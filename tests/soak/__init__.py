@@ -8,10 +8,13 @@ schedule    the faults of a run, by its seed
 databases, proxy, fleet
             the server, the network, and the processes that the faults are done to
 nemesis     does the faults of the schedule
+phases, acts, person
+            what fills windows, packets and keys, and what hangs, beside the faults; and who tidies up
 watch, backlog
             memory, threads and connections over the run, and how far consumers are behind
-records, explanations, checker
-            reads the history and the final tables, knows what faults may cause, and finds what went wrong
+records, explanations, progress, checker
+            reads the history and the final tables, knows what faults may cause, whether everything moved on in time,
+            and finds what went wrong
 soak, report
             one run from its start to its verdict
 """

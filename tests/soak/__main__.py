@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tests.servers import NAMES
-from tests.soak import report, soak, workload
+from tests.soak import phases, report, soak, workload
 
 
 def main() -> int:
@@ -22,6 +22,8 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=30.0, help="single messages a second, as far as it goes")
     parser.add_argument("--bulk-rate", type=float, default=240.0, help="and in bulk")
     parser.add_argument("--only", action="append", default=[], help="only this kind of fault (repeatable)")
+    parser.add_argument("--calm", action="store_true", help="no faults but those of the phases")
+    parser.add_argument("--phases", type=phases.chosen, default=phases.NAMES, help="all, none, or names with commas")
     parser.add_argument("--history", type=Path, help="keep the history in this folder, whatever comes out")
     parser.add_argument("--sabotage", choices=workload.PLANTED, default="", help="plant a fault into the engine")
     options = parser.parse_args()
@@ -34,6 +36,8 @@ def main() -> int:
         options.bulk_rate,
         tuple(options.only),
         options.sabotage,
+        options.phases,
+        options.calm,
     )
     if options.history:
         options.history.mkdir(parents=True)
@@ -49,11 +53,12 @@ def main() -> int:
             shutil.rmtree(folder)
         console.print("Nothing was lost, and nothing was done that must not be.", style="green")
         return 0
-    only = "".join(f" --only={kind}" for kind in plan.only)
+    only = "".join(f" --only={kind}" for kind in plan.only) + " --calm" * plan.calm
     console.print(f"The history is kept in {folder}. The same faults again:", style="red", markup=False)
     console.print(
         f"  python -m tests.soak --database={plan.database} --minutes={options.minutes:g} --seed={seed}"
-        f" --rate={plan.rate:g} --bulk-rate={plan.bulk_rate:g}{only}",
+        f" --rate={plan.rate:g} --bulk-rate={plan.bulk_rate:g}"
+        f" --phases={','.join(plan.phases) or 'none'}{only}",
         markup=False,
     )
     return 1

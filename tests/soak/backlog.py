@@ -5,19 +5,21 @@ leave hours of work behind.
 """
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.soak import workload
 
 LEAST, SECONDS = 4_000, 4.0  # so many deliveries may wait for consumers, or those of so many seconds
 MARK = "publishers-wait"  # a file in the history's folder, as long as there are more
+REST = "publishers-rest"  # likewise, as long as nothing is to be published
 LONGEST_WAIT = 20.0  # seconds: then publishers go on, however much there is
 
 
 def wait_for_consumers(folder: Path) -> None:
     """Wait while the mark is there, but not for ever."""
     deadline = time.monotonic() + LONGEST_WAIT
-    while (folder / MARK).exists() and time.monotonic() < deadline:
+    while ((folder / MARK).exists() or (folder / REST).exists()) and time.monotonic() < deadline:
         time.sleep(0.1)
 
 
@@ -30,20 +32,23 @@ class Backlog:
 
     def look(self) -> None:
         """Look at the tables; a database that is away raises its Error."""
-        if unsettled() > self._most:
+        if unsettled(workload.READERS) > self._most:
             self._mark.touch()
         else:
             self._mark.unlink(missing_ok=True)
 
 
-def unsettled() -> int:
-    """Return about how many deliveries are still to be done, as the tables tell it."""
+def unsettled(readers: Sequence[workload.Reader] = workload.ALL_READERS) -> int:
+    """Return about how many deliveries are still to be done for these, as the tables tell it."""
     from sqlqueue.conf import settings
     from sqlqueue.log.status import unread_streams
-    from sqlqueue.models import DeliveryState, Message, Offset, ScheduledMessage
+    from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, ScheduledMessage
 
-    count = ScheduledMessage.objects.count() + DeliveryState.objects.filter(acked=False).count()
-    for reader in workload.READERS:
+    topics = {reader.topic for reader in readers}
+    count = ScheduledMessage.objects.filter(topic__in=topics).count()
+    count += DeliveryState.objects.filter(topic__in=topics, acked=False).count()
+    count += sum(max(1, range_.messages) for range_ in BlockedRange.objects.filter(topic__in=topics))
+    for reader in readers:
         unread = unread_streams(settings.DATABASE, reader.group, reader.topic)
         positions = dict(
             Offset.objects.filter(topic=reader.topic, consumer_group=reader.group).values_list("partition", "position")

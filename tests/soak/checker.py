@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from tests.soak.explanations import ALIKE, LATE, Explanations, overran, rerun
+from tests.soak.progress import Progress
 from tests.soak.records import NEVER, Handling, Record, Transaction, by_message
-from tests.soak.workload import LEASE_DURATION, MAX_ATTEMPTS, READERS, THREADS
+from tests.soak.workload import ALL_READERS, LEASE_DURATION, LETTERS, MAX_ATTEMPTS, THREADS
 
 VIOLATIONS = {
     "lost": "committed, as the publisher was told or as others saw, and neither handled nor a dead letter",
@@ -30,9 +31,15 @@ VIOLATIONS = {
     "buried without reason": "a dead letter that was neither rejected nor out of attempts, or was acked, or is twice",
     "two owners": "begun by a process whose partition was somebody else's, or not ended when it became so",
     "left behind": "rows that nobody needs any more",
+    "stood still": "a partition with messages to deliver in which none began within the bound, and nothing tells why",
+    "failed without reason": "a handler's own query failed again and again, and no fault tells why",
+    "tasks failing": "a background task of a process failed again and again, and no fault tells why",
+    "wrong answers": "a publisher was refused, or told what is not so, and no fault tells why",
 }
 ORDERINGS = ("key", "partition")  # those that promise something
 KEPT = 15.0  # seconds for which every run keeps messages at least
+# So often within so many seconds, and outside of what a fault explains (which it does for so long after its end).
+AGAIN_AND_AGAIN, WITHIN, AFTERMATH = 3, 30.0, 10.0
 LATE_BEGINS = THREADS + 1  # what a stopped process may begin late: one in each thread, and one on its event loop
 
 
@@ -53,10 +60,11 @@ class Checker:
             (topic, id): transaction for transaction in record.transactions for topic, _, id in transaction.messages
         }
         self._keys = {(topic, id): key for each in record.transactions for topic, key, id in each.messages}
-        self._dead = {(letter.topic, letter.group, letter.id) for letter in record.dead}
+        self._dead = {(letter.topic, letter.group, letter.id) for letter in record.dead} | record.removed
         self._seen = {(topic, id) for topic, _, id in [*self._handled, *self._dead]}
         self._acked: dict[tuple[str, str, str], float] = {}
         self._explanations = Explanations(record, one_writer)
+        self._own_lanes: dict[tuple[int, str, str, str], OwnLane] = {}
         self._late: set[int] = set()  # id() of handlings that a process began right after it had been stopped
 
     def check(self) -> Checker:
@@ -64,6 +72,7 @@ class Checker:
         self._look_at_owners()  # finds the late ones, which the others ask for
         if self.record.drained:
             self._look_for_lost_ones()
+            self._look_for_lost_letters()
             self._look_for_lost_effects()
         self._look_for_unpublished_ones()
         self._look_for_double_ones()
@@ -75,6 +84,8 @@ class Checker:
         self._look_at_effects()
         self._look_at_attempts()
         self._look_at_dead_letters()
+        self._look_at_progress()
+        self._look_at_what_keeps_failing()
         for table, count in self.record.leftovers.items():
             if count:
                 self._found("left behind", f"{count} rows in {table}", count)
@@ -102,12 +113,21 @@ class Checker:
             for topic, key, id in transaction.messages:
                 if transaction.told is None and (transaction.back or (topic, id) not in self._seen):
                     continue
-                for reader in READERS:
+                for reader in ALL_READERS:
                     if reader.topic == topic and not self._done(topic, reader.group, id):
                         self._found("lost", f"{id} (key {key}) of {topic} for {reader.group}")
 
+    def _look_for_lost_letters(self) -> None:
+        """A dead letter that is there at the end is a message of its topic like any other."""
+        for topic, id in self.record.letters:
+            for reader in ALL_READERS:
+                if reader.topic == topic and not self._done(topic, reader.group, id):
+                    self._found("lost", f"{id} of {topic} for {reader.group}")
+
     def _look_for_unpublished_ones(self) -> None:
         for topic, id in self._seen:
+            if topic == LETTERS:  # consumers publish there
+                continue
             transaction = self._published.get((topic, id))
             if transaction is None or transaction.back:
                 self._found("never published", f"{id} of {topic}")
@@ -210,13 +230,13 @@ class Checker:
         self, handling: Handling, transaction: Transaction, done: dict[tuple[str, str, str], tuple[str, float]]
     ) -> None:
         own, _ = done[handling.topic, handling.group, handling.id]
-        for topic, _, id in transaction.messages:
-            if id == handling.id:
-                break
-            lane, ended = done.get((topic, handling.group, id), ("", 0.0))
-            early = handling.began < ended < NEVER and not self._behind_in_batch(handling, id)
-            if (topic, lane) == (handling.topic, own) and early:
-                self._found_disorder(handling, f"{id} of its own transaction")
+        lane = (id(transaction), handling.topic, handling.group, own)
+        if lane not in self._own_lanes:
+            of_group = ((id, done.get((topic, handling.group, id))) for topic, _, id in transaction.messages)
+            self._own_lanes[lane] = OwnLane([(id, known[1]) for id, known in of_group if known and known[0] == own])
+        for earlier in self._own_lanes[lane].unsettled_before(handling):
+            if not self._behind_in_batch(handling, earlier):
+                self._found_disorder(handling, f"{earlier} of its own transaction")
 
     def _look_at_company(self) -> None:
         """Messages of a lane run one after another in a process, but for one that is over its time."""
@@ -321,6 +341,34 @@ class Checker:
             return last is not None
         return last.attempt == MAX_ATTEMPTS - 1 and self._unseen(last, last.began, NEVER) > 1
 
+    # -- progress -----------------------------------------------------------------------------------------------------
+
+    def _look_at_progress(self) -> None:
+        settled = {
+            place: self._settled_at(handlings, place in self._dead) for place, handlings in self._handled.items()
+        }
+        self.progress = Progress(self.record, self._explanations, self._handled, settled)
+        for standstill in self.progress.standstills():
+            self._found("stood still", str(standstill))
+
+    def _look_at_what_keeps_failing(self) -> None:
+        failed: dict[tuple[str, int, str], list[float]] = defaultdict(list)
+        for at, process, task, fault in self.record.complaints:
+            if fault != "CONTENTION":
+                failed["tasks failing", process, task].append(at)
+        for handling in self.record.handlings:
+            if handling.outcome.startswith("error"):
+                failed["failed without reason", handling.process, handling.group].append(handling.until)
+        for (kind, process, what), moments in failed.items():
+            unexplained = [at for at in moments if not self._explanations.harmful(at - AFTERMATH, at)]
+            for first, last in zip(unexplained, unexplained[AGAIN_AND_AGAIN - 1 :]):
+                if last - first <= WITHIN:
+                    self._found(kind, f"{what} in process {process}, {len(unexplained)} times since {first:.1f}")
+                    break
+        for at, what in self.record.wrong:
+            if not self._explanations.between(at - AFTERMATH, at):
+                self._found("wrong answers", what)
+
     # -- owners -------------------------------------------------------------------------------------------------------
 
     def _began_late(self, handling: Handling) -> bool:
@@ -347,6 +395,22 @@ class Checker:
                     self.figures[LATE] += 1
                     continue
             self._found("two owners", f"{handling}, and the owner is {sorted(owners) or 'nobody'}")
+
+
+class OwnLane:
+    """The messages of one transaction that share a lane: their ids, in their order, and when each was settled."""
+
+    def __init__(self, members: Sequence[tuple[str, float]]) -> None:
+        self._members = members
+        self._places = {id: place for place, (id, _) in enumerate(members)}
+        self._latest = list(accumulate((ended if ended < NEVER else 0.0 for _, ended in members), max))
+
+    def unsettled_before(self, handling: Handling) -> list[str]:
+        """Return those before a message that were settled after it had begun."""
+        place = self._places[handling.id]
+        if not place or self._latest[place - 1] <= handling.began:
+            return []
+        return [id for id, ended in self._members[:place] if handling.began < ended < NEVER]
 
 
 def pairs_after_success(handlings: Sequence[Handling]) -> list[tuple[Handling, Handling]]:

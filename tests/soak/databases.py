@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tests.servers.mariadb import PrivateMariaDB
 from tests.servers.private import PrivateServer
 from tests.soak.proxy import Proxy
 from tests.soak.system import all_pids, descendants, opens, signal_if_there
+from tests.soak.workload import IDLE_TIMEOUT, PACKET
 
 NAME = "soak"
 USER = "app"  # no superuser: those may write to a server that is read-only
@@ -32,6 +33,7 @@ class Database:
     url: str
     consumers_url: str
     publishers_url: str
+    lacks: dict[str, str] = {}
 
     def start(self) -> None:
         """Start it, empty."""
@@ -202,19 +204,51 @@ class FileDatabase(Database):
             filler.unlink(missing_ok=True)
 
 
-def make(name: str) -> Database:
-    """Return the database that is called so: sqlite, mariadb, mysql or postgresql."""
+def make(name: str, phases: Collection[str] = ()) -> Database:
+    """Return the database that is called so: sqlite, mariadb, mysql or postgresql, as these phases need it."""
+    database: Database
     if name == "sqlite":
-        return FileDatabase()
-    if name == "mariadb":
-        return ServerDatabase(PrivateMariaDB(), MYSQL)
-    if name == "mysql":
+        database = FileDatabase()
+    elif name == "mariadb":
+        database = ServerDatabase(PrivateMariaDB(options=words(MYSQL_WORDS, phases)), MYSQL)
+    elif name == "mysql":
         from tests.servers.mysql import PrivateMySQL
 
-        return ServerDatabase(PrivateMySQL(), MYSQL)
-    from tests.servers.postgresql import PrivatePostgreSQL
+        database = ServerDatabase(PrivateMySQL(options=words(MYSQL_WORDS, phases)), MYSQL)
+    else:
+        from tests.servers.postgresql import PrivatePostgreSQL
 
-    return ServerDatabase(PrivatePostgreSQL(), POSTGRESQL)
+        database = ServerDatabase(PrivatePostgreSQL(), IMPATIENT_POSTGRESQL if "idle" in phases else POSTGRESQL)
+    database.lacks = LACKS[name]
+    return database
+
+
+# What the server is started with for a phase. Idle connections of the processes are ended, the harness's own are not:
+# what init_connect says is not for those who may do everything.
+MYSQL_WORDS = {
+    "heavy": f"--max-allowed-packet={PACKET}",
+    "errors": f"--max-allowed-packet={PACKET}",
+    "language": "--lc-messages=de_DE",
+    "idle": f"--init-connect=SET SESSION wait_timeout = {IDLE_TIMEOUT}",
+}
+IMPATIENT_POSTGRESQL = Vendor(
+    [*POSTGRESQL.preparations, f"ALTER ROLE {USER} SET idle_session_timeout = '{IDLE_TIMEOUT}s'"],
+    POSTGRESQL.count_clients,
+    POSTGRESQL.read_only,
+    POSTGRESQL.read_write,
+)
+NO_SERVER = "SQLite has no server"
+LACKS = {
+    "mariadb": {},
+    "mysql": {},
+    "postgresql": {"language": "PostgreSQL's messages are read by number alone, and need the system's locale"},
+    "sqlite": dict.fromkeys(("async", "idle", "language"), NO_SERVER),
+}
+
+
+def words(by_phase: dict[str, str], phases: Collection[str]) -> tuple[str, ...]:
+    """Return what a server is started with for these phases, each word once."""
+    return tuple(dict.fromkeys(word for phase, word in by_phase.items() if phase in phases))
 
 
 def query(statement: str) -> list[tuple[Any, ...]]:

@@ -10,9 +10,9 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 
 from tests.soak.records import NEVER, Fault, Handling, Record
-from tests.soak.workload import FLUSH_INTERVAL, LEASE_DURATION, READERS, VISIBILITY_TIMEOUT
+from tests.soak.workload import ALL_READERS, FLUSH_INTERVAL, LEASE_DURATION, VISIBILITY_TIMEOUT
 
-ALIKE = {(reader.topic, reader.group): reader for reader in READERS}
+ALIKE = {(reader.topic, reader.group): reader for reader in ALL_READERS}
 SLACK = 8.0  # seconds: how long a settle may take on a busy machine
 THAW = 5.0  # seconds after SIGCONT in which a thread of a process may still begin what it was about to
 LATE = "begun late by a stopped process"
@@ -70,9 +70,13 @@ class Explanations:
     def owners(self, handling: Handling) -> set[int]:
         """Return the processes that may own the partition of a message when its handler begins: who said last that it
         had acquired it; and if that one had been stopped just before it said so, whoever said so before."""
-        moments = self._acquired[handling.topic, handling.group, handling.partition]
+        return self.owners_of((handling.topic, handling.group, handling.partition), handling.began)
+
+    def owners_of(self, place: tuple[str, str, int], moment: float) -> set[int]:
+        """The same for a topic, group and partition at a moment."""
+        moments = self._acquired[place]
         found = set()
-        for at, process in reversed(moments[: bisect_left(moments, (handling.began, -1))]):
+        for at, process in reversed(moments[: bisect_left(moments, (moment, -1))]):
             found.add(process)
             if self.thawed(process, at) is None:
                 break
@@ -91,7 +95,7 @@ class Explanations:
 
     def thawed(self, process: int, at: float) -> Fault | None:
         """Return the stop after which a process goes on at this moment, if there is one."""
-        stops = ("stop-consumer", "machine-stalled")
+        stops = ("stop-consumer", "hang-consumer", "machine-stalled")
         for fault in self.between(at - THAW, at):
             if fault.kind in stops and fault.touches(process):
                 return fault

@@ -11,14 +11,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.soak.history import FOLDER, Journal
 from tests.soak.publisher import WAYS
 from tests.soak.system import descendants, signal_if_there
-from tests.soak.workload import SABOTAGE, THREADS
+from tests.soak.workload import PHASES, SABOTAGE, THREADS
 
 ROOT = Path(__file__).resolve().parents[2]
 RESTART_AFTER = 0.3
@@ -59,12 +60,14 @@ class Fleet:
         seed: int,
         rates: tuple[float, float],
         sabotaged: str = "",
+        phases: Sequence[str] = (),
     ) -> None:
         self.folder, self.journal = folder, journal
         self.logs = folder / "logs"
         self.logs.mkdir()
         self._options, self._seed, self._rates = json.dumps(options), seed, rates
-        self._sabotaged = sabotaged
+        self._sabotaged, self._phases = sabotaged, ",".join(phases)
+        self.broken: Counter[str] = Counter()  # publishers that ended with an error of their own
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="fleet", daemon=True)
@@ -108,6 +111,19 @@ class Fleet:
             for pid in member.pids:  # what libfaketime leaves behind
                 for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
                     Path("/dev/shm", name).unlink(missing_ok=True)
+
+    def environment(self, url: str) -> dict[str, str]:
+        """Return the environment of a process of the run."""
+        return os.environ | {
+            "DATABASE_URL": url,
+            "DJANGO_SETTINGS_MODULE": "tests.soak.settings",
+            "SQLQUEUE": self._options,
+            FOLDER: str(self.folder),
+            "PYTHONPATH": str(ROOT),
+            "PYTHONUNBUFFERED": "1",
+            PHASES: self._phases,
+            SABOTAGE: self._sabotaged,
+        }
 
     # -- for the nemesis ----------------------------------------------------------------------------------------------
 
@@ -167,15 +183,7 @@ class Fleet:
         return self._member(name, lambda incarnation: words, url, has_clock=name in ("alone", "visitor"))
 
     def _member(self, name: str, words: Callable[[int], list[str]], url: str, has_clock: bool) -> Member:
-        env = os.environ | {
-            "DATABASE_URL": url,
-            "DJANGO_SETTINGS_MODULE": "tests.soak.settings",
-            "SQLQUEUE": self._options,
-            FOLDER: str(self.folder),
-            "PYTHONPATH": str(ROOT),
-            "PYTHONUNBUFFERED": "1",
-            SABOTAGE: self._sabotaged,
-        }
+        env = self.environment(url)
         member = Member(name, words, env)
         if has_clock and FAKETIME:
             member.clock = self.folder / f"clock-{name}"
@@ -200,6 +208,8 @@ class Fleet:
         now = time.monotonic()
         if member.process and not member.due:
             self.journal.note("gone", member.name, member.process.pid, member.process.returncode)
+            if member in self.publishers and member.process.returncode > 0:
+                self.broken[member.name] += 1
             member.due = now + RESTART_AFTER
         if now >= member.due:
             self._launch(member)

@@ -4,9 +4,12 @@ The signals' facts are written down as well: they are what the consumers say of 
 """
 
 import asyncio
+import logging
 import os
 import random
+import re
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,15 +18,29 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 
 from sqlqueue import Delivery, Postpone, Reject, Retry, consumer, signals
+from sqlqueue.models import Topic
 from tests.soak import sabotage
 from tests.soak.history import FOLDER, Journal
 from tests.soak.models import Entry
-from tests.soak.workload import READERS, SABOTAGE, TOO_LONG, VISIBILITY_TIMEOUT, Reader
+from tests.soak.workload import (
+    ALL_READERS,
+    BLOCKED,
+    PHASES,
+    READERS,
+    SABOTAGE,
+    TOO_LONG,
+    VISIBILITY_TIMEOUT,
+    WAIT,
+    Reader,
+)
 
 if FOLDER not in os.environ:
     raise ImproperlyConfigured(f"{FOLDER} does not name the folder of the history")
 journal = Journal(Path(os.environ[FOLDER]), "consumer")
 sabotage.commit(os.environ.get(SABOTAGE, ""))
+phases = frozenset(filter(None, os.environ.get(PHASES, "").split(",")))
+FAILED_TASK = re.compile(r"event=\w+_failed (?:resident|task|background_task)=(?P<task>\S+)(?: fault=(?P<fault>\S+))?")
+LONG_ERROR = "äöü€🚀" * 3_000
 
 
 class Trouble(Exception):
@@ -53,13 +70,17 @@ def obey(delivery: Delivery, alone: bool = True) -> None:
     if do == "die-always" or (do == "die" and attempt == 1):
         journal.note("died", delivery.topic, delivery.group, delivery.offset)
         os.kill(os.getpid(), signal.SIGKILL)
+    if do == "fail-long" and attempt == 1:
+        raise Trouble(LONG_ERROR)
+    if do == "wait" and attempt == 1:
+        raise Retry("asked for", delay=WAIT)
     if do == "exhaust" or (do == "fail" and attempt == 1) or (do == "fail-2" and attempt <= 2):
         raise Trouble(do)
     if do == "retry" and attempt == 1:
         raise Retry("asked for", delay=0.1)
     if do == "postpone" and random.random() < 0.5:
         raise Postpone(delay=0.1)
-    if do == "reject":
+    if do == "reject" or (do == "reject-once" and not delivery.id.startswith("redrive:")):
         raise Reject("asked for") if alone else Trouble(do)
 
 
@@ -91,7 +112,11 @@ def register(reader: Reader) -> None:
         async def handle_async(delivery: Delivery) -> None:
             begin([delivery])
             try:
+                if delivery.payload["do"] == "block" and delivery.attempt == 1:
+                    time.sleep(BLOCKED)
                 await asyncio.sleep(pause_of(delivery))
+                if "async" in phases:
+                    await Topic.objects.filter(name=delivery.topic).aexists()
                 obey(delivery)
             except BaseException as error:
                 end([delivery], outcome_of(error))
@@ -112,8 +137,43 @@ def register(reader: Reader) -> None:
     consumer(reader.topic, **reader.options)(handler)
 
 
-for each in READERS:
+for each in ALL_READERS if phases else READERS:
     register(each)
+
+
+class Hang:
+    """What SIGUSR1 asks for: the next receiver of a signal on the consumer's loop blocks it."""
+
+    wanted = False
+
+    def __init__(self) -> None:
+        signal.signal(signal.SIGUSR1, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.wanted = True
+
+    def block(self, **_: object) -> None:
+        """Block, if that was asked for."""
+        if self.wanted and threading.current_thread() is threading.main_thread():
+            self.wanted = False
+            journal.note("hangs")
+            time.sleep(BLOCKED)
+
+
+if threading.current_thread() is threading.main_thread():
+    hang = Hang()
+    signals.delivery_settled.connect(hang.block, weak=False)
+
+
+def note_complaint(record: logging.LogRecord) -> bool:
+    """Write down what the engine complains of: which task of its own failed, and how."""
+    if record.levelno >= logging.WARNING and (found := FAILED_TASK.match(record.getMessage())):
+        journal.note("complaint", found["task"], found["fault"] or "")
+    return True
+
+
+# A filter and no handler: a logger that has a handler shows its lines there, and nowhere else.
+logging.getLogger("sqlqueue").addFilter(note_complaint)
 
 
 def note_signal(kind: str, signal_: Any, *names: str) -> None:

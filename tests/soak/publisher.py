@@ -7,6 +7,7 @@ all.
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -36,10 +37,11 @@ class Item:
     key: str
     id: str
     do: str
+    fill: int = 0  # characters that make it large
 
     @property
     def payload(self) -> dict[str, str]:
-        return {"id": self.id, "do": self.do}
+        return {"id": self.id, "do": self.do} | ({"fill": "x" * self.fill} if self.fill else {})
 
 
 class RolledBack(Exception):
@@ -53,7 +55,7 @@ class Publisher:
         self.name, self.journal, self.dice, self.rate, self.bulk_rate = name, journal, dice, rate, bulk_rate
         self.stopping = False
         self._one_writer = connection.vendor == "sqlite"  # a transaction that takes its time holds up everybody
-        self._transactions = 0
+        self._transactions = itertools.count(1)
         self._messages = 0
 
     def items(self, topic: str, count: int) -> list[Item]:
@@ -65,26 +67,28 @@ class Publisher:
             made.append(Item(topic, key, f"{self.name}/{self._messages}", asks(topic, self.dice, self._one_writer)))
         return made
 
-    def carry_out(self, items: list[Item], write: Callable[[list[Item]], None], again: bool = True) -> None:
-        """Publish in a transaction of `write`'s own; write down what is said of it."""
-        self._transactions += 1
-        number = self._transactions
+    def carry_out(
+        self, items: list[Item], write: Callable[[list[Item]], object], again: bool = True, until: float = float("inf")
+    ) -> bool:
+        """Publish in a transaction of `write`'s own, again and again (until then) if need be; write down what is said
+        of it. Return whether it was committed, as far as was told."""
+        number = next(self._transactions)
         self.journal.note("publish", number, [[item.topic, item.key, item.id] for item in items])
         while True:
             try:
                 write(items)
             except RolledBack:
                 self.journal.note("back", number)
-                return
+                return False
             except Error as error:
                 self.journal.note("doubt", number, repr(error)[:200])
                 connections.close_all()
                 time.sleep(PAUSE_AFTER_AN_ERROR)
-                if not again or self.stopping:
-                    return
+                if not again or self.stopping or time.monotonic() > until:
+                    return False
             else:
                 self.journal.note("told", number)
-                return
+                return True
 
     def single(self) -> None:
         """One message at a time, in autocommit or in a small transaction; some are rolled back."""

@@ -21,6 +21,7 @@ class Transaction:
     messages: list[tuple[str, str, str]]  # topic, key, id
     told: float | None = None
     back: bool = False
+    ended: float | None = None  # with whatever answer
 
 
 @dataclass
@@ -72,6 +73,16 @@ class DeadLetter:
     failures: int
 
 
+@dataclass(frozen=True)
+class Phase:
+    """A phase that was carried out: its name, its number in the run, and when."""
+
+    kind: str
+    number: int
+    began: float
+    ended: float
+
+
 @dataclass
 class Record:
     """Everything that happened in a run. What stands in the final tables is filled in by whoever has read them."""
@@ -93,6 +104,19 @@ class Record:
     """Everything has been settled: what has not been delivered by now is lost."""
     leftovers: dict[str, int] = field(default_factory=dict)
     """Rows that should not be there after the drain, by table."""
+    removed: set[tuple[str, str, str]] = field(default_factory=set)
+    """Dead letters that a person discarded or had delivered again: topic, group, id."""
+    letters: list[tuple[str, str]] = field(default_factory=list)
+    """What the dead-letter topics that are consumed hold at the end: topic, id."""
+    wrong: list[tuple[float, str]] = field(default_factory=list)
+    """When a publisher was refused, or told what is not so."""
+    complaints: list[tuple[float, int, str, str]] = field(default_factory=list)
+    """When, in which process, which background task failed, and how the database's fault was classified ("": none)."""
+    phases: list[Phase] = field(default_factory=list)
+    since: float = -NEVER
+    """When consumers were started."""
+    until: float = 0.0
+    """Up to when consumers could deliver; 0 if that is not known: then nothing is said of progress."""
 
     @property
     def messages(self) -> int:
@@ -138,10 +162,15 @@ class Reader:
         self.record.transactions.append(transaction)
 
     def _told(self, line: Line, number: int) -> None:
-        self._transactions[line.writer, number].told = line.at
+        transaction = self._transactions[line.writer, number]
+        transaction.told = transaction.ended = line.at
 
     def _back(self, line: Line, number: int) -> None:
-        self._transactions[line.writer, number].back = True
+        transaction = self._transactions[line.writer, number]
+        transaction.back, transaction.ended = True, line.at
+
+    def _doubt(self, line: Line, number: int, _error: str) -> None:
+        self._transactions[line.writer, number].ended = line.at
 
     def _begin(self, line: Line, topic: str, group: str, partition: int, offset: int, id: str, attempt: int) -> None:
         handling = Handling(topic, group, partition, offset, id, attempt, line.writer, line.at)
@@ -164,6 +193,18 @@ class Reader:
     def _acquired(self, line: Line, topic: str, group: str, partitions: list[int], _subscriber: str) -> None:
         for partition in partitions:
             self.record.acquired.append((line.at, line.writer, topic, group, partition))
+
+    def _removed(self, _line: Line, topic: str, group: str, id: str) -> None:
+        self.record.removed.add((topic, group, id))
+
+    def _wrong(self, line: Line, what: str) -> None:
+        self.record.wrong.append((line.at, what))
+
+    def _complaint(self, line: Line, task: str, fault: str) -> None:
+        self.record.complaints.append((line.at, line.writer, task, fault))
+
+    def _phase(self, line: Line, kind: str, number: int, began: float) -> None:
+        self.record.phases.append(Phase(kind, number, began, line.at))
 
     def _collected(self, _line: Line, _topic: str, count: int) -> None:
         self.record.collected += count

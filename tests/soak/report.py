@@ -43,10 +43,31 @@ def figures(result: Result) -> dict[str, Any]:
         "deliveries left at the last fault": result.backlog,
         "longest unexplained standstill (s)": round(result.standstill, 1),
         "connections left": result.clients_left,
+        "phases": phase_notes(result),
         **memory(result.samples),
         "violations": checker.violations,
         "troubles": result.troubles,
     }
+
+
+def phase_notes(result: Result) -> dict[str, str]:
+    """Tell of each phase what it published, how long that waited for its first handler, and when all of it was done."""
+    first: dict[str, float] = {}
+    last: dict[str, float] = {}
+    for handling in result.record.handlings:  # in the order in which they began
+        first.setdefault(handling.id, handling.began)
+        last[handling.id] = handling.until
+    notes = {}
+    for phase in result.record.phases:
+        name = f"{phase.kind}{phase.number}"
+        own = [t for t in result.record.transactions if t.messages and t.messages[0][2].startswith(f"{name}/")]
+        told = {id: each.told for each in own for _, _, id in each.messages if each.told is not None}
+        wait = max((first[id] - at for id, at in told.items() if id in first), default=0.0)
+        later = max((last[id] for id in told if id in last), default=0.0) - phase.ended
+        notes[name] = f"{phase.ended - phase.began:.1f} s"
+        if told:
+            notes[name] += f", {len(told)} messages, begun after {wait:.1f} s, done {max(0.0, later):.1f} s later"
+    return notes
 
 
 def memory(samples: list[Sample]) -> dict[str, Any]:
@@ -71,6 +92,8 @@ def show(result: Result, console: Console) -> None:
     for name, value in figures(result).items():
         if name in ("violations", "troubles"):
             continue
+        if name == "phases":
+            value = "\n".join(f"{phase}: {note}" for phase, note in value.items())
         if isinstance(value, dict):
             value = ", ".join(f"{key} {count}" for key, count in value.items())
         elif isinstance(value, list):

@@ -7,6 +7,7 @@ import itertools
 from typing import Any
 
 from sqlqueue.consumers import dispatcher, handling
+from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.core.stream import Stream
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.leases import acquire, hold
@@ -39,6 +40,12 @@ def order() -> None:
     Stream._lane_of = lambda self, key: None
 
 
+def progress() -> None:
+    """Own one partition of each topic, and never read it nor hand out of it."""
+    real = Ownership.hands_out
+    Ownership.hands_out = lambda self, stream: stream.address.partition != 0 and real(self, stream)
+
+
 def settles() -> None:
     """Confirm settles that were never written, one in ten."""
     real, count = dispatcher.settle, itertools.count(1)
@@ -59,4 +66,4 @@ def leases() -> None:
 def commit(name: str) -> None:
     """Plant one of workload.PLANTED, or nothing."""
     if name:
-        {kind.__name__: kind for kind in (fencing, horizon, leases, order, settles)}[name]()
+        {kind.__name__: kind for kind in (fencing, horizon, leases, order, progress, settles)}[name]()

@@ -77,11 +77,12 @@ def schedule(seed: int, seconds: float, database: str, only: Iterable[str] = ())
         ("infrastructure", INFRASTRUCTURE[database], PAUSE_BETWEEN_INFRASTRUCTURE),
     ):
         chosen = [kind for kind in kinds if not wanted or kind.name in wanted]
-        tracks.append(_track(random.Random(f"{seed} {name}"), chosen, pause[seconds <= SHORT], seconds))
+        tracks.append(track(random.Random(f"{seed} {name}"), chosen, pause[seconds <= SHORT], seconds))
     return tracks
 
 
-def _track(dice: random.Random, kinds: list[Kind], pause: float, seconds: float) -> list[Fault]:
+def track(dice: random.Random, kinds: list[Kind], pause: float, seconds: float) -> list[Fault]:
+    """Return what follows one another in so many seconds, with pauses of such a length on the average."""
     faults: list[Fault] = []
     at = QUIET
     while kinds:

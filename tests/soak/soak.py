@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from tests.soak import databases, history, workload
+from tests.soak import databases, history, phases, workload
 from tests.soak.backlog import Backlog, unsettled
 from tests.soak.checker import Checker
 from tests.soak.fleet import ROOT, Fleet
 from tests.soak.nemesis import Nemesis
-from tests.soak.records import DeadLetter, Fault, Reader, Record
+from tests.soak.progress import longest_gap
+from tests.soak.records import DeadLetter, Reader, Record
 from tests.soak.schedule import schedule
 from tests.soak.watch import Sample, Watch
 
@@ -34,6 +35,8 @@ class Plan:
     bulk_rate: float  # and in bulk
     only: tuple[str, ...] = ()  # kinds of faults
     sabotaged: str = ""
+    phases: tuple[str, ...] = ()
+    calm: bool = False  # no faults but those of the phases
 
     @property
     def retention(self) -> float:
@@ -71,7 +74,7 @@ class Result:
 
 def run(plan: Plan, folder: Path) -> Result:
     """Run the plan; its history is kept in `folder`, which is to be empty."""
-    database = databases.make(plan.database)
+    database = databases.make(plan.database, plan.phases)
     try:
         database.start()
         os.environ.update(DATABASE_URL=database.url, DJANGO_SETTINGS_MODULE="tests.soak.settings")
@@ -110,8 +113,11 @@ class Run:
             seed=plan.seed,
             rates=(plan.rate, plan.bulk_rate),
             sabotaged=plan.sabotaged,
+            phases=plan.phases,
         )
-        tracks = schedule(plan.seed, plan.seconds, plan.database, plan.only)
+        tracks = [] if plan.calm else schedule(plan.seed, plan.seconds, plan.database, plan.only)
+        planned = phases.plan(plan.seed, plan.seconds, plan.phases)
+        self.phases = phases.Phases(planned, self.fleet, database, self.journal, plan.seed)
         self.nemesis = Nemesis(tracks, self.fleet, database, self.journal)
         self.watch = Watch(self.fleet, database, self.journal, Backlog(folder, plan.bulk_rate))
 
@@ -121,7 +127,9 @@ class Run:
         try:
             self.fleet.start()
             self.watch.start()
+            self.phases.start()
             self.nemesis.run()
+            self.phases.join()
             # The publishers' last word comes with the last fault, so that there is something left to drain.
             remaining = began + self.plan.seconds - time.monotonic()
             time.sleep(max(0.0, remaining))
@@ -131,18 +139,22 @@ class Run:
             drained = self._drain(ended)
             leftovers = {} if drained is None or self.plan.sabotaged else self._leftovers_while_running()
             self.watch.stop()
+            until = time.monotonic()
             statuses = self.fleet.stop_consumers()
             if any(statuses.values()):
                 troubles.append(f"consumers ended with {statuses}")
             clients = self._clients_left()
             record = Reader().read(history.read(self.folder))
             fill_in(record)
-            record.drained = drained is not None
+            record.drained, record.since, record.until = drained is not None, began, until
             record.leftovers = leftovers | leases_left()
         finally:
+            self.phases.stop()
             self.nemesis.stop()
             self.fleet.end()
-        troubles += self.nemesis.failures
+        troubles += [*self.nemesis.failures, *self.phases.failures]
+        if self.fleet.broken:
+            troubles.append(f"publishers ended with errors of their own: {self.fleet.broken}: see the folder's logs")
         if count := crashes(self.folder):
             troubles.append(f"{count} turns of consumers ended with an error of their own: see the folder's logs")
         standstill = longest_standstill(record, began, ended)
@@ -161,7 +173,7 @@ class Run:
             Checker(record, one_writer=self.plan.database == "sqlite").check(),
             self.watch.samples,
             dict(self.nemesis.done),
-            self.nemesis.impossible,
+            self.nemesis.impossible | self.phases.impossible,
             drained,
             backlog,
             standstill,
@@ -180,11 +192,12 @@ class Run:
 
     def _leftovers_while_running(self) -> dict[str, int]:
         """Wait for collection, and return what it has left."""
-        from sqlqueue.models import DeliveryState, Message, Receipt, ScheduledMessage
+        from sqlqueue.models import BlockedRange, DeliveryState, Message, Receipt, ScheduledMessage
 
         tables = {
-            "sqlqueue_message": Message.objects.filter(topic__in=workload.TOPICS),
+            "sqlqueue_message": Message.objects.filter(topic__in=[*workload.TOPICS, *workload.PHASE_TOPICS]),
             "sqlqueue_delivery_state": DeliveryState.objects.all(),
+            "sqlqueue_blocked_range": BlockedRange.objects.all(),
             "sqlqueue_receipt": Receipt.objects.all(),
             "sqlqueue_scheduled_message": ScheduledMessage.objects.all(),
         }
@@ -225,6 +238,8 @@ def fill_in(record: Record) -> None:
                 letter.failure_count,
             )
         )
+    letters = Message.objects.filter(topic=workload.LETTERS).values_list("topic", "message_id")
+    record.letters = list(letters)
     counted = Entry.objects.values_list("group", "message").annotate(count=Count("id"))
     record.entries = {(group, message): count for group, message, count in counted}
 
@@ -267,15 +282,6 @@ def longest_standstill(record: Record, began: float, ended: float) -> float:
     faults = [fault for fault in record.faults if fault.kind not in LOCAL]
     moments = [first, *(h.began for h in record.handlings if first <= h.began <= ended), ended]
     spans = [(low, high) for low, high in pairwise(moments) if high - low > workload.LEASE_DURATION]
-    return max((longest_free(low, high, faults) for low, high in spans), default=0.0)
-
-
-def longest_free(low: float, high: float, faults: list[Fault]) -> float:
-    """Return the longest part of a span of time that lies outside of faults."""
-    longest, free_since = 0.0, low
-    for fault in sorted(faults, key=lambda fault: fault.began):
-        if fault.began >= high:
-            break
-        longest = max(longest, fault.began - free_since)
-        free_since = max(free_since, fault.ended)
-    return max(longest, high - free_since)
+    return max(
+        (longest_gap(low, high, [(fault.began, fault.ended) for fault in faults]) for low, high in spans), default=0.0
+    )

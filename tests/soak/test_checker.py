@@ -9,10 +9,26 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.soak.checker import KEPT, LATE_BEGINS, VIOLATIONS, Checker
+from sqlqueue.core.keys import partition_of
+from tests.soak.checker import AGAIN_AND_AGAIN, KEPT, LATE_BEGINS, VIOLATIONS, Checker
 from tests.soak.explanations import LATE, SLACK, THAW
+from tests.soak.progress import BOUND, RECOVERY
 from tests.soak.records import DeadLetter, Fault, Handling, Record, Transaction
-from tests.soak.workload import FLUSH_INTERVAL, LEASE_DURATION, MAX_ATTEMPTS, READERS, VISIBILITY_TIMEOUT
+from tests.soak.workload import (
+    ALL_READERS,
+    FLUSH_INTERVAL,
+    HUNG_AFTER,
+    LEASE_DURATION,
+    LETTERS,
+    MAX_ATTEMPTS,
+    PARTITIONS,
+    PHASE_TOPICS,
+    READERS,
+    UNSERVED,
+    VISIBILITY_TIMEOUT,
+    WAIT,
+    WINDOW,
+)
 
 PUBLISHER, ONE, OTHER, THIRD = 100, 1, 2, 3  # processes
 # The readers of these topics are alone with them: brave (per key), book (per key, atomic), replay (per partition).
@@ -28,7 +44,7 @@ class History:
     def __init__(self) -> None:
         self.record = Record()
         self._offsets: dict[tuple[str, str], int] = {}
-        for reader in READERS:
+        for reader in ALL_READERS:
             self.acquire(ONE, 0.0, reader.topic, reader.group)
 
     def acquire(self, process: int, at: float, topic: str = SIMPLE, group: str = "") -> None:
@@ -46,7 +62,7 @@ class History:
     ) -> None:
         """One transaction; told: how long after its beginning, None if it never was."""
         when = None if told is None else at + told
-        self.record.transactions.append(Transaction(PUBLISHER, at, [(topic, key, id) for id in ids], when, back))
+        self.record.transactions.append(Transaction(PUBLISHER, at, [(topic, key, id) for id in ids], when, back, when))
 
     def handle(
         self,
@@ -93,7 +109,7 @@ class History:
 
 
 def groups_of(topic: str) -> list[str]:
-    return [reader.group for reader in READERS if reader.topic == topic]
+    return [reader.group for reader in ALL_READERS if reader.topic == topic]
 
 
 def found_in(history: History, one_writer: bool = False) -> dict[str, int]:
@@ -826,6 +842,261 @@ def acquired_and_announced_late(history: History) -> None:
 @planted("left behind")
 def rows_left(history: History) -> None:
     history.record.leftovers = {"sqlqueue_message": 3, "sqlqueue_receipt": 0}
+
+
+# -- progress ---------------------------------------------------------------------------------------------------------
+
+
+def of_one_partition(count: int, topic: str = SIMPLE) -> list[str]:
+    """Return keys that share a partition of a topic, the first of all."""
+    partitions = PHASE_TOPICS.get(topic, PARTITIONS)
+    keys = (f"k{number}" for number in range(1000))
+    return [key for key in keys if partition_of(key, partitions) == 0][:count]
+
+
+def stands(history: History, seconds: float, *, until: float = 200.0) -> None:
+    """Two keys of a partition: the first's message is handled at 10, and the second's so much later."""
+    one, other = of_one_partition(2)
+    history.publish("first", key=one, at=9)
+    history.publish("second", key=other, at=9.5)
+    history.handle("first", 10)
+    history.handle("second", 10 + seconds)
+    history.record.until = until
+
+
+@planted("stood still")
+def another_key_that_waits_for_nothing(history: History) -> None:
+    stands(history, BOUND + 1)
+
+
+@sound
+def another_key_that_waits_for_less_than_the_bound(history: History) -> None:
+    stands(history, BOUND - 1)
+
+
+@planted("stood still")
+def behind_a_key_that_waits_for_its_retry(history: History) -> None:
+    """The first key is served at its time; the other one waits for it, and should not."""
+    one, other = of_one_partition(2, "waiting")
+    history.publish("head", "behind", topic="waiting", key=one, at=9)
+    history.publish("other", topic="waiting", key=other, at=9.5)
+    history.handle("head", 10, "retry", topic="waiting")
+    history.handle("head", 10 + WAIT, topic="waiting", attempt=2)
+    history.handle("behind", 11 + WAIT, topic="waiting")
+    history.handle("other", 12 + WAIT, topic="waiting")
+    history.record.until = 200.0
+
+
+@sound
+def behind_its_own_key_that_waits_for_its_retry(history: History) -> None:
+    key = of_one_partition(1, "waiting")[0]
+    history.publish("head", topic="waiting", key=key, at=9)
+    history.publish("behind", topic="waiting", key=key, at=9.5)
+    history.handle("head", 10, "retry", topic="waiting")
+    history.handle("head", 10 + WAIT, topic="waiting", attempt=2)
+    history.handle("behind", 11 + WAIT, topic="waiting")
+    history.record.until = 200.0
+
+
+@planted("stood still")
+def a_retry_that_never_comes(history: History) -> None:
+    history.publish("m", at=9, key=of_one_partition(1)[0])
+    history.handle("m", 10, "fail")
+    history.record.until, history.record.drained = 200.0, False
+
+
+@planted("stood still")
+def never_begun_although_the_run_went_on(history: History) -> None:
+    one, other = of_one_partition(2)
+    history.publish("first", key=one, at=9)
+    history.publish("second", key=other, at=9.5)
+    history.handle("first", 10)
+    history.record.until, history.record.drained = 10 + BOUND + 1, False
+
+
+@sound
+def never_begun_and_behind_one_that_was_never_settled(history: History) -> None:
+    """One standstill is told once: of what stands first in the lane."""
+    key = of_one_partition(1)[0]
+    history.publish("first", key=key, at=9)
+    history.publish("second", key=key, at=9.5)
+    history.handle("first", 10, "fail")
+    history.record.until, history.record.drained = 10 + BOUND - 1, False
+
+
+@sound
+def in_the_beginning(history: History) -> None:
+    history.record.since = 5.0
+    stands(history, UNSERVED + RECOVERY - 5 + BOUND - 1)
+
+
+@sound
+def while_the_server_was_away(history: History) -> None:
+    history.fault("kill-server", 11, 2, to=None)
+    stands(history, 3 + UNSERVED + RECOVERY + BOUND - 1)
+
+
+@planted("stood still")
+def long_after_the_server_was_away(history: History) -> None:
+    history.fault("kill-server", 11, 2, to=None)
+    stands(history, 3 + UNSERVED + RECOVERY + BOUND + 1)
+
+
+@sound
+def while_its_owner_was_dead(history: History) -> None:
+    history.fault("kill-consumer", 11, to=ONE)
+    history.acquire(OTHER, 12 + UNSERVED)
+    stands_for(history, UNSERVED + RECOVERY)
+
+
+def stands_for(history: History, seconds: float) -> None:
+    """As stands(), but OTHER handles the second."""
+    one, other = of_one_partition(2)
+    history.publish("first", key=one, at=9)
+    history.publish("second", key=other, at=9.5)
+    history.handle("first", 10)
+    history.handle("second", 10 + seconds, by=OTHER)
+    history.record.until = 200.0
+
+
+@planted("stood still")
+def while_another_than_its_owner_was_dead(history: History) -> None:
+    history.fault("kill-consumer", 11, to=THIRD)
+    stands(history, UNSERVED + RECOVERY)
+
+
+@planted("stood still")
+def its_owner_hangs_and_nobody_takes_over(history: History) -> None:
+    history.fault("hang-consumer", 11, 100, to=ONE)
+    stands(history, 1 + HUNG_AFTER + UNSERVED + RECOVERY + BOUND + 1)
+
+
+@sound
+def its_owner_hangs_and_is_replaced(history: History) -> None:
+    history.fault("hang-consumer", 11, 100, to=ONE)
+    history.acquire(OTHER, 12 + HUNG_AFTER)
+    stands_for(history, HUNG_AFTER + UNSERVED + RECOVERY)
+
+
+def behind_a_transaction(history: History, beyond: int) -> None:
+    """A transaction is open from 9 to 60; so many messages are handled at 10, and one more after its end."""
+    *keys, other = of_one_partition(50, "flood")
+    history.publish("held", topic="orders", at=9, told=51)
+    for key in keys:
+        ids = [f"{key}/{number}" for number in range(beyond // len(keys))]
+        history.publish(*ids, topic="flood", key=key, at=9.1)
+        for id in ids:
+            history.handle(id, 10, topic="flood", confirmed=False)
+    history.publish("more", topic="flood", key=other, at=9.2)
+    history.handle("more", 60.5, topic="flood")
+    history.handle("held", 60.5, topic="orders")
+    history.record.until = 200.0
+
+
+@sound
+def a_full_window_behind_an_open_transaction(history: History) -> None:
+    behind_a_transaction(history, WINDOW)
+
+
+@planted("stood still")
+def a_window_with_room_behind_an_open_transaction(history: History) -> None:
+    behind_a_transaction(history, 100)
+
+
+# -- what keeps failing -----------------------------------------------------------------------------------------------
+
+
+@planted("failed without reason")
+def queries_of_a_handler_that_fail_again_and_again(history: History) -> None:
+    for number in range(AGAIN_AND_AGAIN):
+        history.publish(f"m{number}", key=f"{number}")
+        history.handle(f"m{number}", 2 + number, "error OperationalError(2006)")
+        history.handle(f"m{number}", 3 + number, attempt=2)
+
+
+@sound
+def queries_of_a_handler_that_fail_in_different_processes(history: History) -> None:
+    for number, process in enumerate((ONE, OTHER, THIRD)):
+        history.publish(f"m{number}", key=f"{number}")
+        history.acquire(process, 2 + 2 * number)
+        history.handle(f"m{number}", 2.1 + 2 * number, "error OperationalError(2006)", by=process)
+        history.handle(f"m{number}", 2.9 + 2 * number, attempt=2, by=process)
+
+
+def complains(history: History, times: int, fault: str = "OTHER") -> None:
+    history.record.complaints += [(20.0 + number, ONE, "recorder", fault) for number in range(times)]
+
+
+@planted("tasks failing")
+def a_task_that_fails_at_every_turn(history: History) -> None:
+    complains(history, AGAIN_AND_AGAIN)
+
+
+@sound
+def a_task_that_failed_once_more_than_once(history: History) -> None:
+    complains(history, AGAIN_AND_AGAIN - 1)
+
+
+@sound
+def a_task_that_met_a_lock(history: History) -> None:
+    complains(history, 10, "CONTENTION")
+
+
+@sound
+def a_task_that_fails_while_the_server_is_away(history: History) -> None:
+    history.fault("kill-server", 15, 10, to=None)
+    complains(history, 10, "GONE")
+
+
+@planted("wrong answers")
+def a_publish_that_was_refused(history: History) -> None:
+    history.record.wrong.append((20.0, "OperationalError(2006)"))
+
+
+@sound
+def a_publish_that_failed_while_the_server_was_away(history: History) -> None:
+    history.fault("kill-server", 15, 4, to=None)
+    history.record.wrong.append((20.0, "OperationalError(2006)"))
+
+
+# -- dead letters that are consumed, discarded, delivered again -------------------------------------------------------
+
+
+def dies(history: History, id: str) -> None:
+    history.publish(id, topic="doomed")
+    history.handle(id, 2, "reject", topic="doomed")
+
+
+@planted("lost")
+def a_letter_that_its_topics_consumer_never_got(history: History) -> None:
+    dies(history, "m")
+    history.bury("m", topic="doomed")
+    history.record.letters.append((LETTERS, "judge:1"))
+
+
+@sound
+def a_letter_that_its_topics_consumer_got(history: History) -> None:
+    dies(history, "m")
+    history.bury("m", topic="doomed")
+    history.record.letters.append((LETTERS, "judge:1"))
+    history.handle("judge:1", 3, topic=LETTERS)
+
+
+@planted("lost")
+def a_letter_that_is_gone_although_nobody_discarded_it(history: History) -> None:
+    dies(history, "m")
+
+
+@sound
+def a_letter_that_was_discarded(history: History) -> None:
+    dies(history, "m")
+    history.record.removed.add(("doomed", "judge", "m"))
+
+
+@planted("lost")
+def a_letter_whose_replay_never_came(history: History) -> None:
+    a_letter_that_was_discarded(history)
+    history.publish("redrive:7", topic="doomed", at=4)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

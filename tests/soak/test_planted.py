@@ -13,7 +13,7 @@ def test_runs_without_fencing_and_without_order_are_found_out(tmp_path: Path) ->
     folders = [tmp_path / name for name in ("fencing", "order")]
     for folder in folders:
         folder.mkdir()
-    common = ("--database=sqlite", "--seed=1")
+    common = ("--database=sqlite", "--seed=1", "--phases=none")
     with (
         SoakRun(folders[0], *common, "--minutes=0.5", "--only=stop-consumer", "--sabotage=fencing") as unfenced,
         SoakRun(folders[1], *common, "--minutes=0.2", "--only=join", "--sabotage=order") as unordered,
@@ -24,6 +24,15 @@ def test_runs_without_fencing_and_without_order_are_found_out(tmp_path: Path) ->
     assert unfenced.report["violations"]["two owners"], unfenced.output
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.database("sqlite")
+def test_a_run_in_which_a_partition_is_never_read_is_found_out(tmp_path: Path) -> None:
+    words = ("--database=sqlite", "--seed=1", "--minutes=0.2", "--calm", "--phases=none", "--sabotage=progress")
+    with SoakRun(tmp_path, *words) as run:
+        assert run.wait(550) == 1, run.output
+    assert run.report["violations"]["stood still"], run.output
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.database("mariadb", "mysql", "postgresql")
 def test_a_run_with_a_naive_horizon_is_found_out(database_name: str, tmp_path: Path) -> None:
@@ -31,7 +40,7 @@ def test_a_run_with_a_naive_horizon_is_found_out(database_name: str, tmp_path: P
     for seed in range(1, 6):
         folder = tmp_path / str(seed)
         folder.mkdir()
-        words = (f"--database={database_name}", f"--seed={seed}", "--only=join", "--sabotage=horizon")
+        words = (f"--database={database_name}", f"--seed={seed}", "--only=join", "--phases=none", "--sabotage=horizon")
         with SoakRun(folder, *words, f"--minutes={0.2 * seed}") as run:
             code = run.wait(550)
         if run.report["violations"]["lost"]:

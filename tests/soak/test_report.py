@@ -8,8 +8,9 @@ import pytest
 
 from tests.soak import report
 from tests.soak.checker import VIOLATIONS, Checker
+from tests.soak.progress import longest_gap
 from tests.soak.records import DeadLetter, Fault, Handling, Record, Transaction
-from tests.soak.soak import Plan, Result, longest_free, longest_standstill, work_seconds
+from tests.soak.soak import Plan, Result, longest_standstill, work_seconds
 from tests.soak.watch import Sample
 from tests.soak.workload import LEASE_DURATION, TOO_LONG
 
@@ -55,7 +56,7 @@ def result(folder: Path, record: Record, **facts: Any) -> Result:
     ],
 )
 def test_the_longest_part_outside_of_faults(faults: list[tuple[float, float]], free: float) -> None:
-    assert longest_free(0, 10, [fault("kill-server", began, ended) for began, ended in faults]) == free
+    assert longest_gap(0, 10, faults) == free
 
 
 def test_a_run_that_never_rests_has_no_standstill() -> None:

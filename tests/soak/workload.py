@@ -11,14 +11,26 @@ exhaust          fail at every attempt
 hang             run into the visibility timeout at the first attempt
 extend           take longer than the visibility timeout, and say so
 die, die-always  end the process with SIGKILL, at the first attempt or at every one
+wait             ask for another attempt in WAIT seconds, at the first one
+fail-long        fail at the first attempt, with an error that is long and not ASCII
+reject-once      raise Reject, unless it is a dead letter that is delivered again
+block            hold up the event loop, at the first attempt
 """
 
 import random
 from dataclasses import dataclass
 from typing import Any
 
+PHASES = "SOAK_PHASES"  # the environment's variable that names the phases of this run, with commas; see phases.py
 SABOTAGE = "SOAK_SABOTAGE"  # the environment's variable that names one of these:
-PLANTED = ("fencing", "horizon", "leases", "order", "settles")  # faults of the engine's own; sabotage.py has them
+PLANTED = (
+    "fencing",
+    "horizon",
+    "leases",
+    "order",
+    "progress",
+    "settles",
+)  # faults of the engine's own; sabotage.py has them
 LEASE_DURATION = 8.0
 BALANCE_INTERVAL = 0.3
 FLUSH_INTERVAL = 0.5
@@ -27,6 +39,12 @@ TOO_LONG = VISIBILITY_TIMEOUT * 1.5
 MAX_ATTEMPTS = 4
 PARTITIONS = 6
 THREADS = 4  # of each consumer process
+WAIT = 15.0  # seconds
+BLOCKED = 25.0  # seconds for which an event loop is held up, or a consumer's loop
+HUNG_AFTER = 10.0
+WINDOW = 10_000  # messages that are delivered beyond an open publishing transaction, in each partition
+PACKET = 1024 * 1024  # bytes that a server takes at once, in runs with the phases "heavy" or "errors"
+IDLE_TIMEOUT = 5  # seconds after which the server ends idle connections, in runs with the phase "idle"
 
 
 @dataclass(frozen=True)
@@ -66,10 +84,22 @@ READERS = [
     Reader("bulk", "tally", batch=True, atomic=True),
     Reader("deadly", "brave"),
 ]
+# Those that phases need; they are served in runs with phases only.
+LETTERS = "doomed_dlq"
+PHASE_READERS = [
+    Reader("flood", "drain", batch=True),
+    Reader("waiting", "desk"),
+    Reader("heavy", "store"),
+    Reader("doomed", "judge"),
+    Reader(LETTERS, "undertaker", ordering="none"),
+]
+ALL_READERS = [*READERS, *PHASE_READERS]
 # How long what a killed process owned may be served by nobody, even if nothing else is left to be done: until its
 # leases end, and the others have looked, twice if two of them reached for the same.
 UNSERVED = LEASE_DURATION + BALANCE_INTERVAL * 2
 TOPICS = sorted({reader.topic for reader in READERS})
+# Few partitions, so that their windows fill.
+PHASE_TOPICS = {"flood": 2, "waiting": 1, "heavy": PARTITIONS, "doomed": 2}
 ORDINARY = {"slow": 2, "fail": 3, "fail-2": 1, "retry": 1, "postpone": 2, "reject": 0.3, "exhaust": 0.2, "extend": 0.1}
 # What a message of each topic asks for, by its weight among a hundred; the rest is ok.
 ASKED: dict[str, dict[str, float]] = {
@@ -102,6 +132,7 @@ def options(retention: float) -> dict[str, Any]:
     """Return the SQLQUEUE setting of all processes; retention: seconds that messages are kept."""
     topics = {topic: {"partitions": PARTITIONS, "retention": retention} for topic in TOPICS}
     topics["ledger"]["history"] = "all"
+    topics |= {topic: {"partitions": count, "retention": retention} for topic, count in PHASE_TOPICS.items()}
     return {
         "CONSUMERS_MODULE": "handlers",
         "TOPICS": topics,
@@ -113,4 +144,5 @@ def options(retention: float) -> dict[str, Any]:
         "FLUSH_INTERVAL": FLUSH_INTERVAL,
         "COLLECT_INTERVAL": 2,
         "SHUTDOWN_TIMEOUT": 10,
+        "HUNG_AFTER": HUNG_AFTER,
     }

@@ -1,0 +1,256 @@
+"""Whether everything moves on: no partition with messages to deliver stands still for longer than is stated here.
+
+A message can be delivered from the moment at which its publisher was told of the commit, and all earlier messages of
+its lane are settled. It stands in a line: those before it in the partition come first. So from then on until it begins
+no time longer than the bound may pass in which none of those begins, and nothing explains it. A failed message has to
+begin again within the bound after its delay.
+
+What explains a delay, and for how long:
+
+the beginning             for UNSERVED + RECOVERY
+a fault of everybody      while it lasts, and UNSERVED + RECOVERY after it: leases may have ended, and processes start
+a fault of the owner      likewise; of a loop that hangs: HUNG_AFTER, and then the same
+a publishing transaction  while it is open, if about WINDOW messages have been delivered beyond its beginning
+what a key waits for      its own outcome: it is not the others' (they can be delivered, and have to be)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlqueue.core.keys import partition_of
+from tests.soak.explanations import ALIKE, Explanations
+from tests.soak.records import NEVER, Fault, Handling, Record, Transaction
+from tests.soak.workload import (
+    ALL_READERS,
+    HUNG_AFTER,
+    LETTERS,
+    PARTITIONS,
+    PHASE_TOPICS,
+    TOO_LONG,
+    UNSERVED,
+    VISIBILITY_TIMEOUT,
+    WAIT,
+    WINDOW,
+    Reader,
+)
+
+# A handler that takes its longest in each thread, and another behind it.
+BOUND = 2 * TOO_LONG
+RECOVERY = 6.0  # seconds: an interpreter starts, a server recovers, connections are made anew
+MOST_DELAY = 1.0 + 2.0  # max_backoff, and a look at what is due
+NEARLY = 0.8  # of a WINDOW, for what the position had still to pass when the transaction began
+LONG = 1.0  # seconds: shorter transactions hold up nobody
+# These hold up no consumer. Who comes or leaves does, until the partitions are spread anew.
+OF_PUBLISHERS = {
+    "kill-publisher",
+    "stop-publisher",
+    "shift-clock",
+    "cut-publishers",
+    "delay-publishers",
+    "lose-replies-publishers",
+    "silence-publishers",
+}
+Place = tuple[str, str, int]  # topic, group, partition
+Waiting = tuple[Place, str, float, float, list[float]]
+"""A message that could be delivered from one moment to another, and when those before it were begun, in order."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """From one moment to another a message could be delivered, and neither it nor any before it was begun."""
+
+    place: Place
+    id: str
+    since: float
+    until: float
+    unexplained: float  # the longest part of it that nothing explains, in seconds
+
+
+@dataclass
+class Standstill:
+    """Waits of one partition that overlap."""
+
+    place: Place
+    since: float
+    until: float
+    longest: float
+    messages: list[str]
+
+    def __str__(self) -> str:
+        topic, group, partition = self.place
+        some = ", ".join(self.messages[:3])
+        return (
+            f"{topic}[{partition}] for {group}: {self.longest:.1f} s without a reason, between {self.since:.1f} and"
+            f" {self.until:.1f}; {len(self.messages)} messages, as {some}"
+        )
+
+
+class Progress:
+    """Finds who waited, and what explains it."""
+
+    def __init__(
+        self,
+        record: Record,
+        explanations: Explanations,
+        handled: Mapping[tuple[str, str, str], Sequence[Handling]],
+        settled: Mapping[tuple[str, str, str], float],
+    ) -> None:
+        """handled: of each (topic, group, id); settled: when that was done for good, if it was."""
+        self.record, self.explanations, self.handled, self.settled = record, explanations, handled, settled
+        self._transactions: dict[tuple[str, str], tuple[Transaction, str]] = {
+            (topic, id): (each, key) for each in record.transactions for topic, key, id in each.messages
+        }
+        self._begins: dict[Place, list[float]] = defaultdict(list)
+        for (topic, group, _), handlings in handled.items():
+            self._begins[topic, group, handlings[0].partition].append(handlings[0].began)
+        for begins in self._begins.values():
+            begins.sort()
+        self._open = sorted(
+            (each.began, each.ended)
+            for each in record.transactions
+            if each.ended is not None and each.ended - each.began > LONG
+        )
+
+    def standstills(self) -> list[Standstill]:
+        """Return where a partition stood still for longer than the bound; nothing if it is not known how long the run
+        was."""
+        if not self.record.until:
+            return []
+        found: dict[Place, list[Standstill]] = defaultdict(list)
+        for wait in sorted(self.waits(), key=lambda wait: wait.since):
+            if wait.unexplained <= BOUND:
+                continue
+            of_place = found[wait.place]
+            if of_place and wait.since <= of_place[-1].until:
+                last = of_place[-1]
+                last.until = max(last.until, wait.until)
+                last.longest = max(last.longest, wait.unexplained)
+                last.messages.append(wait.id)
+            else:
+                of_place.append(Standstill(wait.place, wait.since, wait.until, wait.unexplained, [wait.id]))
+        return [standstill for of_place in found.values() for standstill in of_place]
+
+    def waits(self) -> Iterable[Wait]:
+        """Yield every time longer than the bound in which a message waited, and the line before it did not move."""
+        for place, id, since, until, line in (*self._of_first_ones(), *self._of_failed_ones(), *self._of_absent_ones()):
+            for low, high in pauses(line, since, until):
+                yield Wait(place, id, low, high, self._unexplained(place, low, high))
+
+    # -- who waited ---------------------------------------------------------------------------------------------------
+
+    def _of_first_ones(self) -> Iterable[Waiting]:
+        """Yield how long each message waited before it was begun for the first time."""
+        of_place: dict[Place, list[tuple[int, Handling]]] = defaultdict(list)
+        for (topic, group, _), handlings in self.handled.items():
+            first = handlings[0]
+            of_place[topic, group, first.partition].append((first.offset, first))
+        for place, several in of_place.items():
+            free: dict[str | None, float] = defaultdict(float)  # when a lane's earlier messages were settled
+            begun: list[float] = []
+            for _, first in sorted(several, key=lambda each: each[0]):
+                transaction, key = self._transactions.get((first.topic, first.id), (None, ""))
+                lane = self._lane(place, key)
+                if transaction is not None and transaction.told is not None:
+                    since = max(transaction.told, free[lane] if lane else 0.0)
+                    yield place, first.id, since, first.began, begun
+                insort(begun, first.began)
+                if lane:
+                    done = self.settled.get((first.topic, first.group, first.id), NEVER)
+                    free[lane] = max(free[lane], done)
+
+    def _of_failed_ones(self) -> Iterable[Waiting]:
+        """Yield how long what had failed waited, its delay over, before it was begun again."""
+        for (topic, group, id), handlings in self.handled.items():
+            place = (topic, group, handlings[0].partition)
+            nexts = [each.began for each in handlings[1:]]
+            if not self._done(topic, group, id):
+                nexts.append(self.record.until)
+            for handling, again in zip(handlings, nexts):
+                if handling.succeeded:
+                    continue
+                ended = min(handling.until if handling.ended else NEVER, handling.began + VISIBILITY_TIMEOUT)
+                delay = WAIT if (topic, handling.outcome) == ("waiting", "retry") else MOST_DELAY
+                yield place, id, ended + delay, again, []
+
+    def _of_absent_ones(self) -> Iterable[Waiting]:
+        """Yield how long what was never begun has waited. It is not known what was before it: all of the partition."""
+        free: dict[tuple[str, str, str], float] = defaultdict(float)
+        absent: list[tuple[Reader, Transaction, str, str]] = []
+        for reader in ALL_READERS:
+            if reader.topic == LETTERS:  # whoever is told there has not said of which partition
+                continue
+            for (topic, id), (transaction, key) in self._transactions.items():
+                if topic != reader.topic or transaction.told is None:
+                    continue
+                if (topic, reader.group, id) not in self.handled:
+                    absent.append((reader, transaction, key, id))
+                elif reader.ordering == "key":
+                    done = self.settled.get((topic, reader.group, id), NEVER)
+                    free[topic, reader.group, key] = max(free[topic, reader.group, key], done)
+        for reader, transaction, key, id in absent:
+            place = (reader.topic, reader.group, partition_of(key, PHASE_TOPICS.get(reader.topic, PARTITIONS)))
+            assert transaction.told is not None
+            since = max(transaction.told, free[reader.topic, reader.group, key])
+            yield place, id, since, self.record.until, self._begins.get(place, [])
+
+    def _lane(self, place: Place, key: str) -> str | None:
+        ordering = ALIKE[place[0], place[1]].ordering
+        return {"key": f"key {key}", "partition": "all of it", "none": None}[ordering]
+
+    def _done(self, topic: str, group: str, id: str) -> bool:
+        return self.settled.get((topic, group, id), NEVER) < NEVER
+
+    # -- what explains it ---------------------------------------------------------------------------------------------
+
+    def _unexplained(self, place: Place, since: float, until: float) -> float:
+        spans = [(self.record.since, self.record.since + UNSERVED + RECOVERY)]
+        spans += [span for fault in self.record.faults for span in self._span_of(fault, place)]
+        for began, ended in self._open:
+            if began < until and ended > since and self._begun_between(place, began, until) >= WINDOW * NEARLY:
+                spans.append((began, ended))
+        return longest_gap(since, until, spans)
+
+    def _span_of(self, fault: Fault, place: Place) -> list[tuple[float, float]]:
+        if fault.kind in OF_PUBLISHERS:
+            return []
+        if fault.victims is not None and not self._owners(place, fault.began) & fault.victims:
+            return []
+        ended = fault.ended
+        if fault.kind == "hang-consumer":
+            ended = min(ended, fault.began + HUNG_AFTER)
+        return [(fault.began, ended + UNSERVED + RECOVERY)]
+
+    def _owners(self, place: Place, at: float) -> set[int]:
+        return self.explanations.owners_of(place, at)
+
+    def _begun_between(self, place: Place, low: float, high: float) -> int:
+        begins = self._begins.get(place, [])
+        return bisect_right(begins, high) - bisect_left(begins, low)
+
+
+def pauses(line: Sequence[float], since: float, until: float) -> Iterable[tuple[float, float]]:
+    """Yield the spans longer than the bound, of the time between two moments, in which nothing of a line began."""
+    at = since
+    while until - at > BOUND:
+        near = bisect_right(line, at + BOUND)
+        if near and line[near - 1] > at:
+            at = line[near - 1]
+            continue
+        end = min(until, line[near] if near < len(line) else until)
+        yield at, end
+        at = end
+
+
+def longest_gap(low: float, high: float, spans: Iterable[tuple[float, float]]) -> float:
+    """Return the longest part of a span of time that lies outside of others."""
+    longest, free_since = 0.0, low
+    for began, ended in sorted(spans):
+        if began >= high:
+            break
+        longest = max(longest, began - free_since)
+        free_since = max(free_since, ended)
+    return max(longest, high - free_since)
