@@ -24,6 +24,11 @@ class LeaseLost(SqlqueueError):
         super().__init__(message)
 
 
+class BrokenTransaction(SqlqueueError):
+    """A handler has left a connection inside a transaction, or its own transaction has ended before it returned. What
+    it wrote there was rolled back, as far as that was possible, and the attempt has failed."""
+
+
 class HorizonUnknown(SqlqueueError):
     """No probe of the publish gate has finished yet: some transaction that publishes has been open all the time."""
 

@@ -2,54 +2,24 @@
 
 from __future__ import annotations
 
-import logging
-import threading
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from django.db import Error, connections, transaction
-
+from sqlqueue.consumers.connections import Undisturbed, care_for_connections
 from sqlqueue.consumers.delivery import Delivery
+from sqlqueue.consumers.in_transaction import InTransaction
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core import outcomes
-from sqlqueue.core.lines import line
-from sqlqueue.core.outcomes import COMMITTED, SUCCESS, SUPERSEDED, UNSTARTED, Outcome
+from sqlqueue.core.outcomes import SUCCESS, SUPERSEDED, UNSTARTED, Outcome
 from sqlqueue.core.plan import Hand, Run
-from sqlqueue.database import faults
-from sqlqueue.database.dialects import begin, dialect
-from sqlqueue.database.faults import Fault
-from sqlqueue.exceptions import LeaseLost, Settlement
-from sqlqueue.log.atomic import settle_run, was_committed
+from sqlqueue.exceptions import LeaseLost
 from sqlqueue.observe.in_hand import InHand
 
-logger = logging.getLogger("sqlqueue")
 now = time.monotonic
 
 Report = Callable[[Hand, Outcome], None]
-CONNECTIONS_LAST = 1.0  # seconds
-NOT_BEGUN_PAUSE = 0.1  # seconds
-ATOMIC_TRIES = 3  # of a handler whose transaction met a deadlock: rolled back, so it is simply run again
-
-
-def close_stale_connections() -> None:
-    """Close this thread's connections that are too old or broken, as Django's request cycle does."""
-    for connection in connections.all(initialized_only=True):
-        if not connection.in_atomic_block:
-            connection.close_if_unusable_or_obsolete()
-
-
-_care = threading.local()
-
-
-def care_for_connections(failed: bool = False) -> None:
-    """Close stale connections before and after deliveries, but at most once a second while they follow each other
-    without a failure: CONN_MAX_AGE = 0 would otherwise mean a new connection for each of thousands of messages a
-    second."""
-    moment = now()
-    if failed or moment - getattr(_care, "taken", 0.0) >= CONNECTIONS_LAST:
-        _care.taken = moment
-        close_stale_connections()
 
 
 class Handling:
@@ -58,6 +28,7 @@ class Handling:
     def __init__(self, alias: str, consumer: Consumer):
         self.alias, self.consumer = alias, consumer
         self._timeout = consumer.manners.visibility_timeout
+        self._transaction = InTransaction(alias, consumer.name)
 
     # -- starting -----------------------------------------------------------------------------------------------------
 
@@ -85,7 +56,6 @@ class Handling:
                 if not self._go_on(run, hand, self._handle(run, hand), report):
                     break
                 care_for_connections()
-        care_for_connections(failed=run.stopped)
 
     def _go_on(self, run: Run, hand: Hand, outcome: Outcome, report: Report) -> bool:
         """Report; a hand that was not acked ends its run: what stands behind it must wait for it."""
@@ -105,11 +75,15 @@ class Handling:
         delivery = Delivery(hand)
         try:
             with InHand(delivery):
-                if self.consumer.manners.atomic:
-                    return self._in_transaction(run, [hand], lambda: self.consumer.handler(delivery))
-                self.consumer.handler(delivery)
+                return self._call(run, [hand], delivery)
         except BaseException as error:
             return self._decide(error, hand, [hand])
+
+    def _call(self, run: Run, hands: list[Hand], given: Any) -> Outcome:
+        if self.consumer.manners.atomic:
+            return self._transaction.run(run, hands, functools.partial(self.consumer.handler, given), self.started)
+        with Undisturbed():
+            self.consumer.handler(given)
         return SUCCESS
 
     def _decide(self, error: BaseException, hand: Hand, together: Sequence[Hand]) -> Outcome:
@@ -137,10 +111,7 @@ class Handling:
         outcome = SUCCESS
         try:
             with InHand(*deliveries):
-                if self.consumer.manners.atomic:
-                    outcome = self._in_transaction(run, hands, lambda: self.consumer.handler(deliveries))
-                else:
-                    self.consumer.handler(deliveries)
+                outcome = self._call(run, hands, deliveries)
         except BaseException as raised:
             error = raised
         self.report_batch(hands, outcome, error, report)
@@ -153,80 +124,6 @@ class Handling:
         for hand in hands:
             hand.finished = moment
             report(hand, self._decide(error, hand, hands) if error is not None else outcome)
-
-    # -- atomic -------------------------------------------------------------------------------------------------------
-
-    def _in_transaction(self, run: Run, hands: list[Hand], handle: Callable[[], Any]) -> Outcome:
-        """Run a handler and its ack in one transaction. Every error rolls both back."""
-        for attempt in range(1, ATOMIC_TRIES + 1):
-            committed: list[bool] = []
-            begun = handled = settled = False
-            try:
-                with dialect(self.alias).writers, transaction.atomic(using=self.alias):
-                    begin(self.alias)
-                    begun = True
-                    # Opening it may have taken its time: SQLite has one writer, and a server may be slow to answer.
-                    if not self.started(hands):
-                        return UNSTARTED
-                    transaction.on_commit(lambda: committed.append(True), using=self.alias)  # noqa: B023  run by this turn
-                    handle()
-                    handled = True
-                    moved_to = settle_run(self.alias, run, hands)
-                    settled = True
-            except Settlement:
-                raise
-            except Exception as error:
-                if committed:
-                    logger.error(line("commit_hook_failed", **self._facts(hands), error=error), exc_info=error)
-                    return self._committed(moved_to)
-                if handled and isinstance(error, LeaseLost):
-                    return SUPERSEDED
-                fault = faults.classify(error) if isinstance(error, Error) else Fault.OTHER
-                if fault is Fault.GONE and settled:
-                    return self._after_lost_reply(run, hands, error)
-                if fault is Fault.CONTENTION and attempt < ATOMIC_TRIES:
-                    logger.info(line("handler_rerun", **self._facts(hands), error=error))
-                    time.sleep(0.01 * attempt)
-                    continue
-                if fault in (Fault.GONE, Fault.CONTENTION) and not begun:
-                    return self._not_begun(hands, error)
-                raise
-            return self._committed(moved_to)
-        raise AssertionError("unreachable")
-
-    def _not_begun(self, hands: list[Hand], error: Exception) -> Outcome:
-        """The transaction could not be opened (this thread's connection had been lost while nobody looked): no attempt
-        is charged, for the handler has seen nothing of it."""
-        logger.info(line("transaction_not_begun", **self._facts(hands), error=error))
-        faults.drop_connection(self.alias)
-        time.sleep(NOT_BEGUN_PAUSE)
-        return UNSTARTED
-
-    def _facts(self, hands: Sequence[Hand]) -> dict[str, Any]:
-        address = hands[0].stream.address
-        place = {"group": address.group, "topic": address.topic, "partition": address.partition}
-        return {"handler": self.consumer.name, **place, "offset": hands[0].offset, "count": len(hands)}
-
-    def _committed(self, moved_to: int | None) -> Outcome:
-        return COMMITTED if moved_to is None else Outcome(outcomes.ACKED, committed=True, moved_to=moved_to)
-
-    def _after_lost_reply(self, run: Run, hands: list[Hand], error: Exception) -> Outcome:
-        """The commit got no reply: ask until the database tells whether it came through, or the lease is over."""
-        logger.warning(line("commit_in_doubt", **self._facts(hands), error=error))
-        faults.drop_connection(self.alias)
-        stream = run.stream
-        try:
-            known = faults.patiently(
-                self.alias, faults.run, self.alias, was_committed, self.alias, run, hands, give_up=lambda: stream.lost
-            )
-        except LeaseLost:
-            return SUPERSEDED
-        if known is None:
-            return SUPERSEDED
-        position, acked = known
-        if not acked:
-            raise error
-        return self._committed(position)
 
     # -- on the event loop --------------------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from django.db import connections
 
-from sqlqueue.consumers.handling import CONNECTIONS_LAST, Handling, Report, close_stale_connections
+from sqlqueue.consumers.connections import CONNECTIONS_LAST, close_stale_connections
+from sqlqueue.consumers.handling import Handling, Report
 from sqlqueue.core.lines import line
 from sqlqueue.core.plan import Run
 

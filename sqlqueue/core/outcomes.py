@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sqlqueue.core.backoff import Backoff
-from sqlqueue.exceptions import Postpone, Reject, Retry
+from sqlqueue.exceptions import BrokenTransaction, Postpone, Reject, Retry
 
 ACKED: Final = "acked"
 RETRIED: Final = "retried"
@@ -71,7 +71,7 @@ def decide(error: BaseException | None, attempt: int, max_attempts: int, backoff
         return Outcome(POSTPONED, error.delay, storable(said_by(error)))
     if isinstance(error, Reject):
         return Outcome(DEAD, error=storable(said_by(error)) or "rejected")
-    told = isinstance(error, (Retry, VisibilityTimeout))
+    told = isinstance(error, (Retry, VisibilityTimeout, BrokenTransaction))
     text = storable(said_by(error) or type(error).__name__ if told else describe(error))
     if attempt >= max_attempts:
         return Outcome(DEAD, error=text)

@@ -24,9 +24,3 @@ def execute(alias: str, text: str, parameters: Any = ()) -> Any:
     cursor = connections[alias].cursor()
     cursor.execute(DIALECTS[connections[alias].vendor].sql(text), parameters)
     return cursor
-
-
-def begin(alias: str) -> None:
-    """Begin the transaction that `atomic` has just opened, so that a connection which is lost shows now."""
-    if connections[alias].vendor == "postgresql":  # psycopg puts it off until the first statement
-        execute(alias, "SELECT 1")

@@ -9,7 +9,7 @@ any table's primary key, {then} a join that looks its right side up for each row
 locks may not scan, for it would wait for, or take, rows that are none of its business. {beyond}
 what a stream has above an offset, {within} the same up to another one, ORDER BY {by_place}: for those who cannot be
 told the index, in a form that no other index serves; their parameters are Dialect.place(); {by_place_down} is the same
-backwards. {minute} is the present minute's beginning.
+backwards. {minute} is the present minute's beginning; {begun} that of the transaction, where a guard goes by it.
 """
 
 from __future__ import annotations
@@ -143,6 +143,7 @@ class MySQL(Dialect):
         "by_id": " FORCE INDEX (PRIMARY)",
         "then": "STRAIGHT_JOIN",
         "div": "DIV",
+        "begun": "NULL",
     }
 
     def remaining(self, column: str) -> str:
@@ -226,6 +227,7 @@ class SQLite(WithOnConflict):
         "by_id": " NOT INDEXED",
         "then": "CROSS JOIN",
         "div": "/",
+        "begun": "NULL",
     }
 
     def remaining(self, column: str) -> str:
@@ -260,6 +262,7 @@ class PostgreSQL(WithOnConflict):
         "by_id": "",
         "then": "JOIN",
         "div": "/",
+        "begun": "TRANSACTION_TIMESTAMP()",
         "beyond": '(topic, "partition", priority, "offset") > (%s, %s, %s, %s)'
         ' AND (topic, "partition", priority) <= (%s, %s, %s)',
         "within": '(topic, "partition", priority, "offset") > (%s, %s, %s, %s)'

@@ -3,16 +3,20 @@ all."""
 
 from __future__ import annotations
 
+from django.db import IntegrityError, connections
+
 from sqlqueue.core.plan import Hand, Run
 from sqlqueue.core.stream import Address
 from sqlqueue.database.dialects import dialect, execute
+from sqlqueue.database.fault_numbers import Fault, classify
+from sqlqueue.database.guard import Guard
 from sqlqueue.exceptions import LeaseLost
 
 # Locks that everybody respects: a settle of the owner, or a change of owner, waits for this transaction's end. A
 # locking read also sees the newest row, not that of the snapshot which the handler's first query may have opened.
 # Index: the primary key.
-FENCE = "SELECT position FROM sqlqueue_offset WHERE id = %s AND fencing_token = %s{share}"
-FENCE_ALONE = "SELECT position FROM sqlqueue_offset WHERE id = %s AND fencing_token = %s{update}"
+FENCE = "SELECT position, {begun} FROM sqlqueue_offset WHERE id = %s AND fencing_token = %s{share}"
+FENCE_ALONE = "SELECT position, {begun} FROM sqlqueue_offset WHERE id = %s AND fencing_token = %s{update}"
 # Index: the unique (topic, group, partition, priority, offset).
 STATE = """
     SELECT acked, in_flight, retry_count FROM sqlqueue_delivery_state WHERE topic = %s AND consumer_group = %s
@@ -26,6 +30,9 @@ INSERT_ACKED = """
     INSERT INTO sqlqueue_delivery_state
     (topic, consumer_group, "partition", priority, message_offset, acked, in_flight, retry_count) VALUES
 """
+IF_NEW = """
+    ON CONFLICT (topic, consumer_group, "partition", priority, message_offset) DO NOTHING RETURNING message_offset
+"""
 MOVE = """
     UPDATE sqlqueue_offset SET position = %s, claimed_to = {greatest}(claimed_to, %s), updated_at = {now},
     offset_acked = COALESCE((SELECT MIN(s.message_offset) - 1 FROM sqlqueue_delivery_state s WHERE s.topic = %s
@@ -35,10 +42,11 @@ MOVE = """
 SETTLED = "the message has been settled, or handed out again, since this attempt began"
 
 
-def settle_run(alias: str, run: Run, hands: list[Hand]) -> int | None:
+def settle_run(alias: str, run: Run, hands: list[Hand], guard: Guard | None = None) -> int | None:
     """Ack these hands in the current transaction; return the new position if they moved it.
 
-    Raises LeaseLost if the token is stale, or a hand is not the message's present attempt: everything rolls back.
+    Raises LeaseLost if the token is stale, or a hand is not the message's present attempt, and BrokenTransaction if it
+    is not the guard's transaction any more: everything rolls back.
     """
     stream = run.stream
     whole = run.moves_to is not None and len(hands) == len(run.hands)
@@ -46,22 +54,22 @@ def settle_run(alias: str, run: Run, hands: list[Hand]) -> int | None:
     found = execute(alias, fence, (stream.id, stream.token)).fetchone()
     if found is None:
         raise LeaseLost
-    position = found[0]
+    position, begun = found
+    if guard is not None:
+        guard.compare(begun)
     if any(hand.outcome is not None for hand in hands):
         # Overrun, and perhaps written as that already; what is decided from now on waits for this transaction's end.
         raise LeaseLost(SETTLED)
     if whole and run.moves_to is not None and position == run.position:
         _move(alias, run, run.moves_to)
         return run.moves_to
-    fresh: list[Hand] = []
-    for hand in hands:
-        if _ack_row(alias, stream.address, hand):
-            continue
-        if hand.attempt != 1 or hand.offset <= position:
-            raise LeaseLost(SETTLED)
-        fresh.append(hand)
-    if fresh:
-        _insert_acked(alias, stream.address, fresh)
+    again = [hand for hand in hands if hand.attempt != 1 or hand.offset <= position]
+    fresh = [hand for hand in hands if hand.attempt == 1 and hand.offset > position]
+    if not all(_ack_row(alias, stream.address, hand) for hand in again):
+        raise LeaseLost(SETTLED)
+    while fresh:
+        present = _insert_acked(alias, stream.address, fresh)
+        fresh = [hand for hand in present if not _ack_row(alias, stream.address, hand)]
     return None
 
 
@@ -86,13 +94,29 @@ def _ack_row(alias: str, address: Address, hand: Hand) -> bool:
     return True
 
 
-def _insert_acked(alias: str, address: Address, hands: list[Hand]) -> None:
+def _insert_acked(alias: str, address: Address, hands: list[Hand]) -> list[Hand]:
+    """Insert acked rows, those that can be inserted; return the hands of which some have a row already.
+
+    Before any look: at REPEATABLE READ, a locking look for a row that is not there locks the gap where others insert.
+    """
     key = (address.topic, address.group, address.partition, address.priority)
     size = dialect(alias).rows_of_one_insert
+    present: list[Hand] = []
     for start in range(0, len(hands), size):
         some = hands[start : start + size]
         rows = ", ".join(["(%s, %s, %s, %s, %s, {true}, 0, 1)"] * len(some))
-        execute(alias, INSERT_ACKED + rows, [value for hand in some for value in (*key, hand.offset)])
+        values = [value for hand in some for value in (*key, hand.offset)]
+        if connections[alias].vendor == "mysql":
+            try:
+                execute(alias, INSERT_ACKED + rows, values)
+            except IntegrityError as error:  # all or none
+                if classify(error) is not Fault.DUPLICATE:
+                    raise
+                present += some
+        else:
+            inserted = {offset for (offset,) in execute(alias, INSERT_ACKED + rows + IF_NEW, values).fetchall()}
+            present += [hand for hand in some if hand.offset not in inserted]
+    return present
 
 
 def was_committed(alias: str, run: Run, hands: list[Hand]) -> tuple[int | None, bool]:

@@ -182,12 +182,12 @@ class TestThePosition:
         positions: list[tuple[int, int, int]] = []
         settle_run = atomic.settle_run
 
-        def watched(alias, run, hands):
-            moved = settle_run(alias, run, hands)
+        def watched(alias, run, hands, guard):
+            moved = settle_run(alias, run, hands, guard)
             positions.append((len(hands), Offset.objects.get().position, DeliveryState.objects.count()))
             return moved
 
-        monkeypatch.setattr("sqlqueue.consumers.handling.settle_run", watched)
+        monkeypatch.setattr("sqlqueue.consumers.in_transaction.settle_run", watched)
         consuming.consumer("t", record, atomic=True, batch=True, batch_size=10, ordering=ordering)
         publish_many("t", [NewMessage(number, key=f"k{number % keys}") for number in range(30)])
         offsets = list(Message.objects.order_by("offset").values_list("offset", flat=True))
@@ -243,14 +243,14 @@ class TestTheFence:
         refused: list[str] = []
         settle_run = atomic.settle_run
 
-        def watched(alias, run, hands):
+        def watched(alias, run, hands, guard):
             try:
-                return settle_run(alias, run, hands)
+                return settle_run(alias, run, hands, guard)
             except LeaseLost as error:
                 refused.append(str(error))
                 raise
 
-        monkeypatch.setattr("sqlqueue.consumers.handling.settle_run", watched)
+        monkeypatch.setattr("sqlqueue.consumers.in_transaction.settle_run", watched)
         attempts: list[int] = []
 
         @consuming.consumer("t", atomic=True, backoff=0)

@@ -7,7 +7,7 @@ import pytest
 from django.db import transaction
 
 from sqlqueue import publish_many
-from sqlqueue.consumers import handling
+from sqlqueue.consumers import in_transaction
 from sqlqueue.consumers.handling import Handling
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.core.outcomes import ACKED, DEAD, RETRIED, UNSTARTED, Outcome
@@ -135,7 +135,7 @@ def test_a_transaction_that_opens_after_the_lease_has_ended_begins_no_handler(
             yield
 
     atomic = transaction.atomic
-    monkeypatch.setattr(handling.transaction, "atomic", slow)
+    monkeypatch.setattr(in_transaction.transaction, "atomic", slow)
     options = build("t", {"group": "g", "atomic": True, "batch": batch, "ordering": "none"})
     handler = Handling("default", Consumer(topic="t", handler=begun.append, **options))
     for run in owned.turn():
