@@ -11,7 +11,7 @@ from django.dispatch import Signal
 from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.core.stream import Stream
 from sqlqueue.leases import hold
-from sqlqueue.leases.acquire import acquire_leases
+from sqlqueue.leases.acquire import AT_ONCE, acquire_leases
 from sqlqueue.leases.balance import Balancer, Holding
 from sqlqueue.log.groups import served
 from sqlqueue.signals import announce, lease_acquired, lease_lost, lease_released
@@ -20,11 +20,15 @@ logger = logging.getLogger("sqlqueue")
 
 
 class Ownership:
-    """The leases of one subscriber. The control thread's; the keeper only asks `tokens` and moves deadlines."""
+    """The leases of one subscriber. The control thread's; the keeper only asks `tokens` and moves deadlines.
+
+    `progress` is called whenever a part of something long is done.
+    """
 
     def __init__(self, alias: str, subscriber: str, subscriptions: list[Subscription], lease_duration: float):
         self.alias, self.subscriber, self.subscriptions = alias, subscriber, subscriptions
         self.lease_duration = lease_duration
+        self.progress: Callable[[], None] = lambda: None
         self._balancer = Balancer(alias, subscriber, lease_duration)
         self._by_place = {subscription.place: subscription for subscription in subscriptions}
 
@@ -77,15 +81,17 @@ class Ownership:
                 self._by_place[place].take_note(options)
 
     def _take(self, leases: list[int], horizon: int, clock: Callable[[], float]) -> bool:
-        now = clock()
         priorities = {subscription.place: subscription.priorities for subscription in self.subscriptions}
-        found = acquire_leases(self.alias, self.subscriber, leases, priorities, self.lease_duration, horizon)
-        partitions: dict[Subscription, set[int]] = defaultdict(set)
-        for taken in found:
-            subscription = self._by_place[taken.address.group, taken.address.topic]
-            subscription.adopt(taken, now + self.lease_duration, now)
-            partitions[subscription].add(taken.address.partition)
-        self._announce(lease_acquired, partitions)
+        found: dict[Subscription, set[int]] = defaultdict(set)
+        for start in range(0, len(leases), AT_ONCE):
+            some = leases[start : start + AT_ONCE]
+            now = clock()
+            for taken in acquire_leases(self.alias, self.subscriber, some, priorities, self.lease_duration, horizon):
+                subscription = self._by_place[taken.address.group, taken.address.topic]
+                subscription.adopt(taken, now + self.lease_duration, now)
+                found[subscription].add(taken.address.partition)
+            self.progress()
+        self._announce(lease_acquired, found)
         return bool(found)
 
     def _announce(self, signal: Signal, partitions: Mapping[Subscription, Iterable[int]]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from types import FrameType
@@ -22,6 +24,7 @@ logger = logging.getLogger("sqlqueue")
 
 STOP, LEAVE = "stop", "leave"
 INTERRUPTED = 130
+SHOW_STACKS = signal.SIGUSR1  # where is every thread? On standard error, even from a process that hangs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ def main(orders: Orders, name: str, line: Connection, pulse: Pulse) -> None:
 
     # The terminal's Ctrl-C reaches the whole group; the supervisor passes it on.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(RuntimeError, ValueError):  # where there is no standard error
+        faulthandler.register(SHOW_STACKS)
     django.setup()
     serve(orders, name, line, pulse)
 

@@ -48,6 +48,11 @@ class Pulse:
         return time.monotonic() - max(self._beats.turned, self._beats.began)
 
     @property
+    def hung_for(self) -> float:
+        """For how many seconds a loop has not turned that had begun to; 0 for one that has not begun."""
+        return time.monotonic() - self._beats.turned if self._beats.turned else 0.0
+
+    @property
     def since_kept(self) -> float | None:
         """How many seconds ago the leases were renewed; None: never."""
         return time.monotonic() - self._beats.kept if self._beats.kept else None

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 
 from django.db import Error, connections
 
-from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.core.lines import line
-from sqlqueue.core.stream import Stream
-from sqlqueue.database import clock, faults, patience
+from sqlqueue.database import faults, patience
 from sqlqueue.database.horizon import Horizon, highest_offset
-from sqlqueue.leases import heartbeat, hold
+from sqlqueue.leases import heartbeat
 from sqlqueue.log.collect import collect, report_absent
 from sqlqueue.log.replay import INTERVAL as REPLAY_INTERVAL
 from sqlqueue.log.replay import carry_out
 from sqlqueue.log.schedule import move_due
-from sqlqueue.signals import announce, database_unreachable, settled_together, verb_failed
+from sqlqueue.signals import announce, verb_failed
 
 logger = logging.getLogger("sqlqueue")
 
@@ -83,60 +80,6 @@ class Resident:
             announce(verb_failed, Resident, verb=self.name, fault=fault.name, error=error)
         except Exception as error:
             logger.error(line("resident_failed", resident=self.name, error=error), exc_info=error)
-        return False
-
-
-class Keeper(Resident):
-    """Keeps the heartbeat and the leases alive. A thread of its own, so that no lock wait elsewhere lets them
-    expire."""
-
-    name = "keeper"
-
-    def __init__(
-        self,
-        ownership: Ownership,
-        interval: float,
-        address: str,
-        activity: Callable[[], str],
-        horizon: Callable[[], int],
-        lost: Callable[[list[Stream]], None],
-        kept: Callable[[], None] = lambda: None,
-    ):
-        super().__init__(ownership.alias, interval)
-        self.ownership, self.address, self.lost, self.kept = ownership, address, lost, kept
-        self.activity, self.horizon = activity, horizon
-
-    def beat(self) -> None:
-        """Say that this process is alive, and what it does."""
-        own = self.ownership
-        if settled_together.receivers:
-            clock.look(self.alias)
-        places = [subscription.place for subscription in own.subscriptions]
-        told = (self.address, self.activity(), self.horizon())
-        heartbeat.beat(self.alias, own.subscriber, places, own.lease_duration, *told)
-
-    def turn(self) -> bool:
-        """Beat, renew all leases in one statement, and find out which are lost if they are fewer than expected."""
-        own = self.ownership
-        try:
-            self.beat()
-            owned = own.tokens()
-            began = time.monotonic()
-            kept = hold.renew(self.alias, own.subscriber, own.lease_duration)
-            tokens = hold.held(self.alias, own.subscriber) if kept < len(owned) else None
-        except Error as error:
-            announce(database_unreachable, Keeper, subscriber=own.subscriber, error=error)
-            raise
-        lost: list[Stream] = []
-        for place, streams in owned.items():
-            if tokens is not None and tokens.get(place) != streams[0].token:
-                lost += streams
-                continue
-            for stream in streams:
-                stream.deadline = began + own.lease_duration
-        if lost:
-            self.lost(lost)
-        self.kept()
         return False
 
 

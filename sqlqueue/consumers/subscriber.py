@@ -12,13 +12,14 @@ from django.db import Error, connections
 
 from sqlqueue.conf import settings
 from sqlqueue.consumers.dispatcher import Dispatcher
+from sqlqueue.consumers.keeper import Keeper
 from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.consumers.pool import Pool, ThreadPool
 from sqlqueue.consumers.pulse import Pulse
 from sqlqueue.consumers.reader import Reader
 from sqlqueue.consumers.recorder import Recorder
 from sqlqueue.consumers.registry import Consumer
-from sqlqueue.consumers.residents import Collector, Keeper, Replayer, Resident, Scheduler
+from sqlqueue.consumers.residents import Collector, Replayer, Resident, Scheduler
 from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.core.lines import line
 from sqlqueue.core.outcomes import Outcome
@@ -55,10 +56,11 @@ class Subscriber:
         self.alias: str = settings.DATABASE
         self.name = name or heartbeat.subscriber_name()
         self.clock = time.monotonic
+        self.pulse = pulse or Pulse()
         self.subscriptions = [Subscription(self.alias, consumer) for consumer in consumers]
         self.ownership = Ownership(self.alias, self.name, self.subscriptions, settings.LEASE_DURATION)
+        self.ownership.progress = self.pulse.turned
         self.reader = Reader(self.alias)
-        self.pulse = pulse or Pulse()
         self._awake = threading.Event()
         threads = threads or settings.THREADS
         make_pool = pool or (lambda report, ended: ThreadPool(threads, report, ended))
@@ -104,6 +106,7 @@ class Subscriber:
             lambda: self.reader.horizon.value,
             self._lost.append,
             self.pulse.kept,
+            lambda: self.pulse.hung_for,
         )
         self._keeper.beat()
         self._keep_at = self.clock() + settings.HEARTBEAT_INTERVAL
@@ -132,6 +135,7 @@ class Subscriber:
 
     def keep(self) -> None:
         """Keep the heartbeat and the leases alive, when it is time: for a host without residents, between two turns."""
+        self.pulse.turned()
         if self.clock() >= self._keep_at:
             self._keeper.turn()
             self._keep_at = self.clock() + settings.HEARTBEAT_INTERVAL

@@ -20,7 +20,7 @@ from django.db import Error, connections
 
 from sqlqueue.conf import settings
 from sqlqueue.consumers.ports import Ports, Vitals, close_windows, open_windows
-from sqlqueue.consumers.process import LEAVE, STOP, Orders, main
+from sqlqueue.consumers.process import LEAVE, SHOW_STACKS, STOP, Orders, main
 from sqlqueue.consumers.pulse import Pulse
 from sqlqueue.core.lines import line
 from sqlqueue.leases import heartbeat, hold
@@ -33,6 +33,8 @@ logger = logging.getLogger("sqlqueue")
 
 SHORT_LIFE = 10.0  # seconds: one that dies sooner is restarted later each time
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
+HUNG_LOOKS = 10  # at the pulses, in the time after which a loop hangs
+LAST_CHANCE = 5.0  # seconds that a process which hangs has after SIGTERM, should it come to life
 
 
 @dataclass(slots=True)
@@ -44,6 +46,7 @@ class Child:
     name: str
     pulse: Pulse
     started: float
+    ended_at: float | None = None  # when it was told to end, for it hangs
 
 
 class Supervisor:
@@ -56,6 +59,7 @@ class Supervisor:
         self._pending: list[float] = []  # when to start the next ones
         self._wanted = processes  # less those that have drained everything
         self._pause = FIRST_PAUSE
+        self._looked_at = time.monotonic()
         self._stops = 0
         self._failed = False
         self._shared: SharedMetrics | None = None
@@ -77,6 +81,7 @@ class Supervisor:
             while self._children or (self._pending and not self._stops):
                 self._start_due()
                 self._wait()
+                self._end_hung()
                 self._bury()
         finally:
             close_windows(windows)
@@ -123,12 +128,37 @@ class Supervisor:
         logger.info(line("process_started", child=process.pid, subscriber=name))
 
     def _wait(self) -> None:
-        timeout = max(0.0, min(self._pending) - time.monotonic()) if self._pending and not self._stops else None
+        timeout = settings.HUNG_AFTER / HUNG_LOOKS
+        if self._pending and not self._stops:
+            timeout = min(timeout, max(0.0, min(self._pending) - time.monotonic()))
         for ready in wait([*(child.process.sentinel for child in self._children), self._bell], timeout):
             if ready == self._bell:
                 os.read(self._bell, 100)
                 if self._stops:
                     self._pass_on()
+
+    def _end_hung(self) -> None:
+        """End processes whose loops hang: their leases have been left to expire; a fresh process can do better.
+
+        Not right after this process has been away itself: then the others may only have been so, too.
+        """
+        now, before = time.monotonic(), self._looked_at
+        self._looked_at = now
+        if now - before > settings.HUNG_AFTER / 2:
+            return
+        for child in self._children:
+            hung = child.pulse.hung_for
+            if child.ended_at is not None:
+                if now > child.ended_at + LAST_CHANCE and hung > LAST_CHANCE:
+                    child.process.kill()
+            elif hung > settings.HUNG_AFTER and child.process.pid is not None:
+                child.ended_at = now
+                logger.error(line("process_hangs", child=child.process.pid, subscriber=child.name, seconds=hung))
+                try:
+                    os.kill(child.process.pid, SHOW_STACKS)
+                    child.process.terminate()
+                except ProcessLookupError:
+                    continue
 
     def _pass_on(self) -> None:
         word = STOP if self._stops == 1 else LEAVE

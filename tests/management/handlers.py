@@ -1,5 +1,6 @@
 """What the processes of these tests run: handlers that leave an Effect behind."""
 
+import ctypes
 import os
 import time
 
@@ -32,6 +33,7 @@ def take_for_ever(delivery) -> None:
 
 
 @consumer("hang", group="aircraft")
+@consumer("deaf", group="aircraft")
 def do_nothing(delivery) -> None:
     pass
 
@@ -40,6 +42,8 @@ def hang(*, topic: str, **_: object) -> None:
     """A receiver that never returns: signals are announced in the process's control loop."""
     while topic == "hang":
         time.sleep(1)
+    if topic == "deaf":
+        ctypes.PyDLL(None).sleep(3600)  # and no other thread of the process runs meanwhile
 
 
 delivery_settled.connect(hang)

@@ -18,9 +18,9 @@ from django.test import override_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from sqlqueue.consumers.keeper import Keeper
 from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.consumers.registry import Consumer, build
-from sqlqueue.consumers.residents import Keeper
 from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.core.plan import Plan
 from sqlqueue.core.stream import Stream
