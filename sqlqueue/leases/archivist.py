@@ -33,16 +33,16 @@ class Archivist:
 
     def __init__(self, alias: str, topic: Topic, name: str, horizon: Horizon, taken: list[Taken]) -> None:
         self.alias, self.topic, self.name = alias, topic.name, name
-        self.log = f"{topic.name} since {topic.created_at.isoformat()}"  # tells this log from every other one
+        self.log = log_of(topic)
         self._horizon = horizon
         self._streams = [Held(stream.id, stream.token) for stream in taken]
 
-    def next_range(self, kind: str, most: int, lag: float) -> Range | None:
+    def next_range(self, kind: str, most: int, receipts_to: int) -> Range | None:
         """Return what is to be archived next, at most `most` rows; None if there is nothing.
 
-        Of messages never anything above the horizon, of receipts nothing younger than `lag` seconds.
+        Of messages never anything above the horizon, of receipts nothing above the id `receipts_to`.
         """
-        up_to = self._horizon.value if kind == MESSAGES else archive.newest_receipt(self.alias, self.topic, lag)
+        up_to = self._horizon.value if kind == MESSAGES else receipts_to
         return archive.next_range(self.alias, self.topic, kind, up_to, most)
 
     def held_in(self, kind: str, first: int, last: int) -> tuple[int, int]:
@@ -50,15 +50,23 @@ class Archivist:
         return archive.held_in(self.alias, self.topic, kind, Range(first, last))
 
     @staticmethod
-    def waiting(alias: str, topic: str, kind: str, lag: float) -> int:
+    def waiting(alias: str, topic: str, kind: str, receipts_to: int) -> int:
         """Return how many rows of a topic wait for the archive, without holding it."""
-        up_to = highest_offset(alias) if kind == MESSAGES else archive.newest_receipt(alias, topic, lag)
+        up_to = highest_offset(alias) if kind == MESSAGES else receipts_to
         first = ArchiveSegment.objects.using(alias).frontier(topic, kind) + 1
-        return archive.held_in(alias, topic, kind, Range(first, up_to))[0]
+        return archive.held_in(alias, topic, kind, Range(first, up_to))[0] if up_to >= first else 0
 
     def segments(self, kind: str) -> list[ArchiveSegment]:
         """Return the topic's segments that count, oldest first."""
         return list(ArchiveSegment.objects.using(self.alias).of(self.topic, kind))
+
+    def ends(self) -> list[ArchiveSegment]:
+        """Return the last segment of each topic and kind."""
+        return ArchiveSegment.objects.using(self.alias).ends()
+
+    def logs(self) -> set[str]:
+        """Return what tells the database's logs from those of every other one."""
+        return {log_of(topic) for topic in Topic.objects.using(self.alias)}
 
     def as_owner(self, action: Callable[[], T]) -> T:
         """Call `action` while nobody else can own the topic, see archive.as_owner. Raises LeaseLost likewise."""
@@ -68,6 +76,11 @@ class Archivist:
         """Make a segment count, see archive.commit_segment. Raises LeaseLost if another process has taken over."""
         segment = ArchiveSegment(kind=kind, topic=self.topic, first_offset=first, last_offset=last, **columns)
         archive.commit_segment(self.alias, segment, self._streams, put_in_place)
+
+
+def log_of(topic: Topic) -> str:
+    """Return what tells a topic's log from every other one, of another database as well."""
+    return f"{topic.name} since {topic.created_at.isoformat()}"
 
 
 @contextmanager

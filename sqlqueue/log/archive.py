@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import NamedTuple, TypeVar
 
-from django.db.models import Count, F, Sum
+from django.db.models import Count, F, Max, Sum
 
 from sqlqueue.database import faults
 from sqlqueue.database.dialects import execute
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.exceptions import LeaseLost
 from sqlqueue.models import ArchiveSegment, Message, Receipt
-from sqlqueue.models.archive_segment import MESSAGES
+from sqlqueue.models.archive_segment import MESSAGES, RECEIPTS
 
 T = TypeVar("T")
 
@@ -46,6 +46,8 @@ def next_range(alias: str, topic: str, kind: str, up_to: int, most: int) -> Rang
     It begins right behind the last one, so that segments leave no gap.
     """
     frontier = ArchiveSegment.objects.using(alias).frontier(topic, kind)
+    if up_to <= frontier:
+        return None
     places = _places(alias, topic, kind, Range(frontier + 1, up_to))
     if not places.exists():
         return None
@@ -59,13 +61,17 @@ def held_in(alias: str, topic: str, kind: str, within: Range) -> tuple[int, int]
     return found["rows"], int(found["total"] or 0)
 
 
-def newest_receipt(alias: str, topic: str, lag: float) -> int:
-    """Return the id of the topic's newest receipt that is at least `lag` seconds old; 0 if there is none.
+def newest_receipts(alias: str, topics: Iterable[str], lag: float) -> dict[str, int]:
+    """Return, by topic, the id of the newest receipt that is at least `lag` seconds old; of those topics only that have
+    one behind their last segment. One statement for all topics, for no index knows them: the primary key's end.
 
     A receipt's id is taken before its settle commits, and no gate tells when: the lag must be longer than a settle.
     """
-    old = Receipt.objects.using(alias).filter(topic=topic, finished_at__lte=DatabaseNow() - timedelta(seconds=lag))
-    return old.order_by("-id").values_list("id", flat=True).first() or 0
+    frontiers = {topic: ArchiveSegment.objects.using(alias).frontier(topic, RECEIPTS) for topic in topics}
+    lowest = min(frontiers.values(), default=0)
+    old = Receipt.objects.using(alias).filter(id__gt=lowest, finished_at__lte=DatabaseNow() - timedelta(seconds=lag))
+    newest = old.order_by().values_list("topic").annotate(newest=Max("id"))
+    return {topic: id for topic, id in newest if id > frontiers.get(topic, id)}
 
 
 def commit_segment(

@@ -23,6 +23,12 @@ class ArchiveSegmentQuerySet(models.QuerySet["ArchiveSegment"]):
         lasts = self.filter(topic=topic, kind=kind).order_by("-last_offset").values_list("last_offset", flat=True)
         return lasts.first() or 0
 
+    def ends(self, **of: str) -> list[ArchiveSegment]:
+        """Return the last segment of each topic and kind (of one topic: topic=…)."""
+        lasts = self.filter(**of).order_by().values("topic", "kind").annotate(last=models.Max("last_offset"))
+        ends = [models.Q(topic=end["topic"], kind=end["kind"], last_offset=end["last"]) for end in lasts]
+        return [segment for end in ends for segment in self.filter(end)]
+
 
 class ArchiveSegment(models.Model):
     """One segment of the archive: files that are in their place, read back and compared.

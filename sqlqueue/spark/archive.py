@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -99,9 +100,16 @@ def figures_of(rows: DataFrame, kind: str = MESSAGES) -> Figures:
     return as_figures(found.asDict())
 
 
-def read_archive(spark: SparkSession, folder: str, kind: str = MESSAGES) -> DataFrame:
-    """Return everything that an archive holds of a kind."""
-    return spark.read.schema(schema(kind, segments=True)).parquet(f"{folder}/{kind}")
+def read_archive(
+    spark: SparkSession, folder: str, kind: str = MESSAGES, places: Sequence[str] | None = None
+) -> DataFrame:
+    """Return everything that an archive holds of a kind. places: these segments or files of it only."""
+    reader = spark.read.schema(schema(kind, segments=True))
+    if places is None:
+        return reader.parquet(f"{folder}/{kind}")
+    if not places:
+        return spark.createDataFrame([], schema(kind, segments=True))
+    return reader.option("basePath", f"{folder}/{kind}").parquet(*places)
 
 
 def write_parquet(rows: DataFrame, path: str, *parts: str, replace: bool = False) -> None:

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F
 
 from sqlqueue.spark.archive import (
     SCHEMA_VERSION,
@@ -17,17 +18,18 @@ from sqlqueue.spark.archive import (
     as_figures,
     figures,
     figures_of,
-    read_archive,
     schema,
     write_parquet,
 )
-from sqlqueue.spark.folder import Folder, move, parquet_files, sync, write_manifest, written
+from sqlqueue.spark.folder import Folder, move, sync, written
 from sqlqueue.spark.log import rows_between
+from sqlqueue.spark.manifest import parquet_files, write_manifest
 
 if TYPE_CHECKING:  # Django, of which nothing in here knows
     from sqlqueue.leases.archivist import Archivist
 
 ROWS_OF_A_FILE = 250_000
+FAILURES = (PySparkException, Py4JJavaError)  # of Spark, at whatever it was to do
 
 
 class SegmentDiffers(Exception):
@@ -54,20 +56,27 @@ def archive_topic(
     kind: str,
     *,
     segment_rows: int,
-    receipt_lag: float = 300.0,
+    receipts_to: int = 0,
+    begin: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Segment]:
-    """Archive what the horizon has passed of a topic's messages, or what is old enough of its receipts; yield every
-    segment once it counts.
+    """Archive what the horizon has passed of a topic's messages, or its receipts up to an id; yield every segment once
+    it counts.
 
     Killed at any point and called again it goes on behind the last segment that counts. `keeper` holds the topic.
-    Raises SegmentDiffers, LeaseLost, ForeignSegment.
+    begin: a topic that is archived for the first time may begin in a folder where no other one is. Raises
+    SegmentDiffers, LeaseLost, ForeignSegment, DamagedArchive, ConfigurationError.
     """
+    ends = keeper.ends()
+    folder.refuse_elsewhere(ends, keeper.topic, begin)
+    if not ends:
+        folder.refuse_foreign(keeper.logs())
+    archive = folder.prepare(kind, keeper.topic)
     for path in keeper.as_owner(lambda: _sweep(keeper, folder, kind)):
         say(f"removed {path}, which an earlier run had not finished")
     with folder.workshop(keeper.topic, keeper.name) as workshop:
-        while within := keeper.next_range(kind, segment_rows, receipt_lag):
-            yield _archive_segment(spark, keeper, folder, workshop, kind, within.first, within.last)
+        while within := keeper.next_range(kind, segment_rows, receipts_to):
+            yield _archive_segment(spark, keeper, folder, archive, workshop, kind, within.first, within.last)
 
 
 def _sweep(keeper: Archivist, folder: Folder, kind: str) -> list[str]:
@@ -79,7 +88,14 @@ def _sweep(keeper: Archivist, folder: Folder, kind: str) -> list[str]:
 
 
 def _archive_segment(
-    spark: SparkSession, keeper: Archivist, folder: Folder, workshop: Path, kind: str, first: int, last: int
+    spark: SparkSession,
+    keeper: Archivist,
+    folder: Folder,
+    archive: str,
+    workshop: Path,
+    kind: str,
+    first: int,
+    last: int,
 ) -> Segment:
     topic = keeper.topic
     rows, total = keeper.held_in(kind, first, last)
@@ -94,7 +110,7 @@ def _archive_segment(
         )
     whole, place = written(path, topic), folder.segment(kind, topic, first, last)
     sizes = [file.stat().st_size for file in parquet_files(whole)]
-    told = {"schema_version": SCHEMA_VERSION, "log": keeper.log, "kind": kind, "topic": topic}
+    told = {"schema_version": SCHEMA_VERSION, "archive": archive, "log": keeper.log, "kind": kind, "topic": topic}
     write_manifest(whole, {**told, "first": first, "last": last, **asdict(read_back)})
     sync(whole)
     keeper.commit(
@@ -120,19 +136,3 @@ def _write(rows: DataFrame, kind: str, path: str, files: int) -> Figures:
     frame = rows.observe(observed, *figures(kind)).coalesce(max(1, files))
     write_parquet(frame, path, "topic", "date")
     return as_figures(observed.get)
-
-
-def differences(spark: SparkSession, keeper: Archivist, folder: Folder, kind: str) -> list[str]:
-    """Read a topic's archive again, compare every segment with its row in the manifest, and say what is different."""
-    name = F.col("segment")
-    if not (folder.root / kind).is_dir():
-        return [f"{segment}: there is no folder of {kind}" for segment in keeper.segments(kind)]
-    rows = read_archive(spark, str(folder.root), kind).where(F.col("topic") == keeper.topic)
-    found = {row["segment"]: as_figures(row.asDict()) for row in rows.groupBy(name).agg(*figures(kind)).collect()}
-    said: list[str] = []
-    for segment in keeper.segments(kind):
-        there = found.pop(f"{segment.first_offset}-{segment.last_offset}", None)
-        wanted = (segment.row_count, segment.lowest, segment.highest, segment.checksum)
-        if there is None or (there.rows, there.lowest, there.highest, there.checksum) != wanted:
-            said.append(f"{segment}: the manifest says {wanted}, the files hold {there}")
-    return said + [f"segment {left} of {keeper.topic} is in no manifest" for left in sorted(found)]

@@ -9,6 +9,7 @@ import pyarrow.dataset
 from pyspark.sql import SparkSession
 
 from sqlqueue.leases.archivist import archivist
+from sqlqueue.log.archive import newest_receipts
 from sqlqueue.models import Message
 from sqlqueue.spark.archiving import Segment, archive_topic
 from sqlqueue.spark.folder import Folder
@@ -18,8 +19,10 @@ def archive(
     spark: SparkSession, folder: Path, topic: str = "t", kind: str = "messages", segment_rows: int = 1_000
 ) -> list[Segment]:
     """Archive what there is of a topic."""
+    receipts_to = newest_receipts("default", [topic], 0).get(topic, 0)
     with archivist("default", topic, patience=30) as keeper:
-        return list(archive_topic(spark, keeper, Folder(folder), kind, segment_rows=segment_rows, receipt_lag=0))
+        rows = {"segment_rows": segment_rows, "receipts_to": receipts_to}
+        return list(archive_topic(spark, keeper, Folder(folder), kind, **rows))
 
 
 def rows_in(folder: Path, kind: str = "messages") -> list[dict[str, Any]]:

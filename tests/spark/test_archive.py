@@ -19,7 +19,8 @@ from sqlqueue.log.collect import collect
 from sqlqueue.log.groups import register
 from sqlqueue.models import ArchiveSegment, ConsumerGroup, Message, Offset, PartitionLease, Receipt
 from sqlqueue.spark.archiving import archive_topic
-from sqlqueue.spark.folder import MANIFEST, Folder, ForeignSegment
+from sqlqueue.spark.folder import Folder, ForeignSegment
+from sqlqueue.spark.manifest import MANIFEST
 from tests.consuming import QUICK, Consuming
 from tests.spark.archiving import archive, as_archived, decoded, offsets_in, rows_in
 
@@ -86,7 +87,7 @@ class TestWhatItHolds:
             assert (place / MANIFEST).is_file()
             assert len(list(place.rglob("*.parquet"))) == row.files
         assert not archive(spark, folder)  # nothing new
-        assert not Folder(folder).partial.exists()
+        assert not list(Folder(folder).partial.iterdir())
 
     def test_are_receipts_too_each_once(
         self, spark: SparkSession, folder: Path, consuming: Consuming, settings
@@ -244,7 +245,7 @@ class TestTheCommand:
         assert "b:c/d: 2 segments of messages, 0 wrong" in capsys.readouterr().out
         place = folder / ArchiveSegment.objects.of("a")[0].path
         shutil.rmtree(next(place.glob("date=*")))
-        with pytest.raises(CommandError, match="the manifest says"):
+        with pytest.raises(CommandError, match="parquet is missing"):
             call_command("queuearchive", folder, verify=True)
 
     def test_refuses_what_cannot_be(self, folder: Path) -> None:

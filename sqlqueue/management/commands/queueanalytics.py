@@ -7,6 +7,7 @@ from argparse import ArgumentParser
 from datetime import timezone
 from typing import TYPE_CHECKING, Any
 
+from django.core.management.base import CommandError
 from django.db import transaction
 
 from sqlqueue.conf import settings
@@ -45,6 +46,10 @@ class Command(SparkCommand):
 
     def run(self, options: dict[str, Any]) -> None:
         """Analyse."""
+        from sqlqueue.spark.folder import existing
+
+        if options["archive"]:
+            existing(options["archive"])  # before anything starts
         alias = settings.DATABASE
         deadline = time.monotonic() + options["wait"]
         horizon = Horizon(alias).wait(give_up=lambda: time.monotonic() > deadline)
@@ -60,11 +65,16 @@ class Command(SparkCommand):
     def analyse(self, spark: SparkSession, topic: str, horizon: int, options: dict[str, Any]) -> None:
         """Analyse one topic."""
         from sqlqueue.spark.analysing import analyse, write
-        from sqlqueue.spark.folder import Folder
+        from sqlqueue.spark.folder import ForeignSegment, existing
         from sqlqueue.spark.log import Log
 
-        archive = Folder(options["archive"]) if options["archive"] else None
+        archive = existing(options["archive"]) if options["archive"] else None
         segments = ArchiveSegment.objects.using(settings.DATABASE)
+        if archive:
+            try:
+                archive.refuse_elsewhere(segments.ends(topic=topic), topic)
+            except ForeignSegment as error:
+                raise CommandError(str(error)) from error
         frontiers = {kind: segments.frontier(topic, kind) for kind in (MESSAGES, RECEIPTS)}
         done = (0, 0) if options["everything"] else HourlyStatistic.objects.using(settings.DATABASE).reached(topic)
         found = analyse(Log(spark, topic, horizon, archive, frontiers), *done)

@@ -12,7 +12,7 @@ from sqlqueue.core.keys import GROUP_LENGTH, checked_name, checked_topic
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.management.spark import SparkCommand
-from sqlqueue.models import ArchiveSegment, ConsumerGroup, Message
+from sqlqueue.models import ConsumerGroup, Message
 
 
 class Command(SparkCommand):
@@ -37,6 +37,11 @@ class Command(SparkCommand):
         parser.add_argument("--into", help="the topic to publish to (default: the same)")
         parser.add_argument("--group", default="", help="for this consumer group only (default: for all)")
         parser.add_argument("--label", default="", help="names this time: under a new label a range comes once more")
+        parser.add_argument(
+            "--same-ids",
+            action="store_true",
+            help="under the ids that they had: what the log holds is left alone, and what it has lost comes again",
+        )
         parser.add_argument("--all", action="store_true", help="everything that the archive holds of the topic")
         parser.add_argument(
             "--writers", type=int, default=4, help="tasks, each with a connection to the database (%(default)s)"
@@ -51,18 +56,24 @@ class Command(SparkCommand):
             raise CommandError("name a range (--from, --to, --since, --until, --key), or say --all")
         if options["writers"] < 1:
             raise CommandError("--writers must be at least 1")
+        if options["same_ids"] and (options["label"] or options["group"]):
+            raise CommandError("--same-ids is for what the log has lost: leave out --label and --group")
         check_group(options["group"], into)
+        from sqlqueue.spark.folder import existing
+
+        folder = existing(options["folder"])
         with self.spark(options) as spark:
-            from pyspark.sql import functions as F
-
-            from sqlqueue.spark.archive import read_archive
             from sqlqueue.spark.backfill import in_order
+            from sqlqueue.spark.manifest import DamagedArchive
             from sqlqueue.spark.publishing import publish
-            from sqlqueue.spark.rehydrate import in_range, rehydrated
+            from sqlqueue.spark.rehydrate import held, in_range, rehydrated
 
-            frontier = ArchiveSegment.objects.using(settings.DATABASE).frontier(topic)
-            held = read_archive(spark, options["folder"]).where(F.col("offset") <= frontier)
-            rows = rehydrated(in_range(held, topic, **chosen), group=options["group"], label=options["label"])
+            try:
+                archived = held(spark, folder, topic, options["first"], options["last"])
+            except DamagedArchive as error:
+                raise CommandError(str(error)) from error
+            rows = in_range(archived, topic, **chosen)
+            rows = rehydrated(rows, group=options["group"], label=options["label"], same_ids=options["same_ids"])
             if options["dry_run"]:
                 self.say(f"{topic}: {rows.count():,} messages would be published to {into}")
                 return

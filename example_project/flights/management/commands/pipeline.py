@@ -81,7 +81,7 @@ class Command(BaseCommand):
         call_command("migrate", verbosity=0)
         if Message.objects.exists():
             raise CommandError("This database has messages already: give an empty one in DATABASE_URL.")
-        for name in ("archive", "statistics", "archive.partial"):
+        for name in ("archive", "statistics"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def run_pipeline(self, options: dict[str, Any]) -> None:
