@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], help="only this kind of fault (repeatable)")
     parser.add_argument("--calm", action="store_true", help="no faults but those of the phases")
     parser.add_argument("--phases", type=phases.chosen, default=phases.NAMES, help="all, none, or names with commas")
+    parser.add_argument("--drain", type=float, default=soak.DRAIN_LIMIT, help="seconds to wait for it at the end")
     parser.add_argument("--history", type=Path, help="keep the history in this folder, whatever comes out")
     parser.add_argument("--sabotage", choices=workload.PLANTED, default="", help="plant a fault into the engine")
     options = parser.parse_args()
@@ -38,6 +39,7 @@ def main() -> int:
         options.sabotage,
         options.phases,
         options.calm,
+        options.drain,
     )
     if options.history:
         options.history.mkdir(parents=True)

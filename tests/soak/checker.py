@@ -39,7 +39,7 @@ VIOLATIONS = {
 ORDERINGS = ("key", "partition")  # those that promise something
 KEPT = 15.0  # seconds for which every run keeps messages at least
 # So often within so many seconds, and outside of what a fault explains (which it does for so long after its end).
-AGAIN_AND_AGAIN, WITHIN, AFTERMATH = 3, 30.0, 10.0
+AGAIN_AND_AGAIN, WITHIN, AFTERMATH = 3, 30.0, 5.0
 LATE_BEGINS = THREADS + 1  # what a stopped process may begin late: one in each thread, and one on its event loop
 
 
@@ -360,14 +360,17 @@ class Checker:
             if handling.outcome.startswith("error"):
                 failed["failed without reason", handling.process, handling.group].append(handling.until)
         for (kind, process, what), moments in failed.items():
-            unexplained = [at for at in moments if not self._explanations.harmful(at - AFTERMATH, at)]
+            unexplained = [at for at in moments if not self._harmed(process, at)]
             for first, last in zip(unexplained, unexplained[AGAIN_AND_AGAIN - 1 :]):
                 if last - first <= WITHIN:
                     self._found(kind, f"{what} in process {process}, {len(unexplained)} times since {first:.1f}")
                     break
         for at, what in self.record.wrong:
-            if not self._explanations.between(at - AFTERMATH, at):
+            if all(fault.victims is not None for fault in self._explanations.between(at - AFTERMATH, at)):
                 self._found("wrong answers", what)
+
+    def _harmed(self, process: int, at: float) -> bool:
+        return any(fault.touches(process) for fault in self._explanations.harmful(at - AFTERMATH, at))
 
     # -- owners -------------------------------------------------------------------------------------------------------
 

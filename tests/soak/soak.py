@@ -37,6 +37,7 @@ class Plan:
     sabotaged: str = ""
     phases: tuple[str, ...] = ()
     calm: bool = False  # no faults but those of the phases
+    drain: float = DRAIN_LIMIT
 
     @property
     def retention(self) -> float:
@@ -46,7 +47,7 @@ class Plan:
     @property
     def drain_limit(self) -> float:
         """Seconds after which the drain is given up."""
-        return PLANTED_LIMIT if self.sabotaged else DRAIN_LIMIT
+        return PLANTED_LIMIT if self.sabotaged else self.drain
 
 
 @dataclass

@@ -1032,6 +1032,18 @@ def a_task_that_fails_at_every_turn(history: History) -> None:
     complains(history, AGAIN_AND_AGAIN)
 
 
+@planted("tasks failing")
+def a_task_that_fails_while_another_process_is_dead(history: History) -> None:
+    history.fault("kill-consumer", 19, to=OTHER)
+    complains(history, AGAIN_AND_AGAIN)
+
+
+@planted("wrong answers")
+def a_publish_that_was_refused_while_a_consumer_was_dead(history: History) -> None:
+    history.fault("kill-consumer", 19, to=ONE)
+    history.record.wrong.append((20.0, "OperationalError(1153)"))
+
+
 @sound
 def a_task_that_failed_once_more_than_once(history: History) -> None:
     complains(history, AGAIN_AND_AGAIN - 1)

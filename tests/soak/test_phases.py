@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 
+from tests.processes import ROOT
 from tests.soak import acts, databases, phases
 from tests.soak.workload import ALL_READERS, LETTERS, PHASE_READERS, PHASE_TOPICS
 
@@ -51,6 +52,11 @@ def test_a_server_is_started_as_its_phases_need_it_and_no_other() -> None:
     assert databases.words(databases.MYSQL_WORDS, ("language",)) == ("--lc-messages=de_DE",)
     both = databases.words(databases.MYSQL_WORDS, ("heavy", "errors"))
     assert both == (databases.MYSQL_WORDS["heavy"],)
+
+
+def test_the_documentation_names_every_phase() -> None:
+    text = (ROOT / "docs/guarantees.md").read_text()
+    assert [name for name in phases.NAMES if f"| `{name}` |" not in text] == []
 
 
 def test_the_phases_topics_are_known_by_their_partitions() -> None:
