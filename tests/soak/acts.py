@@ -19,7 +19,7 @@ from tests.soak.workload import LETTERS, PACKET, WINDOW
 
 AT_ONCE = 500
 # How many: on a server, and where there is one writer, which is slower and whom an open transaction would lock out.
-BURST, BEHIND, FAILING = (30_000, 3_000, 60), (12_000, 1_500, 30), 0
+BURST, BEHIND, FAILING = (30_000, 3_000, 400), (12_000, 1_500, 100), 0
 BEGUN = 10.0  # seconds in which a transaction is open, or the database is away
 INSISTS = 20.0  # seconds for which a publish is tried that fails: longer than any fault of the database
 AWAIT = 3.0
@@ -78,8 +78,8 @@ class Actor(Publisher):
         time.sleep(seconds)
 
     def errors(self, seconds: float) -> None:
-        """Many that fail side by side, each with a long error."""
-        self.insist(self.make("heavy", "", self.failing, do="fail-long"), publish_together)
+        """Batches that fail: each of their messages has the long error, in one settle."""
+        self.insist(self.make("flood", "", self.failing, do="fail-long"), publish_together)
         time.sleep(seconds)
 
     def language(self, seconds: float) -> None:

@@ -5,7 +5,7 @@ They follow one another in a track of their own, beside the faults, by the run's
 burst            30,000 messages at full speed into two partitions, while a publishing transaction is open (1 to 30 s)
 waiting          thousands of messages of a key behind one that waits for its retry, and others of other keys
 heavy            a payload up to the packet limit that dies; due messages, and a bulk, that are together beyond it
-errors           many failures at once, with errors of more than 10,000 characters that are not ASCII
+errors           batches that fail, with errors of more than 10,000 characters that are not ASCII
 language         a server that speaks German; ids that are there already are published again
 async            async handlers use the ORM; their connections are cut
 letters          a consumer of a dead-letter topic, while a person discards and replays, and letters commit late
