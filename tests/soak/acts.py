@@ -18,11 +18,11 @@ from tests.soak.publisher import Item, Publisher, RolledBack
 from tests.soak.workload import LETTERS, PACKET, WINDOW
 
 AT_ONCE = 500
-# How many: on a server, and where there is one writer, which is slower and whom an open transaction would lock out.
-BURST, BEHIND, FAILING = (30_000, 3_000, 400), (12_000, 1_500, 100), 0
-BEGUN = 10.0  # seconds in which a transaction is open, or the database is away
+# How many burst, stand behind a key's head, and fail together.
+ON_A_SERVER, WITH_ONE_WRITER = (30_000, 3_000, 400), (12_000, 1_500, 100)
+BEGUN = 10.0  # seconds in which a transaction has begun, or the database is away
 INSISTS = 20.0  # seconds for which a publish is tried that fails: longer than any fault of the database
-AWAIT = 3.0
+AWAIT = 3.0  # seconds in which letters come
 LONGEST = 45.0  # seconds for which a transaction is open at most, beyond those that it was told
 
 
@@ -31,7 +31,7 @@ class Actor(Publisher):
 
     def __init__(self, name: str, journal: Journal, dice: random.Random) -> None:
         super().__init__(name, journal, dice, 1.0, 1.0)
-        self.many, self.behind, self.failing = (BURST, BEHIND)[self._one_writer]
+        self.many, self.behind, self.failing = WITH_ONE_WRITER if self._one_writer else ON_A_SERVER
 
     def make(self, topic: str, key: str, count: int = 1, do: str = "ok", fill: int = 0) -> list[Item]:
         """Make up messages of one key ("" for some of many), which ask for the same."""
