@@ -18,6 +18,7 @@ from sqlqueue.consumers.pool import Pool, ThreadPool
 from sqlqueue.consumers.pulse import Pulse
 from sqlqueue.consumers.reader import Reader
 from sqlqueue.consumers.recorder import Recorder
+from sqlqueue.consumers.registration import Registration
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.consumers.residents import Collector, Replayer, Resident, Scheduler
 from sqlqueue.consumers.subscription import Subscription
@@ -30,13 +31,15 @@ from sqlqueue.database.incarnation import ServerChanged
 from sqlqueue.database.transactions import refusal
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases import heartbeat
-from sqlqueue.log import bell, groups
+from sqlqueue.log import bell
 from sqlqueue.log.status import anything_due
 from sqlqueue.signals import announce, subscriber_started, subscriber_stopped, verb_failed
 
 logger = logging.getLogger("sqlqueue")
 
 RELEASED_AT_ONCE = 200  # partitions; more if a single group has more
+FIRST_PATIENCE = 0.5  # seconds for which a start waits for the horizon; what is left is done between two turns
+REGISTER_CHECK = 0.1  # seconds between two looks whether that is possible
 DRAIN_CHECK = 0.2  # seconds between two looks at whether anything is due
 
 
@@ -61,6 +64,7 @@ class Subscriber:
         self.ownership = Ownership(self.alias, self.name, self.subscriptions, settings.LEASE_DURATION)
         self.ownership.progress = self.pulse.turned
         self.reader = Reader(self.alias)
+        self._registration = Registration(self.alias, self.subscriptions)
         self._awake = threading.Event()
         threads = threads or settings.THREADS
         make_pool = pool or (lambda report, ended: ThreadPool(threads, report, ended))
@@ -82,7 +86,7 @@ class Subscriber:
         self._doorbell: bell.Doorbell | None = None
         self._stop_listening: Callable[[], None] = lambda: None
         self._pause: float = settings.POLL_INTERVAL
-        self._look_at = self._balance_at = self._notice_at = 0.0
+        self._look_at = self._balance_at = self._notice_at = self._register_at = 0.0
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -90,9 +94,13 @@ class Subscriber:
         """Register the groups, show a heartbeat, start the residents."""
         if why := refusal(connections[self.alias]):
             raise ConfigurationError(f"a consumer cannot run {why}")
-        for subscription in self.subscriptions:
-            consumer = subscription.consumer
-            groups.register(self.alias, consumer.group, consumer.topic, consumer.start, self.reader.horizon)
+        self._registration.start()
+        give_up_at = self.clock() + FIRST_PATIENCE
+        while not self._registration.go_on(self.reader.horizon) and not self._registration.complete:
+            if self.stopping or self.clock() > give_up_at:
+                self._registration.say()
+                break
+            time.sleep(0.01)
         self._stop_listening = bell.listen(self._ring)
         address = ""
         if self._with_residents and settings.WAKE:
@@ -181,7 +189,7 @@ class Subscriber:
     @property
     def idle(self) -> bool:
         """Nothing is in hand, and nothing that was read could be handed out now."""
-        if self.dispatcher.outstanding or self.dispatcher.reported:
+        if self.dispatcher.outstanding or self.dispatcher.reported or not self._registration.complete:
             return False
         now = self.clock()
         active = (subscription for subscription in self.subscriptions if not subscription.paused)
@@ -285,6 +293,7 @@ class Subscriber:
         logger.warning(line("server_changed", subscriber=self.name, meaning="taking the partitions anew"))
         self.dispatcher.lose(self.ownership.streams())
         self.reader.forget()
+        self._registration.forget()
         self._look_at = self._balance_at = 0.0
 
     def turn(self) -> float:
@@ -293,6 +302,10 @@ class Subscriber:
         worked = self.dispatcher.take_reports(now)
         while self._lost:
             self.dispatcher.lose(self._lost.popleft())
+        if not self._registration.complete and now >= self._register_at and not self.stopping:
+            self._register_at = now + REGISTER_CHECK
+            if self._registration.go_on(self.reader.horizon):
+                self._balance_at = 0.0
         if now >= self._balance_at and not self.stopping:
             self._balance()
         streams = self.ownership.streams()

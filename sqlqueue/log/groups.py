@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from django.db.models import F
@@ -56,12 +57,22 @@ def register(alias: str, group: str, topic: str, start: str = EARLIEST, horizon:
     start: "earliest", everything that the log still holds; "latest", what is published from now on. It is fixed at
     registration, for the whole log. Waits for a finished probe of the gate if it has to know what "now" is.
     """
-    checked_name(group, "group", GROUP_LENGTH)
-    info = topic_info(alias, topic)
     if ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).exists():
         return False
     offset = (horizon or Horizon(alias)).wait() if start == LATEST else 0
-    return faults.run(alias, _register, alias, group, topic, offset, info.partitions)
+    return register_at(alias, group, topic, offset)
+
+
+def register_at(alias: str, group: str, topic: str, offset: int) -> bool:
+    """Register a group that begins behind an offset, which must not be above the horizon, unless it is registered."""
+    checked_name(group, "group", GROUP_LENGTH)
+    return faults.run(alias, _register, alias, group, topic, offset, topic_info(alias, topic).partitions)
+
+
+def registered(alias: str, topics: Collection[str]) -> set[tuple[str, str]]:
+    """Return every registered (group, topic) of these topics."""
+    rows = ConsumerGroup.objects.using(alias).filter(topic__in=list(topics))
+    return set(rows.values_list("consumer_group", "topic"))
 
 
 def _register(alias: str, group: str, topic: str, offset: int, partitions: int) -> bool:
