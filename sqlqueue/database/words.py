@@ -1,15 +1,17 @@
 """What differs by vendor, in words that the statements are composed of. Needs no Django.
 
-A statement is standard SQL with "quoted" identifiers and these words in braces: {now} the database's clock; {later} the
-same plus a parameter in microseconds; {earlier} minus one; {greatest}; {true}, {false}; {div} divides whole numbers;
-{share}, {update} row locks; {skip} skip locked rows; {by_stream}, {by_offset} the index of the log to use, {by_receipt}
-that of the receipts, {by_due} that of the scheduled messages: left to itself an optimizer that sees ORDER BY offset
-LIMIT may walk the primary key through all other topics' messages, which costs more the longer the history is. {by_id}
-any table's primary key, {then} a join that looks its right side up for each row of its left side: a statement that
-locks may not scan, for it would wait for, or take, rows that are none of its business. {beyond}
-what a stream has above an offset, {within} the same up to another one, ORDER BY {by_place}: for those who cannot be
-told the index, in a form that no other index serves; their parameters are Dialect.place(); {by_place_down} is the same
-backwards. {minute} is the present minute's beginning; {begun} that of the transaction, where a guard goes by it.
+A statement is standard SQL, its keywords and functions in CAPITALS and its identifiers in small letters: whatever is in
+small letters is quoted for the server, since its next version may reserve any word. It has these words in braces: {now}
+the database's clock; {later} the same plus a parameter in microseconds; {earlier} minus one; {greatest}; {true},
+{false}; {div} divides whole numbers; {share}, {update} row locks; {skip} skip locked rows; {by_stream}, {by_offset} the
+index of the log to use, {by_receipt} that of the receipts, {by_due} that of the scheduled messages: left to itself an
+optimizer that sees ORDER BY offset LIMIT may walk the primary key through all other topics' messages, which costs more
+the longer the history is. {by_id} any table's primary key, {then} a join that looks its right side up for each row of
+its left side: a statement that locks may not scan, for it would wait for, or take, rows that are none of its business.
+{beyond} what a stream has above an offset, {within} the same up to another one, ORDER BY {by_place}: for those who
+cannot be told the index, in a form that no other index serves; their parameters are Dialect.place(); {by_place_down} is
+the same backwards. {minute} is the present minute's beginning; {begun} that of the transaction, where a guard goes by
+it.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from typing import Any, ClassVar
 from sqlqueue.exceptions import InvalidMessage
 
 NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # in JSON text: an escape, not an escaped backslash before "u0000"
+# A text, a "quoted" identifier, or a bare one; not the s of %s.
+IDENTIFIER = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|(?<![%\w])[a-z_][a-z0-9_]*""")
 
 BEYOND = 'topic = %s AND "partition" = %s AND priority = %s AND "offset" > %s'
 PLACES = {
@@ -107,7 +111,12 @@ def _composed(vendor: str, text: str) -> str:
     kind = DIALECTS[vendor]
     for word, meaning in kind.words.items():
         text = text.replace("{" + word + "}", meaning)
-    return text.replace('"', kind.quote)
+
+    def quoted(found: re.Match[str]) -> str:
+        name = found[0]
+        return name if name[0] == "'" else kind.quote + name.strip('"`') + kind.quote
+
+    return IDENTIFIER.sub(quoted, text)
 
 
 def _new_values(sql: str, form: str) -> str:

@@ -5,7 +5,8 @@ from datetime import datetime
 import pytest
 from django.db import connection
 
-from sqlqueue.database.dialects import execute
+from sqlqueue.database.dialects import dialect, execute
+from sqlqueue.database.words import DIALECTS
 
 pytestmark = pytest.mark.django_db
 
@@ -20,3 +21,42 @@ def test_a_time_can_be_moved_by_any_span(word: str, microseconds: int) -> None:
     if connection.vendor == "sqlite":
         now, moved = datetime.fromisoformat(now), datetime.fromisoformat(moved)
     assert (moved - now).total_seconds() == pytest.approx(sign * microseconds / 1e6, abs=0.01)
+
+
+RESERVED = {
+    "mysql": "SELECT LOWER(word) FROM information_schema.keywords WHERE reserved = 1",
+    "mariadb": "SELECT LOWER(word) FROM information_schema.keywords",  # it does not say which
+    "postgresql": "SELECT word FROM pg_get_keywords() WHERE catcode IN ('R', 'T')",
+}
+
+
+@pytest.mark.database("mysql", "mariadb", "postgresql")
+def test_no_word_that_a_server_reserves_is_refused_as_a_name(database_name: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(RESERVED[database_name])
+        words = [word for (word,) in cursor.fetchall() if word.isidentifier()]
+    assert {"select", "limit"} <= set(words)
+    for word in words:
+        text = f"SELECT x.{word} FROM (SELECT 1 AS {word}) AS x ORDER BY {word}"
+        assert list(execute("default", text).fetchall()) == [(1,)], word
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ("SELECT lag, MAX(t.lag) FROM a AS t", "SELECT 'lag', MAX('t'.'lag') FROM 'a' AS 't'"),
+        ("INSERT INTO a (lag) VALUES (%s, %s)", "INSERT INTO 'a' ('lag') VALUES (%s, %s)"),
+        ("SET lag = excluded.lag + 1e6", "SET 'lag' = 'excluded'.'lag' + 1e6"),
+    ],
+)
+@pytest.mark.parametrize("vendor", DIALECTS)
+def test_every_name_is_quoted_once(vendor: str, text: str, quoted: str) -> None:
+    words = DIALECTS[vendor]
+    assert words.sql(text) == quoted.replace("'", words.quote)
+    assert words.sql(words.sql(text)) == words.sql(text)
+
+
+def test_texts_and_names_that_are_quoted_stay_as_they_are() -> None:
+    words = dialect("default")
+    text = """SELECT 'a lag', '%%s', "lag", '{ "lag": 1}' """
+    assert words.sql(text) == text.replace('"lag",', f"{words.quote}lag{words.quote},")

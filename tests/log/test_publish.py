@@ -259,7 +259,7 @@ class TestTheSameIdAgain:
         first = publish("orders", "first", id="x")
 
         def collect_before_it_is_found(execute, sql, params, many, context):
-            if sql.startswith("SELECT") and "message_id = " in sql:
+            if sql.startswith("SELECT") and '"message_id" = ' in sql:
                 Message.objects.filter(offset=first.offset).delete()
             return execute(sql, params, many, context)
 
