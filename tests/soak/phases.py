@@ -47,6 +47,7 @@ KINDS = (
 NAMES = tuple(kind.name for kind in KINDS)
 OF_A_PROCESS = {"burst", "waiting", "heavy", "errors", "language", "letters", "hung-event-loop"}
 PAUSE = {True: 2.0, False: 8.0}  # seconds between two of them, on the average: in short runs, and in others
+READY = '["subscriber",'  # what a consumer process writes down as soon as it runs
 PATIENCE = 90.0  # seconds for which a phase's process may take longer than it was told
 
 
@@ -141,12 +142,20 @@ class Phases:
         self._stopping.wait(phase.seconds)
 
     def _hung_loop(self, phase: Fault) -> None:
-        pids = self.fleet.consumer_pids()
-        if not pids:
-            return
+        while not (pids := [pid for pid in self.fleet.consumer_pids() if self._is_ready(pid)]):
+            if self._stopping.wait(0.1):
+                return
         pid = pids[int(phase.pick * len(pids))]
-        signal_if_there(pid, signal.SIGUSR1)
+        signal_if_there(pid, signal.SIGUSR2)
         self._harm("hang-consumer", [pid], lambda: self._stopping.wait(phase.seconds))
+
+    def _is_ready(self, pid: int) -> bool:
+        """Tell whether a process has got as far as its handlers: before that a signal would end it."""
+        for file in self.fleet.folder.glob(f"consumer-{pid}-*.jsonl"):
+            with file.open() as lines:
+                if READY in lines.read(1000):
+                    return True
+        return False
 
     def _idle(self, phase: Fault) -> None:
         mark = Path(self.fleet.folder) / REST

@@ -8,6 +8,7 @@ from tests.settings import *  # noqa: F403
 from tests.settings import DATABASES, INSTALLED_APPS
 
 DATABASES["default"]["CONN_MAX_AGE"] = 600
+DATABASES["default"]["CONN_HEALTH_CHECKS"] = True  # as the doctor wants it where the server ends idle connections
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.soak"]
 
 if "FAKETIME_DONT_FAKE_MONOTONIC" in os.environ:
