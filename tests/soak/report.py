@@ -44,6 +44,7 @@ def figures(result: Result) -> dict[str, Any]:
         "longest unexplained standstill (s)": round(result.standstill, 1),
         "connections left": result.clients_left,
         "phases": phase_notes(result),
+        "not done": sorted(result.impossible),
         **memory(result.samples),
         "violations": checker.violations,
         "troubles": result.troubles,

@@ -1,4 +1,4 @@
-"""A short run under fire, with a fixed seed; `make soak` has the long ones."""
+"""Short runs, with fixed seeds: under fire, and through phases; `make soak` has the long ones."""
 
 from pathlib import Path
 
@@ -24,3 +24,14 @@ def test_a_minute_under_fire_loses_nothing_and_breaks_no_promise(
     assert report["kill -9"] >= 4, "the nemesis has slept"
     assert report["server deaths"] >= 1
     assert not any(report["violations"].values())
+
+
+@pytest.mark.timeout(600)
+def test_short_phases_leave_nothing_standing_still(database_name: str, tmp_path: Path) -> None:
+    names = {"language", "errors"}
+    words = (f"--database={database_name}", "--minutes=0.5", "--seed=1", "--rate=10", "--bulk-rate=40", "--calm")
+    with SoakRun(tmp_path, *words, f"--phases={','.join(sorted(names))}") as run:
+        status = run.wait(550)
+    assert status == 0, run.output
+    assert {name.rstrip("0123456789") for name in run.report["phases"]} == names - set(run.report["not done"])
+    assert not any(run.report["violations"].values())

@@ -44,7 +44,7 @@ BLOCKED = 25.0  # seconds for which an event loop is held up, or a consumer's lo
 HUNG_AFTER = 10.0
 WINDOW = 10_000  # messages that are delivered beyond an open publishing transaction, in each partition
 PACKET = 1024 * 1024  # bytes that a server takes at once, in runs with the phases "heavy" or "errors"
-IDLE_TIMEOUT = 5  # seconds after which the server ends idle connections, in runs with the phase "idle"
+IDLE_TIMEOUT = 8  # seconds after which the server ends idle connections, in runs with the phase "idle"
 
 
 @dataclass(frozen=True)
