@@ -82,6 +82,12 @@ class Explanations:
                 break
         return found
 
+    def owners_between(self, place: tuple[str, str, int], low: float, high: float) -> set[int]:
+        """Return the processes that may have owned a partition in a span of time."""
+        moments = self._acquired[place]
+        some = moments[bisect_left(moments, (low, -1)) : bisect_right(moments, (high, -1))]
+        return self.owners_of(place, low) | {process for _, process in some}
+
     def taken(self, handling: Handling) -> float:
         """Return when, after a handler began, its partition was first acquired by another process."""
         moments = self._acquired[handling.topic, handling.group, handling.partition]

@@ -162,7 +162,7 @@ class Hang:
         """Block, if that was asked for."""
         if self.wanted and threading.current_thread() is threading.main_thread():
             self.wanted = False
-            journal.note("hangs")
+            journal.note("hangs", BLOCKED)
             time.sleep(BLOCKED)
 
 

@@ -28,6 +28,7 @@ from tests.soak.backlog import REST
 from tests.soak.databases import Database, Impossible
 from tests.soak.fleet import ROOT, Fleet
 from tests.soak.history import Journal
+from tests.soak.nemesis import EVERYBODY
 from tests.soak.schedule import SHORT, Fault, Kind, track
 from tests.soak.system import signal_if_there
 from tests.soak.workload import BLOCKED, IDLE_TIMEOUT, WAIT
@@ -138,7 +139,13 @@ class Phases:
 
     def _async(self, phase: Fault) -> None:
         """What is published all the while is what the handlers have to do after their connections are cut."""
-        self._harm("cut-consumers", "everybody", lambda: self.database.faults()["cut-consumers"](0.0))
+        began = time.monotonic()
+        # For whoever explains what came of it, it is a fault like those of the nemesis.
+        self.journal.note("fault-begins", "cut-consumers", phase.at)
+        try:
+            self.database.faults()["cut-consumers"](0.0)
+        finally:
+            self.journal.note("fault", "cut-consumers", began, EVERYBODY)
         self._stopping.wait(phase.seconds)
 
     def _hung_loop(self, phase: Fault) -> None:
@@ -146,8 +153,8 @@ class Phases:
             if self._stopping.wait(0.1):
                 return
         pid = pids[int(phase.pick * len(pids))]
-        signal_if_there(pid, signal.SIGUSR2)
-        self._harm("hang-consumer", [pid], lambda: self._stopping.wait(phase.seconds))
+        signal_if_there(pid, signal.SIGUSR2)  # it writes down when it hangs
+        self._stopping.wait(phase.seconds)
 
     def _is_ready(self, pid: int) -> bool:
         """Tell whether a process has got as far as its handlers: before that a signal would end it."""
@@ -164,13 +171,3 @@ class Phases:
             self._stopping.wait(phase.seconds)
         finally:
             mark.unlink()
-
-    def _harm(self, kind: str, victims: list[int] | str, do: object) -> None:
-        """Note it as the nemesis notes a fault: it is one, for whoever explains what came of it."""
-        began = time.monotonic()
-        self.journal.note("fault-begins", kind, began)
-        try:
-            assert callable(do)
-            do()
-        finally:
-            self.journal.note("fault", kind, began, victims)

@@ -217,15 +217,13 @@ class Progress:
     def _span_of(self, fault: Fault, place: Place) -> list[tuple[float, float]]:
         if fault.kind in OF_PUBLISHERS:
             return []
-        if fault.victims is not None and not self._owners(place, fault.began) & fault.victims:
+        owners = self.explanations.owners_between
+        if fault.victims is not None and not owners(place, fault.began, fault.ended) & fault.victims:
             return []
         ended = fault.ended
         if fault.kind == "hang-consumer":
             ended = min(ended, fault.began + HUNG_AFTER)
         return [(fault.began, ended + UNSERVED + RECOVERY)]
-
-    def _owners(self, place: Place, at: float) -> set[int]:
-        return self.explanations.owners_of(place, at)
 
     def _begun_between(self, place: Place, low: float, high: float) -> int:
         begins = self._begins.get(place, [])

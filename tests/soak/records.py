@@ -184,6 +184,9 @@ class Reader:
     def _died(self, line: Line, topic: str, group: str, offset: int) -> None:
         self.record.faults.append(Fault("handler-dies", line.at, line.at, frozenset([line.writer])))
 
+    def _hangs(self, line: Line, seconds: float) -> None:
+        self.record.faults.append(Fault("hang-consumer", line.at, line.at + seconds, frozenset([line.writer])))
+
     def _settled(self, line: Line, topic: str, group: str, offset: int, attempt: int, outcome: str) -> None:
         self.record.settled.append((line.at, line.writer, topic, group, offset, attempt, outcome))
 

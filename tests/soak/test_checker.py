@@ -949,13 +949,13 @@ def while_its_owner_was_dead(history: History) -> None:
     stands_for(history, UNSERVED + RECOVERY)
 
 
-def stands_for(history: History, seconds: float) -> None:
-    """As stands(), but OTHER handles the second."""
+def stands_for(history: History, seconds: float, by: int = OTHER) -> None:
+    """As stands(), but another process handles the second."""
     one, other = of_one_partition(2)
     history.publish("first", key=one, at=9)
     history.publish("second", key=other, at=9.5)
     history.handle("first", 10)
-    history.handle("second", 10 + seconds, by=OTHER)
+    history.handle("second", 10 + seconds, by=by)
     history.record.until = 200.0
 
 
@@ -976,6 +976,14 @@ def its_owner_hangs_and_is_replaced(history: History) -> None:
     history.fault("hang-consumer", 11, 100, to=ONE)
     history.acquire(OTHER, 12 + HUNG_AFTER)
     stands_for(history, HUNG_AFTER + UNSERVED + RECOVERY)
+
+
+@sound
+def taken_by_a_process_that_is_stopped(history: History) -> None:
+    history.fault("stop-consumer", 10.5, 9, to=OTHER)
+    history.acquire(OTHER, 11)
+    history.acquire(THIRD, 12 + UNSERVED)
+    stands_for(history, 9 + UNSERVED + RECOVERY, by=THIRD)
 
 
 def behind_a_transaction(history: History, beyond: int) -> None:
