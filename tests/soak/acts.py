@@ -106,7 +106,7 @@ class Actor(Publisher):
         person = Person(self.journal, self.dice)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            with self.held(self.make(LETTERS, "late"), AWAIT):
+            with self.held(self.make(LETTERS, "late"), 0.1):  # it ends right behind the discards
                 self.insist(self.make("doomed", "", 6, do="reject-once"), publish_together)
                 person.await_letters(AWAIT)
                 person.discard_some()
@@ -180,7 +180,7 @@ class Held:
                 while time.monotonic() < deadline or not self._asked_to_end.is_set():
                     with connection.cursor() as cursor:
                         cursor.execute("SELECT 1")
-                    time.sleep(0.1)
+                    time.sleep(0.02)
 
         try:
             self._actor.carry_out(self._items, write, again=False)

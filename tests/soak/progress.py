@@ -12,6 +12,8 @@ a fault of everybody      while it lasts, and UNSERVED + RECOVERY after it: leas
 a fault of the owner      likewise; of a loop that hangs: HUNG_AFTER, and then the same
 a publishing transaction  while it is open, if about WINDOW messages have been delivered beyond its beginning
 what a key waits for      its own outcome: it is not the others' (they can be delivered, and have to be)
+
+On a machine with more to do than the run alone gives it, the bound and RECOVERY are as much longer (Record.crowded).
 """
 
 from __future__ import annotations
@@ -101,6 +103,7 @@ class Progress:
     ) -> None:
         """handled: of each (topic, group, id); settled: when that was done for good, if it was."""
         self.record, self.explanations, self.handled, self.settled = record, explanations, handled, settled
+        self.bound, self.recovery = BOUND * record.crowded, RECOVERY * record.crowded
         self._transactions: dict[tuple[str, str], tuple[Transaction, str]] = {
             (topic, id): (each, key) for each in record.transactions for topic, key, id in each.messages
         }
@@ -122,7 +125,7 @@ class Progress:
             return []
         found: dict[Place, list[Standstill]] = defaultdict(list)
         for wait in sorted(self.waits(), key=lambda wait: wait.since):
-            if wait.unexplained <= BOUND:
+            if wait.unexplained <= self.bound:
                 continue
             of_place = found[wait.place]
             if of_place and wait.since <= of_place[-1].until:
@@ -137,7 +140,7 @@ class Progress:
     def waits(self) -> Iterable[Wait]:
         """Yield every time longer than the bound in which a message waited, and the line before it did not move."""
         for place, id, since, until, line in (*self._of_first_ones(), *self._of_failed_ones(), *self._of_absent_ones()):
-            for low, high in pauses(line, since, until):
+            for low, high in pauses(line, since, until, self.bound):
                 yield Wait(place, id, low, high, self._unexplained(place, low, high))
 
     # -- who waited ---------------------------------------------------------------------------------------------------
@@ -207,7 +210,7 @@ class Progress:
     # -- what explains it ---------------------------------------------------------------------------------------------
 
     def _unexplained(self, place: Place, since: float, until: float) -> float:
-        spans = [(self.record.since, self.record.since + UNSERVED + RECOVERY)]
+        spans = [(self.record.since, self.record.since + UNSERVED + self.recovery)]
         spans += [span for fault in self.record.faults for span in self._span_of(fault, place)]
         for began, ended in self._open:
             if began < until and ended > since and self._begun_between(place, began, until) >= WINDOW * NEARLY:
@@ -223,18 +226,18 @@ class Progress:
         ended = fault.ended
         if fault.kind == "hang-consumer":
             ended = min(ended, fault.began + HUNG_AFTER)
-        return [(fault.began, ended + UNSERVED + RECOVERY)]
+        return [(fault.began, ended + UNSERVED + self.recovery)]
 
     def _begun_between(self, place: Place, low: float, high: float) -> int:
         begins = self._begins.get(place, [])
         return bisect_right(begins, high) - bisect_left(begins, low)
 
 
-def pauses(line: Sequence[float], since: float, until: float) -> Iterable[tuple[float, float]]:
+def pauses(line: Sequence[float], since: float, until: float, bound: float) -> Iterable[tuple[float, float]]:
     """Yield the spans longer than the bound, of the time between two moments, in which nothing of a line began."""
     at = since
-    while until - at > BOUND:
-        near = bisect_right(line, at + BOUND)
+    while until - at > bound:
+        near = bisect_right(line, at + bound)
         if near and line[near - 1] > at:
             at = line[near - 1]
             continue

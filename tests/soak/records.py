@@ -113,6 +113,8 @@ class Record:
     complaints: list[tuple[float, int, str, str]] = field(default_factory=list)
     """When, in which process, which background task failed, and how the database's fault was classified ("": none)."""
     phases: list[Phase] = field(default_factory=list)
+    crowded: float = 1.0
+    """How many times as long as on a machine of its own anything may take."""
     since: float = -NEVER
     """When consumers were started."""
     until: float = 0.0

@@ -42,6 +42,7 @@ def figures(result: Result) -> dict[str, Any]:
         "drained after (s)": result.drained_after and round(result.drained_after, 1),
         "deliveries left at the last fault": result.backlog,
         "longest unexplained standstill (s)": round(result.standstill, 1),
+        "the machine's load, as a multiple of a run's own": round(record.crowded, 1),
         "connections left": result.clients_left,
         "phases": phase_notes(result),
         "not done": sorted(result.impossible),

@@ -147,6 +147,7 @@ class Run:
             clients = self._clients_left()
             record = Reader().read(history.read(self.folder))
             fill_in(record)
+            record.crowded = self.watch.crowded
             record.drained, record.since, record.until = drained is not None, began, until
             record.leftovers = leftovers | leases_left()
         finally:
@@ -161,7 +162,7 @@ class Run:
         standstill = longest_standstill(record, began, ended)
         if drained is None:
             troubles.append(f"not drained within {self.plan.drain_limit:g} s: {unsettled()} deliveries left")
-        elif drained > 2 * workload.LEASE_DURATION + work_seconds(record, backlog, ended - began):
+        elif drained > record.crowded * 2 * workload.LEASE_DURATION + work_seconds(record, backlog, ended - began):
             troubles.append(f"drained only after {drained:.1f} s")
         if standstill > workload.UNSERVED:
             troubles.append(f"nothing began for {standstill:.1f} s, and no fault tells why")

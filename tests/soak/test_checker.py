@@ -925,6 +925,18 @@ def never_begun_and_behind_one_that_was_never_settled(history: History) -> None:
 
 
 @sound
+def on_a_machine_that_has_other_work(history: History) -> None:
+    history.record.crowded = 2.0
+    stands(history, 2 * BOUND - 1)
+
+
+@planted("stood still")
+def on_a_machine_that_has_other_work_but_not_so_much(history: History) -> None:
+    history.record.crowded = 2.0
+    stands(history, 2 * BOUND + 1)
+
+
+@sound
 def in_the_beginning(history: History) -> None:
     history.record.since = 5.0
     stands(history, UNSERVED + RECOVERY - 5 + BOUND - 1)

@@ -1,5 +1,6 @@
 """Watches a run: memory, threads, open files and connections, and whether the machine itself stood still."""
 
+import os
 import threading
 import time
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from tests.soak.history import Journal
 
 INTERVAL = 0.1
 SAMPLE_EVERY = 2.0
+USUAL_LOAD = 4.0  # processes that want to run, for each processor: what a run does by itself
 STALL = 1.5  # seconds that this thread's pause may take at most
 
 
@@ -32,6 +34,7 @@ class Watch:
     def __init__(self, fleet: Fleet, database: Database, journal: Journal, backlog: Backlog) -> None:
         self.fleet, self.database, self.journal, self.backlog = fleet, database, journal, backlog
         self.samples: list[Sample] = []
+        self.load = 0.0  # the highest in a minute, for each processor
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
@@ -56,9 +59,15 @@ class Watch:
                 self._sample(now)
                 due = now + SAMPLE_EVERY
 
+    @property
+    def crowded(self) -> float:
+        """How many times the load was that of a run on a machine of its own; at least 1."""
+        return max(1.0, self.load / USUAL_LOAD)
+
     def _sample(self, now: float) -> None:
         from django.db import Error, connections
 
+        self.load = max(self.load, os.getloadavg()[0] / (os.cpu_count() or 1))
         pid = self.fleet.consumers["witness"].pid
         if not pid:
             return
