@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.signals import setting_changed
 
+from sqlqueue.core.bounds import DAY, SHORTEST, duration, whole
 from sqlqueue.core.keys import checked_topic, did_you_mean
 from sqlqueue.exceptions import ConfigurationError
 
@@ -70,49 +70,32 @@ class Options:
     HUNG_AFTER: float = 60.0  # a consumer's loop that has not turned for so long hangs
 
 
+MOST_PARTITIONS = 10_000
+MOST_PRIORITIES = 100
+MOST_THREADS = 1_000
+CENTURY = 100 * 365 * DAY  # the databases' times end somewhere
+# From how many seconds to how many.
 DURATIONS = {
-    "RETENTION",
-    "RECEIPT_RETENTION",
-    "LEASE_DURATION",
-    "HEARTBEAT_INTERVAL",
-    "BALANCE_INTERVAL",
-    "POLL_INTERVAL",
-    "IDLE_POLL_INTERVAL",
-    "FLUSH_INTERVAL",
-    "COLLECT_INTERVAL",
-    "SHUTDOWN_TIMEOUT",
-    "SURVEY_INTERVAL",
-    "HUNG_AFTER",
+    "RETENTION": (0.0, CENTURY),
+    "RECEIPT_RETENTION": (0.0, CENTURY),
+    "LEASE_DURATION": (SHORTEST, DAY),
+    "HEARTBEAT_INTERVAL": (SHORTEST, DAY),
+    "BALANCE_INTERVAL": (SHORTEST, DAY),
+    "POLL_INTERVAL": (SHORTEST, DAY),
+    "IDLE_POLL_INTERVAL": (SHORTEST, DAY),
+    "FLUSH_INTERVAL": (0.0, DAY),
+    "COLLECT_INTERVAL": (SHORTEST, DAY),
+    "SHUTDOWN_TIMEOUT": (0.0, DAY),
+    "SURVEY_INTERVAL": (0.0, DAY),
+    "HUNG_AFTER": (SHORTEST, DAY),
 }
-
-
-POSITIVE = (
-    "POLL_INTERVAL",
-    "IDLE_POLL_INTERVAL",
-    "BALANCE_INTERVAL",
-    "HEARTBEAT_INTERVAL",
-    "COLLECT_INTERVAL",
-    "HUNG_AFTER",
-)
+# What each text has to look like.
+TEXTS = {
+    "DATABASE": (re.compile(r".+"), "a database alias"),
+    "CONSUMERS_MODULE": (re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*"), "a module's name"),
+    "WAKE_ADDRESS": (re.compile(r"[0-9A-Za-z._-]+"), "an IPv4 address or a host's name"),
+}
 TOKEN = re.compile(r"[!-~]{16,}")  # what fits into a header, and is not guessed
-
-LONGEST = 100 * 365 * 86400.0  # seconds; the databases' times end somewhere
-
-
-def duration(value: Any, name: str, problems: list[str]) -> Any:
-    """Return seconds; note a problem, and return None, if it is no duration."""
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < LONGEST:
-        problems.append(f"{name} must be seconds (a number or a timedelta, not negative), not {value!r}")
-        return None
-    return float(value)
-
-
-def whole(value: Any, name: str, most: int, problems: list[str]) -> None:
-    """Note a problem if the value is no whole number from 1 to `most`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        problems.append(f"{name} must be a whole number from 1 to {most}, not {value!r}")
 
 
 @dataclass(frozen=True)
@@ -137,27 +120,25 @@ def read(given: Any) -> Reading:
         if name not in known:
             problems.append(f"SQLQUEUE has no option {name!r}.{did_you_mean(str(name), known)}")
         elif name in DURATIONS and not (name == "RETENTION" and value is None):
-            seconds = duration(value, name, problems)
+            seconds = duration(value, name, problems, *DURATIONS[name])
             if seconds is not None:  # else the default, so that what is computed from it is not wrong, too
                 values[name] = seconds
         else:
             values[name] = value
     options = Options(**{"TOPICS": {}, "HEALTH": {}, **values})
-    whole(options.PARTITIONS, "PARTITIONS", 10_000, problems)
-    whole(options.THREADS, "THREADS", 1_000, problems)
-    for name in ("DATABASE", "CONSUMERS_MODULE", "WAKE_ADDRESS"):
-        if not isinstance(getattr(options, name), str):
-            problems.append(f"{name} must be a string, not {getattr(options, name)!r}")
+    whole(options.PARTITIONS, "PARTITIONS", MOST_PARTITIONS, problems)
+    whole(options.THREADS, "THREADS", MOST_THREADS, problems)
+    for name, (form, what) in TEXTS.items():
+        text = getattr(options, name)
+        if not isinstance(text, str) or not form.fullmatch(text):
+            problems.append(f"{name} must be a string, {what}, not {text!r}")
     if not isinstance(options.STATUS_TOKEN, str) or not (
         options.STATUS_TOKEN == "" or TOKEN.fullmatch(options.STATUS_TOKEN)
     ):
         problems.append("STATUS_TOKEN must be a string of 16 or more visible ASCII characters, without spaces")
-    for name in POSITIVE:
-        if not getattr(options, name) > 0:
-            problems.append(f"{name} must be more than 0")
-    for name in ("WAKE",):
-        if not isinstance(getattr(options, name), bool):
-            problems.append(f"{name} must be True or False, not {getattr(options, name)!r}")
+    wake: Any = options.WAKE
+    if not isinstance(wake, bool):
+        problems.append(f"WAKE must be True or False, not {wake!r}")
     if options.HISTORY not in HISTORIES:
         problems.append(f"HISTORY must be one of {', '.join(HISTORIES)}, not {options.HISTORY!r}")
     if options.LEASE_DURATION < 2 * options.HEARTBEAT_INTERVAL:
@@ -188,9 +169,9 @@ def topics(options: Options, problems: list[str]) -> dict[str, TopicOptions]:
         values = {"partitions": options.PARTITIONS, "retention": options.RETENTION, "history": options.HISTORY}
         values.update({name: value for name, value in given.items() if name in known})
         if values["retention"] is not None:
-            values["retention"] = duration(values["retention"], f"TOPICS[{topic!r}]['retention']", problems)
-        whole(values["partitions"], f"TOPICS[{topic!r}]['partitions']", 10_000, problems)
-        whole(values.get("priorities", 1), f"TOPICS[{topic!r}]['priorities']", 100, problems)
+            values["retention"] = duration(values["retention"], f"TOPICS[{topic!r}]['retention']", problems, 0, CENTURY)
+        whole(values["partitions"], f"TOPICS[{topic!r}]['partitions']", MOST_PARTITIONS, problems)
+        whole(values.get("priorities", 1), f"TOPICS[{topic!r}]['priorities']", MOST_PRIORITIES, problems)
         if values["history"] not in HISTORIES:
             problems.append(f"TOPICS[{topic!r}]['history'] must be one of {', '.join(HISTORIES)}")
         found[topic] = TopicOptions(**values)  # type: ignore[arg-type]
@@ -234,7 +215,7 @@ def _limits(given: Any, general: dict[str, Any], place: str, problems: list[str]
         elif value is None:
             values[name] = None
         elif name == "max_age":
-            values[name] = duration(value, f"{place}[{name!r}]", problems)
+            values[name] = duration(value, f"{place}[{name!r}]", problems, 0, CENTURY)
         elif isinstance(value, bool) or not isinstance(value, int) or value < 0:
             problems.append(f"{place}[{name!r}] must be a whole number, not negative, or None, not {value!r}")
         else:

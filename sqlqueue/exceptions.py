@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+LONGEST_DELAY = 10 * 365 * 86_400.0  # seconds: ten years
+
 
 class SqlqueueError(Exception):
     """The root of every error that sqlqueue raises."""
@@ -46,7 +48,7 @@ def seconds(value: float | timedelta, name: str = "delay") -> float:
     number = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(number, bool) or not isinstance(number, (int, float)) or number != number:
         raise InvalidMessage(f"{name} must be a number of seconds or a timedelta, not {value!r}")
-    if not 0 <= number <= 10 * 365 * 86400:
+    if not 0 <= number <= LONGEST_DELAY:
         raise InvalidMessage(f"{name} must lie between 0 and ten years, not {value!r}")
     return float(number)
 

@@ -9,6 +9,7 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.pool import InlinePool
 from sqlqueue.consumers.registry import registry
 from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.exceptions import seconds
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message
 
@@ -21,6 +22,7 @@ def drain(*, groups: Iterable[str] = (), topics: Iterable[str] = (), timeout: fl
     TestCase too; what they raise becomes a retry or a dead letter, as in production. Raises TimeoutError after
     `timeout` seconds: a handler that always retries at once never ends.
     """
+    timeout = seconds(timeout, "timeout")
     registry.discover()
     subscriber = Subscriber(registry.select(groups, topics), pool=InlinePool, residents=False)
     deadline = time.monotonic() + timeout

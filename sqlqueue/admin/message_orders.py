@@ -14,12 +14,13 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue.admin.orders import MOST_LISTED, Order, note
 from sqlqueue.conf import settings
+from sqlqueue.core.bounds import MOST_ATTEMPTS
+from sqlqueue.exceptions import LONGEST_DELAY
 from sqlqueue.log.redeliver import redeliver
 from sqlqueue.log.reschedule import Changed, acknowledge, reprioritize, reschedule
 from sqlqueue.log.search import messages_at
 from sqlqueue.models import ConsumerGroup
 
-TEN_YEARS = 10 * 365 * 86_400
 LISTED = ("offset", "topic", "partition", "priority", "partition_key", "message_id", "target_group", "created_at")
 
 
@@ -37,7 +38,7 @@ class RedeliverForm(GroupForm):
         help_text=gettext_lazy("Seconds from now; 0: at once."),
         initial=0,
         min_value=0,
-        max_value=TEN_YEARS,
+        max_value=LONGEST_DELAY,
     )
     priority = forms.IntegerField(
         label=gettext_lazy("Priority"),
@@ -55,7 +56,7 @@ class RescheduleForm(RedeliverForm):
         help_text=gettext_lazy("0: a fresh start; empty: as it is."),
         required=False,
         min_value=0,
-        max_value=1_000_000,
+        max_value=MOST_ATTEMPTS,
     )
 
     def clean(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
 from sqlqueue.database.admission import TopicInfo
 from sqlqueue.log.search import HIGHEST, by_id, by_key, messages_at, newest, oldest, topic_of
-from sqlqueue.log.seek import MARGIN, offset_before
+from sqlqueue.log.seek import MARGIN, offset_before, within_calendar
 from sqlqueue.models import Message, Topic
 
 SHOWN = (
@@ -83,7 +83,7 @@ def found(form: SearchForm, most: int, before: int | None, after: int | None) ->
         rows = messages_at(alias, [wanted["offset"]], *SHOWN)
         return Page([row for row in rows if name in ("", row.topic)]), None
     low = offset_before(alias, wanted["since"]) if wanted["since"] else 0
-    high = offset_before(alias, wanted["until"] + 2 * MARGIN) if wanted["until"] else HIGHEST
+    high = offset_before(alias, within_calendar(wanted["until"]) + 2 * MARGIN) if wanted["until"] else HIGHEST
     topic = topic_of(alias, name) if name else None
     if name and topic is None:
         return Page([]), None

@@ -80,7 +80,7 @@ class Delivery:
         Raises LeaseLost if the message is not this consumer's any more: stop working on it, somebody else does.
         """
         self.check_lease()
-        self._hand.deadline = time.monotonic() + _seconds(seconds)
+        self._hand.deadline = time.monotonic() + _seconds(seconds, "seconds")
 
     def check_lease(self) -> None:
         """Raise LeaseLost if the partition has another owner, or this delivery has timed out."""

@@ -17,7 +17,7 @@ from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.core import outcomes
 from sqlqueue.core.outcomes import UNSTARTED, Outcome
 from sqlqueue.core.plan import Hand, Run
-from sqlqueue.exceptions import ConfigurationError, LeaseLost, Postpone, Reject, Retry
+from sqlqueue.exceptions import ConfigurationError, LeaseLost, Postpone, Reject, Retry, seconds
 
 LOOK_AGAIN = 0.2  # seconds between two looks at whether the engine still lives
 
@@ -185,6 +185,8 @@ def subscribe(
     for name in ("batch", "atomic"):
         if options.get(name):
             raise ConfigurationError(f"subscribe() delivers one by one, not {name}: use @consumer for that")
+    if timeout is not None:
+        timeout = seconds(timeout, "timeout")
     made = build(topic, {"group": group, **options})
     consumer = Consumer(topic=topic, handler=_nobody, **made)
     pools: list[_PullPool] = []

@@ -5,16 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, TypeVar
 
 from django.utils.module_loading import autodiscover_modules
 
 from sqlqueue.conf import settings
 from sqlqueue.core.backoff import Backoff
+from sqlqueue.core.bounds import DAY, SHORTEST, duration, whole
 from sqlqueue.core.keys import GROUP_LENGTH, checked_consumed, checked_name, did_you_mean
 from sqlqueue.core.stream import Manners
-from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError
 from sqlqueue.log.groups import EARLIEST, LATEST
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -32,6 +32,15 @@ DEFAULTS: dict[str, Any] = {
     "atomic": False,
     "batch_size": 100,
     "start": EARLIEST,
+}
+
+MOST_ATTEMPTS = 1_000
+MOST_OF_A_BATCH = 10_000
+# From how many seconds to how many.
+DURATIONS = {
+    "visibility_timeout": (SHORTEST, 30 * DAY),
+    "backoff": (0.0, LONGEST_DELAY),
+    "max_backoff": (0.0, LONGEST_DELAY),
 }
 
 
@@ -141,15 +150,13 @@ def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
         problems.append(f"ordering must be one of {', '.join(ORDERINGS)}, not {values['ordering']!r}")
     if values["start"] not in (EARLIEST, LATEST):
         problems.append(f"start must be {EARLIEST!r} or {LATEST!r}, not {values['start']!r}")
-    for name, most in (("max_attempts", 1_000), ("batch_size", 10_000)):
-        if isinstance(values[name], bool) or not isinstance(values[name], int) or not 1 <= values[name] <= most:
-            problems.append(f"{name} must be a whole number from 1 to {most}, not {values[name]!r}")
-    for name in ("visibility_timeout", "backoff", "max_backoff", "jitter"):
-        values[name] = _number(values[name], name, problems)
-    if not problems and not values["visibility_timeout"] > 0:
-        problems.append("visibility_timeout must be more than 0 seconds")
-    if not problems and values["jitter"] > 1:
-        problems.append("jitter is a fraction from 0 to 1")
+    for name, most_of in (("max_attempts", MOST_ATTEMPTS), ("batch_size", MOST_OF_A_BATCH)):
+        whole(values[name], name, most_of, problems)
+    for name, (least, most) in DURATIONS.items():
+        values[name] = duration(values[name], name, problems, least, most)
+    jitter = values["jitter"]
+    if isinstance(jitter, bool) or not isinstance(jitter, (int, float)) or not 0 <= jitter <= 1:
+        problems.append(f"jitter is a fraction from 0 to 1, not {jitter!r}")
     for name in ("batch", "atomic"):
         if not isinstance(values[name], bool):
             problems.append(f"{name} must be True or False, not {values[name]!r}")
@@ -165,12 +172,3 @@ def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
     )
     backoff = Backoff(values["backoff"], values["max_backoff"], values["jitter"])
     return {"group": values["group"], "manners": manners, "backoff": backoff, "start": values["start"]}
-
-
-def _number(value: Any, name: str, problems: list[str]) -> float:
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        problems.append(f"{name} must be a number of seconds or a timedelta, not negative, not {value!r}")
-        return 0.0
-    return float(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from django.db import connections, transaction
@@ -13,12 +13,13 @@ from django.db import connections, transaction
 from sqlqueue.conf import settings
 from sqlqueue.core.codec import encode, encode_headers
 from sqlqueue.database.admission import TopicInfo, log_row
+from sqlqueue.database.clock import EPOCH
 from sqlqueue.database.dialects import dialect
 from sqlqueue.database.entry import LogRow
 from sqlqueue.database.gate import insert_many, insert_one
 from sqlqueue.database.limits import check_storable
 from sqlqueue.database.words import Dialect
-from sqlqueue.exceptions import InvalidMessage, seconds
+from sqlqueue.exceptions import LONGEST_DELAY, InvalidMessage, seconds
 from sqlqueue.log.bell import ring_after_commit
 from sqlqueue.log.schedule import schedule
 from sqlqueue.log.topics import topic_info
@@ -204,6 +205,9 @@ def _row(
 def _due(delay: float | timedelta | None, at: datetime | None) -> float | None:
     if delay is not None and at is not None:
         raise InvalidMessage("give delay or at, not both")
-    if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
-        raise InvalidMessage(f"at must be an aware datetime (with a time zone), not {at!r}")
+    if at is not None:
+        if not isinstance(at, datetime) or at.utcoffset() is None:
+            raise InvalidMessage(f"at must be an aware datetime (with a time zone), not {at!r}")
+        if not EPOCH <= at <= datetime.now(timezone.utc) + timedelta(seconds=LONGEST_DELAY):
+            raise InvalidMessage(f"at must lie between 1970 and ten years from now, not {at!r}")
     return None if delay is None else seconds(delay)

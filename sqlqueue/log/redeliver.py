@@ -9,7 +9,7 @@ from sqlqueue.core.keys import GROUP_LENGTH, checked_name, new_id
 from sqlqueue.database import faults
 from sqlqueue.database.entry import LogRow
 from sqlqueue.database.gate import insert_many
-from sqlqueue.exceptions import InvalidMessage
+from sqlqueue.exceptions import InvalidMessage, seconds
 from sqlqueue.log.bell import ring_after_commit
 from sqlqueue.log.schedule import schedule
 from sqlqueue.log.topics import topic_info
@@ -31,9 +31,10 @@ def redeliver(
     The log is not touched: each becomes a copy for that group alone, at the log's end, behind what its key has there.
     priority: another one than it had; delay: in so many seconds. Offsets that the log no longer holds are left out.
 
-    Raises InvalidMessage for a priority that the topic does not have.
+    Raises InvalidMessage for a priority that the topic does not have, and a delay that is none.
     """
     alias = settings.DATABASE
+    delay = seconds(delay)
     checked_name(group, "group", GROUP_LENGTH)
     if priority is not None:
         check_priority(alias, topic, priority)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sqlqueue.conf import settings
+from sqlqueue.core.bounds import checked_whole
 from sqlqueue.core.keys import partition_of
 from sqlqueue.database import faults
 from sqlqueue.database.dialects import dialect, execute
@@ -19,6 +20,7 @@ from sqlqueue.models.message import MessageQuerySet
 
 AT_ONCE = 100
 DISCARDED_AT_ONCE = 1_000
+MOST_AT_ALL = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ def redrive(
     and none comes twice. Its attempts begin anew.
     """
     alias = settings.DATABASE
+    limit = _limit(limit)
     # What dies again meanwhile stands above this, and is left for another call.
     newest = Message.objects.using(alias).order_by("-offset").values_list("offset", flat=True).first() or 0
     chosen = Choice(topic, group, fingerprint, None if offsets is None else sorted(set(offsets)), newest)
@@ -97,12 +100,17 @@ def discard(
     through: only those up to this offset, for what is not to be discarded unseen; limit: at most so many.
     """
     alias = settings.DATABASE
+    limit = _limit(limit)
     chosen = Choice(topic, group, fingerprint, None if offsets is None else sorted(set(offsets)), through)
     found = chosen.letters(alias).order_by("offset").values_list("offset", flat=True)
     done = 0
     while some := list(found[: DISCARDED_AT_ONCE if limit is None else min(DISCARDED_AT_ONCE, limit - done)]):
         done += _delete(alias, some)
     return done
+
+
+def _limit(given: int | None) -> int | None:
+    return None if given is None else checked_whole(given, "limit", MOST_AT_ALL)
 
 
 def _delete(alias: str, offsets: Sequence[int]) -> int:

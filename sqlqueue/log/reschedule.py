@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from sqlqueue.core.bounds import MOST_ATTEMPTS, checked_whole
 from sqlqueue.core.plan import NOT_IN_FLIGHT
 from sqlqueue.database import faults
 from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.exceptions import seconds
 from sqlqueue.log.fetch import BY_HAND
 from sqlqueue.log.groups import lock_topic, revoke
 from sqlqueue.log.redeliver import check_priority, copy
@@ -46,7 +48,9 @@ def reschedule(
     attempts: what they count as having had, 0 for a fresh start; None leaves that. What is with a handler is left, and
     what has no row: it is due anyway. The owner notices within a heartbeat.
     """
-    return _all(alias, _reschedule, group, topic, offsets, delay, attempts)
+    if attempts is not None:
+        checked_whole(attempts, "attempts", MOST_ATTEMPTS)
+    return _all(alias, _reschedule, group, topic, offsets, seconds(delay), attempts)
 
 
 def acknowledge(alias: str, group: str, topic: str, offsets: Iterable[int]) -> Changed:
@@ -69,7 +73,7 @@ def reprioritize(
     Raises InvalidMessage for a priority that the topic does not have.
     """
     check_priority(alias, topic, priority)
-    return _all(alias, _reprioritize, group, topic, offsets, priority, delay)
+    return _all(alias, _reprioritize, group, topic, offsets, priority, seconds(delay))
 
 
 def _all(

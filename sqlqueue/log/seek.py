@@ -12,11 +12,18 @@ from sqlqueue.models import Message
 
 BRANCHES = 16  # places looked at with one statement
 MARGIN = timedelta(seconds=5)  # messages published side by side need not stand in the order of their times
+# Nothing was published before, and nothing will be later; beyond them times overflow.
+EARLIEST, LATEST = datetime(1970, 1, 2, tzinfo=timezone.utc), datetime(9000, 1, 1, tzinfo=timezone.utc)
 # The first message at or above a place, and whether it is earlier than a time. Index: the primary key.
 NEXT = """
     SELECT %s, "offset", CASE WHEN created_at < %s THEN 1 ELSE 0 END FROM sqlqueue_message{by_offset}
     WHERE "offset" >= %s ORDER BY "offset" LIMIT 1
 """
+
+
+def within_calendar(moment: datetime) -> datetime:
+    """Return an aware time in UTC, far enough from where times overflow."""
+    return max(EARLIEST, min(moment, LATEST)).astimezone(timezone.utc)
 
 
 def offset_before(alias: str, moment: datetime) -> int:
@@ -27,7 +34,7 @@ def offset_before(alias: str, moment: datetime) -> int:
     """
     if moment.tzinfo is None:
         raise ValueError(f"the time must be aware (with a time zone), not {moment!r}")
-    at = moment.astimezone(timezone.utc) - MARGIN
+    at = within_calendar(moment) - MARGIN
     ends = Message.objects.using(alias).aggregate(low=Min("offset"), high=Max("offset"))
     if ends["low"] is None:
         return 0

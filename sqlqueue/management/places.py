@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, make_aware
 
+from sqlqueue.conf import CENTURY
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.groups import EARLIEST, LATEST
-from sqlqueue.log.seek import offset_before
+from sqlqueue.log.seek import offset_before, within_calendar
+from sqlqueue.management.arguments import HIGHEST_OFFSET
 from sqlqueue.models import ConsumerGroup, Topic
 from sqlqueue.observe.survey import database_time
 
@@ -31,20 +33,28 @@ def offset_above(alias: str, word: str) -> int:
     if word == LATEST:
         return highest_offset(alias)
     if word.isdecimal():
+        if len(word) > len(str(HIGHEST_OFFSET)) or int(word) > HIGHEST_OFFSET:
+            raise ConfigurationError(f"{word[:40]!r} is no offset: the highest is {HIGHEST_OFFSET}")
         return max(0, int(word) - 1)
     return offset_before(alias, _moment(alias, word))
 
 
 def _moment(alias: str, word: str) -> datetime:
     if match := AGO.fullmatch(word):
-        return database_time(alias) - timedelta(seconds=float(match[1]) * UNITS[match[2]])
+        ago = float(match[1]) * UNITS[match[2]]
+        if ago > CENTURY:
+            raise ConfigurationError(f"{word[:40]!r} is longer ago than any log: say how long ago, at most 100 years")
+        return database_time(alias) - timedelta(seconds=ago)
     try:
         at = parse_datetime(word)
     except ValueError:
         at = None
     if at is None:
         raise ConfigurationError(f"{word!r} is no place in the log: say {HELP}, {EARLIEST} or {LATEST}")
-    return make_aware(at) if is_naive(at) else at
+    try:
+        return make_aware(at) if is_naive(at) else at
+    except OverflowError:  # at an end of the calendar
+        return within_calendar(at.replace(tzinfo=timezone.utc))
 
 
 def known_topic(alias: str, name: str) -> Topic:

@@ -105,6 +105,15 @@ def test_buttons_are_there_for_those_who_may_press_them(group: ConsumerGroup, st
     assert "/delete/" in page(staff("view_consumergroup", "delete_consumergroup"), where)
 
 
+def test_a_replay_from_an_end_of_the_calendar_is_one_like_others(
+    group: ConsumerGroup, staff: Callable[..., Client]
+) -> None:
+    client = staff("view_consumergroup", "replay_consumergroup")
+    for time, again in (("0001-01-01T00:00", COUNT), ("9999-12-31T23:59", 0)):
+        html = page(client, address(group, "replay") + f"?partition=&offset=&time={time}")
+        assert f"{again} messages would be delivered again." in words(html)
+
+
 def test_a_replay_is_counted_first_and_then_done(
     group: ConsumerGroup, consuming: Consuming, staff: Callable[..., Client]
 ) -> None:

@@ -231,3 +231,10 @@ def test_what_is_gone_is_said(admin_client: Client, stage: Stage) -> None:
         reverse("admin:sqlqueue_message_order", args=["cancel"]), {"_selected_action": ["x", 10**12]}, follow=True
     )
     assert "nothing left" in answer.content.decode()
+
+
+@pytest.mark.parametrize(("name", "shown"), [("since", 1), ("until", 0)])
+def test_a_time_at_an_end_of_the_calendar_is_one_like_others(admin_client: Client, name: str, shown: int) -> None:
+    offset = publish("t", 1).offset
+    for time, found in (("0001-01-01T00:00", shown), ("9999-12-31T23:59:59", 1 - shown)):
+        assert offsets(look(admin_client, **{name: time})) == [offset] * found

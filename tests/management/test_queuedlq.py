@@ -148,9 +148,9 @@ class TestReplay:
         [
             (("ordres",), "Did you mean"),
             (("orders", "--group", "another"), "there are no such dead letters"),
-            (("orders", "--rate", "0", "--no-input"), "the rate must be"),
-            (("orders", "--rate", "inf", "--no-input"), "the rate must be"),
-            (("orders", "--rate", "nan", "--dry-run"), "the rate must be"),
+            (("orders", "--rate", "0", "--no-input"), "is no number from 0.01 to 1,000,000"),
+            (("orders", "--rate", "inf", "--no-input"), "is no number from 0.01 to 1,000,000"),
+            (("orders", "--rate", "nan", "--dry-run"), "is no number from 0.01 to 1,000,000"),
         ],
     )
     def test_what_cannot_be_is_refused(self, ledger: Ledger, words: tuple[str, ...], said: str) -> None:

@@ -191,7 +191,7 @@ def test_a_server_that_is_impatient(consuming: Consuming) -> None:
 def test_what_cannot_be_is_refused(transactional_db: None, words: tuple[str, ...]) -> None:
     refused = run("queuedoctor", *words)
     assert refused.code == 1
-    assert "must be at least 1" in refused.err
+    assert "is no whole number from 1 to 1000" in refused.err
 
 
 def test_nothing_secret_is_printed(consuming: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def test_what_is_paused(consuming: Consuming) -> None:
 
 def test_a_wrong_pause_between_two_looks_is_refused(consuming: Consuming) -> None:
     said = run("queuestatus", "--watch", "0")
-    assert (said.code, "more than 0" in said.err) == (1, True)
+    assert (said.code, "is no number from 0.1 to 86,400" in said.err) == (1, True)
 
 
 def test_watching_goes_on_until_it_is_interrupted(manage: ManageCommands) -> None:

@@ -92,7 +92,7 @@ def test_it_leaves_no_trace(thirty: list[int]) -> None:
         (("orders", "--group", "mial"), "group 'mial' is not registered in topic 'orders'"),
         (("orders", "--from", "yesterday"), "'yesterday' is no place in the log"),
         (("orders", "--from", "2026-13-01T00:00"), "is no place in the log"),
-        (("orders", "--limit", "0"), "--limit must be at least 1"),
+        (("orders", "--limit", "0"), "argument --limit: '0' is no whole number from 1"),
     ],
 )
 def test_what_cannot_be_is_refused(thirty: list[int], words: tuple[str, ...], said: str) -> None:

@@ -47,8 +47,8 @@ class TestCheck:
         command = run("--check", "--processes", "-1", "--threads", "0", LEASE_DURATION=5, THREDS=3)
         assert command.wait() == 1
         for problem in (
-            "--processes must be at least 0, not -1",
-            "--threads must be at least 1, not 0",
+            "--processes must be a whole number from 0 to 1000, not -1",
+            "--threads must be a whole number from 1 to 1000, not 0",
             "'THREDS'. Did you mean 'THREADS'?",
             "at least twice HEARTBEAT_INTERVAL",
         ):

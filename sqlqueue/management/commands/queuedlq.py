@@ -13,11 +13,13 @@ from django.db.models import Max
 from sqlqueue.log import replay
 from sqlqueue.log.letters import failures, topics_with_letters
 from sqlqueue.log.redrive import Choice, discard
+from sqlqueue.management import arguments
 from sqlqueue.management.base import INTERRUPTED, QueueCommand
 from sqlqueue.management.places import known_topic
 from sqlqueue.models import Message, Replay
 from sqlqueue.models.replay import CANCELLED, DONE
 
+RATE = arguments.decimal(replay.LEAST_RATE, replay.MOST_RATE)
 DISCARDED_AT_ONCE = 1_000
 LOOK_EVERY = 0.5  # seconds, while waiting for an order
 
@@ -36,19 +38,19 @@ class Command(QueueCommand):
         self.add_json(listing)
         showing = verbs.add_parser("show", help="one dead letter with its payload, headers and error")
         showing.add_argument(
-            "offset", type=int, help="its offset in the dead-letter topic, as list and the logs tell it"
+            "offset", type=arguments.offset, help="its offset in the dead-letter topic, as list and the logs tell it"
         )
         self.add_json(showing)
         replaying = verbs.add_parser("replay", help="order them to be delivered again; consumer processes do it")
         _add_choice(replaying)
-        replaying.add_argument("--rate", type=float, help="at most so many a second")
+        replaying.add_argument("--rate", type=RATE, help="at most so many a second")
         replaying.add_argument("--trial", action="store_true", help="the oldest first, the others once it is acked")
         replaying.add_argument("--wait", action="store_true", help="take part in it, and end when it has ended")
         self.add_caution(replaying)
         ordering = verbs.add_parser("orders", help="the replays that were ordered, newest first")
         self.add_json(ordering)
         cancelling = verbs.add_parser("cancel", help="stop a replay; what it has delivered stays delivered")
-        cancelling.add_argument("number", type=int)
+        cancelling.add_argument("number", type=arguments.offset)
         discarding = verbs.add_parser("discard", help="delete them for good")
         _add_choice(discarding)
         self.add_caution(discarding)
@@ -128,7 +130,6 @@ class Command(QueueCommand):
     # -- replaying ----------------------------------------------------------------------------------------------------
 
     def _replay(self, options: dict[str, Any]) -> None:
-        replay.checked_rate(options["rate"])
         count, _ = self._chosen(options)
         if options["dry_run"]:
             self.say(f"{count} dead letters would be delivered again. Nothing was done.")
@@ -223,7 +224,9 @@ def _add_choice(parser: ArgumentParser) -> None:
     parser.add_argument("topic", help="where they were published to (not the dead-letter topic)")
     parser.add_argument("--group", default="", help="only of this group")
     parser.add_argument("--fingerprint", default="", help="only those that failed like this, as list names it")
-    parser.add_argument("--offset", type=int, action="append", default=[], help="only this one (repeatable)")
+    parser.add_argument(
+        "--offset", type=arguments.offset, action="append", default=[], help="only this one (repeatable)"
+    )
 
 
 def _choice(options: dict[str, Any]) -> Choice:

@@ -10,17 +10,18 @@ from typing import Any
 
 import django
 from django.core import checks
-from django.core.management.base import CommandError
 
 import sqlqueue
 from sqlqueue.checks import TAG
-from sqlqueue.conf import settings
+from sqlqueue.conf import MOST_THREADS, settings
 from sqlqueue.consumers.registry import registry
 from sqlqueue.database.server import describe
+from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.observe.doctor import ERROR, NOTE, OK, WARNING, Finding, examine
 from sqlqueue.observe.facts import Facts, Handler, read
 
+PROCESSES, THREADS = arguments.whole(1, arguments.MOST_PROCESSES), arguments.whole(1, MOST_THREADS)
 HAS_ERRORS, HAS_WARNINGS = 1, 2
 
 
@@ -31,16 +32,21 @@ class Command(QueueCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options."""
-        parser.add_argument("--processes", type=int, help="consumer processes that are to run (default: those alive)")
-        parser.add_argument("--threads", type=int, help="handler threads of each (default SQLQUEUE['THREADS'])")
+        parser.add_argument(
+            "--processes",
+            type=PROCESSES,
+            help="consumer processes that are to run (default: those alive)",
+        )
+        parser.add_argument(
+            "--threads",
+            type=THREADS,
+            help="handler threads of each (default SQLQUEUE['THREADS'])",
+        )
         parser.add_argument("--strict", action="store_true", help="end with 2 if there are warnings")
         self.add_json(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Examine, print, and end with 1 on errors, 2 on warnings with --strict."""
-        for name in ("processes", "threads"):
-            if options[name] is not None and options[name] < 1:
-                raise CommandError(f"--{name} must be at least 1, not {options[name]}")
         findings = list(_of_the_checks())
         facts = None
         if not settings.problems():

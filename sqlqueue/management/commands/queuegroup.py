@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from sqlqueue.log.groups import remove
-from sqlqueue.management import moving
+from sqlqueue.management import arguments, moving
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.places import HELP, known_groups, known_topic, offset_above
 from sqlqueue.management.terminal import ago
@@ -31,7 +31,7 @@ class Command(QueueCommand):
         moving_.add_argument("topic")
         moving_.add_argument("group")
         moving_.add_argument("--to", required=True, metavar="WHERE", help=f"{HELP}, earliest or latest")
-        moving_.add_argument("--partition", type=int, help="only this partition")
+        moving_.add_argument("--partition", type=arguments.partition, help="only this partition")
         self.add_caution(moving_)
         removing = verbs.add_parser("remove", help="forget a group: its place, and what it has yet to read")
         removing.add_argument("topic")

@@ -12,9 +12,11 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from sqlqueue.conf import MOST_PRIORITIES
 from sqlqueue.core.keys import did_you_mean
-from sqlqueue.exceptions import InvalidMessage
+from sqlqueue.exceptions import LONGEST_DELAY, InvalidMessage
 from sqlqueue.log.publish import NewMessage, publish, publish_many
+from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
 
 AT_ONCE = 1_000
@@ -35,8 +37,8 @@ class Command(QueueCommand):
         parser.add_argument("--key", default="", help="what keeps its order")
         parser.add_argument("--id", help="a second message of this id is no message")
         parser.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="repeatable")
-        parser.add_argument("--priority", type=int, default=0, help="lower first")
-        parser.add_argument("--delay", type=float, help="seconds")
+        parser.add_argument("--priority", type=arguments.whole(0, MOST_PRIORITIES - 1), default=0, help="lower first")
+        parser.add_argument("--delay", type=arguments.decimal(0, LONGEST_DELAY), help="seconds")
         files = parser.add_mutually_exclusive_group()
         files.add_argument("--lines", metavar="FILE", help="a payload in each line (- is standard input)")
         files.add_argument(

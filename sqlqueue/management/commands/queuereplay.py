@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from sqlqueue.management import moving
+from sqlqueue.management import arguments, moving
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.places import HELP, known_groups, known_topic, offset_above
 
@@ -23,7 +23,7 @@ class Command(QueueCommand):
         parser.add_argument("--from", dest="start", required=True, metavar="WHERE", help=f"{HELP}, or earliest")
         parser.add_argument("--group", action="append", default=[], help="this group (repeatable)")
         parser.add_argument("--all-groups", action="store_true", help="every group of the topic")
-        parser.add_argument("--partition", type=int, help="only this partition")
+        parser.add_argument("--partition", type=arguments.partition, help="only this partition")
         self.add_caution(parser)
         self.add_json(parser)
 

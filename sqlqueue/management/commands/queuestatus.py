@@ -6,11 +6,12 @@ from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
 
+from sqlqueue.core.bounds import DAY
 from sqlqueue.database import faults
 from sqlqueue.database.server import describe
+from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.terminal import ago
 from sqlqueue.observe.activity import Rate, rates
@@ -33,7 +34,12 @@ class Command(QueueCommand):
         parser.add_argument("--group", action="append", default=[], help="only this group (repeatable)")
         self.add_json(parser)
         parser.add_argument(
-            "--watch", nargs="?", type=float, const=2.0, metavar="SECONDS", help="again every 2 seconds, until Ctrl-C"
+            "--watch",
+            nargs="?",
+            type=arguments.decimal(0.1, DAY),
+            const=2.0,
+            metavar="SECONDS",
+            help="again every 2 seconds, until Ctrl-C",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -42,8 +48,6 @@ class Command(QueueCommand):
         if every is None:
             self._show(options)
             return
-        if not every > 0:
-            raise CommandError(f"--watch takes seconds, more than 0, not {every:g}")
         try:
             while True:
                 self._show_again(options)

@@ -17,10 +17,12 @@ from sqlqueue.database import faults
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.log.groups import LATEST
 from sqlqueue.log.tail import Tail
+from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.places import HELP, known_groups, known_topic, offset_above
 from sqlqueue.models import Message
 
+LIMIT = arguments.whole(1, arguments.HIGHEST_OFFSET)
 PATIENCE = 2.0  # seconds before it is said that a transaction holds the tail up
 
 
@@ -34,9 +36,9 @@ class Command(QueueCommand):
         parser.add_argument("topic")
         parser.add_argument("--from", dest="start", default=LATEST, metavar="WHERE", help=f"{HELP}, earliest, latest")
         parser.add_argument("--key", help="only messages of this key")
-        parser.add_argument("--partition", type=int, help="only this partition")
+        parser.add_argument("--partition", type=arguments.partition, help="only this partition")
         parser.add_argument("--group", help="only what this group gets: not what was published for another alone")
-        parser.add_argument("--limit", type=int, help="end after so many messages")
+        parser.add_argument("--limit", type=LIMIT, help="end after so many messages")
         parser.add_argument("--no-follow", action="store_true", help="end at what is there now")
         parser.add_argument(
             "--json", action="store_true", help="a JSON object a line; queuepublish --messages takes it"
@@ -45,8 +47,6 @@ class Command(QueueCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Follow it."""
         limit = options["limit"]
-        if limit is not None and limit < 1:
-            raise CommandError(f"--limit must be at least 1, not {limit}")
         topic = known_topic(self.alias, options["topic"])
         if options["group"] is not None:
             known_groups(self.alias, topic.name, [options["group"]])

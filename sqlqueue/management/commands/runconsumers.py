@@ -14,17 +14,19 @@ from django.db import connections
 from django.utils import autoreload
 
 from sqlqueue.checks import TAG
-from sqlqueue.conf import settings
+from sqlqueue.conf import MOST_THREADS, settings
 from sqlqueue.consumers.ports import Place, Ports
 from sqlqueue.consumers.process import Orders, serve
 from sqlqueue.consumers.pulse import Pulse
 from sqlqueue.consumers.registry import Consumer, registry
 from sqlqueue.consumers.supervisor import Supervisor
+from sqlqueue.core.bounds import whole
 from sqlqueue.core.lines import line
 from sqlqueue.database.server import describe
 from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases.heartbeat import subscriber_name
+from sqlqueue.management.arguments import MOST_PROCESSES
 from sqlqueue.observe import logs
 from sqlqueue.observe.window import refusal
 
@@ -92,9 +94,9 @@ class Command(BaseCommand):
     def _validate(self, options: dict[str, Any]) -> list[Consumer]:
         """Check options, settings, handlers and database together, before the first thread starts."""
         problems: list[str] = []
-        for name, least in (("processes", 0), ("threads", 1)):
-            if options[name] is not None and options[name] < least:
-                problems.append(f"--{name} must be at least {least}, not {options[name]}")
+        for name, least, most in (("processes", 0, MOST_PROCESSES), ("threads", 1, MOST_THREADS)):
+            if options[name] is not None:
+                whole(options[name], f"--{name}", most, problems, least)
         problems += self._ports(options)
         found = run_checks(tags=[TAG], databases=[settings.DATABASE] if not settings.problems() else None)
         for message in found:

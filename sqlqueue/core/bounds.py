@@ -1,0 +1,36 @@
+"""Numbers that are given: finite, and between bounds that somebody can mean."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from sqlqueue.exceptions import ConfigurationError
+
+SHORTEST = 0.001  # seconds; what is done again and again after less would do nothing else
+DAY = 86_400.0
+MOST_ATTEMPTS = 1_000_000  # that a person may say a delivery has had
+
+
+def duration(value: Any, name: str, problems: list[str], least: float, most: float) -> float | None:
+    """Return seconds; note a problem, and return None, if it is no duration between the two."""
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not least <= number <= most:
+        problems.append(f"{name} must be seconds (a number or a timedelta) from {least:g} to {most:.0f}, not {value!r}")
+        return None
+    return float(number)
+
+
+def whole(value: Any, name: str, most: int, problems: list[str], least: int = 1) -> None:
+    """Note a problem if the value is no whole number from `least` to `most`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        problems.append(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+
+
+def checked_whole(value: Any, name: str, most: int, least: int = 0) -> int:
+    """Return a whole number; raise ConfigurationError if it is none from `least` to `most`."""
+    problems: list[str] = []
+    whole(value, name, most, problems, least)
+    if problems:
+        raise ConfigurationError(problems[0])
+    return int(value)
