@@ -67,12 +67,14 @@ class Options:
     HEALTH: Any = None  # {max_lag, max_age, max_dead_letters, no_subscriber, topics: {name: {the same}}}
     STATUS_TOKEN: str = field(default="", repr=False)  # lets its bearer see health and status in detail; "": nobody
     SURVEY_INTERVAL: float = 5.0  # how long one survey answers everybody who asks for health, status or metrics
+    MAX_PAYLOAD_BYTES: int = 16 * 1024 * 1024  # of payload and headers, as JSON in UTF-8
     HUNG_AFTER: float = 60.0  # a consumer's loop that has not turned for so long hangs
 
 
 MOST_PARTITIONS = 10_000
 MOST_PRIORITIES = 100
 MOST_THREADS = 1_000
+MOST_PAYLOAD = 0x0FFFFFFF  # bytes of an array or object of PostgreSQL's jsonb
 CENTURY = 100 * 365 * DAY  # the databases' times end somewhere
 # From how many seconds to how many.
 DURATIONS = {
@@ -128,6 +130,7 @@ def read(given: Any) -> Reading:
     options = Options(**{"TOPICS": {}, "HEALTH": {}, **values})
     whole(options.PARTITIONS, "PARTITIONS", MOST_PARTITIONS, problems)
     whole(options.THREADS, "THREADS", MOST_THREADS, problems)
+    whole(options.MAX_PAYLOAD_BYTES, "MAX_PAYLOAD_BYTES", MOST_PAYLOAD, problems)
     for name, (form, what) in TEXTS.items():
         text = getattr(options, name)
         if not isinstance(text, str) or not form.fullmatch(text):

@@ -120,6 +120,8 @@ def test_a_wrong_token_is_refused_without_being_told() -> None:
         ({"STATUS_TOKEN": None}, "STATUS_TOKEN must be a string of 16 or more"),
         ({"SURVEY_INTERVAL": -1}, "SURVEY_INTERVAL must be seconds"),
         ({"HUNG_AFTER": 0}, "HUNG_AFTER must be seconds .* from 0.001"),
+        ({"MAX_PAYLOAD_BYTES": 0}, "MAX_PAYLOAD_BYTES must be a whole number from 1 to 268435455"),
+        ({"MAX_PAYLOAD_BYTES": 2**28}, "MAX_PAYLOAD_BYTES must be a whole number from 1 to 268435455"),
     ],
 )
 def test_what_is_wrong_is_refused_and_named(options: object, said: str) -> None:

@@ -17,6 +17,11 @@ SCHEDULE = (
     "INSERT INTO sqlqueue_scheduled_message"
     " (topic, partition_key, message_id, payload, headers, priority, target_group, due_at)"
 )
+# Index: that of the source's key.
+SCHEDULE_COPY = (
+    f"{SCHEDULE} SELECT %s, %s, %s, original.payload, original.headers, %s, %s, {{later}} FROM {{table}} AS original"
+    ' WHERE original."{key}" = %s'
+)
 SCHEDULE_LATER = f"{SCHEDULE} VALUES (%s, %s, %s, %s, %s, %s, %s, {{later}})"
 
 

@@ -59,6 +59,14 @@ JSON_COLUMNS = {name: f"CAST({name} AS JSONB)" for name in ("payload", "headers"
 Place = tuple[str, int, str]  # topic, partition, id: unique in the log
 
 
+class Stored(NamedTuple):
+    """A payload, and the headers beside it, that the server itself copies from this row: too much to be sent."""
+
+    table: str
+    key: str
+    id: int
+
+
 class LogRow(NamedTuple):
     """A message as it is written: payload and headers are JSON text."""
 
@@ -67,7 +75,7 @@ class LogRow(NamedTuple):
     priority: int
     key: str
     id: str
-    payload: str
+    payload: str | Stored
     headers: str | None
     target_group: str
 
@@ -90,7 +98,10 @@ def slot() -> int:
 
 def insertion(vendor: str, rows: Sequence[Sequence[Any]], ending: str = "") -> tuple[str, list[Any]]:
     """Return the statement, and its parameters, that inserts rows (all LogRows, or all with a FailedRow too) and
-    holds the gate before it takes an offset."""
+    holds the gate before it takes an offset. A row whose payload is Stored comes alone."""
+    source = rows[0][COLUMNS.index("payload")]
+    if isinstance(source, Stored):
+        return _copying(vendor, rows[0], source, ending)
     columns, values = _sent(rows)
     marks = ["{now}" if column == "failed_at" else "%s" for column in columns]
     row = f"({', '.join(marks)})"
@@ -107,6 +118,23 @@ def insertion(vendor: str, rows: Sequence[Sequence[Any]], ending: str = "") -> t
     else:
         text += source
     return text + ending, values
+
+
+def _copying(vendor: str, row: Sequence[Any], source: Stored, ending: str) -> tuple[str, list[Any]]:
+    columns = COLUMNS if len(row) == len(COLUMNS) else (*COLUMNS, *FAILURE_COLUMNS)
+    named = dict(zip((column for column in columns if column != "failed_at"), row))
+    special = {"payload": "original.payload", "headers": "original.headers", "failed_at": "{now}"}
+    if vendor == "mysql":
+        special["topic"] = GATED_TOPIC
+    gate, text = "", f"INSERT INTO sqlqueue_message ({', '.join(columns)})"
+    if vendor == "postgresql":
+        gate, text = "gate CROSS JOIN ", HOLD_GATE + text
+    text += (
+        f" SELECT {', '.join(special.get(column, '%s') for column in columns)} FROM {gate}{source.table} AS original"
+    )
+    values = [value for column, value in named.items() if column not in ("payload", "headers")]
+    gated = [slot()] if vendor == "mysql" else []
+    return f'{text} WHERE original."{source.key}" = %s{ending}', [*gated, *values, source.id]
 
 
 def _sent(rows: Sequence[Sequence[Any]]) -> tuple[tuple[str, ...], list[Any]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
-from django.db import connections
+from django.db import connections, transaction
 
+from sqlqueue.database.chunks import in_chunks
 from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.database.entry import (
     COUNT_NEW,
@@ -17,10 +20,12 @@ from sqlqueue.database.entry import (
     REFRESH_FAILURE,
     FailedRow,
     LogRow,
+    Stored,
     each_once,
     insertion,
     known_places,
 )
+from sqlqueue.database.weight import weight
 
 SCHEDULER = -1  # whoever moves scheduled messages into the log holds this row: one at a time keeps their order
 COLLECTOR = -2  # likewise whoever collects
@@ -57,24 +62,26 @@ def _find(alias: str, row: LogRow) -> int | None:
 
 
 def insert_many(alias: str, rows: Sequence[LogRow], may_repeat: bool) -> int:
-    """Add messages, in chunks of one statement each; return how many of them were new."""
-    vendor = connections[alias].vendor
-    size = dialect(alias).rows_of_one_insert
-    created = 0
-    for start in range(0, len(rows), size):
-        chunk = rows[start : start + size]
-        if may_repeat and vendor == "mysql":
-            chunk = _new_ones(alias, chunk)
-            if not chunk:
-                continue
-        if not may_repeat:
-            _insert(alias, chunk)
-            created += len(chunk)
-        elif vendor == "mysql":
-            created += _new_rows(alias, _insert(alias, chunk, MARK_DUPLICATE).lastrowid, len(chunk))
-        else:
-            created += _insert(alias, chunk, KEEP_DUPLICATE).rowcount
-    return created
+    """Add messages, all or none of them, in as few statements as the server takes; return how many of them were new."""
+    several = list(in_chunks(alias, rows, weigh=_weigh))
+    # One statement is all or nothing by itself.
+    with transaction.atomic(using=alias, savepoint=False) if len(several) > 1 else nullcontext():
+        return sum(_insert_chunk(alias, chunk, may_repeat) for chunk in several)
+
+
+def _weigh(row: LogRow) -> float:
+    """What the server copies itself has a statement of its own."""
+    return math.inf if isinstance(row.payload, Stored) else weight(row)
+
+
+def _insert_chunk(alias: str, rows: Sequence[LogRow], may_repeat: bool) -> int:
+    if not may_repeat:
+        _insert(alias, rows)
+        return len(rows)
+    if connections[alias].vendor != "mysql":
+        return int(_insert(alias, rows, KEEP_DUPLICATE).rowcount)
+    new = _new_ones(alias, rows)
+    return _new_rows(alias, _insert(alias, new, MARK_DUPLICATE).lastrowid, len(new)) if new else 0
 
 
 def _new_ones(alias: str, rows: Sequence[LogRow]) -> list[LogRow]:
@@ -88,10 +95,11 @@ def _new_ones(alias: str, rows: Sequence[LogRow]) -> list[LogRow]:
     return list(new.values())
 
 
-def insert_failed(alias: str, row: LogRow, failed: FailedRow) -> None:
+def insert_failed(alias: str, row: LogRow, failed: FailedRow) -> bool:
     """Add a dead letter; one that is there already (the message was replayed and failed again) shows the newest
-    failure."""
-    _insert(alias, [(*row, *failed)], " " + dialect(alias).upsert('topic, "partition", message_id', REFRESH_FAILURE))
+    failure. False: there is none, for what was to be copied has been deleted."""
+    ending = " " + dialect(alias).upsert('topic, "partition", message_id', REFRESH_FAILURE)
+    return bool(_insert(alias, [(*row, *failed)], ending).rowcount)
 
 
 def _insert(alias: str, rows: Sequence[Sequence[Any]], ending: str = "") -> Any:

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from django.db import connections, models
 
 from sqlqueue.core.codec import DEEPEST, check_depth
-from sqlqueue.database.entry import LogRow
+from sqlqueue.database.entry import LogRow, Stored
+from sqlqueue.database.weight import LIGHT, OVERHEAD, STATEMENT, weight
+from sqlqueue.exceptions import InvalidMessage
 
 DEEPEST_OF_MARIADB, DEEPEST_OF_MYSQL = 31, 100  # JSON_DEPTH_LIMIT; JSON_DOCUMENT_MAX_DEPTH
+# Bytes of a value: SQLITE_MAX_LENGTH; what an array or object of jsonb may hold (JENTRY_OFFLENMASK).
+LONGEST = {"sqlite": 1_000_000_000, "postgresql": 0x0FFFFFFF}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +38,59 @@ def deepest_json(alias: str) -> int:
     return DEEPEST_OF_MARIADB if connection.mysql_is_mariadb else DEEPEST_OF_MYSQL  # type: ignore[attr-defined]
 
 
-def check_storable(alias: str, row: LogRow) -> None:
-    """Raise InvalidMessage for a message that this server cannot keep, or Python could not read again."""
+def packet(alias: str) -> int:
+    """Return how many bytes a statement may have on this connection. MySQL is asked once a connection, whose value
+    never changes; it ends a connection that sends more."""
+    connection = connections[alias]
+    if connection.vendor != "mysql":
+        return LONGEST[connection.vendor]
+    connection.ensure_connection()
+    driver = connection.connection
+    if driver not in _packets:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT @@SESSION.max_allowed_packet")
+            _packets[driver] = int(cursor.fetchone()[0])
+    return _packets[driver]
+
+
+_packets: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+
+def statement_bytes(alias: str) -> int:
+    """Return how many bytes the values of a statement of several rows may have."""
+    return min(STATEMENT, packet(alias) - OVERHEAD)
+
+
+def check_storable(alias: str, row: LogRow, most: int) -> None:
+    """Raise InvalidMessage for a message that this server cannot keep, or Python could not read again, or that has
+    more bytes than `most`."""
+    size = 0
     for text, kind in ((row.payload, "payload"), (row.headers, "headers")):
-        if text is not None and text.count("[") + text.count("{") > DEEPEST_OF_MARIADB:
+        if not isinstance(text, str):
+            continue
+        size += len(text) if text.isascii() else len(text.encode())
+        if text.count("[") + text.count("{") > DEEPEST_OF_MARIADB:
             check_depth(text, kind, deepest_json(alias))
+    check_size(size, most)
+
+
+def check_size(size: int, most: int) -> None:
+    """Raise InvalidMessage for a message of too many bytes."""
+    if size > most:
+        raise InvalidMessage(
+            f"payload and headers have {size} bytes; {most} is the most (SQLQUEUE['MAX_PAYLOAD_BYTES']): keep what is "
+            "large elsewhere, and publish where it is"
+        )
+
+
+def check_sendable(alias: str, row: LogRow) -> None:
+    """Raise InvalidMessage for a message that this server does not take in one statement."""
+    size = weight(row) + OVERHEAD
+    if size > LIGHT and not isinstance(row.payload, Stored) and size > (most := packet(alias)):
+        raise InvalidMessage(
+            f"the message takes {size} bytes to send, and the server takes {most} at once (max_allowed_packet): raise "
+            "that, or keep what is large elsewhere, and publish where it is"
+        )
 
 
 def limits(alias: str) -> Limits:

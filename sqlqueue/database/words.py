@@ -11,7 +11,7 @@ its left side: a statement that locks may not scan, for it would wait for, or ta
 {beyond} what a stream has above an offset, {within} the same up to another one, ORDER BY {by_place}: for those who
 cannot be told the index, in a form that no other index serves; their parameters are Dialect.place(); {by_place_down} is
 the same backwards. {minute} is the present minute's beginning; {begun} that of the transaction, where a guard goes by
-it.
+it; {bytes} how many payload and headers have.
 """
 
 from __future__ import annotations
@@ -153,6 +153,7 @@ class MySQL(Dialect):
         "then": "STRAIGHT_JOIN",
         "div": "DIV",
         "begun": "NULL",
+        "bytes": "LENGTH(payload) + COALESCE(LENGTH(headers), 0)",
     }
 
     def remaining(self, column: str) -> str:
@@ -237,6 +238,7 @@ class SQLite(WithOnConflict):
         "then": "CROSS JOIN",
         "div": "/",
         "begun": "NULL",
+        "bytes": "LENGTH(CAST(payload AS BLOB)) + COALESCE(LENGTH(CAST(headers AS BLOB)), 0)",
     }
 
     def remaining(self, column: str) -> str:
@@ -272,6 +274,7 @@ class PostgreSQL(WithOnConflict):
         "then": "JOIN",
         "div": "/",
         "begun": "TRANSACTION_TIMESTAMP()",
+        "bytes": "OCTET_LENGTH(CAST(payload AS TEXT)) + COALESCE(OCTET_LENGTH(CAST(headers AS TEXT)), 0)",
         "beyond": '(topic, "partition", priority, "offset") > (%s, %s, %s, %s)'
         ' AND (topic, "partition", priority) <= (%s, %s, %s)',
         "within": '(topic, "partition", priority, "offset") > (%s, %s, %s, %s)'

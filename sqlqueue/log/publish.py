@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -17,7 +16,7 @@ from sqlqueue.database.clock import EPOCH
 from sqlqueue.database.dialects import dialect
 from sqlqueue.database.entry import LogRow
 from sqlqueue.database.gate import insert_many, insert_one
-from sqlqueue.database.limits import check_storable
+from sqlqueue.database.limits import check_sendable, check_storable
 from sqlqueue.database.words import Dialect
 from sqlqueue.exceptions import LONGEST_DELAY, InvalidMessage, seconds
 from sqlqueue.log.bell import ring_after_commit
@@ -119,7 +118,7 @@ def _publish(
 
 
 def publish_many(topic: str, messages: Iterable[NewMessage | Any]) -> PublishedMany:
-    """Publish many messages to one topic, all or none of them, 1,000 a statement.
+    """Publish many messages to one topic, all or none of them, up to 1,000 or about 1 MB a statement.
 
     A message is a NewMessage, or just a payload. Raises InvalidMessage, and then has published none.
     """
@@ -147,12 +146,9 @@ def _publish_many(
         rows.append(_row(alias, words, info, new.payload, new.key, new.id, headers, new.priority, ""))
     if not rows:
         return PublishedMany([], 0)
-    # One statement is all or nothing by itself.
-    several = len(rows) > words.rows_of_one_insert
-    with transaction.atomic(using=alias, savepoint=False) if several else nullcontext():
-        created = insert_many(alias, rows, may_repeat)
-        if created:
-            ring_after_commit(alias)
+    created = insert_many(alias, rows, may_repeat)
+    if created:
+        ring_after_commit(alias)
     announce(message_published, publish_many, topic=topic, count=created)
     return PublishedMany([row.id for row in rows], created)
 
@@ -198,7 +194,8 @@ def _row(
     group: str,
 ) -> LogRow:
     row = log_row(words, info, encode(payload), key, id, encode_headers(headers), priority, group)
-    check_storable(alias, row)
+    check_storable(alias, row, settings.MAX_PAYLOAD_BYTES)
+    check_sendable(alias, row)
     return row
 
 

@@ -62,11 +62,12 @@ def copy(alias: str, topic: str, group: str, offsets: Sequence[int], priority: i
             message.priority if priority is None else priority,
             message.partition_key,
             new_id(),
-            message.payload_text,
-            message.headers_text,
+            payload,
+            headers,
             group,
         )
         for message in messages
+        for payload, headers in (message.to_copy(),)
     ]
     if delay > 0:
         for row in rows:

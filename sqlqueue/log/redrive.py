@@ -134,11 +134,12 @@ def redrive_some(alias: str, choice: Choice, most: int) -> list[Redriven]:
             0,
             letter.partition_key,
             f"redrive:{letter.offset}",
-            letter.payload_text,
-            letter.headers_text,
+            payload,
+            headers,
             letter.failed_group,
         )
         for letter in chosen
+        for payload, headers in (letter.to_copy(),)
     ]
     insert_many(alias, rows, may_repeat=False)
     _delete(alias, [letter.offset for letter in chosen])

@@ -5,19 +5,21 @@ from __future__ import annotations
 import logging
 from datetime import datetime
 
-from django.db import Error, connections, transaction
+from django.db import Error, connections
 
+from sqlqueue.conf import settings
 from sqlqueue.core.codec import decode, encode, encode_headers
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text, new_id, partition_of
 from sqlqueue.core.lines import line
 from sqlqueue.core.outcomes import storable
 from sqlqueue.database import faults
-from sqlqueue.database.admission import SCHEDULE, SCHEDULE_LATER, scheduled
+from sqlqueue.database.admission import SCHEDULE, SCHEDULE_COPY, SCHEDULE_LATER, scheduled
 from sqlqueue.database.dialects import dialect, execute
-from sqlqueue.database.entry import LogRow
+from sqlqueue.database.entry import LogRow, Stored
 from sqlqueue.database.faults import Fault
 from sqlqueue.database.gate import SCHEDULER, insert_many, take_duty
-from sqlqueue.database.limits import check_storable
+from sqlqueue.database.limits import check_size, check_storable
+from sqlqueue.database.weight import LIGHT
 from sqlqueue.exceptions import InvalidMessage, SqlqueueError
 from sqlqueue.log.bell import ring_after_commit
 from sqlqueue.log.topics import topic_info
@@ -27,13 +29,17 @@ from sqlqueue.signals import announce, message_refused
 logger = logging.getLogger("sqlqueue")
 
 MOVED_AT_ONCE = 500
+# Index: the primary key.
+HEAVY = "SELECT payload, headers FROM sqlqueue_scheduled_message WHERE id = %s"
 # Is anything due? Index: (refused, due_at).
 ANY_DUE = "SELECT 1 FROM sqlqueue_scheduled_message WHERE refused = {false} AND due_at <= {now} LIMIT 1"
 # Which are due? Read without locks: a locking read would wait for every open transaction that has inserted here, and at
 # REPEATABLE READ would hold up those that are about to. Index: (refused, due_at).
-DUE = """
-    SELECT id, topic, partition_key, message_id, payload, headers, priority, target_group
-    FROM sqlqueue_scheduled_message WHERE refused = {false} AND due_at <= {now} ORDER BY due_at, id LIMIT %s
+# What is heavy is not read with all the others, but by itself.
+DUE = f"""
+    SELECT id, {{bytes}}, topic, partition_key, message_id, CASE WHEN {{bytes}} <= {LIGHT} THEN payload END,
+    CASE WHEN {{bytes}} <= {LIGHT} THEN headers END, priority, target_group
+    FROM sqlqueue_scheduled_message WHERE refused = {{false}} AND due_at <= {{now}} ORDER BY due_at, id LIMIT %s
 """
 # The same of one of them. Index: the primary key.
 STILL_DUE = DUE.replace("ORDER BY due_at, id LIMIT", "AND id =")
@@ -42,7 +48,16 @@ STILL_DUE = DUE.replace("ORDER BY due_at, id LIMIT", "AND id =")
 def schedule(alias: str, row: LogRow, delay: float | None, at: datetime | None) -> None:
     """Keep a message until it is due: `delay` seconds from now by the database's clock, or `at`."""
     values = scheduled(row)
-    if delay is not None:
+    if isinstance(row.payload, Stored):
+        assert delay is not None
+        source = row.payload
+        text = SCHEDULE_COPY.replace("{table}", source.table).replace("{key}", source.key)
+        execute(
+            alias,
+            text,
+            (row.topic, row.key, row.id, row.priority, row.target_group, round(delay * 1_000_000), source.id),
+        )
+    elif delay is not None:
         execute(alias, SCHEDULE_LATER, (*values, round(delay * 1_000_000)))
     else:
         assert at is not None
@@ -70,7 +85,7 @@ def move_due(alias: str) -> int:
 def _move_one_by_one(alias: str) -> int:
     """Move due messages in a transaction each, past those that cannot be moved."""
     moved, waiting = 0, set()
-    for id, topic, key, *_ in execute(alias, DUE, (MOVED_AT_ONCE,)).fetchall():
+    for id, _, topic, key, *_ in execute(alias, DUE, (MOVED_AT_ONCE,)).fetchall():
         if key and (topic, key) in waiting:
             continue
         try:
@@ -94,18 +109,19 @@ def _move(alias: str, only: int | None = None) -> int:
     due = execute(alias, DUE, (MOVED_AT_ONCE,)) if only is None else execute(alias, STILL_DUE, (only,))
     found = due.fetchall()
     taken, rows = [], []
-    for id, *columns in found:
+    for id, size, topic, *columns in found:
         try:
-            rows.append(_log_row(alias, *columns))
+            rows.append(_log_row(alias, id, size, topic, *columns))
             taken.append(id)
         except SqlqueueError as error:
-            _refuse(alias, id, columns[0], str(error))
+            _refuse(alias, id, topic, str(error))
     if rows:
-        delete = dialect(alias).delete("sqlqueue_scheduled_message", "id", len(taken))
-        if execute(alias, delete, taken).rowcount != len(taken):
-            transaction.set_rollback(True, using=alias)  # somebody has just cancelled one of them: read again
-            return 0
+        words = dialect(alias)
+        lock = words.lock_free("sqlqueue_scheduled_message", "id", len(taken))
+        if len(execute(alias, lock, taken).fetchall()) != len(taken):
+            return 0  # a person is just cancelling one of them: read again
         insert_many(alias, rows, may_repeat=True)
+        execute(alias, words.delete("sqlqueue_scheduled_message", "id", len(taken)), taken)
         ring_after_commit(alias)
     return len(found)
 
@@ -117,7 +133,16 @@ def _refuse(alias: str, id: int, topic: str, reason: str) -> None:
 
 
 def _log_row(
-    alias: str, topic: str, key: str, id: str, payload: object, headers: object, priority: int, group: str
+    alias: str,
+    number: int,
+    size: int,
+    topic: str,
+    key: str,
+    id: str,
+    payload: object,
+    headers: object,
+    priority: int,
+    group: str,
 ) -> LogRow:
     """Return a scheduled message as a row of the log; refuse what plain SQL may have put into it."""
     info = topic_info(alias, topic)
@@ -126,12 +151,21 @@ def _log_row(
     if not 0 <= priority < info.priorities:
         raise InvalidMessage(f"priority {priority} is not one of topic {topic!r}, which has {info.priorities}")
     id = id or new_id()
+    most = settings.MAX_PAYLOAD_BYTES
+    heavy = size > LIGHT
+    if heavy:
+        if size > 2 * most:  # databases put spaces into what they store: what may be less is counted below
+            check_size(size, most)
+        payload, headers = execute(alias, HEAVY, (number,)).fetchone()
     try:
         text = payload if isinstance(payload, str) else encode(payload)
-        decode(text)
-        stored_headers = encode_headers(decode(headers))
+        value, stored_headers = decode(text), encode_headers(decode(headers))
+        row = LogRow(
+            info.name, partition_of(key or id, info.partitions), priority, key, id, text, stored_headers, group
+        )
+        check_storable(alias, row._replace(payload=encode(value)) if size > most else row, most)
     except (ValueError, RecursionError) as error:
+        if isinstance(error, InvalidMessage):
+            raise
         raise InvalidMessage(f"payload or headers are not JSON that Python can read: {error}") from None
-    row = LogRow(info.name, partition_of(key or id, info.partitions), priority, key, id, text, stored_headers, group)
-    check_storable(alias, row)
-    return row
+    return row._replace(payload=Stored("sqlqueue_scheduled_message", "id", number), headers=None) if heavy else row

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from django.db import connections
 
 from sqlqueue.core.codec import as_text
 from sqlqueue.core.fingerprint import fingerprint
+from sqlqueue.core.lines import line
 from sqlqueue.core.outcomes import ACKED, COMMITTED, POSTPONED
 from sqlqueue.core.plan import Hand, Plan, RowWrite
 from sqlqueue.core.stream import Address
 from sqlqueue.database import faults
+from sqlqueue.database.chunks import insert_all
 from sqlqueue.database.dialects import dialect, execute
-from sqlqueue.database.entry import FailedRow, LogRow
+from sqlqueue.database.entry import FailedRow, LogRow, Stored
 from sqlqueue.database.gate import insert_failed
+from sqlqueue.database.weight import LIGHT, weight
 from sqlqueue.log import topics
+
+logger = logging.getLogger("sqlqueue")
 
 # The one row that is written for a batch in which nothing fails. Values, never lowered: an atomic batch may have moved
 # the position itself meanwhile. Index: the primary key.
@@ -140,13 +146,9 @@ def _delete_rows(alias: str, plan: Plan) -> None:
 
 
 def _write_rows(alias: str, plans: Sequence[Plan]) -> None:
-    rows = [(plan.stream.address, row) for plan in plans for row in plan.rows]
+    rows = [_row_values(plan.stream.address, row) for plan in plans for row in plan.rows]
     upsert = dialect(alias).upsert(ROW_KEY, ROW_UPDATES, NOT_ACKED)
-    for start in range(0, len(rows), CHUNK):
-        some = rows[start : start + CHUNK]
-        values = [value for address, row in some for value in _row_values(address, row)]
-        text = f"INSERT INTO sqlqueue_delivery_state ({ROW_COLUMNS}) VALUES {', '.join([ROW] * len(some))} {upsert}"
-        execute(alias, text, values)
+    insert_all(alias, f"sqlqueue_delivery_state ({ROW_COLUMNS})", ROW, upsert, rows, CHUNK)
 
 
 def _row_values(address: Address, row: RowWrite) -> tuple[object, ...]:
@@ -166,8 +168,11 @@ def _bury(alias: str, plan: Plan) -> None:
         payload, headers = as_text(message.payload), as_text(message.headers)
         partition = address.partition % graveyard.partitions
         row = LogRow(graveyard.name, partition, 0, message.key, copy_id, payload or "null", headers, "")
+        if weight(row) > LIGHT:  # and perhaps more than the server takes, with its error
+            row = row._replace(payload=Stored("sqlqueue_message", "offset", message.offset), headers=None)
         failed = FailedRow(attempts, error, address.topic, message.offset, address.group, fingerprint(error))
-        insert_failed(alias, row, failed)
+        if not insert_failed(alias, row, failed):  # a person has discarded it, or ordered its replay
+            logger.warning(line("dead_letter_gone", topic=address.topic, group=address.group, offset=message.offset))
 
 
 def _write_receipts(alias: str, plans: Sequence[Plan], worker: str, histories: dict[str, str], now: float) -> None:
@@ -177,18 +182,17 @@ def _write_receipts(alias: str, plans: Sequence[Plan], worker: str, histories: d
         for hand in plan.settled
         if _wants_receipt(hand, histories.get(plan.stream.address.topic, "failures"))
     ]
-    for start in range(0, len(hands), CHUNK):
-        some = hands[start : start + CHUNK]
-        values: list[object] = []
-        for hand in some:
-            assert hand.outcome is not None
-            address = hand.stream.address
-            values += (address.group, address.topic, address.partition, hand.offset, hand.outcome.kind, hand.attempt)
-            began = hand.started or now
-            ended = hand.finished or now
-            values += (worker, hand.serial, round((now - began) * 1_000_000), round((now - ended) * 1_000_000))
-        text = f"INSERT INTO sqlqueue_receipt ({RECEIPT_COLUMNS}) VALUES {', '.join([RECEIPT] * len(some))} "
-        execute(alias, text + dialect(alias).ignore("worker, serial"), values)
+    rows = [_receipt_values(hand, worker, now) for hand in hands]
+    kept = dialect(alias).ignore("worker, serial")
+    insert_all(alias, f"sqlqueue_receipt ({RECEIPT_COLUMNS})", RECEIPT, kept, rows, CHUNK)
+
+
+def _receipt_values(hand: Hand, worker: str, now: float) -> tuple[object, ...]:
+    assert hand.outcome is not None
+    address = hand.stream.address
+    what = (address.group, address.topic, address.partition, hand.offset, hand.outcome.kind, hand.attempt)
+    ago = (round((now - (moment or now)) * 1_000_000) for moment in (hand.started, hand.finished))
+    return (*what, worker, hand.serial, *ago)
 
 
 def _wants_receipt(hand: Hand, history: str) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from django.db import models
-from django.db.models.functions import Cast
+from django.db.models import Case, When
+from django.db.models.functions import Cast, Coalesce, Length
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.fingerprint import LENGTH
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, GROUP_LENGTH, ID_LENGTH, KEY_LENGTH
+from sqlqueue.database.entry import Stored
 from sqlqueue.database.fields import DatabaseNow, ExactField, UnicodeTextField
+from sqlqueue.database.weight import LIGHT
 from sqlqueue.models.topic import TOPIC_COLUMN
 
 
@@ -22,10 +25,13 @@ class MessageQuerySet(models.QuerySet["Message"]):
         return letters.filter(failed_group=group) if group else letters
 
     def as_stored(self) -> MessageQuerySet:
-        """With payload_text and headers_text: the JSON as the database has it. Plain SQL may have put in what Python
-        can read and not write again (a half surrogate, 1e999)."""
-        texts = {f"{name}_text": Cast(name, models.TextField()) for name in ("payload", "headers")}
-        return self.defer("payload", "headers").annotate(**texts)
+        """With payload_text and headers_text: the JSON as the database has it, up to LIGHT characters, for what is more
+        stays in the server. Plain SQL may have put in what Python can read and not write again (a half surrogate,
+        1e999)."""
+        texts = {name: Cast(name, models.TextField()) for name in ("payload", "headers")}
+        length = Length(texts["payload"]) + Coalesce(Length(texts["headers"]), 0)
+        light = {f"{name}_text": Case(When(length__lte=LIGHT, then=text)) for name, text in texts.items()}
+        return self.defer("payload", "headers").annotate(length=length).annotate(**light)
 
 
 class Message(models.Model):
@@ -76,6 +82,12 @@ class Message(models.Model):
 
     def __str__(self) -> str:
         return f"{self.topic}[{self.partition}]@{self.offset}"
+
+    def to_copy(self) -> tuple[str | Stored, str | None]:
+        """Return payload and headers for a copy, of a message that was read as_stored()."""
+        if self.payload_text is None:  # type: ignore[attr-defined]
+            return Stored(self._meta.db_table, "offset", self.offset), None
+        return self.payload_text, self.headers_text  # type: ignore[attr-defined]
 
 
 def dead_letter_topic(topic: str) -> str:

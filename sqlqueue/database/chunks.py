@@ -1,0 +1,28 @@
+"""Statements of many rows: no more in one than its server takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from sqlqueue.database import weight
+from sqlqueue.database.dialects import dialect, execute
+from sqlqueue.database.limits import statement_bytes
+
+Row = TypeVar("Row", bound=Sequence[Any])
+
+
+def in_chunks(
+    alias: str, rows: Sequence[Row], most_rows: int | None = None, weigh: Callable[[Row], float] = weight.weight
+) -> Iterator[Sequence[Row]]:
+    """Yield rows, those of one statement at a time: bounded in rows, and in bytes by the server's own limit."""
+    most = dialect(alias).rows_of_one_insert if most_rows is None else most_rows
+    return weight.chunks(rows, most, partial(statement_bytes, alias), weigh)
+
+
+def insert_all(alias: str, into: str, row: str, ending: str, rows: Sequence[Sequence[object]], most_rows: int) -> None:
+    """Insert rows of values, in as few statements as the server takes. row: the marks of one, in parentheses."""
+    for some in in_chunks(alias, rows, most_rows):
+        text = f"INSERT INTO {into} VALUES {', '.join([row] * len(some))} {ending}"
+        execute(alias, text, [value for values in some for value in values])

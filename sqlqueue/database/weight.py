@@ -1,0 +1,43 @@
+"""How many bytes a statement sends to its server, which takes no more than so many at once. Needs no Django."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+Row = TypeVar("Row", bound=Sequence[Any])
+
+LIGHT = 64 * 1024  # any server takes a statement of so many bytes
+STATEMENT = 1024 * 1024  # of many rows: longer ones save nothing
+OVERHEAD = 4096  # of a statement's own words
+VALUE = 32  # a number, a time, a mark; what stands between two values
+ESCAPED = "\0\n\r\x1a\"'\\"  # MySQL's client sends two bytes for each
+LONG = 16 * 1024  # characters of a text that are worth counting
+
+
+def weight(values: Sequence[Any]) -> int:
+    """Return how many bytes a row's values take in a statement at most; of long texts just so many."""
+    return sum(_text(value) if isinstance(value, str) else VALUE for value in values)
+
+
+def _text(text: str) -> int:
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    escapes = size if len(text) < LONG else sum(map(text.count, ESCAPED))
+    return size + escapes + VALUE
+
+
+def chunks(
+    rows: Sequence[Row], most_rows: int, most_bytes: Callable[[], int], weigh: Callable[[Row], float] = weight
+) -> Iterator[Sequence[Row]]:
+    """Split rows into those of one statement each. A row that is heavier by itself stands alone; `most_bytes` is asked
+    only where it matters."""
+    weights = list(map(weigh, rows))
+    most = most_bytes() if sum(weights) > LIGHT else LIGHT
+    start, total = 0, 0.0
+    for end, heavy in enumerate(weights):
+        if end > start and (end - start >= most_rows or total + heavy > most):
+            yield rows[start:end]
+            start, total = end, 0.0
+        total += heavy
+    if rows:
+        yield rows[start:]
