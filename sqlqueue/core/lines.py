@@ -24,8 +24,12 @@ def _value(value: Any) -> str:
     if text and text.isprintable() and SPECIAL.isdisjoint(text):
         return text
     quoted = json.dumps(text, ensure_ascii=False)
-    return quoted if quoted.isprintable() else "".join(map(_printable, quoted))
+    return printable(quoted)
 
 
-def _printable(character: str) -> str:
-    return character if character.isprintable() else json.dumps(character)[1:-1]
+def printable(text: str, keep: str = "") -> str:
+    """Return a text in which everything that a terminal could obey or hide is escaped as in JSON: control characters
+    (C0, DEL, C1), those that turn the direction, half surrogates. `keep`: but these."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in keep else json.dumps(one)[1:-1] for one in text)

@@ -17,6 +17,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import Error as DatabaseError
 
 from sqlqueue.conf import settings
+from sqlqueue.core.lines import printable
 from sqlqueue.database import faults
 from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.management import terminal
@@ -44,12 +45,14 @@ class QueueCommand(BaseCommand):
             self.stdout.flush()
             return result
         except SqlqueueError as error:
-            raise CommandError(str(error)) from error
+            raise CommandError(printable(str(error))) from error
+        except CommandError as error:
+            raise CommandError(printable(str(error), keep="\n"), returncode=error.returncode) from error
         except DatabaseError as error:
             if faults.classify(error) is not faults.Fault.GONE:
                 raise
             text = f"the database {settings.DATABASE!r} does not answer: {error}"
-            raise CommandError(text, returncode=UNREACHABLE) from error
+            raise CommandError(printable(text), returncode=UNREACHABLE) from error
         except BrokenPipeError:
             # What is still in the buffer would fail again when Python ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -73,7 +76,7 @@ class QueueCommand(BaseCommand):
         if options["no_input"]:
             return
         try:
-            answer = input(f"{question} [y/N] ")
+            answer = input(f"{printable(question)} [y/N] ")
         except EOFError:
             answer = ""
             self.stdout.write("")
@@ -83,20 +86,28 @@ class QueueCommand(BaseCommand):
     # -- printing -----------------------------------------------------------------------------------------------------
 
     def say(self, text: str = "", done: bool = False) -> None:
-        """Print a line; done: in the colour of success."""
+        """Print a line; done: in the colour of success. What a terminal could obey is escaped, line ends too: it may be
+        a message's."""
+        text = printable(text)
         self.stdout.write(self.style.SUCCESS(text) if done else text)
 
     def note(self, text: str) -> None:
         """Print a line for the person, beside what is printed for scripts."""
-        self.stderr.write(text, self.style.NOTICE)
+        self.stderr.write(printable(text), self.style.NOTICE)
+
+    def say_lines(self, text: str) -> None:
+        """Print a text of several lines."""
+        self.stdout.write(printable(text, keep="\n"))
 
     def as_json(self, value: Any, indent: int | None = 2) -> None:
         """Print a value as JSON."""
-        self.stdout.write(json.dumps(value, default=_plain, ensure_ascii=False, indent=indent))
+        self.say_lines(json.dumps(value, default=_plain, ensure_ascii=False, indent=indent))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """Print rows under their columns' names."""
-        self.stdout.write(terminal.table(columns, [[str(cell) for cell in row] for row in rows], self.stdout))
+        self.stdout.write(
+            terminal.table(columns, [[printable(str(cell)) for cell in row] for row in rows], self.stdout)
+        )
 
     def progress(self, what: str, total: int | None = None) -> terminal.Progress:
         """Return a progress bar on standard error, if that is a terminal; `with` shows it."""

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from sqlqueue import signals
-from sqlqueue.core.lines import line
+from sqlqueue.core.lines import line, printable
 
 logger = logging.getLogger("sqlqueue")
 
@@ -50,7 +50,7 @@ def _lost(**facts: Any) -> None:
 def _failed(*, error: str, **facts: Any) -> None:
     logger.warning(line("delivery_failed", **_own(facts), error=_last_line(error)))
     # The line's text may have a % of its own, so the traceback cannot be an argument of it.
-    logger.debug("%s\n%s", line("delivery_traceback", **_own(facts)), error)
+    logger.debug("%s\n%s", line("delivery_traceback", **_own(facts)), printable(error, keep="\n"))
 
 
 def _dead(*, error: str, **facts: Any) -> None:

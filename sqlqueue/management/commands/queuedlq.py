@@ -125,7 +125,7 @@ class Command(QueueCommand):
             self.say(f"{name}:")
             self.as_json(told[name])
         self.say("error:")
-        self.say(letter.last_error or "")
+        self.say_lines(letter.last_error or "")
 
     # -- replaying ----------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import sqlqueue
 from sqlqueue.checks import TAG
 from sqlqueue.conf import MOST_THREADS, settings
 from sqlqueue.consumers.registry import registry
+from sqlqueue.core.lines import printable
 from sqlqueue.database.server import describe
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
@@ -72,9 +73,11 @@ class Command(QueueCommand):
             NOTE: self.style.NOTICE,
             OK: self.style.SUCCESS,
         }
-        self.stdout.write(f"{style[finding.level](f'{finding.level:<8}')} {finding.about}: {finding.text}")
+        self.stdout.write(
+            f"{style[finding.level](f'{finding.level:<8}')} {printable(f'{finding.about}: {finding.text}')}"
+        )
         if finding.hint:
-            self.stdout.write(f"         → {finding.hint}")
+            self.stdout.write(f"         → {printable(finding.hint)}")
 
 
 def _about(facts: Facts | None) -> dict[str, str]:

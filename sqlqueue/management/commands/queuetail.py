@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable
@@ -11,7 +12,6 @@ from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
 
 from sqlqueue.conf import settings
-from sqlqueue.core.codec import encode
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, partition_of
 from sqlqueue.database import faults
 from sqlqueue.database.horizon import highest_offset
@@ -111,7 +111,7 @@ class Command(QueueCommand):
 def _as_text(message: Message) -> str:
     place = f"{message.offset} {message.created_at:%Y-%m-%dT%H:%M:%S.%fZ} [{message.partition}]"
     group = f" for={message.target_group}" if message.target_group else ""
-    return f"{place} key={message.partition_key or '—'} id={message.message_id}{group} {encode(message.payload)}"
+    return f"{place} key={message.partition_key or '—'} id={message.message_id}{group} {_json(message.payload)}"
 
 
 def _as_json(message: Message) -> str:
@@ -127,4 +127,9 @@ def _as_json(message: Message) -> str:
         "created_at": message.created_at.isoformat(),
         "target_group": message.target_group,
     }
-    return encode(told)
+    return _json(told)
+
+
+def _json(value: object) -> str:
+    """As it was stored: what plain SQL has put in may be more than publish would take."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
