@@ -32,6 +32,7 @@ def _reset(alias: str, group: str, topic: str, target: int, partition: int | Non
     lock_topic(alias, topic)
     revoke(alias, group, topic, partition)
     mine = {"topic": topic, "consumer_group": group}
+    ConsumerGroup.objects.using(alias).filter(**mine).update(streamed_to=0)  # no old checkpoint may undo this
     offsets = Offset.objects.using(alias).filter(**mine)
     states = DeliveryState.objects.using(alias).filter(**mine)
     if partition is not None:

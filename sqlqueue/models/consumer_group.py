@@ -12,11 +12,13 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 
 class ConsumerGroup(models.Model):
     """A group that reads a topic: registered before its first read, removed only on purpose, so that collection waits
-    for a group that is away. `start` is where it began, for the whole log."""
+    for a group that is away. `start` is where it began, for the whole log. `streamed_to` is the end of the last batch
+    that a Spark stream has planned: what its checkpoint may say and the positions need not."""
 
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
     start = models.BigIntegerField(_("start"), db_default=0)
+    streamed_to = models.BigIntegerField(_("streamed to"), db_default=0)
     paused = models.BooleanField(_("paused"), db_default=False)
     created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
 

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from django.db import Error, close_old_connections, connections
 
@@ -26,7 +27,7 @@ from sqlqueue.leases.hold import free, renew
 from sqlqueue.log.groups import lock_topic, register, revoke
 from sqlqueue.log.settle import ADVANCE
 from sqlqueue.log.topics import topic_info
-from sqlqueue.models import ConsumerGroup, DeliveryState, PartitionLease, SubscriberHeartbeat, Topic
+from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, PartitionLease, SubscriberHeartbeat, Topic
 from sqlqueue.spark.plan import reached
 
 logger = logging.getLogger("sqlqueue")
@@ -55,8 +56,10 @@ class Membership:
             faults.run(alias, self._push_out_streams, topic)
             self._owned += self._take(topic, floor)
         self._leases = sum(topic_info(alias, topic).partitions for topic in self.topics)
-        self._has_states = any(taken.rows for taken in self._owned)
-        self.settled = self._settled_by_all(floor)
+        self._has_left = self._left(BlockedRange).exists() or any(taken.rows for taken in self._owned)
+        settled = {topic: self._settled_by_all(topic, floor) for topic in self.topics}
+        self.settled = min(settled.values())
+        self._reachable = min(max(offset, settled[topic]) for topic, offset in self._reached().items())
         beat(alias, self.name, self._subscriptions, settings.LEASE_DURATION, activity="a Spark stream")
         self._thread = threading.Thread(target=self._keep, name="sqlqueue-spark-heartbeat", daemon=True)
         self._thread.start()
@@ -67,9 +70,8 @@ class Membership:
 
     def paused(self) -> bool:
         """Tell whether somebody has paused the group, or one of the topics."""
-        groups = ConsumerGroup.objects.using(self.alias).filter(topic__in=self.topics, consumer_group=self.group)
         topics = Topic.objects.using(self.alias).filter(name__in=self.topics)
-        return groups.filter(paused=True).exists() or topics.filter(paused=True).exists()
+        return self._groups().filter(paused=True).exists() or topics.filter(paused=True).exists()
 
     def horizon(self) -> int:
         """Return the horizon as far as a second's looking shows it."""
@@ -79,16 +81,32 @@ class Membership:
             time.sleep(0.01)
         return self._horizon.value
 
-    def settle(self, offset: int) -> None:
+    def accept(self, offset: int) -> None:
+        """Raise ConfigurationError if a checkpoint says an offset that no stream of the group can have come to.
+
+        Every end of a batch is stored before Spark can write it down, and forgotten by a reset: so this is a checkpoint
+        from before the group, or the whole database, went back.
+        """
+        if offset > self._reachable:
+            raise ConfigurationError(
+                f"the checkpoint says that group {self.group!r} has read up to offset {offset}, and the database knows "
+                f"nothing above {self._reachable} of it: the group was moved back, or the database was restored or "
+                "failed over to a server that lacked some of it. To go on would skip messages that were never read: "
+                f"give the query a new checkpoint, and it begins behind offset {self.settled}"
+            )
+
+    def settle(self, offset: int, planned: int | None = None) -> None:
         """Everything up to this offset has been committed by the sink: move the positions and watermarks there.
+        planned: where the next batch will end.
 
         Always writes: once it has committed, whatever was visible before it is safe on the server's disk, too. Raises
         LeaseLost if the stream is no longer the owner, and then has changed nothing.
         """
-        faults.run(self.alias, self._settle, offset)
+        faults.run(self.alias, self._settle, offset, planned)
         self.settled = max(self.settled, offset)
+        self._reachable = max(self._reachable, planned or 0)
 
-    def _settle(self, offset: int) -> None:
+    def _settle(self, offset: int, planned: int | None) -> None:
         for taken in self._owned:
             values = (offset, offset, offset, taken.id, taken.token)
             if execute(self.alias, ADVANCE, values).rowcount != 1:
@@ -96,10 +114,35 @@ class Membership:
                     f"the stream is no longer the owner of group {self.group!r} in topic {taken.address.topic!r}: the "
                     "group was reset or removed, or another stream of it has been started"
                 )
-        if self._has_states:  # what consumers had left behind has been read again
-            rows = DeliveryState.objects.using(self.alias).filter(consumer_group=self.group, topic__in=self.topics)
-            rows.filter(message_offset__lte=offset).delete()
-            self._has_states = rows.exists()
+        if planned is not None:  # after the fence, and in the order of locks that a reset has
+            self._groups().update(streamed_to=planned)
+        if self._has_left:
+            self._has_left = self._forget(offset)
+
+    def _forget(self, offset: int) -> bool:
+        """What consumers had left behind up to this offset has been read again; return whether there is more of it."""
+        states, ranges = self._left(DeliveryState), self._left(BlockedRange)
+        states.filter(message_offset__lte=offset).delete()
+        ranges.filter(high__lte=offset).delete()
+        ranges.filter(low__lt=offset).update(low=offset)
+        return states.exists() or ranges.exists()
+
+    def _left(self, model: type[DeliveryState] | type[BlockedRange]) -> Any:
+        return model.objects.using(self.alias).filter(consumer_group=self.group, topic__in=self.topics)
+
+    def _groups(self) -> Any:
+        return ConsumerGroup.objects.using(self.alias).filter(consumer_group=self.group, topic__in=self.topics)
+
+    def _reached(self) -> dict[str, int]:
+        """Return, by topic, up to where the group can have come: to the end of the last batch that was planned, or to
+        its lowest watermark."""
+        planned = dict(self._groups().values_list("topic", "streamed_to"))
+        return {
+            topic: max(
+                planned.get(topic, 0), min(taken.watermark for taken in self._owned if taken.address.topic == topic)
+            )
+            for topic in self.topics
+        }
 
     def leave(self) -> None:
         """Give everything back, so that the next owner need not wait."""
@@ -108,12 +151,14 @@ class Membership:
         leave(self.alias, self.name)
         free(self.alias, self.name)
 
-    def _settled_by_all(self, floor: int) -> int:
-        """Return the highest offset, at most the horizon, up to which no partition has anything to read."""
+    def _settled_by_all(self, topic: str, floor: int) -> int:
+        """Return the highest offset, at most the horizon, up to which no partition of a topic has anything to read."""
         words = dialect(self.alias)
         lowest = floor + 1
         for taken in self._owned:
             address = taken.address
+            if address.topic != topic:
+                continue
             place = words.place(address.topic, address.partition, address.priority, taken.watermark)
             found = execute(self.alias, NEXT, place).fetchone()
             if found is not None:

@@ -60,11 +60,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         member = self._membership()
         done = start["offset"]
+        member.accept(done)
         highest = member.horizon() if self._target is None else self._target
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         end = done if member.paused() else next_end(member.alias, self._options, done, highest, most)
         if end > done or done > member.settled:
-            member.settle(done)
+            member.settle(done, end if end > done else None)
         return {"offset": end}
 
     def reportLatestOffset(self) -> dict[str, int]:
@@ -76,6 +77,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from sqlqueue.spark import plan
 
         member = self._membership()
+        member.accept(end["offset"])
         return plan.portions(member.alias, self._options, start["offset"] + 1, end["offset"], self._tasks)
 
     def read(self, partition: Any) -> Iterator[Any]:

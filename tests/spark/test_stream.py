@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.log.groups import remove
+from sqlqueue.database.horizon import Horizon
+from sqlqueue.log.collect import collect
+from sqlqueue.log.groups import register, remove
 from sqlqueue.log.reset import reset
-from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset, PartitionLease
+from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset, PartitionLease
 from tests.consuming import Consuming
 from tests.processes import wait_until
 from tests.transactions import OpenTransaction
@@ -159,6 +162,88 @@ def test_a_reset_ends_a_running_stream(streams: Streams) -> None:
     with pytest.raises(StreamingQueryException, match="the group was reset"):
         query.awaitTermination(TIMEOUT)
     assert [offset for batch in streams.run(checkpoint="fresh") for offset in batch] == offsets_of("flights")
+
+
+def go_back(offset: int) -> None:
+    """Let the log, its counter and the group be as a backup from this offset has them."""
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM sqlqueue_message WHERE `offset` > %s", [offset])
+        cursor.execute("ALTER TABLE sqlqueue_message AUTO_INCREMENT = %s", [offset + 1])
+    Offset.objects.update(position=offset, offset_acked=offset, claimed_to=offset)
+    ConsumerGroup.objects.update(streamed_to=offset)
+
+
+@pytest.mark.database("mariadb", "mysql")
+@pytest.mark.parametrize("grown", [False, True])
+def test_a_checkpoint_ahead_of_a_restored_log_is_refused_and_nothing_is_lost(streams: Streams, grown: bool) -> None:
+    publish_many("flights", range(50))
+    streams.run()
+    back = offsets_of("flights")[9]
+    go_back(back)
+    publish_many("flights", [f"new {number}" for number in range(100 if grown else 20)])
+    new = offsets_of("flights")[10:]
+    before = positions()
+    with pytest.raises(StreamingQueryException, match=r"restored or failed over.*give the query a new checkpoint"):
+        streams.start().awaitTermination(TIMEOUT)
+    assert positions() == before
+    horizon = Horizon("default")
+    horizon.wait()
+    collect("default", horizon)
+    assert offsets_of("flights")[-len(new) :] == new
+    assert streams.run(checkpoint="fresh") == [new]
+    assert {row[0] for row in positions()} == {new[-1]}
+
+
+def test_an_old_checkpoint_does_not_undo_a_reset(streams: Streams) -> None:
+    publish_many("flights", range(30))
+    streams.run()
+    reset("default", "lake", "flights", 0)
+    with pytest.raises(StreamingQueryException, match="the group was moved back"):
+        streams.start().awaitTermination(TIMEOUT)
+    assert {row[0] for row in positions()} == {0}
+    reset("default", "lake", "flights", 0, partition=1)  # a part of it as well
+    assert streams.run(checkpoint="fresh") == [offsets_of("flights")]
+    reset("default", "lake", "flights", offsets_of("flights")[4], partition=0)
+    with pytest.raises(StreamingQueryException, match="the group was moved back"):
+        streams.start(checkpoint="fresh").awaitTermination(TIMEOUT)
+
+
+def test_a_checkpoint_may_be_ahead_by_the_batch_that_was_in_hand(streams: Streams) -> None:
+    publish_many("flights", range(30))
+    (mine,) = streams.run()
+    Offset.objects.update(position=0, offset_acked=0, claimed_to=0)  # killed after the sink had committed
+    assert streams.run() == []
+    assert {row[0] for row in positions()} == {mine[-1]}
+    new = publish("flights", "new")
+    Message.objects.exclude(offset=new.offset).delete()
+    assert streams.run() == [[new.offset]]
+    Message.objects.all().delete()  # an empty log is no log that went back
+    assert streams.run() == []
+
+
+def test_a_topic_that_a_stream_gains_is_not_skipped(streams: Streams) -> None:
+    publish_many("trains", range(5))
+    publish_many("flights", range(5))
+    streams.run()
+    with pytest.raises(StreamingQueryException, match="give the query a new checkpoint"):
+        streams.start(topic="flights,trains").awaitTermination(TIMEOUT)
+    (batch,) = streams.run(topic="flights,trains", checkpoint="fresh")
+    assert set(offsets_of("trains")) <= set(batch)
+
+
+def test_what_waited_behind_a_key_is_read_again_and_waits_no_more(streams: Streams) -> None:
+    publish_many("flights", [NewMessage(number, key="one") for number in range(10)])
+    register("default", "lake", "flights")
+    streams.run()
+    mine = offsets_of("flights")
+    partition = Message.objects.filter(topic="flights").values_list("partition", flat=True)[0]
+    place = {"consumer_group": "lake", "topic": "flights", "partition": partition, "partition_key": "one"}
+    BlockedRange.objects.create(**place, low=mine[3], high=mine[8], messages=5)
+    BlockedRange.objects.create(**{**place, "partition_key": "more"}, low=mine[3], high=mine[9] + 100, messages=2)
+    Offset.objects.filter(partition=partition).update(offset_acked=mine[3])
+    (batch,) = streams.run(checkpoint="fresh")
+    assert batch == mine[4:]
+    assert list(BlockedRange.objects.values_list("partition_key", "low")) == [("more", mine[9])]
 
 
 def test_it_takes_over_what_consumers_have_left_behind(streams: Streams, consuming: Consuming) -> None:
