@@ -1,48 +1,50 @@
-"""Rows by the hour that are computed again and again: upserted, and never lowered."""
+"""Rows by the hour that are computed again and again: upserted, and never told less than they knew."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from django.db import connections, models
+
+from sqlqueue.core.hours import Columns, merged
 
 AT_ONCE = 500
 
 
 class HourlyQuerySet(models.QuerySet[Any]):
-    """Queries of a model whose rows are told apart by `unique` columns, `hour` and `topic` among them."""
+    """Queries of a model whose rows are told apart by unique columns, `hour` and `topic` among them."""
 
-    unique: ClassVar[Sequence[str]]
-    counts: ClassVar[Sequence[str]]
+    columns: ClassVar[Columns]
 
     def store(self, rows: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
-        """Insert rows, or update those that are there; return how many were written, and how many were kept.
-
-        A row whose counts would fall is kept as it is: what it was computed from has been collected meanwhile.
-        """
+        """Insert rows, or update those that are there; return how many, and how many of them knew less than the stored
+        ones, for what they were computed from has been collected meanwhile: that is kept."""
+        new = {tuple(row[name] for name in self.columns.unique): row for row in rows}
+        known, less = merged(self.columns, self._near(new.values()), new.values())
         fields = {field.name for field in self.model._meta.concrete_fields} - {"id"}
-        new = {tuple(row[name] for name in self.unique): row for row in rows}
-        kept = [key for key in self._higher(new) if new.pop(key)]
+        written = [row for row in known if tuple(row[name] for name in self.columns.unique) in new]
         targets = connections[self.db].features.supports_update_conflicts_with_target
         self.bulk_create(
-            [self.model(**{name: row[name] for name in fields if name in row}) for row in new.values()],
+            [self.model(**{name: row[name] for name in fields if name in row}) for row in written],
             batch_size=AT_ONCE,
             update_conflicts=True,
-            update_fields=sorted(fields - set(self.unique)),
-            unique_fields=list(self.unique) if targets else None,
+            update_fields=sorted(fields - set(self.columns.unique)),
+            unique_fields=list(self.columns.unique) if targets else None,
         )
-        return len(new), len(kept)
+        return len(new), less
 
-    def _higher(self, new: Mapping[tuple[Any, ...], Mapping[str, Any]]) -> list[tuple[Any, ...]]:
-        """Return which rows are there with a count that is higher than the new one."""
-        if not new:
+    def known(self, topic: str, days: Iterable[str] | None = None) -> list[dict[str, Any]]:
+        """Return a topic's rows, of some UTC days or of all."""
+        names = [field.name for field in self.model._meta.concrete_fields if field.name != "id"]
+        rows = self.filter(topic=topic).values(*names)
+        return list(rows) if days is None else [row for row in rows if f"{row['hour']:%Y-%m-%d}" in set(days)]
+
+    def _near(self, new: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return the stored rows of the new ones' topics between their first and last hour."""
+        rows = list(new)
+        if not rows:
             return []
-        hours = [row["hour"] for row in new.values()]
-        near = self.filter(topic__in={row["topic"] for row in new.values()}, hour__range=(min(hours), max(hours)))
-        present = {tuple(row[name] for name in self.unique): row for row in near.values(*self.unique, *self.counts)}
-        return [
-            key
-            for key, row in present.items()
-            if key in new and any(new[key][count] < row[count] for count in self.counts)
-        ]
+        hours = [row["hour"] for row in rows]
+        near = self.filter(topic__in={row["topic"] for row in rows}, hour__range=(min(hours), max(hours)))
+        return [{name: value for name, value in row.items() if name != "id"} for row in near.values()]

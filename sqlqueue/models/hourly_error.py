@@ -6,6 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.fingerprint import LENGTH
+from sqlqueue.core.hours import Columns
 from sqlqueue.core.keys import GROUP_LENGTH
 from sqlqueue.database.fields import ExactField
 from sqlqueue.models.hourly import HourlyQuerySet
@@ -15,8 +16,7 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 class HourlyErrorQuerySet(HourlyQuerySet):
     """Queries of the errors."""
 
-    unique = ("topic", "consumer_group", "hour", "fingerprint")
-    counts = ("dead",)
+    columns = Columns(unique=("topic", "consumer_group", "hour", "fingerprint"), counts=("dead",))
 
 
 class HourlyError(models.Model):

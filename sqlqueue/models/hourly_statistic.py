@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.db import models
 from django.db.models import Max
 from django.utils.translation import gettext_lazy as _
 
+from sqlqueue.core.hours import Columns
 from sqlqueue.core.keys import GROUP_LENGTH, KEY_LENGTH
 from sqlqueue.database.fields import ExactField
 from sqlqueue.models.hourly import HourlyQuerySet
@@ -15,13 +18,17 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 class HourlyStatisticQuerySet(HourlyQuerySet):
     """Queries of the statistics."""
 
-    unique = ("topic", "consumer_group", "hour")
-    counts = ("published", "acked", "retried", "postponed", "dead")
+    columns = Columns(
+        unique=("topic", "consumer_group", "hour"),
+        counts=("published", "acked", "retried", "postponed", "dead"),
+        figures=("end_to_end_p50", "end_to_end_p95", "end_to_end_p99"),
+        places=("last_offset", "last_receipt"),
+    )
 
-    def reached(self, topic: str) -> tuple[int, int]:
-        """Return the offset of the last message, and the id of the last receipt, that a topic's rows know of."""
-        found = self.filter(topic=topic).aggregate(offset=Max("last_offset"), receipt=Max("last_receipt"))
-        return found["offset"] or 0, found["receipt"] or 0
+    def reached(self, topic: str) -> tuple[int, datetime | None]:
+        """Return the offset of the last message that a topic's rows know of, and their last hour."""
+        found = self.filter(topic=topic).aggregate(offset=Max("last_offset"), hour=Max("hour"))
+        return found["offset"] or 0, found["hour"]
 
 
 class HourlyStatistic(models.Model):

@@ -44,7 +44,8 @@ def settled_by_hour(receipts: DataFrame, messages: DataFrame) -> DataFrame:
     """Return, by hour, topic and group, how many deliveries ended in which way, how many were redeliveries, and the
     percentiles of the handlers' time and of the time from publishing to the ack, in seconds.
 
-    messages: those that the receipts are of, as far as they are known.
+    messages: those that the receipts are of, as far as they are known. Where some are not, `partial` is true: the time
+    from publishing is that of the others.
     """
     # Not broadcast, which would collect a whole log on the driver: Parquet's compressed size makes it look small.
     published = messages.select("offset", "created_at").hint("merge")
@@ -58,6 +59,7 @@ def settled_by_hour(receipts: DataFrame, messages: DataFrame) -> DataFrame:
         *(_percentile(handler, share).alias(f"handler_{name}") for name, share in PERCENTILES.items()),
         *(_percentile(end_to_end, share).alias(f"end_to_end_{name}") for name, share in PERCENTILES.items()),
         F.max("id").alias("last_receipt"),
+        (F.count(F.when(acked, 1)) > F.count(end_to_end)).alias("partial"),
     )
 
 
@@ -66,7 +68,7 @@ def hourly(messages: DataFrame, receipts: DataFrame, known: DataFrame) -> DataFr
     that the receipts are of."""
     rows = published_by_hour(messages).unionByName(settled_by_hour(receipts, known), allowMissingColumns=True)
     counts = ("published", "key_count", "top_key_messages", *OUTCOMES, "redelivered", "last_offset", "last_receipt")
-    return rows.fillna(0, list(counts)).fillna("", ["top_key"])
+    return rows.fillna(0, list(counts)).fillna("", ["top_key"]).fillna(False, ["partial"])
 
 
 def errors_by_hour(dead_letters: DataFrame) -> DataFrame:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser
-from datetime import timezone
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError
 from django.db import transaction
 
 from sqlqueue.conf import settings
+from sqlqueue.core.hours import merged
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.horizon import Horizon
+from sqlqueue.log.seek import receipt_before
 from sqlqueue.management.spark import SparkCommand
 from sqlqueue.models import ArchiveSegment, HourlyError, HourlyStatistic, Topic
 from sqlqueue.models.archive_segment import MESSAGES, RECEIPTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import DataFrame, SparkSession
 
-    from sqlqueue.spark.analysing import Found
+    from sqlqueue.models.hourly import HourlyQuerySet
 
 
 class Command(SparkCommand):
@@ -38,6 +38,12 @@ class Command(SparkCommand):
         parser.add_argument("--topic", action="append", default=[], help="only this topic (repeatable; default: all)")
         parser.add_argument("--archive", help="the archive's folder: what collection has deleted is read from there")
         parser.add_argument("--output", help="write the hours to Parquet, too: a folder with `statistics` and `errors`")
+        parser.add_argument(
+            "--receipt-lag",
+            type=float,
+            default=3600.0,
+            help="seconds by which a receipt may have become visible late: longer than any settle takes (%(default)s)",
+        )
         parser.add_argument("--everything", action="store_true", help="compute all days, not only those with news")
         parser.add_argument(
             "--wait", type=float, default=60.0, help="seconds to wait for transactions that publish (%(default)s)"
@@ -64,7 +70,7 @@ class Command(SparkCommand):
 
     def analyse(self, spark: SparkSession, topic: str, horizon: int, options: dict[str, Any]) -> None:
         """Analyse one topic."""
-        from sqlqueue.spark.analysing import analyse, write
+        from sqlqueue.spark.analysing import analyse
         from sqlqueue.spark.folder import ForeignSegment, existing
         from sqlqueue.spark.log import Log
 
@@ -76,7 +82,7 @@ class Command(SparkCommand):
             except ForeignSegment as error:
                 raise CommandError(str(error)) from error
         frontiers = {kind: segments.frontier(topic, kind) for kind in (MESSAGES, RECEIPTS)}
-        done = (0, 0) if options["everything"] else HourlyStatistic.objects.using(settings.DATABASE).reached(topic)
+        done = (0, 0) if options["everything"] else reached(topic, options["receipt_lag"])
         found = analyse(Log(spark, topic, horizon, archive, frontiers), *done)
         if found is None:
             self.say(f"{topic}: nothing new")
@@ -84,29 +90,44 @@ class Command(SparkCommand):
         if options["dry_run"]:
             self.say(f"{topic}: {', '.join(found.days)} would be computed")
             return
-        statistics, errors = found.statistics.cache(), found.errors.cache()
-        if options[
-            "output"
-        ]:  # first: once the table knows these rows, a run that was killed would not come back to them
-            write(statistics, options["output"], "statistics")
-            write(errors, options["output"], "errors")
-        self.store(topic, found, statistics, errors)
-        statistics.unpersist()
-        errors.unpersist()
-
-    def store(self, topic: str, found: Found, statistics: DataFrame, errors: DataFrame) -> None:
-        """Put the hours into the tables, in one transaction."""
-        alias = settings.DATABASE
-        with transaction.atomic(using=alias):
-            written, kept = HourlyStatistic.objects.using(alias).store(rows_of(statistics))
-            written_errors, _ = HourlyError.objects.using(alias).store(rows_of(errors))
+        days = None if options["everything"] else found.days
+        said = [
+            self.store(spark, rows, objects.using(settings.DATABASE), topic, days, options["output"], name)
+            for rows, objects, name in (
+                (found.statistics, HourlyStatistic.objects, "statistics"),
+                (found.errors, HourlyError.objects, "errors"),
+            )
+        ]
+        written, less = zip(*said)
         self.say(
-            f"{topic}: {written:,} hours and {written_errors:,} errors of {', '.join(found.days)} stored"
-            + (f"; {kept:,} kept, of which the log no longer has everything" if kept else "")
+            f"{topic}: {written[0]:,} hours and {written[1]:,} errors of {', '.join(found.days)} stored"
+            + (f"; of {sum(less):,} the log no longer has everything: what was known is kept" if any(less) else "")
         )
 
+    def store(
+        self,
+        spark: SparkSession,
+        found: DataFrame,
+        objects: HourlyQuerySet,
+        topic: str,
+        days: list[str] | None,
+        output: str | None,
+        name: str,
+    ) -> tuple[int, int]:
+        """Put hours into their table, in one transaction, and into the files first: once the table knows these rows, a
+        run that was killed would not come back to them. Return how many, and of how many something was kept."""
+        from sqlqueue.spark.analysing import as_rows, write
 
-def rows_of(hours: DataFrame) -> Iterator[dict[str, Any]]:
-    """Yield hours as the tables want them; PySpark gives times without their zone, in the process's."""
-    for row in hours.coalesce(1).toLocalIterator():  # one job, not one for each partition
-        yield {**row.asDict(), "hour": row["hour"].astimezone(timezone.utc)}
+        rows = list(as_rows(found))
+        if output:
+            whole, _ = merged(objects.columns, objects.known(topic, days), rows)
+            write(spark, whole, found.schema, objects.columns, f"{output}/{name}")
+        with transaction.atomic(using=objects.db):
+            return objects.store(rows)
+
+
+def reached(topic: str, lag: float) -> tuple[int, int]:
+    """Return the offset and the receipt's id behind which there may be something that no run has seen."""
+    alias = settings.DATABASE
+    offset, hour = HourlyStatistic.objects.using(alias).reached(topic)
+    return offset, receipt_before(alias, hour - timedelta(seconds=lag)) if hour else 0
