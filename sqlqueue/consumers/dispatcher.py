@@ -15,6 +15,7 @@ from typing import Any
 from django.db import Error
 
 from sqlqueue.conf import settings
+from sqlqueue.consumers.event_loop import Blame
 from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.consumers.pool import Pool
 from sqlqueue.consumers.reader import Reader
@@ -39,6 +40,9 @@ from sqlqueue.signals import (
 
 logger = logging.getLogger("sqlqueue")
 
+HELD_UP = Outcome(
+    outcomes.POSTPONED, error="another handler has blocked the event loop, or its database calls, for too long"
+)
 OVERRUN_CHECK = 0.1  # seconds between two looks at the running handlers' deadlines
 
 
@@ -254,15 +258,18 @@ class Dispatcher:
         if now < self._overruns_at:
             return True
         self._overruns_at = now + OVERRUN_CHECK
+        self.pool.look(now)
         for run, subscription in list(self._runs.items()):
             late = [hand for hand in run.hands if _overrun(hand, now)]
-            if not late or run.stream.lost:
+            if not late or run.stream.lost or (blame := self.pool.blame(run, now)) is Blame.OPEN:
                 continue
             self.take_back(run)
             consumer = subscription.consumer
             for hand in late:
                 error = VisibilityTimeout(f"still running after its visibility timeout, at attempt {hand.attempt}")
                 outcome = outcomes.decide(error, hand.attempt, consumer.manners.max_attempts, consumer.backoff)
+                if blame is Blame.ANOTHERS:
+                    outcome = HELD_UP
                 hand.finished = now
                 if run.stream.finish(hand, outcome, now):
                     self._out_of_hand(hand)

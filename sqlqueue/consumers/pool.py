@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Protocol
 
 from django.db import connections
 
 from sqlqueue.consumers.connections import CONNECTIONS_LAST, close_stale_connections
+from sqlqueue.consumers.event_loop import Blame, EventLoop
 from sqlqueue.consumers.handling import Handling, Report
 from sqlqueue.core.lines import line
 from sqlqueue.core.plan import Run
@@ -21,15 +22,24 @@ logger = logging.getLogger("sqlqueue")
 Task = tuple[Handling, Run]
 
 
-class Pool(Protocol):
-    """What a dispatcher needs of whoever runs handlers."""
+class Pool:
+    """What a dispatcher needs of whoever runs handlers; here of one with whom nothing ever hangs."""
 
     @property
     def exhausted(self) -> bool:
         """So many handlers hang that nobody is left to run others."""
+        return False
 
     def submit(self, handling: Handling, run: Run) -> None:
         """Run it some time soon."""
+        raise NotImplementedError
+
+    def look(self, now: float) -> None:
+        """Notice what stands still, and replace it."""
+
+    def blame(self, run: Run, now: float) -> Blame:
+        """Tell who is to blame that a run overruns."""
+        return Blame.OWN
 
     def abandon(self, run: Run) -> None:
         """Its handler has overrun, and may never return: do not count on the one who runs it."""
@@ -38,9 +48,9 @@ class Pool(Protocol):
         """Take no more; whoever is idle ends."""
 
 
-class ThreadPool:
-    """Threads for sync handlers, and one event loop for async ones. Threads that a handler never gives back are
-    replaced, up to a bound; `exhausted` tells when that is reached."""
+class ThreadPool(Pool):
+    """Threads for sync handlers, and one event loop for async ones. Threads and loops that a handler never gives back
+    are replaced, up to a bound; `exhausted` tells when that is reached."""
 
     def __init__(self, threads: int, report: Report, ended: Callable[[Run], None], name: str = "sqlqueue"):
         self._report, self._ended, self._name = report, ended, name
@@ -52,13 +62,14 @@ class ThreadPool:
         self._most_abandoned = max(16, 4 * threads)
         self._serial = 0
         self._loop: EventLoop | None = None
+        self._retired: list[EventLoop] = []
         for _ in range(threads):
             self._start_thread()
 
     @property
     def exhausted(self) -> bool:
-        """So many handlers hang that no more threads are started for them."""
-        return len(self._abandoned) >= self._most_abandoned
+        """So many handlers hang that no more threads and loops are started for them."""
+        return len(self._abandoned) + len(self._retired) >= self._most_abandoned
 
     def _start_thread(self) -> None:
         self._serial += 1
@@ -68,7 +79,8 @@ class ThreadPool:
         """Queue a run for the next free thread, or start it on the event loop."""
         if handling.consumer.is_async:
             if self._loop is None:
-                self._loop = EventLoop(self._report, self._ended)
+                self._serial += 1
+                self._loop = EventLoop(self._report, self._ended, f"{self._name}-loop-{self._serial}")
             self._loop.submit(handling, run)
         else:
             self._tasks.put((handling, run))
@@ -100,9 +112,38 @@ class ThreadPool:
             close_stale_connections()
             return self._tasks.get()
 
+    def look(self, now: float) -> None:
+        """Notice when the event loop stands still: the next one takes over. One that turns again ends when its handlers
+        have ended."""
+        if self._loop is not None and not self._loop.look(now):
+            self._retire(self._loop, now, "event_loop_blocked")
+        for loop in list(self._retired):
+            loop.look(now)
+            if loop.over:
+                self._retired.remove(loop)
+                loop.close()
+
+    def _retire(self, loop: EventLoop, now: float, why: str) -> None:
+        self._loop = None
+        self._retired.append(loop)
+        loop.retire(now, why)
+
+    def _loop_of(self, run: Run) -> EventLoop | None:
+        loops = self._retired if self._loop is None else [self._loop, *self._retired]
+        return next((loop for loop in loops if run in loop.runs), None)
+
+    def blame(self, run: Run, now: float) -> Blame:
+        """A handler on an event loop may be kept from going on by another one."""
+        loop = self._loop_of(run)
+        return Blame.OWN if loop is None else loop.blame(run, now)
+
     def abandon(self, run: Run) -> None:
-        """Start a thread in place of the one whose handler hangs; on the event loop, cancel it."""
-        if self._loop is not None and self._loop.cancel(run):
+        """Start a thread in place of the one whose handler hangs; on an event loop, cancel it."""
+        loop = self._loop_of(run)
+        if loop is not None:
+            if loop is self._loop and loop.holds_its_thread(run):
+                self._retire(loop, time.monotonic(), "database_thread_blocked")
+            loop.cancel(run)
             return
         with self._lock:
             if run not in self._running or run in self._abandoned or self.exhausted:
@@ -114,52 +155,12 @@ class ThreadPool:
         """End the idle threads and the loop; those that a handler holds end with it, or with the process."""
         for _ in range(self._threads + len(self._abandoned)):
             self._tasks.put(None)
-        if self._loop is not None:
-            self._loop.close()
+        for loop in self._retired if self._loop is None else [self._loop, *self._retired]:
+            loop.close()
 
 
-class EventLoop:
-    """An event loop in a thread of its own."""
-
-    def __init__(self, report: Report, ended: Callable[[Run], None]):
-        self._report, self._ended = report, ended
-        self._loop = asyncio.new_event_loop()
-        self._tasks: dict[Run, asyncio.Task[None]] = {}
-        self._thread = threading.Thread(target=self._loop.run_forever, name="sqlqueue-loop", daemon=True)
-        self._thread.start()
-
-    def submit(self, handling: Handling, run: Run) -> None:
-        """Start a run as a task."""
-        self._loop.call_soon_threadsafe(self._start, handling, run)
-
-    def _start(self, handling: Handling, run: Run) -> None:
-        self._tasks[run] = self._loop.create_task(self._run(handling, run))
-
-    async def _run(self, handling: Handling, run: Run) -> None:
-        try:
-            await handling.run_async(run, self._report)
-        finally:
-            self._tasks.pop(run, None)
-            self._ended(run)
-
-    def cancel(self, run: Run) -> bool:
-        """Cancel a run's task; False if it is none of this loop's."""
-        task = self._tasks.get(run)
-        if task is None:
-            return False
-        self._loop.call_soon_threadsafe(task.cancel)
-        return True
-
-    def close(self) -> None:
-        """Stop the loop."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(1.0)
-
-
-class InlinePool:
+class InlinePool(Pool):
     """Runs everything at once, in the calling thread and on its connections: for tests."""
-
-    exhausted = False
 
     def __init__(self, report: Report, ended: Callable[[Run], None]):
         self._report, self._ended = report, ended
@@ -171,9 +172,3 @@ class InlinePool:
         else:
             handling.run(run, self._report)
         self._ended(run)
-
-    def abandon(self, run: Run) -> None:
-        """Nothing hangs here: whoever would notice has been waiting for it."""
-
-    def close(self) -> None:
-        """Nothing to end."""

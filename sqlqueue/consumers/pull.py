@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.handling import Handling, Report
+from sqlqueue.consumers.pool import Pool
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.core import outcomes
@@ -58,10 +59,8 @@ class PulledDelivery(Delivery):
         self._pulled.settle(self._run, self._hand, outcome)
 
 
-class _PullPool:
+class _PullPool(Pool):
     """Hands runs to whoever iterates, one delivery at a time and in their order."""
-
-    exhausted = False
 
     def __init__(self, consumer: Consumer, report: Report, ended: Callable[[Run], None]):
         self.consumer, self._report, self._ended = consumer, report, ended

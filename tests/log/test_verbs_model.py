@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from sqlqueue import Postpone, Reject, Retry, publish_many
 from sqlqueue.consumers.handling import Handling, Report
+from sqlqueue.consumers.pool import Pool
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.core.plan import Run
@@ -36,10 +37,8 @@ SCRIPT = st.lists(st.sampled_from(["ok", "ok", "ok", "retry", "wait", "no"]), ma
 _topics = itertools.count(1)
 
 
-class ManualPool:
+class ManualPool(Pool):
     """Keeps runs until they are told to run."""
-
-    exhausted = False
 
     def __init__(self, report: Report, ended):
         self.report, self.ended = report, ended
@@ -55,12 +54,6 @@ class ManualPool:
         handling.run(run, self.report)
         self.ended(run)
         return True
-
-    def abandon(self, run: Run) -> None:
-        """Nothing hangs here."""
-
-    def close(self) -> None:
-        """Nothing to end."""
 
 
 class VerbsMachine(RuleBasedStateMachine):

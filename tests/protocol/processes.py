@@ -12,6 +12,7 @@ from django.db import Error
 
 from sqlqueue.conf import settings
 from sqlqueue.consumers.handling import Handling, Report
+from sqlqueue.consumers.pool import Pool
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.core.plan import Run
@@ -22,10 +23,8 @@ from tests.protocol.stage import Actor
 FOREVER = 10.0**8  # seconds: nothing overruns here
 
 
-class Queue:
+class Queue(Pool):
     """The subscriber's pool: keeps runs until the actor of the handlers comes for them."""
-
-    exhausted = False
 
     def __init__(self, report: Report, ended: Callable[[Run], None]):
         self._report, self._ended = report, ended
@@ -39,12 +38,6 @@ class Queue:
         handling, run = self.runs.popleft()
         handling.run(run, self._report)
         self._ended(run)
-
-    def abandon(self, run: Run) -> None:
-        """Nothing hangs here."""
-
-    def close(self) -> None:
-        """Nothing to end."""
 
 
 class Process:
