@@ -110,7 +110,7 @@ class EventLoop:
             self._loop.call_soon_threadsafe(self._answer)
         return True
 
-    def retire(self, now: float, why: str) -> None:
+    def retire(self, now: float, in_a_call: bool = False) -> None:
         """Start nothing more in it, and hand that back; what has begun there may go on if it can. Tell who blocks it,
         and where."""
         self.retired = True
@@ -119,30 +119,25 @@ class EventLoop:
                 self._report(hand, UNSTARTED)
             if not run.next:
                 self._forget(run)
-        thread = self._thread
-        self._blocker = self._database.running
-        if why == "event_loop_blocked":
+        if in_a_call:
+            self._blocker = self._database.running
+            facts, stack = self._facts(now), _stack(self._database.thread)
+            logger.error("%s\n%s", line("database_thread_blocked", **facts), stack)
+        else:
             task = asyncio.current_task(self._loop)
             self._blocker = None if task is None else self._run_of.get(task)
-        else:
-            thread = self._database.thread
-        frame = sys._current_frames().get(thread.ident or 0)
-        stack = "".join(traceback.format_stack(frame)).rstrip()
-        facts = self._facts(self._blocker) if self._blocker is not None else {}
-        stands = now - self._asked if self._asked else 0.0
-        logger.error("%s\n%s", line(why, **facts, stands=stands, meaning="another takes over"), stack)
+            facts, stack = self._facts(now), _stack(self._thread)
+            logger.error("%s\n%s", line("event_loop_blocked", **facts), stack)
 
-    def _facts(self, run: Run) -> dict[str, Any]:
-        handling, address = self.runs.get(run), run.stream.address
-        name = "" if handling is None else handling.consumer.name
-        offset = run.hands[max(0, run.next - 1)].offset
-        return {
-            "handler": name,
-            "group": address.group,
-            "topic": address.topic,
-            "partition": address.partition,
-            "offset": offset,
-        }
+    def _facts(self, now: float) -> dict[str, Any]:
+        told: dict[str, Any] = {"stands": now - self._asked} if self._asked else {}
+        run = self._blocker
+        if run is not None:
+            handling, address = self.runs.get(run), run.stream.address
+            told["handler"] = "" if handling is None else handling.consumer.name
+            told |= {"group": address.group, "topic": address.topic, "partition": address.partition}
+            told["offset"] = run.hands[max(0, run.next - 1)].offset
+        return {**told, "meaning": "another loop takes over"}
 
     def blame(self, run: Run, now: float) -> Blame:
         """Tell who is to blame that a run of this loop overruns."""
@@ -177,3 +172,8 @@ class EventLoop:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout)
         self._database.end(timeout)
+
+
+def _stack(thread: threading.Thread) -> str:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return "" if frame is None else "".join(traceback.format_stack(frame)).rstrip()

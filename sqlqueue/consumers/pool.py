@@ -116,17 +116,17 @@ class ThreadPool(Pool):
         """Notice when the event loop stands still: the next one takes over. One that turns again ends when its handlers
         have ended."""
         if self._loop is not None and not self._loop.look(now):
-            self._retire(self._loop, now, "event_loop_blocked")
+            self._retire(self._loop, now)
         for loop in list(self._retired):
             loop.look(now)
             if loop.over:
                 self._retired.remove(loop)
                 loop.close()
 
-    def _retire(self, loop: EventLoop, now: float, why: str) -> None:
+    def _retire(self, loop: EventLoop, now: float, in_a_call: bool = False) -> None:
         self._loop = None
         self._retired.append(loop)
-        loop.retire(now, why)
+        loop.retire(now, in_a_call)
 
     def _loop_of(self, run: Run) -> EventLoop | None:
         loops = self._retired if self._loop is None else [self._loop, *self._retired]
@@ -142,7 +142,7 @@ class ThreadPool(Pool):
         loop = self._loop_of(run)
         if loop is not None:
             if loop is self._loop and loop.holds_its_thread(run):
-                self._retire(loop, time.monotonic(), "database_thread_blocked")
+                self._retire(loop, time.monotonic(), in_a_call=True)
             loop.cancel(run)
             return
         with self._lock:
