@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from sqlqueue.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from sqlqueue.consumers.delivery import Delivery
     from sqlqueue.consumers.pull import subscribe
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     )
     from sqlqueue.log.publish import NewMessage, Published, PublishedMany, publish, publish_many, publish_on_commit
     from sqlqueue.log.redrive import discard, redrive
-
-__version__ = "0.1.0"
 
 # Names resolve at their first use, so that `from sqlqueue import publish` works in models.py too, before the apps are
 # ready.

@@ -100,8 +100,8 @@ def check_aliases(**kwargs: Any) -> list[CheckMessage]:
 
 @register(TAG, Tags.database)
 def check_server(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """E002 to E005, W006, W007, W009: what of the server speaks against the queue's promises. Runs with `check
-    --database`."""
+    """E002 to E005, W006, W007, W009, W014, W015: what of the server speaks against the queue's promises. Runs with
+    `check --database`."""
     if not databases or settings.problems() or settings.DATABASE not in databases:
         return []
     try:

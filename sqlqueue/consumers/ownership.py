@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 from django.dispatch import Signal
 
 from sqlqueue.consumers.subscription import Subscription
+from sqlqueue.core.lines import line
 from sqlqueue.core.stream import Stream
 from sqlqueue.leases import hold
 from sqlqueue.leases.acquire import AT_ONCE, acquire_leases
@@ -29,6 +31,7 @@ class Ownership:
         self.alias, self.subscriber, self.subscriptions = alias, subscriber, subscriptions
         self.lease_duration = lease_duration
         self.progress: Callable[[], None] = lambda: None
+        self._several_since: float | None = None
         self._balancer = Balancer(alias, subscriber, lease_duration)
         self._by_place = {subscription.place: subscription for subscription in subscriptions}
 
@@ -64,7 +67,9 @@ class Ownership:
         holdings = {each.place: Holding(each.partitions, each.holding) for each in self.subscriptions}
         take: list[int] = []
         free: dict[tuple[str, str], list[int]] = {}
-        for place, plan in self._balancer.compare(holdings, clock()).items():
+        plans = self._balancer.compare(holdings, clock())
+        self._look_at_servers(clock())
+        for place, plan in plans.items():
             self._by_place[place].leaving = set(plan.give_up)
             if plan.free:
                 free[place] = plan.free
@@ -73,6 +78,22 @@ class Ownership:
         if free:
             hold.release(self.alias, self.subscriber, free)
         return bool(take) and self._take(take, horizon, clock)
+
+    def _look_at_servers(self, now: float) -> None:
+        """Say so if the group's consumers write to several servers; not while one takes another's place."""
+        servers = sorted(self._balancer.servers - {""})
+        if len(servers) < 2:
+            self._several_since = None
+        elif self._several_since is None:
+            self._several_since = now
+        elif now - self._several_since > 2 * self.lease_duration:
+            self._several_since = math.inf  # said once
+            meaning = (
+                "publishers on one of them are not seen on the other: messages are missed; write to one server only"
+            )
+            logger.error(
+                line("several_servers", subscriber=self.subscriber, servers=", ".join(servers), meaning=meaning)
+            )
 
     def _refresh(self) -> None:
         """Read the options that may change while running: pauses, history."""

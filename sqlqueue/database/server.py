@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from django.db import connections
 
+from sqlqueue.database.nodes import cluster
+
 MARIADB_LEAST = (10, 6)  # SKIP LOCKED
 MYSQL_LEAST = (8, 0, 17)  # SKIP LOCKED, expression defaults, a binary collation that does not pad
 POSTGRESQL_LEAST = (14,)
@@ -51,7 +53,7 @@ def _mysql(alias: str) -> Iterator[Finding]:
     with connection.cursor() as cursor:
         isolation = "tx_isolation" if mariadb and connection.mysql_version < (11, 1) else "transaction_isolation"  # type: ignore[attr-defined]
         cursor.execute(f"SELECT @@{isolation}, @@sql_mode, @@auto_increment_increment, @@innodb_autoinc_lock_mode")
-        level, mode, increment, _ = cursor.fetchone()
+        level, mode, increment, autoincrement = cursor.fetchone()
     if level not in ISOLATION_LEVELS:
         text = f"the isolation level is {level}; the horizon was proven at {' and '.join(ISOLATION_LEVELS)}"
         yield Finding(3, True, text, "Set OPTIONS['isolation_level'] = 'read committed', Django's default.")
@@ -63,6 +65,17 @@ def _mysql(alias: str) -> Iterator[Finding]:
         yield Finding(
             5, True, text, "sqlqueue needs one primary at a time: write to one node only, with an increment of 1."
         )
+    several = cluster(alias)
+    if several is not None:
+        size = f" of {several.nodes} nodes" if several.nodes else ""
+        text = (
+            f"{several.kind}{size}: what is published through another node than the consumers' may be missed for good"
+        )
+        hint = "Let one node be written to, by publishers and consumers alike; another one only once that is gone."
+        yield Finding(14, False, text, hint)
+    if autoincrement == 0:
+        text = "innodb_autoinc_lock_mode is 0: a publish that waits for a row holds up every other publisher"
+        yield Finding(15, False, text, "Set it to 2, the default of MySQL 8 (1 in MariaDB is as good).")
 
 
 def _postgresql(alias: str) -> Iterator[Finding]:

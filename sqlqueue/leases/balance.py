@@ -17,7 +17,7 @@ Place = tuple[str, str]  # (group, topic)
 
 # Who shares a subscriber's groups with it? Index: the heartbeats' subscriber; their unique (topic, group, subscriber).
 SHARERS = """
-    SELECT other.consumer_group, other.topic, other.subscriber
+    SELECT other.consumer_group, other.topic, other.subscriber, other.server
     FROM sqlqueue_subscriber_heartbeat mine {then} sqlqueue_subscriber_heartbeat other
     ON other.topic = mine.topic AND other.consumer_group = mine.consumer_group
     WHERE mine.subscriber = %s AND other.expires_at > {now}
@@ -68,6 +68,7 @@ class Balancer:
 
     def __init__(self, alias: str, subscriber: str, patience: float):
         self.alias, self.subscriber, self.patience = alias, subscriber, patience
+        self.servers: set[str] = set()  # that those who share its groups write to, as far as they have said
         self._orphans: dict[Place, Orphans] = {}
 
     def compare(self, holdings: Mapping[Place, Holding], now: float) -> dict[Place, Balance]:
@@ -81,8 +82,10 @@ class Balancer:
 
     def _look(self, holdings: Mapping[Place, Holding]) -> dict[Place, _Seen]:
         seen: dict[Place, _Seen] = defaultdict(_Seen)
-        for group, topic, subscriber in execute(self.alias, SHARERS, (self.subscriber,)).fetchall():
+        self.servers = set()
+        for group, topic, subscriber, server in execute(self.alias, SHARERS, (self.subscriber,)).fetchall():
             seen[group, topic].sharers.add(subscriber)
+            self.servers.add(server)
         for group, topic, partition, id, token, holder in execute(
             self.alias, FREE, (self.subscriber, self.subscriber)
         ).fetchall():

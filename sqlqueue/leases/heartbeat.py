@@ -9,15 +9,20 @@ from collections.abc import Iterable
 
 from sqlqueue.database import faults
 from sqlqueue.database.dialects import dialect, execute
+from sqlqueue.database.nodes import identity
 from sqlqueue.models import SubscriberHeartbeat
+from sqlqueue.version import __version__
 
 BEAT = """
     INSERT INTO sqlqueue_subscriber_heartbeat
-    (subscriber, consumer_group, topic, host, pid, address, activity, horizon, beat_at, expires_at)
+    (subscriber, consumer_group, topic, host, pid, address, activity, horizon, version, server, beat_at, expires_at)
     VALUES
 """
-ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, {now}, {later})"
-UPDATES = {name: "{new:" + name + "}" for name in ("activity", "address", "horizon", "beat_at", "expires_at")}
+ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {now}, {later})"
+UPDATES = {
+    name: "{new:" + name + "}"
+    for name in ("activity", "address", "horizon", "version", "server", "beat_at", "expires_at")
+}
 
 
 def subscriber_name() -> str:
@@ -35,14 +40,17 @@ def beat(
     horizon: int = 0,
 ) -> None:
     """Say that a subscriber is alive in these (group, topic); it counts for `lease_duration` seconds. What it does now,
-    and the horizon that it knows, are for people."""
+    and the horizon that it knows, are for people. Two statements: the first asks which server it is that is written to.
+    """
     pairs = list(subscriptions)
     if not pairs:
         return
+    server = identity(alias)
     host, microseconds = socket.gethostname()[:255], round(lease_duration * 1_000_000)
     values: list[object] = []
     for group, topic in pairs:
-        values += (subscriber, group, topic, host, os.getpid(), address, activity[:200], horizon, microseconds)
+        values += (subscriber, group, topic, host, os.getpid(), address, activity[:200])
+        values += (horizon, __version__, server, microseconds)
     upsert = dialect(alias).upsert("topic, consumer_group, subscriber", UPDATES)
     execute(alias, f"{BEAT} {', '.join([ROW] * len(pairs))} {upsert}", values)
 

@@ -236,6 +236,17 @@ def scheduled(facts: Facts) -> Iterator[Finding]:
         yield Finding(OK, "scheduled messages", "none is refused or overdue")
 
 
+def servers(facts: Facts) -> Iterator[Finding]:
+    """Do all consumers write to one server?"""
+    if len(facts.servers) > 1:
+        text = f"consumers write to {len(facts.servers)} servers: {', '.join(facts.servers)}"
+        hint = "What is published through one of them is missed by consumers of another: write to one server only."
+        hint = f"{hint} (Right after a failover the former one is still named, for LEASE_DURATION.)"
+        yield Finding(ERROR, "servers", text, hint)
+    else:
+        yield Finding(OK, "servers", "consumers write to one")
+
+
 def horizon(facts: Facts) -> Iterator[Finding]:
     """Does a transaction that publishes stay open?"""
     assert facts.survey is not None
@@ -255,5 +266,6 @@ ON_TABLES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     consumers,
     topics,
     scheduled,
+    servers,
     horizon,
 )

@@ -1,0 +1,115 @@
+"""Several writable servers, and servers that make publishers wait, are recognized by what they say of themselves."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import MySQLdb
+import pytest
+from django.db import connections
+from pytest_django import DjangoDbBlocker
+
+from sqlqueue.database import nodes
+from sqlqueue.database.nodes import Cluster, identity, recognize
+from sqlqueue.database.server import findings
+from sqlqueue.leases import heartbeat
+from sqlqueue.models import SubscriberHeartbeat
+from sqlqueue.observe.doctor import ERROR, examine
+from sqlqueue.observe.facts import read
+from sqlqueue.version import __version__
+from tests.consuming import QUICK, Consuming
+from tests.processes import wait_until
+from tests.servers import galera
+from tests.servers.galera import GaleraNode
+from tests.servers.mariadb import PrivateMariaDB
+
+GALERA = {"wsrep_on": "ON", "wsrep_provider": "/usr/lib/galera/libgalera_smm.so"}
+GROUP = {"group_replication_group_name": "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "galera_size", "members", "found"),
+    [
+        ({}, 0, 0, None),
+        (GALERA, 3, 0, Cluster("Galera", 3)),
+        (GALERA, 0, 0, Cluster("Galera", 0)),
+        (GALERA | {"wsrep_on": "OFF"}, 0, 0, None),
+        (GALERA | {"wsrep_provider": "none"}, 0, 0, None),
+        (GROUP | {"group_replication_single_primary_mode": "ON"}, 0, 3, None),
+        (GROUP | {"group_replication_single_primary_mode": "OFF"}, 0, 3, Cluster("multi-primary Group Replication", 3)),
+        (GROUP | {"group_replication_single_primary_mode": "OFF"}, 0, 0, None),  # installed, and not started
+    ],
+)
+def test_clusters_are_told_by_their_variables(
+    variables: dict[str, str], galera_size: int, members: int, found: Cluster | None
+) -> None:
+    assert recognize(variables, galera_size, members) == found
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_server_that_stands_alone_is_no_cluster_and_has_an_identity(database_name: str) -> None:
+    assert nodes.cluster("default") is None
+    assert bool(identity("default")) == (database_name != "sqlite")
+    heartbeat.beat("default", "me", [("g", "t")], 30)
+    beat = SubscriberHeartbeat.objects.get()
+    assert (beat.version, beat.server) == (__version__, identity("default"))
+    before = identity("default")
+    connections["default"].close()
+    assert identity("default") == before
+
+
+@pytest.fixture
+def own_servers(django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Let the test use databases on servers that it starts itself."""
+    with django_db_blocker.unblock():
+        yield
+
+
+@contextmanager
+def alias(name: str, server: PrivateMariaDB) -> Iterator[str]:
+    """Let Django have a database on a server, under a name of its own."""
+    with MySQLdb.connect(unix_socket=str(server.socket), user="root") as client:
+        client.cursor().execute("CREATE DATABASE IF NOT EXISTS sqlqueue CHARACTER SET utf8mb4")
+    config = dict(connections["default"].settings_dict)
+    options = {key: value for key, value in config["OPTIONS"].items() if key != "unix_socket"}
+    config.update(NAME="sqlqueue", HOST="127.0.0.1", PORT=server.port, USER="root", PASSWORD="", OPTIONS=options)
+    connections.settings[name] = config
+    try:
+        yield name
+    finally:
+        connections[name].close()
+        del connections[name]
+        del connections.settings[name]
+
+
+@pytest.mark.database("mariadb")
+def test_a_mode_in_which_a_publish_that_waits_holds_up_all_others_is_warned_of(own_servers: None) -> None:
+    with PrivateMariaDB(options=("--innodb-autoinc-lock-mode=0",)) as server, alias("old_mode", server) as old:
+        assert [(found.number, found.error) for found in findings(old)] == [(15, False)]
+
+
+@pytest.mark.database("mariadb")
+@pytest.mark.skipif(bool(galera.missing()), reason=galera.missing())
+def test_a_galera_node_is_recognized(own_servers: None) -> None:
+    with GaleraNode() as node, alias("galera", node) as name:
+        assert nodes.cluster(name) == Cluster("Galera", 1)
+        assert [(found.number, found.error) for found in findings(name)] == [(14, False)]
+        with PrivateMariaDB() as other, alias("other", other) as another:
+            assert identity(name) != identity(another)
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_consumers_that_write_to_two_servers_say_so_and_the_doctor_does(
+    consuming: Consuming, settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.SQLQUEUE = {**QUICK, "LEASE_DURATION": 0.5, "HEARTBEAT_INTERVAL": 0.1}
+    consuming.consumer("t", lambda delivery: None, group="g")
+    consuming.start()
+    heartbeat.beat("default", "one of another node", [("g", "t")], 300)
+    assert len(read("default", []).servers) == 1
+    elsewhere = SubscriberHeartbeat.objects.filter(subscriber="one of another node")
+    elsewhere.update(server="another:3306")
+    facts = read("default", [])
+    assert set(facts.servers) == {"another:3306", identity("default")}
+    assert [finding.level for finding in examine(facts) if finding.about == "servers"] == [ERROR]
+    wait_until(lambda: "event=several_servers" in caplog.text)
+    assert caplog.text.count("event=several_servers") == 1
