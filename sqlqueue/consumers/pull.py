@@ -10,6 +10,7 @@ from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from sqlqueue.consumers.connections import CONNECTIONS_LAST, close_lost_connections
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.handling import Handling, Report
 from sqlqueue.consumers.pool import Pool
@@ -151,7 +152,7 @@ class Deliveries:
         self._pool, self._engine, self._timeout = pool, engine, timeout
 
     def __iter__(self) -> Iterator[PulledDelivery]:
-        waited_since = time.monotonic()
+        waited_since = looked_at = time.monotonic()
         while True:
             try:
                 delivery = self._pool.deliveries.get(timeout=LOOK_AGAIN)
@@ -164,6 +165,9 @@ class Deliveries:
             if delivery is None:
                 self._engine.join()
                 return
+            if time.monotonic() - looked_at >= CONNECTIONS_LAST:
+                close_lost_connections()  # the receiver's own, before its visibility timeout begins
+                looked_at = time.monotonic()
             if self._pool.begin(delivery):
                 yield delivery
             waited_since = time.monotonic()

@@ -1,9 +1,11 @@
 """subscribe(): the engine as a pull loop; the receiver settles each delivery."""
 
+import threading
 import time
 from itertools import islice
 
 import pytest
+from django.db import connections
 
 from sqlqueue import ConfigurationError, InvalidMessage, LeaseLost, publish, publish_many, subscribe
 from sqlqueue.consumers.subscriber import Subscriber
@@ -11,6 +13,8 @@ from sqlqueue.log.reset import reset
 from sqlqueue.models import DeliveryState, Message, PartitionLease, SubscriberHeartbeat
 from tests.consuming import Consuming, seconds_until_due, states
 from tests.processes import wait_until
+from tests.servers.processlist import sessions
+from tests.servers.session import connection_id
 
 SOON, PATIENCE = 0.4, 60
 
@@ -206,3 +210,28 @@ def test_what_ends_the_engine_is_raised_where_it_is_iterated(consuming: Consumin
     monkeypatch.setattr(Subscriber, "turn", broken)
     with pytest.raises(RuntimeError, match="the engine broke"), subscribe("t", timeout=PATIENCE) as deliveries:
         next(iter(deliveries))
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_the_receivers_connection_that_the_server_has_ended_is_replaced(
+    consuming: Consuming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop waits for hours at times, and has no request after which Django would look at it."""
+    monkeypatch.setattr("sqlqueue.consumers.pull.CONNECTIONS_LAST", 0.0)  # as if time had passed
+    publish_many("t", range(3))
+    used: list[int] = []
+
+    def end(session: int) -> None:
+        sessions().end(session)
+        connections.close_all()
+
+    with subscribe("t", timeout=30) as deliveries:
+        for delivery in deliveries:
+            used.append(connection_id())
+            delivery.ack()
+            if len(used) == 3:
+                break
+            other = threading.Thread(target=end, args=used[-1:])
+            other.start()
+            other.join()
+    assert len(set(used)) == 3
