@@ -1,0 +1,140 @@
+"""More than goes at once goes all the same: each test has more to do than one statement, transaction or turn takes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sqlqueue import NewMessage, publish, publish_many, testing
+from sqlqueue.database.horizon import Horizon
+from sqlqueue.leases import acquire
+from sqlqueue.log import collect, groups, redeliver, redrive, replay, reschedule, schedule
+from sqlqueue.management.commands import queuedlq, queuepublish
+from sqlqueue.models import DeliveryState, Message, PartitionLease, Replay, ScheduledMessage, dead_letter_topic
+from sqlqueue.models.replay import DONE
+from tests.consuming import QUICK, Consuming
+from tests.management.running import run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ALIAS = "default"
+
+
+@pytest.fixture(autouse=True)
+def one_partition(settings) -> None:
+    settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1, "RETENTION": 0}
+
+
+def bury(count: int) -> None:
+    """Put so many dead letters of topic t and group g into the log."""
+    groups.register(ALIAS, "g", "t")
+    letter = {"topic": dead_letter_topic("t"), "partition": 0, "payload": 1, "failed_group": "g", "original_topic": "t"}
+    Message.objects.bulk_create(
+        [Message(**letter, message_id=f"g:{number}", original_offset=number) for number in range(count)], 200
+    )
+
+
+def letters() -> int:
+    return Message.objects.dead_letters("g", "t").count()
+
+
+def offsets() -> list[int]:
+    return list(Message.objects.filter(topic="t").values_list("offset", flat=True))
+
+
+def test_dead_letters_are_redriven_past_one_transaction() -> None:
+    count = 2 * redrive.AT_ONCE + 1
+    bury(count)
+    assert redrive.redrive("t") == count
+    assert (letters(), Message.objects.filter(topic="t").count()) == (0, count)
+
+
+def test_a_replay_goes_past_one_step() -> None:
+    count = 2 * replay.AT_ONCE + 1
+    bury(count)
+    replay.order(ALIAS, "t")
+    while replay.carry_out(ALIAS):
+        pass
+    order = Replay.objects.get()
+    assert (order.state, order.done, letters()) == (DONE, count, 0)
+
+
+def test_dead_letters_are_discarded_past_one_statement() -> None:
+    bury(2 * redrive.DISCARDED_AT_ONCE + 1)
+    assert redrive.discard("t") == 2 * redrive.DISCARDED_AT_ONCE + 1
+    assert letters() == 0
+
+
+def test_the_command_discards_past_one_call() -> None:
+    count = 2 * queuedlq.DISCARDED_AT_ONCE + 1
+    bury(count)
+    assert run("queuedlq", "discard", "t", "--no-input").out == f"Deleted {count} dead letters.\n"
+
+
+def test_messages_are_redelivered_past_one_transaction() -> None:
+    count = 2 * redeliver.AT_ONCE + 1
+    publish_many("t", range(count))
+    assert redeliver.redeliver("t", "g", offsets()) == count
+    assert len(offsets()) == 2 * count
+
+
+def test_messages_are_acknowledged_past_one_transaction(consuming: Consuming) -> None:
+    groups.register(ALIAS, "g", "t")
+    count = 2 * reschedule.AT_ONCE + 1
+    publish_many("t", range(count))
+    assert reschedule.acknowledge(ALIAS, "g", "t", offsets()) == (count, 0)
+    assert DeliveryState.objects.filter(acked=True).count() == count
+
+
+def test_scheduled_messages_move_past_one_turn() -> None:
+    count = 2 * schedule.MOVED_AT_ONCE + 1
+    row = {"topic": "t", "payload": 1}
+    ScheduledMessage.objects.bulk_create([ScheduledMessage(**row) for _ in range(count)], 200)
+    while schedule.move_due(ALIAS):
+        pass
+    assert (ScheduledMessage.objects.count(), len(offsets())) == (0, count)
+
+
+def test_collection_goes_past_one_batch() -> None:
+    count = 2 * collect.BATCH + collect.CHUNK + 1
+    publish_many("t", range(count))
+    horizon = Horizon(ALIAS)
+    horizon.wait()
+    assert collect.collect(ALIAS, horizon).messages == count
+    assert not offsets()
+
+
+def test_collection_goes_past_the_streams_of_one_statement(settings) -> None:
+    partitions = 2 * collect.STREAMS_AT_ONCE + 1
+    settings.SQLQUEUE = {**QUICK, "PARTITIONS": partitions, "RETENTION": 0}
+    publish_many("t", [NewMessage(1, key=str(number)) for number in range(1_000)])
+    assert Message.objects.values("partition").distinct().count() == partitions
+    horizon = Horizon(ALIAS)
+    horizon.wait()
+    assert collect.collect(ALIAS, horizon).messages == 1_000
+
+
+def test_partitions_are_taken_past_one_transaction(settings) -> None:
+    partitions = 2 * acquire.AT_ONCE + 1
+    settings.SQLQUEUE = {**QUICK, "PARTITIONS": partitions}
+    groups.register(ALIAS, "g", "t")
+    wanted = range(partitions)
+    acquire.acquire(ALIAS, "s", "g", "t", wanted, priorities=1, lease_duration=60, horizon=0)
+    assert PartitionLease.objects.filter(holder="s").count() == partitions
+
+
+def test_a_file_is_published_past_one_call(tmp_path: Path) -> None:
+    count = 2 * queuepublish.AT_ONCE + 1
+    file = tmp_path / "lines"
+    file.write_text("\n".join(json.dumps(number) for number in range(count)))
+    assert f"Published {count} messages" in run("queuepublish", "t", "--lines", file).out
+    assert len(offsets()) == count
+
+
+def test_a_consumer_settles_past_one_batch(consuming: Consuming) -> None:
+    seen: list[object] = []
+    consuming.consumer("t", lambda delivery: seen.append(delivery.payload), batch_size=2)
+    publish("t", "first")
+    publish_many("t", range(50))
+    testing.drain()
+    assert sorted(map(str, seen)) == sorted(map(str, ["first", *range(50)]))
