@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 
 from sqlqueue.database.entry import KEEP_DUPLICATE, LogRow, each_once, insertion, known_places
 from sqlqueue.database.fault_numbers import Fault, classify
+from sqlqueue.database.weight import OVERHEAD, STATEMENT
 from sqlqueue.database.words import DIALECTS
+from sqlqueue.exceptions import InvalidMessage
 
 T = TypeVar("T")
 
@@ -62,6 +64,8 @@ class Plain:
         self._access = access
         self._words = DIALECTS[access.vendor]
         self._connection = _connect(access)
+        self._statement: int | None = None
+        self._packet: int | None = None
 
     def __enter__(self) -> Plain:
         return self
@@ -88,6 +92,23 @@ class Plain:
         cursor.close()
         if self.vendor == "postgresql":
             self._connection.rollback()
+
+    def statement_bytes(self) -> int:
+        """Return how many bytes the values of one statement may have; MySQL is asked once."""
+        if self._statement is None:
+            packet = (
+                self.execute("SELECT @@SESSION.max_allowed_packet").fetchone()[0] if self.vendor == "mysql" else None
+            )
+            self._statement = STATEMENT if packet is None else min(STATEMENT, int(packet) - OVERHEAD)
+            self._packet = packet
+        return self._statement
+
+    def check_sendable(self, size: int) -> None:
+        """Raise InvalidMessage for values of more bytes than the server takes at once: it would end the connection."""
+        if size > self.statement_bytes() and self._packet is not None and size + OVERHEAD > self._packet:
+            raise InvalidMessage(
+                f"a row takes {size} bytes to send, and the server takes {self._packet} at once (max_allowed_packet)"
+            )
 
     def insert(self, rows: Sequence[LogRow], may_repeat: bool) -> int:
         """Add messages to the log in one statement; return how many were new, as far as can be seen.

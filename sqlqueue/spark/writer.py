@@ -12,6 +12,7 @@ from sqlqueue.core.keys import checked_topic, did_you_mean
 from sqlqueue.database.admission import CREATE_TOPIC, SCHEDULE_LATER, STORED_TOPIC, TopicInfo, log_row, scheduled
 from sqlqueue.database.entry import LogRow
 from sqlqueue.database.plain import Access, Plain
+from sqlqueue.database.weight import LIGHT, weight
 from sqlqueue.database.words import DIALECTS
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage, seconds
 from sqlqueue.spark.options import Options
@@ -19,7 +20,6 @@ from sqlqueue.spark.plain_json import headers_of, payload_of
 from sqlqueue.spark.topics import Topics
 
 COLUMNS = ("topic", "payload", "key", "id", "headers", "priority", "delay", "target_group")
-WEIGHT = 1024 * 1024  # characters of one statement: servers limit its size
 
 
 @dataclass
@@ -87,10 +87,14 @@ class _Task:
         self._written.rows += batch.num_rows
 
     def _add(self, row: LogRow) -> None:
-        self._rows.append(row)
-        self._weight += len(row.payload)
-        if len(self._rows) >= self._words.rows_of_one_insert or self._weight >= WEIGHT:
+        heavy = weight(row)
+        if heavy > LIGHT:
+            self._connection.check_sendable(heavy)
+        full = len(self._rows) >= self._words.rows_of_one_insert
+        if full or self._weight + heavy > self._connection.statement_bytes():
             self.flush()
+        self._rows.append(row)
+        self._weight += heavy
 
     def flush(self) -> None:
         if self._rows:
@@ -99,6 +103,7 @@ class _Task:
 
     def _schedule(self, row: LogRow, delay: float) -> None:
         """It enters the log when it is due, and there its id counts; until then a repeated row is kept twice."""
+        self._connection.check_sendable(weight(row))
         values = (*scheduled(row), round(delay * 1_000_000))
         self._connection.again(self._connection.execute, SCHEDULE_LATER, values)
         self._written.created += 1

@@ -8,9 +8,10 @@ import pytest
 from django.db import connection, connections
 
 from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.database.entry import ADVISORY, FailedRow, LogRow
-from sqlqueue.database.gate import insert_failed
+from sqlqueue.database.entry import ADVISORY, FailedRow, LogRow, Stored
+from sqlqueue.database.gate import insert_failed, insert_many
 from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.models import Message
 from tests.processes import wait_until
 from tests.servers.private import PrivateServer
 from tests.transactions import OpenTransaction
@@ -29,9 +30,17 @@ def offsets_taken() -> object:
     return ask("SELECT PG_SEQUENCE_LAST_VALUE(PG_GET_SERIAL_SEQUENCE('sqlqueue_message', 'offset'))")
 
 
+FAILED = FailedRow(1, "no", "t", 1, "g", "no")
+
+
 def bury() -> None:
-    row = LogRow("t_dlq", 0, 0, "", "g:1", "1", None, "")
-    insert_failed("default", row, FailedRow(1, "no", "t", 1, "g", "no"))
+    insert_failed("default", LogRow("t_dlq", 0, 0, "", "g:1", "1", None, ""), FAILED)
+
+
+def copied() -> LogRow:
+    """A message whose payload the server itself copies from another one."""
+    first = Message.objects.earliest("offset")
+    return LogRow("t", 0, 0, "", "copy", Stored("sqlqueue_message", "offset", first.offset), None, "")
 
 
 WAYS: dict[str, Callable[[], object]] = {
@@ -40,6 +49,9 @@ WAYS: dict[str, Callable[[], object]] = {
     "many": lambda: publish_many("t", [1, 2, 3]),
     "many that may be there": lambda: publish_many("t", [NewMessage(n, id=f"x{n}") for n in range(3)]),
     "a dead letter": bury,
+    "a copy": lambda: insert_many("default", [copied()], False),
+    "a copy that may be there": lambda: insert_many("default", [copied()], True),
+    "a dead letter that is a copy": lambda: insert_failed("default", copied(), FAILED),
 }
 
 

@@ -10,6 +10,8 @@ from sqlqueue import InvalidMessage, NewMessage, publish, publish_many, publish_
 from sqlqueue.conf import settings as options
 from sqlqueue.core.outcomes import ERROR_LENGTH
 from sqlqueue.database.limits import packet
+from sqlqueue.database.plain import Plain, access
+from sqlqueue.database.weight import OVERHEAD
 from sqlqueue.log.redeliver import redeliver
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import DeliveryState, Message, Receipt, ScheduledMessage
@@ -273,3 +275,15 @@ class TestOneThatIsTooHeavyAtAll:
             publish("t", "x" * PACKET)
         with pytest.raises(InvalidMessage):
             publish("t", "x" * PACKET)
+
+
+def test_a_connection_without_django_knows_what_its_server_takes() -> None:
+    with Plain(access("default")) as plain:
+        assert plain.statement_bytes() <= PACKET
+        plain.check_sendable(PACKET - OVERHEAD)
+        if connection.vendor == "mysql":
+            assert plain.statement_bytes() == PACKET - OVERHEAD
+            with pytest.raises(InvalidMessage, match="max_allowed_packet"):
+                plain.check_sendable(PACKET)
+        else:
+            plain.check_sendable(10 * PACKET)

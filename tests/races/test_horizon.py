@@ -10,9 +10,11 @@ from pytest_django import Settings
 
 from sqlqueue import publish
 from sqlqueue.database import entry
+from sqlqueue.database.entry import LogRow, Stored
+from sqlqueue.database.gate import insert_many
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.exceptions import HorizonUnknown
-from sqlqueue.models import PublishGate
+from sqlqueue.models import Message, PublishGate
 from tests.progress import let_a_round_pass, wait_until_settled
 from tests.races.publishers import (
     TOPIC,
@@ -140,6 +142,33 @@ def test_it_does_not_pass_what_follows_a_savepoint_that_was_rolled_back() -> Non
         open_transaction.commit()
 
 
+@GATED
+def test_it_does_not_pass_what_precedes_a_savepoint_that_was_rolled_back() -> None:
+    """Rolling back to the savepoint gives up nothing that was held before it."""
+    horizon = Horizon("default")
+    with OpenTransaction() as open_transaction:
+        kept = open_transaction.do(lambda: one_by_one(["kept"]))
+        open_transaction.do(lambda: roll_back_to_a_savepoint(one_by_one, ["never"]))
+        publish(TOPIC, "later")
+        assert probe_often(horizon) < kept
+        open_transaction.commit()
+
+
+@GATED
+@pytest.mark.parametrize("may_repeat", [False, True])
+def test_it_does_not_pass_a_copy_that_the_server_has_made(may_repeat: bool) -> None:
+    original = publish(TOPIC, 1).offset
+    row = LogRow(TOPIC, 0, 0, "", "copy", Stored("sqlqueue_message", "offset", original or 0), None, "")
+    horizon = Horizon("default")
+    with OpenTransaction() as open_transaction:
+        open_transaction.do(lambda: insert_many("default", [row], may_repeat))
+        later = publish(TOPIC, "later").offset
+        assert probe_often(horizon) < later
+        open_transaction.commit()
+    assert horizon.wait() >= later
+    assert Message.objects.get(message_id="copy").payload == 1
+
+
 def publish_after_a_savepoint() -> int:
     """Publish, roll back to before that, and publish again; return the offset that stays."""
     roll_back_to_a_savepoint(one_by_one, ["never"])
@@ -200,3 +229,9 @@ def test_a_missing_gate_refuses_the_message_rather_than_risk_it(monkeypatch: pyt
     with pytest.raises(IntegrityError):
         publish(TOPIC, 1)
     assert highest_offset("default") == 0
+    monkeypatch.setattr(entry, "slot", lambda: 8)
+    original = publish(TOPIC, 1).offset
+    monkeypatch.setattr(entry, "slot", lambda: 7)
+    copy = LogRow(TOPIC, 0, 0, "", "copy", Stored("sqlqueue_message", "offset", original or 0), None, "")
+    with pytest.raises(IntegrityError):
+        insert_many("default", [copy], False)
