@@ -186,8 +186,9 @@ def test_what_becomes_visible_late_is_counted_however_much_has_happened_since(sp
     analyse()
     Receipt.objects.create(id=late, **model_values(receipts(1, early, "late")[0]))
     analyse()
-    by_day = dict(HourlyStatistic.objects.exclude(consumer_group="").values_list("hour__day", "acked"))
-    assert by_day == {31: 31, 1: 11_001}
+    hours = HourlyStatistic.objects.exclude(consumer_group="").order_by("hour")
+    found = list(hours.values_list("hour__day", "hour__hour", "acked"))
+    assert found == [(31, 0, 30), (31, 23, 1), (1, 0, 11_001)]
 
 
 def model_values(receipt: Receipt) -> dict[str, Any]:
