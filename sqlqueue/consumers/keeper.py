@@ -43,10 +43,11 @@ class Keeper(Resident):
         lost: Callable[[list[Stream]], None],
         kept: Callable[[], None] = lambda: None,
         hung_for: Callable[[], float] = lambda: 0.0,
+        failing: Callable[[], str] = lambda: "",
     ):
         super().__init__(ownership.alias, interval)
         self.ownership, self.address, self.lost, self.kept = ownership, address, lost, kept
-        self.activity, self.horizon, self.hung_for = activity, horizon, hung_for
+        self.activity, self.horizon, self.hung_for, self.failing_tasks = activity, horizon, hung_for, failing
         self._loop = threading.get_ident()  # the thread that starts it
         self._told = False
 
@@ -56,11 +57,12 @@ class Keeper(Resident):
         if settled_together.receivers:
             clock.look(self.alias)
         places = [subscription.place for subscription in own.subscriptions]
-        told = (self.address, self.activity(), self.horizon())
+        told = (self.address, self.activity(), self.horizon(), self.failing_tasks())
         heartbeat.beat(self.alias, own.subscriber, places, own.lease_duration, *told)
 
     def turn(self) -> bool:
-        """Beat, renew all leases in one statement, and find out which are lost if they are fewer than expected."""
+        """Beat, renew all leases in one statement, and find out which are lost: by their tokens, for others may be held
+        that are not known here."""
         if self._hangs():
             return False
         own = self.ownership
@@ -68,14 +70,14 @@ class Keeper(Resident):
             self.beat()
             owned = own.tokens()
             began = time.monotonic()
-            kept = hold.renew(self.alias, own.subscriber, own.lease_duration)
-            tokens = hold.held(self.alias, own.subscriber) if kept < len(owned) else None
+            hold.renew(self.alias, own.subscriber, own.lease_duration)
+            tokens = hold.held(self.alias, own.subscriber)
         except Error as error:
             announce(database_unreachable, Keeper, subscriber=own.subscriber, error=error)
             raise
         lost: list[Stream] = []
         for place, streams in owned.items():
-            if tokens is not None and tokens.get(place) != streams[0].token:
+            if tokens.get(place) != streams[0].token:
                 lost += streams
                 continue
             for stream in streams:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from django.db import Error, connections
 
 from sqlqueue.core.lines import line
+from sqlqueue.core.outcomes import said_by, storable
 from sqlqueue.database import faults, patience
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.leases import heartbeat
@@ -21,6 +22,9 @@ from sqlqueue.signals import announce, verb_failed
 logger = logging.getLogger("sqlqueue")
 
 
+FAILING = 3  # turns in a row that failed: more than a database that is restarted
+
+
 class Resident:
     """A duty that a thread of its own does every `interval` seconds, on a connection of its own."""
 
@@ -30,6 +34,7 @@ class Resident:
         self.alias, self.interval = alias, interval
         self._due = threading.Event()
         self._stopping = False
+        self._failures, self._error = 0, ""
         self._thread = threading.Thread(target=self._run, name=f"sqlqueue-{self.name}", daemon=True)
 
     def start(self) -> None:
@@ -49,6 +54,11 @@ class Resident:
     def turn(self) -> bool:
         """Do the duty once; True if there is more of it to do at once."""
         raise NotImplementedError
+
+    @property
+    def failing(self) -> str:
+        """What it fails of, again and again; "" for one that gets on."""
+        return f"{self.name}: {self._error}" if self._failures >= FAILING else ""
 
     def forget(self) -> None:
         """The database was away, and may have been restarted: trust nothing that was read before."""
@@ -70,17 +80,26 @@ class Resident:
 
     def _guarded(self, do: Callable[[], bool | None]) -> bool:
         try:
-            return bool(do())
+            more = bool(do())
         except Error as error:
             fault = faults.classify(error)
             if fault is faults.Fault.GONE:
                 faults.drop_connection(self.alias)
                 self.forget()
+            self._failed(error)
             logger.warning(line("resident_failed", resident=self.name, fault=fault.name, error=error))
             announce(verb_failed, Resident, verb=self.name, fault=fault.name, error=error)
         except Exception as error:
+            self._failed(error)
             logger.error(line("resident_failed", resident=self.name, error=error), exc_info=error)
+        else:
+            self._failures = 0
+            return more
         return False
+
+    def _failed(self, error: Exception) -> None:
+        self._error = storable(said_by(error) or type(error).__name__)
+        self._failures += 1
 
 
 class Scheduler(Resident):

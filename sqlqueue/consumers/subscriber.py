@@ -115,6 +115,7 @@ class Subscriber:
             self._lost.append,
             self.pulse.kept,
             lambda: self.pulse.hung_for,
+            self.failing,
         )
         self._keeper.beat()
         self._keep_at = self.clock() + settings.HEARTBEAT_INTERVAL
@@ -151,6 +152,10 @@ class Subscriber:
     def activity(self) -> str:
         """Return in a few words what it does now."""
         return f"{self.dispatcher.outstanding} in hand of {len(self.ownership.tokens())} partitions"
+
+    def failing(self) -> str:
+        """Return which of its background tasks fail again and again, and of what; "" for none."""
+        return "; ".join(resident.failing for resident in self._residents if resident.failing)
 
     def run(
         self,

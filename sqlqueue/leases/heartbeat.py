@@ -15,13 +15,14 @@ from sqlqueue.version import __version__
 
 BEAT = """
     INSERT INTO sqlqueue_subscriber_heartbeat
-    (subscriber, consumer_group, topic, host, pid, address, activity, horizon, version, server, beat_at, expires_at)
+    (subscriber, consumer_group, topic, host, pid, address, activity, horizon, failing, version, server, beat_at,
+    expires_at)
     VALUES
 """
-ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {now}, {later})"
+ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {now}, {later})"
 UPDATES = {
     name: "{new:" + name + "}"
-    for name in ("activity", "address", "horizon", "version", "server", "beat_at", "expires_at")
+    for name in ("activity", "address", "horizon", "failing", "version", "server", "beat_at", "expires_at")
 }
 
 
@@ -38,19 +39,20 @@ def beat(
     address: str = "",
     activity: str = "",
     horizon: int = 0,
+    failing: str = "",
 ) -> None:
     """Say that a subscriber is alive in these (group, topic); it counts for `lease_duration` seconds. What it does now,
-    and the horizon that it knows, are for people. Two statements: the first asks which server it is that is written to.
-    """
+    the horizon that it knows, and which of its background tasks fail, are for people. Two statements: the first asks
+    which server it is that is written to."""
     pairs = list(subscriptions)
     if not pairs:
         return
     server = identity(alias)
     host, microseconds = socket.gethostname()[:255], round(lease_duration * 1_000_000)
     values: list[object] = []
+    told = (host, os.getpid(), address, activity[:200], horizon, failing[:200], __version__, server, microseconds)
     for group, topic in pairs:
-        values += (subscriber, group, topic, host, os.getpid(), address, activity[:200])
-        values += (horizon, __version__, server, microseconds)
+        values += (subscriber, group, topic, *told)
     upsert = dialect(alias).upsert("topic, consumer_group, subscriber", UPDATES)
     execute(alias, f"{BEAT} {', '.join([ROW] * len(pairs))} {upsert}", values)
 

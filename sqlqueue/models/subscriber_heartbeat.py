@@ -29,6 +29,12 @@ class SubscriberHeartbeat(models.Model):
     pid = models.IntegerField(_("process id"), db_default=0)
     address = UnicodeField(_("address"), max_length=100, db_default="")
     activity = UnicodeField(_("activity"), max_length=200, db_default="")
+    failing = UnicodeField(
+        _("failing tasks"),
+        max_length=200,
+        db_default="",
+        help_text=_("background tasks of it that fail again and again"),
+    )
     horizon = models.BigIntegerField(_("horizon"), db_default=0, help_text=_("as far as it knows"))
     version = ExactField(_("version"), max_length=40, db_default="", help_text=_("of sqlqueue"))
     server = ExactField(

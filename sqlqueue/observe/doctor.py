@@ -187,6 +187,16 @@ def _group(facts: Facts, group: GroupSurvey, handled: bool) -> Iterator[Finding]
         yield Finding(WARNING, "stuck watermarks", place, hint)
 
 
+def tasks(facts: Facts) -> Iterator[Finding]:
+    """Do the consumers' background tasks get on?"""
+    assert facts.survey is not None
+    for text in facts.survey.failing:
+        hint = "It fails at every turn: see event=resident_failed in that process's log for the whole error."
+        yield Finding(ERROR, "background tasks", text, hint)
+    if not facts.survey.failing:
+        yield Finding(OK, "background tasks", "none fails again and again")
+
+
 def topics(facts: Facts) -> Iterator[Finding]:
     """Does somebody read every topic, and is there every topic that somebody would read?"""
     assert facts.survey is not None
@@ -264,6 +274,7 @@ ON_TABLES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     gate,
     clock,
     consumers,
+    tasks,
     topics,
     scheduled,
     servers,

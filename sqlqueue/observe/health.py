@@ -10,7 +10,8 @@ from sqlqueue.observe.survey import GroupSurvey, Survey
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """A limit of SQLQUEUE['HEALTH'] that a group has passed: its name, the group's figure, and what is allowed."""
+    """A limit of SQLQUEUE['HEALTH'] that a group has passed: its name, the group's figure, and what is allowed. Of no
+    topic and group: background tasks that fail again and again, of which none is allowed."""
 
     topic: str
     group: str
@@ -21,7 +22,8 @@ class Excess:
 
 def excesses(survey: Survey) -> list[Excess]:
     """Return every limit that is passed, in the order of the survey."""
-    return [excess for group in survey.groups for excess in _of_group(group)]
+    tasks = [Excess("", "", "failing_tasks", len(survey.failing), 0)] if survey.failing else []
+    return tasks + [excess for group in survey.groups for excess in _of_group(group)]
 
 
 def _of_group(group: GroupSurvey) -> list[Excess]:

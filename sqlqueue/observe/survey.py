@@ -141,7 +141,8 @@ class Survey:
     """How everything stands at one time of the database's clock.
 
     horizon_lag: offsets above the horizon as the live consumers know it; horizon_age: for how many seconds the first
-    message above it has been there. Both as of their last heartbeats; 0 without consumers.
+    message above it has been there. Both as of their last heartbeats; 0 without consumers. failing: background tasks of
+    live consumers that fail again and again, and of what.
     """
 
     taken_at: datetime
@@ -151,6 +152,7 @@ class Survey:
     highest_offset: int
     horizon_lag: int
     horizon_age: float
+    failing: tuple[str, ...] = ()
 
     def group(self, topic: str, group: str) -> GroupSurvey | None:
         """Return one group's, None if it is not registered."""
@@ -188,7 +190,7 @@ def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
     backlogs = backlogs_of(alias, [stream for stream in streams if stream in first])
     topics = _topics(alias, only)
     paused = {topic.name for topic in topics if topic.paused}
-    alive, members, known = _subscribers(alias)
+    alive, members, known, failing_tasks = _subscribers(alias)
     groups = _paused_groups(alias, only, only_group)
     states = _states(alias, list(groups))
     letters = _letters(alias, [topic.name for topic in topics if topic.name.endswith(DEAD_LETTER_SUFFIX)])
@@ -241,6 +243,7 @@ def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
         highest,
         lag,
         age,
+        failing_tasks,
     )
 
 
@@ -312,14 +315,16 @@ def reckoned(head: tuple[int, int, int], tail: tuple[int, int, int], sample: int
     return max(count, count + tail_count + between), True
 
 
-def _subscribers(alias: str) -> tuple[int, dict[tuple[str, str], int], int]:
-    """Return how many processes are alive, how many serve each group, and the highest horizon that any knows."""
+def _subscribers(alias: str) -> tuple[int, dict[tuple[str, str], int], int, tuple[str, ...]]:
+    """Return how many processes are alive, how many serve each group, the highest horizon that any knows, and which
+    background tasks fail."""
     alive = SubscriberHeartbeat.objects.using(alias).alive()
-    rows = list(alive.values_list("topic", "consumer_group", "subscriber", "horizon"))
+    rows = list(alive.values_list("topic", "consumer_group", "subscriber", "horizon", "failing"))
     members: dict[tuple[str, str], int] = defaultdict(int)
-    for topic, group, _, _ in rows:
+    for topic, group, *_ in rows:
         members[topic, group] += 1
-    return len({row[2] for row in rows}), dict(members), max((row[3] for row in rows), default=0)
+    failing = sorted({f"{subscriber}: {tasks}" for _, _, subscriber, _, tasks in rows if tasks})
+    return len({row[2] for row in rows}), dict(members), max((row[3] for row in rows), default=0), tuple(failing)
 
 
 def _topics(alias: str, only: str) -> list[Topic]:
