@@ -15,6 +15,7 @@ from django.db import connections, router
 
 from sqlqueue.conf import settings
 from sqlqueue.consumers.registry import registry
+from sqlqueue.database import sequence
 from sqlqueue.database.server import findings
 from sqlqueue.exceptions import ConfigurationError
 
@@ -113,3 +114,22 @@ def check_server(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
         ]
     except DatabaseError as error:
         return [Error(f"the queue's database does not answer: {error}", id="sqlqueue.E008")]
+
+
+@register(TAG, Tags.database)
+def check_offsets(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """E024: offsets would be handed out again below what is known of them. Runs with `check --database`."""
+    if not databases or settings.problems() or settings.DATABASE not in databases:
+        return []
+    try:
+        mark = sequence.look(settings.DATABASE)
+    except DatabaseError:  # E008 says so
+        return []
+    if not mark.fell_back:
+        return []
+    text = (
+        f"the log's sequence stands at offset {mark.handed_out}, and {mark.column} is at {mark.known}: it fell back (a "
+        "restore, a failover, TRUNCATE), and what is published next would not be delivered"
+    )
+    hint = "Run `python manage.py migrate sqlqueue`, which raises it; then replay what was published meanwhile."
+    return [Error(text, hint=hint, id="sqlqueue.E024")]

@@ -9,6 +9,7 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 
 from sqlqueue import publish, testing
+from sqlqueue.checks import check_offsets
 from sqlqueue.database.dialects import execute
 from sqlqueue.database.sequence import look
 from sqlqueue.models import Message
@@ -108,7 +109,9 @@ class TestSequence:
         state("0005_overview").get_model("sqlqueue", "Message").objects.all().delete()
         reset_sequence()
         assert look("default").fell_back
+        assert [message.id for message in check_offsets(["default"])] == ["sqlqueue.E024"]
         migrate()
+        assert check_offsets(["default"]) == []
         mark = look("default")
         assert (mark.known, mark.handed_out) == (HANDLED, HANDLED)
         publish("t", "afterwards")
