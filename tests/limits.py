@@ -123,6 +123,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "management.commands.queuebackfill:SHOWN",
     ),
     "from when on something is reported": (
+        "consumers.event_loop:SLOW",
         "admin.problems:OPEN_TOO_LONG",
         "observe.doctor:CLOCK_TOLERANCE",
         "observe.doctor:CLOCK_WRONG",
@@ -154,6 +155,7 @@ UNPROVEN = {
     "core.fingerprint:LENGTH",
     "core.orphans:LONGEST",
     "database.entry:SLOTS",
+    "database.nodes:IDENTITY_LENGTH",
     "database.migrating:TRIES",
     "database.plain:ROWS_AT_ONCE",
     "database.plain:TRIES",

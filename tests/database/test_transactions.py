@@ -146,6 +146,36 @@ def test_collection_sees_the_reset_that_it_has_waited_for(log: list[int], level:
     assert log == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_what_its_owner_acks_meanwhile_is_not_reprioritized(
+    consuming: Consuming, settings: Any, monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
+    if level == "SERIALIZABLE" and connection.vendor == "mysql":
+        pytest.skip("sqlqueue.E003: there every read locks, and the owner waits")
+    settings.SQLQUEUE = {**QUICK, "TOPICS": {"t": {"partitions": 1, "priorities": 2}}}
+    handled: list[object] = []
+    consuming.consumer("t", lambda delivery: handled.append(delivery.payload), group="g")
+    publish("t", "first")
+    testing.drain()
+    offset = publish("t", "second").offset
+    assert offset is not None
+    revoke = reschedule.revoke
+
+    def owner() -> None:
+        testing.drain()
+        connections.close_all()
+
+    def revoke_late(*place: Any) -> None:
+        with ThreadPoolExecutor(1) as another:
+            another.submit(owner).result(60)
+        revoke(*place)
+
+    monkeypatch.setattr(reschedule, "revoke", revoke_late)
+    assert reschedule.reprioritize(ALIAS, "g", "t", [offset], 1) == (0, 1)
+    testing.drain()
+    assert handled == ["first", "second"]
+
+
 class TestWithoutAutocommit:
     @pytest.fixture
     def off(self) -> Iterator[None]:
