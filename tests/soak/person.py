@@ -20,11 +20,11 @@ class Person:
         self._replays = 0
 
     def await_letters(self, seconds: float) -> None:
-        """Wait for some, and a moment longer, in which they are read."""
+        """Wait for some, and up to two seconds longer, in which they are read or not."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and len(self._letters()) < 4:
             time.sleep(0.05)
-        time.sleep(0.3)
+        time.sleep(self.dice.uniform(0.2, 2.0))
 
     def discard_some(self) -> None:
         """Discard half of them."""

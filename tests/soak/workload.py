@@ -40,7 +40,7 @@ MAX_ATTEMPTS = 4
 PARTITIONS = 6
 THREADS = 4  # of each consumer process
 WAIT = 15.0  # seconds
-BLOCKED = 25.0  # seconds for which an event loop is held up, or a consumer's loop
+BLOCKED = 45.0  # seconds for which a loop is held up: longer than its process may go unreplaced and unserved
 HUNG_AFTER = 10.0
 WINDOW = 10_000  # messages that are delivered beyond an open publishing transaction, in each partition
 PACKET = 1024 * 1024  # bytes that a server takes at once, in runs with the phases "heavy" or "errors"
@@ -132,6 +132,7 @@ def options(retention: float) -> dict[str, Any]:
     """Return the SQLQUEUE setting of all processes; retention: seconds that messages are kept."""
     topics = {topic: {"partitions": PARTITIONS, "retention": retention} for topic in TOPICS}
     topics["ledger"]["history"] = "all"
+    topics[LETTERS] = {"partitions": 1, "retention": None}  # late ones and others in one; for the checker to read
     topics |= {topic: {"partitions": count, "retention": retention} for topic, count in PHASE_TOPICS.items()}
     return {
         "CONSUMERS_MODULE": "handlers",
