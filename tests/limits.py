@@ -123,7 +123,10 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "management.commands.queuebackfill:SHOWN",
     ),
     "from when on something is reported": (
+        "consumers.event_loop:LOOKS",
         "consumers.event_loop:SLOW",
+        "consumers.event_loop:STANDS_STILL",
+        "consumers.residents:FAILING",
         "admin.problems:OPEN_TOO_LONG",
         "observe.doctor:CLOCK_TOLERANCE",
         "observe.doctor:CLOCK_WRONG",
