@@ -31,7 +31,8 @@ INSERT_ACKED = """
     (topic, consumer_group, "partition", priority, message_offset, acked, in_flight, retry_count) VALUES
 """
 IF_NEW = """
-    ON CONFLICT (topic, consumer_group, "partition", priority, message_offset) DO NOTHING RETURNING message_offset
+    ON CONFLICT ("topic", "consumer_group", "partition", "priority", "message_offset") DO NOTHING
+    RETURNING "message_offset"
 """
 MOVE = """
     UPDATE sqlqueue_offset SET position = %s, claimed_to = {greatest}(claimed_to, %s), updated_at = {now},
