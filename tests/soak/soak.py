@@ -282,8 +282,8 @@ def longest_standstill(record: Record, began: float, ended: float) -> float:
     work that can bring everybody to a standstill."""
     first = record.handlings[0].began if record.handlings else began
     faults = [fault for fault in record.faults if fault.kind not in LOCAL]
+    known = [(fault.began, fault.ended) for fault in faults]
+    known += [(phase.began, phase.ended) for phase in record.phases if phase.kind == "idle"]  # nothing is published
     moments = [first, *(h.began for h in record.handlings if first <= h.began <= ended), ended]
     spans = [(low, high) for low, high in pairwise(moments) if high - low > workload.LEASE_DURATION]
-    return max(
-        (longest_gap(low, high, [(fault.began, fault.ended) for fault in faults]) for low, high in spans), default=0.0
-    )
+    return max((longest_gap(low, high, known) for low, high in spans), default=0.0)
