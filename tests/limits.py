@@ -194,7 +194,6 @@ UNPROVEN = {
     "spark.ranges:BUCKETS",
     "spark.ranges:ROWS_OF_ONE_QUERY",
     "spark.ranges:ROWS_WORTH_PARTING",
-    "spark.writer:WEIGHT",
 }
 
 # Modules whose limits have tests of their own: models that run with tiny ones (tests/core, tests/protocol).
