@@ -4,7 +4,16 @@ from sqlqueue import publish
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import partition_of
 from sqlqueue.log.status import unread_streams
-from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset, ScheduledMessage, Topic, dead_letter_topic
+from sqlqueue.models import (
+    BlockedRange,
+    ConsumerGroup,
+    DeliveryState,
+    Message,
+    Offset,
+    ScheduledMessage,
+    Topic,
+    dead_letter_topic,
+)
 from tests.processes import wait_until
 
 
@@ -13,6 +22,8 @@ def settled(topic: str, group: str) -> bool:
     if not ConsumerGroup.objects.filter(topic=topic, consumer_group=group).exists():
         return False
     if DeliveryState.objects.filter(topic=topic, consumer_group=group, acked=False).exists():
+        return False
+    if BlockedRange.objects.filter(topic=topic, consumer_group=group).exists():
         return False
     if ScheduledMessage.objects.filter(topic=topic).exists():
         return False

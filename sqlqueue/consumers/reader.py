@@ -6,8 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 
 from sqlqueue.core.stream import Address, Stream
+from sqlqueue.core.window import Read
 from sqlqueue.database.horizon import Horizon
-from sqlqueue.log.fetch import WATCH_SPAN, Read, due, fetch, load, pulse, watch
+from sqlqueue.log.fetch import WATCH_SPAN, Found, due, fetch, gather, load, pulse, scan, watch
 
 RESCAN_SHARE = 20  # while the horizon is held back, looking for late commits may take one part in so many of the time
 RESCAN_AT_LEAST = 0.05  # seconds
@@ -26,73 +27,82 @@ class Reader:
         self.horizon = Horizon(self.alias)
         self.highest = 0
         self.scheduled = False  # a scheduled message is due
-        self._watched_to = 0  # the horizon at the last final watch
+        self._watched_to = 0  # the horizon at the last watch from there on
         self._watched_high = 0
         self._rescan_at = 0.0
+        self._rescanning = False  # the next read is one for late commits, while the horizon is held back
 
     def look(self, streams: Sequence[Stream], now: float) -> bool:
         """Look for news, and tell the streams that have some; return whether there was any.
 
         One statement while the log is idle; a probe and a watch more when it is not. In that order: the candidate
-        before the probe, and what is read in a newer snapshot than the probe.
+        before the probe, and what is read in a newer snapshot than the probe. While the horizon is held back, only what
+        is new is watched, and the rest now and then, for late commits.
         """
         self.highest, self.scheduled = pulse(self.alias)
         before = self.horizon.value
         reached = self.horizon.probe(self.highest)
-        news = self.highest > self._watched_high or reached > self._watched_to
-        if not news and not (reached < self.highest and now >= self._rescan_at):
+        rose = reached > self._watched_to
+        new = self.highest > self._watched_high
+        rescan = reached < self.highest and now >= self._rescan_at
+        if not (rose or new or rescan):
             return reached > before
-        began = time.perf_counter()
-        self._watch(streams, reached)
-        self._rescan_at = now + max(RESCAN_AT_LEAST, RESCAN_SHARE * (time.perf_counter() - began))
-        return news
-
-    def _watch(self, streams: Sequence[Stream], reached: int) -> None:
-        low, high = self._watched_to, self.highest
-        final = reached >= high
-        if high - low > WATCH_SPAN:
-            for stream in streams:
-                stream.window.alarm()
-        else:
-            if low < reached < high:  # what lies between is final although its end is not
-                self._tell(streams, low, reached, True)
-                low = reached
-            self._tell(streams, low, high, final)
-        self._watched_to, self._watched_high = reached, high
-
-    def _tell(self, streams: Sequence[Stream], low: int, high: int, final: bool) -> None:
-        counts = watch(self.alias, low, high)
+        whole = rose or rescan
+        if whole:
+            self._rescanning = not rose and not new
+            self._rescan_at = now + RESCAN_AT_LEAST
+        low = self._watched_to if whole else self._watched_high
+        seen = watch(self.alias, low, self.highest) if self.highest - low <= WATCH_SPAN else None
         for stream in streams:
             address = stream.address
-            count = counts.get((address.topic, address.partition, address.priority), 0)
-            stream.window.watched(low, high, count, final)
+            if seen is None or (address.topic, address.partition, address.priority) in seen:
+                stream.window.alarm()
+            elif whole:
+                stream.window.unseen(low, reached)
+        if whole:
+            self._watched_to = reached
+        self._watched_high = self.highest
+        return rose or new
 
-    def read(self, streams: Sequence[Stream]) -> int:
-        """Fetch for every stream that has something to read and room for it; return how many messages came."""
-        count, incomplete = self._read(streams)
-        return count + self._read(incomplete)[0] if incomplete else count
-
-    def _read(self, streams: Sequence[Stream]) -> tuple[int, list[Stream]]:
-        """Return how many messages came, and the streams that have to be read again from where they are final."""
+    def wants(self, stream: Stream) -> bool:
+        """Tell whether something of a stream is to be read or loaded now."""
         reached = self.horizon.value
-        wanting: list[tuple[Stream, Read]] = []
-        for stream in streams:
-            window = stream.window
-            if not (window.more or window.late):
-                continue
-            start, limit = stream.next_read(reached)
-            if limit > 0:
-                since = window.final if start > window.final else None
-                wanting.append((stream, Read(stream.address, start, limit, since)))
-        count = 0
-        incomplete: list[Stream] = []
-        found = fetch(self.alias, [read for _, read in wanting]) if wanting else []
-        for (stream, read), (messages, between) in zip(wanting, found):
-            if stream.take_in(messages, read.start, read.limit, reached, between):
-                count += len(messages)
-            else:
-                incomplete.append(stream)
-        return count, incomplete
+        return bool(stream.missing(reached) or stream.to_scan() or stream.next_read(reached))
+
+    def read(self, streams: Sequence[Stream], now: float) -> int:
+        """Read for every stream that wants it; return how many messages came."""
+        began = time.perf_counter()
+        count = sum(self._bring(stream, now) for stream in streams)
+        reached = self.horizon.value
+        wanting = [(stream, read) for stream in streams if (read := stream.next_read(reached)) is not None]
+        for (stream, read), found in zip(wanting, self._fetch(wanting)):
+            count += stream.take_in(read, found.seen, found.messages, reached, now)
+            if stream.window.late:
+                count += self._bring(stream, now)
+        if self._rescanning:
+            self._rescanning = False
+            self._rescan_at = max(self._rescan_at, now + RESCAN_SHARE * (time.perf_counter() - began))
+        return count
+
+    def unread(self, streams: Sequence[Stream]) -> bool:
+        """Tell whether the log holds anything of these streams that is not remembered."""
+        asked = [(stream, stream.window.reading(1)) for stream in streams]
+        return any(
+            found.messages or not stream.window.remembers(found.seen)
+            for (stream, _), found in zip(asked, self._fetch(asked))
+        )
+
+    def _fetch(self, reads: Sequence[tuple[Stream, Read]]) -> list[Found]:
+        return fetch(self.alias, [(stream.address, read) for stream, read in reads]) if reads else []
+
+    def _bring(self, stream: Stream, now: float) -> int:
+        """Load what a stream misses, and look for what comes next of keys that may go on; return how many came."""
+        if (span := stream.to_scan()) is not None:
+            stream.scanned(*span, scan(self.alias, stream.address, *span), now)
+        asked = stream.missing(self.horizon.value)
+        if asked:
+            stream.bring(asked, gather(self.alias, stream.address, [offset for offset, _ in asked]), now)
+        return len(asked)
 
     def notice_changes(self, group: str, topic: str, streams: Mapping[Address, Stream], now: float) -> None:
         """Look for rows that are due in the database but not in memory: a person has rescheduled them there."""

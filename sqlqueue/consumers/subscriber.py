@@ -207,7 +207,8 @@ class Subscriber:
     def anything_due(self) -> bool:
         """Ask the tables whether there is anything to do now for any of its groups; what is paused is not."""
         return any(
-            anything_due(self.alias, *subscription.place, subscription.known())
+            self.reader.unread(list(subscription.streams.values()))
+            or anything_due(self.alias, *subscription.place, set(subscription.streams))
             for subscription in self.subscriptions
             if not subscription.paused
         )
@@ -348,7 +349,7 @@ class Subscriber:
             for subscription in self.subscriptions:
                 if any(stream.next_due() is not None for stream in subscription.streams.values()):
                     self.reader.notice_changes(*subscription.place, subscription.streams, now)
-        count = self.reader.read([stream for stream in streams if self.ownership.hands_out(stream)])
+        count = self.reader.read([stream for stream in streams if self.ownership.hands_out(stream)], now)
         for stream in streams:
             offsets = stream.due_rows(now, stream.manners.batch_size)
             if offsets:
@@ -365,7 +366,7 @@ class Subscriber:
         for stream in streams:
             if not self.ownership.hands_out(stream):
                 continue
-            if (stream.window.more and stream.room) or (idle and stream.has_turns):
+            if self.reader.wants(stream) or (idle and stream.has_turns):
                 return 0.0
             due = stream.next_due()
             if due is not None:

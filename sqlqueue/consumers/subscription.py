@@ -7,7 +7,6 @@ from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core.stream import Address, Stream
 from sqlqueue.leases.acquire import Taken
 from sqlqueue.log.groups import Served
-from sqlqueue.log.status import Known
 
 
 class Subscription:
@@ -33,10 +32,6 @@ class Subscription:
         """The partitions that it holds."""
         return {address.partition for address in self.streams}
 
-    def known(self) -> dict[Address, Known]:
-        """Return how much of its streams has been read."""
-        return {at: Known(stream.position, len(stream.window.offsets)) for at, stream in self.streams.items()}
-
     def take_note(self, options: Served) -> None:
         """Follow the options that may change while running."""
         self.paused, self.history = options.paused, options.history
@@ -53,6 +48,7 @@ class Subscription:
             watermark=taken.watermark,
             claimed=taken.claimed,
             rows=taken.rows,
+            ranges=taken.ranges,
             now=now,
         )
         stream.deadline = deadline

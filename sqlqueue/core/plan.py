@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sqlqueue.core.blocked import StoredRange
 from sqlqueue.core.outcomes import Outcome
 
 if TYPE_CHECKING:
@@ -131,3 +132,5 @@ class Plan:
     settled: list[Hand] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     release: bool = False
+    ranges: list[StoredRange] = field(default_factory=list)
+    taken_up: set[int] = field(default_factory=set)  # of the rows: claimed out of a range, they had none before

@@ -1,21 +1,36 @@
-"""How far a stream has been read, and what of it is final. P, F are the delivery protocol's letters.
+"""How far a stream has been read, and what of it is final. P, F, H are the delivery protocol's letters.
 
-Every message at or below F (`final`) was read after it was known that none can still appear there. Between F and the
-cursor late commits may turn up. A watch counts the log's visible messages over all streams in one statement; a stream
-whose count is what it has read need not be read again. One that does not agree reads onward from its cursor, and the
-same statement counts what is visible between F and the cursor: if that is not what is known, something there has come
-late, and what was read is put aside until it has been read again from F. So a message is never taken in before an
-earlier one that was visible with it, and a read that was complete in this sense makes everything final up to the
-horizon that was known before it.
+F (`final`): every message at or below it was read after it was known that none can still appear there. The cursor: up
+to there the log has been read, but late commits may turn up between F and the cursor. A read is one snapshot of two
+parts: the offsets in (F, cursor], and whole messages beyond the cursor. The offsets are compared with what is
+remembered, as sets: what is remembered and gone was deleted, what is there and not remembered is late. Late messages
+are taken in first, and what was read onward is put aside meanwhile; so a message is never taken in before an earlier
+one that was visible with it. Without late ones F rises to what was read, at most to the horizon H that was known before
+the read. No number of messages is ever compared, so nothing that deletes from the log can hide a late commit.
 
-The induction behind it: a watch's `low` is the horizon of the last final watch. At that watch, F was raised to it, or
-the stream was marked `more` or `late`, and those marks are taken away only by a complete read that comes to the log's
-end, and so raises F to a horizon at least as high.
+Reading onward needs room. A final read, which is due when H > F, does not: it waits only while (P, F] itself holds many
+messages, which a settle passes first. So F, and then P, move on from every state.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+LATE_LIMIT: Final = 10_000  # late messages that one look finds at most; what lies behind them is compared next time
+
+
+class Read(NamedTuple):
+    """What to read of a stream in one snapshot: at most `limit` messages beyond `start`, up to `end` if that is not
+    None; and the lowest `looks` of the offsets in (since, start]; none, if `looks` is 0."""
+
+    start: int
+    limit: int
+    end: int | None = None
+    since: int = 0
+    looks: int = 0
 
 
 class Window:
@@ -23,9 +38,10 @@ class Window:
 
     def __init__(self, position: int):
         self.position = self.final = self.cursor = position
-        self.more = True  # the log may hold messages beyond the cursor
-        self.late = False  # the log holds messages between final and the cursor that were not read
+        self.more = True  # the log may hold messages that are not remembered
         self.offsets: list[int] = []
+        self.late: deque[int] = deque()  # visible at or below the cursor, and not remembered: to be taken in first
+        self._late_to = self._late_horizon = position  # up to where, and with which horizon, the late ones were found
 
     def add(self, offset: int) -> None:
         """Remember an offset; nearly always the highest."""
@@ -34,46 +50,100 @@ class Window:
         else:
             insort(self.offsets, offset)
 
-    def next_read(self, room: int, extra: int, horizon: int) -> tuple[int, int]:
-        """Return (the offset to read beyond, how many at most). `extra`: how many new ones to expect among known
-        ones."""
-        if not self.late:
-            return self.cursor, room
-        if room > 0:
-            return self.final, self.known(self.final, self.cursor) + min(extra, room)
-        # Without room for more, only what lets the position move on is worth reading again.
-        return self.final, extra if horizon > self.final else 0
+    # -- reading ------------------------------------------------------------------------------------------------------
 
-    def is_complete(self, start: int, between: int) -> bool:
-        """Tell whether a read beyond `start` has missed nothing: `between` messages were visible from F to there with
-        it (-1: not counted)."""
-        return start <= self.final or between == self.known(self.final, start)
+    def next_read(self, room: int, extra: int, held: int, horizon: int) -> Read | None:
+        """Return what to read now, None: nothing. room: how many messages may be read onward; extra: how many a final
+        read takes in without room; held: how many remembered messages in (P, F] a final read waits for."""
+        if self.late:
+            return None
+        final_due = horizon > self.final and (self.more or self.cursor > self.final)
+        if room > 0 and (self.more or final_due):
+            return self.reading(room)
+        if not final_due or self.known(self.position, self.final) >= held:
+            return None
+        return self.reading(extra if self.cursor < horizon else 0, horizon)
 
-    def was_read(self, last: int | None, cut: bool, horizon: int) -> None:
-        """Take note of a complete read whose last message was `last`; cut: there may be more; `horizon` was known
-        before the read."""
-        self.final = max(self.final, min(horizon, last) if cut and last is not None else horizon)
-        self.cursor = max(self.cursor, self.final, last or 0)
-        if not cut:
-            self.more = self.late = False
+    def reading(self, limit: int, end: int | None = None) -> Read:
+        """Return the read of at most `limit` messages beyond the cursor, and of what lies between F and there."""
+        if self.cursor == self.final:
+            return Read(self.cursor, limit, end)
+        looks = self.known(self.final, self.cursor) + LATE_LIMIT
+        return Read(self.cursor, limit, end, self.final, looks)
 
-    def watched(self, low: int, high: int, count: int, final: bool) -> None:
-        """Be told that the log holds `count` messages of this stream in (low, high]; final: no more can appear
-        there."""
-        if self.more or self.late:
+    def compare(self, read: Read, seen: Sequence[int], horizon: int) -> list[int]:
+        """Compare the offsets that a read has seen with what is remembered there; return what is gone.
+
+        Afterwards `late` holds what is not remembered (always something, if there were more to see), and F has risen as
+        far as that allows.
+        """
+        end = seen[-1] if len(seen) >= read.looks else read.start
+        remembered = self.offsets[bisect_right(self.offsets, read.since) : bisect_right(self.offsets, end)]
+        gone: list[int] = []
+        if remembered != list(seen):
+            known, visible = set(remembered), set(seen)
+            gone = [offset for offset in remembered if offset not in visible]
+            self.late.extend(offset for offset in seen if offset not in known)
+        self._late_to, self._late_horizon = end, horizon
+        self._late_final()
+        if self.late:
+            self.more = True
+        return gone
+
+    def was_read(self, read: Read, last: int | None, cut: bool, horizon: int) -> None:
+        """Take note of the messages of a read without late ones. last: the last message; cut: there may be more."""
+        if read.limit <= 0:
             return
-        if self.position > low:
-            # Some of the counted ones have been passed already, so the count cannot be compared.
-            self.more = count > 0
-        else:
-            self.more = self.known(low, high) < count
-        if final and not self.more:
-            self.final = max(self.final, high)
-            self.cursor = max(self.cursor, self.final)
+        end = horizon if read.end is None else min(horizon, read.end)
+        self.final = max(self.final, min(end, last) if cut and last is not None else end)
+        self.cursor = max(self.cursor, self.final, last or 0)
+        if not cut and read.end is None:
+            self.more = False
+
+    def next_late(self, room: int, extra: int, held: int, horizon: int) -> list[int]:
+        """Return the late ones to take in now, at most `extra`: without room only what is final."""
+        if not self.late:
+            return []
+        if room > 0:
+            return [offset for offset, _ in zip(self.late, range(min(extra, room)))]
+        if self.late[0] <= horizon:
+            if self.known(self.position, self.final) >= held:
+                return []
+            return [offset for offset, _ in zip(self.late, range(extra)) if offset <= horizon]
+        if horizon > self._late_horizon:
+            self.late.clear()  # F can rise up to the first of them: a fresh look says so
+            self.more = True
+        return []
+
+    def took_late(self, count: int) -> None:
+        """Take note that the lowest `count` late ones are remembered now, or gone."""
+        for _ in range(count):
+            self.late.popleft()
+        self._late_final()
+        self.more = True  # what was read onward has been put aside
+
+    def _late_final(self) -> None:
+        clear = self.late[0] - 1 if self.late else self._late_to
+        self.final = max(self.final, min(self._late_horizon, clear))
+
+    # -- news ---------------------------------------------------------------------------------------------------------
+
+    def unseen(self, low: int, horizon: int) -> None:
+        """Be told that the log holds nothing of this stream above `low`, in a snapshot that is newer than `horizon`."""
+        if self.final < low:
+            self.more = True
+        elif not self.more and not self.late and self.cursor == self.final:
+            self.final = self.cursor = max(self.final, horizon)
 
     def alarm(self) -> None:
         """Be told that there may be anything."""
         self.more = True
+
+    # -- memory -------------------------------------------------------------------------------------------------------
+
+    def remembers(self, offsets: Iterable[int]) -> bool:
+        """Tell whether all of these are remembered."""
+        return set(self.offsets).issuperset(offsets)
 
     def known(self, low: int, high: int) -> int:
         """Return how many messages in (low, high] are remembered."""

@@ -2,16 +2,16 @@
 
 A statement is standard SQL, its keywords and functions in CAPITALS and its identifiers in small letters: whatever is in
 small letters is quoted for the server, since its next version may reserve any word. It has these words in braces: {now}
-the database's clock; {later} the same plus a parameter in microseconds; {earlier} minus one; {greatest}; {true},
-{false}; {div} divides whole numbers; {share}, {update} row locks; {skip} skip locked rows; {by_stream}, {by_offset} the
-index of the log to use, {by_receipt} that of the receipts, {by_due} that of the scheduled messages: left to itself an
-optimizer that sees ORDER BY offset LIMIT may walk the primary key through all other topics' messages, which costs more
-the longer the history is. {by_id} any table's primary key, {then} a join that looks its right side up for each row of
-its left side: a statement that locks may not scan, for it would wait for, or take, rows that are none of its business.
-{beyond} what a stream has above an offset, {within} the same up to another one, ORDER BY {by_place}: for those who
-cannot be told the index, in a form that no other index serves; their parameters are Dialect.place(); {by_place_down} is
-the same backwards. {minute} is the present minute's beginning; {begun} that of the transaction, where a guard goes by
-it; {bytes} how many payload and headers have.
+the database's clock; {later} the same plus a parameter in microseconds; {earlier} minus one; {greatest}, {least};
+{true}, {false}; {div} divides whole numbers; {share}, {update} row locks; {skip} skip locked rows; {by_stream},
+{by_offset} the index of the log to use, {by_receipt} that of the receipts, {by_due} that of the scheduled messages:
+left to itself an optimizer that sees ORDER BY offset LIMIT may walk the primary key through all other topics' messages,
+which costs more the longer the history is. {by_id} any table's primary key, {then} a join that looks its right side up
+for each row of its left side: a statement that locks may not scan, for it would wait for, or take, rows that are none
+of its business. {beyond} what a stream has above an offset, {within} the same up to another one, ORDER BY {by_place}:
+for those who cannot be told the index, in a form that no other index serves; their parameters are Dialect.place();
+{by_place_down} is the same backwards. {minute} is the present minute's beginning; {begun} that of the transaction,
+where a guard goes by it; {bytes} how many payload and headers have.
 """
 
 from __future__ import annotations
@@ -140,6 +140,7 @@ class MySQL(Dialect):
         "earlier": "UTC_TIMESTAMP(6) - INTERVAL %s MICROSECOND",
         "minute": "TIMESTAMP(UTC_DATE(), MAKETIME(HOUR(UTC_TIME()), MINUTE(UTC_TIME()), 0))",
         "greatest": "GREATEST",
+        "least": "LEAST",
         "true": "1",
         "false": "0",
         "share": " LOCK IN SHARE MODE",
@@ -225,6 +226,7 @@ class SQLite(WithOnConflict):
         "earlier": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', (%s / -1000000.0) || ' seconds')",
         "minute": "STRFTIME('%%Y-%%m-%%d %%H:%%M:00', 'now')",
         "greatest": "MAX",
+        "least": "MIN",
         "true": "1",
         "false": "0",
         "share": "",
@@ -261,6 +263,7 @@ class PostgreSQL(WithOnConflict):
         "earlier": "STATEMENT_TIMESTAMP() - %s * INTERVAL '1 microsecond'",
         "minute": "DATE_TRUNC('minute', STATEMENT_TIMESTAMP())",
         "greatest": "GREATEST",
+        "least": "LEAST",
         "true": "TRUE",
         "false": "FALSE",
         "share": " FOR SHARE",

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from sqlqueue.core.blocked import StoredRange
 from sqlqueue.core.plan import StoredRow
 from sqlqueue.core.stream import Address
 from sqlqueue.database import faults
 from sqlqueue.database.dialects import dialect, execute
+from sqlqueue.log.ranges import ranges
 from sqlqueue.models import Offset
 
 AT_ONCE = 200  # leases in one transaction
@@ -99,6 +101,7 @@ class Taken:
     watermark: int
     claimed: int
     rows: list[StoredRow] = field(default_factory=list)
+    ranges: list[StoredRange] = field(default_factory=list)
 
 
 def leases(alias: str, group: str, topic: str) -> list[tuple[int, str, bool]]:
@@ -240,13 +243,13 @@ def _recover(alias: str, offset: Offset, token: int, horizon: int) -> Taken:
     if claimed > position:
         _suspect(alias, address, position, claimed)
         position = max(position, min(claimed, horizon))
-    rows = _rows(alias, address)
-    unacked = [row.offset for row in rows if not row.acked and row.offset <= position]
-    watermark = max(offset.offset_acked, min(unacked) - 1 if unacked else position)
+    rows, blocked = _rows(alias, address), ranges(alias, address)
+    unacked = [row.offset - 1 for row in rows if not row.acked and row.offset <= position]
+    watermark = max(offset.offset_acked, min([position, *unacked, *(one.low for one in blocked)]))
     Offset.objects.using(alias).filter(id=offset.id).update(
         fencing_token=token, position=position, claimed_to=position, offset_acked=watermark
     )
-    return Taken(address, offset.id, token, position, watermark, position, rows)
+    return Taken(address, offset.id, token, position, watermark, position, rows, blocked)
 
 
 def _suspect(alias: str, address: Address, position: int, claimed: int) -> None:

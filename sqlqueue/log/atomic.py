@@ -36,9 +36,10 @@ IF_NEW = """
 """
 MOVE = """
     UPDATE sqlqueue_offset SET position = %s, claimed_to = {greatest}(claimed_to, %s), updated_at = {now},
-    offset_acked = COALESCE((SELECT MIN(s.message_offset) - 1 FROM sqlqueue_delivery_state s WHERE s.topic = %s
+    offset_acked = {least}(COALESCE((SELECT MIN(s.message_offset) - 1 FROM sqlqueue_delivery_state s WHERE s.topic = %s
     AND s.consumer_group = %s AND s."partition" = %s AND s.priority = %s AND s.acked = {false}
-    AND s.message_offset <= %s), %s) WHERE id = %s AND fencing_token = %s
+    AND s.message_offset <= %s), %s), COALESCE((SELECT MIN(r.low) FROM sqlqueue_blocked_range r WHERE r.topic = %s
+    AND r.consumer_group = %s AND r."partition" = %s AND r.priority = %s), %s)) WHERE id = %s AND fencing_token = %s
 """
 SETTLED = "the message has been settled, or handed out again, since this attempt began"
 
@@ -78,7 +79,7 @@ def _move(alias: str, run: Run, to: int) -> None:
     """First attempts without rows, following the position without a gap, up to F: the position says it all."""
     stream, address = run.stream, run.stream.address
     key = (address.topic, address.group, address.partition, address.priority)
-    if execute(alias, MOVE, (to, to, *key, to, to, stream.id, stream.token)).rowcount != 1:
+    if execute(alias, MOVE, (to, to, *key, to, to, *key, to, stream.id, stream.token)).rowcount != 1:
         raise LeaseLost
 
 

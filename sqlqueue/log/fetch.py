@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sqlqueue.core.plan import Message, StoredRow
-from sqlqueue.core.stream import Address
+from sqlqueue.core.stream import SCAN_LIMIT, Address
+from sqlqueue.core.window import Read
 from sqlqueue.database.dialects import dialect, execute
 
 STREAMS_OF_ONE_FETCH = 32
-WATCH_SPAN = 20_000  # offsets that one watch counts; a wider gap is a backlog, and every stream reads onward
+WATCH_SPAN = 20_000  # offsets that one watch passes; a wider gap is a backlog, and every stream is looked at
 
 # The pulse of an idle consumer: the highest offset, and whether a scheduled message is due. Index: the ends of the
 # log's primary key and of (refused, due_at).
@@ -18,21 +19,30 @@ PULSE = """
     SELECT (SELECT MAX("offset") FROM sqlqueue_message),
     EXISTS (SELECT 1 FROM sqlqueue_scheduled_message WHERE refused = {false} AND due_at <= {now})
 """
-# Which streams have how many messages in a range of the log? Index: the primary key.
+# Which streams have messages in a range of the log? Index: the primary key.
 WATCH = """
-    SELECT topic, "partition", priority, COUNT(*) FROM sqlqueue_message{by_offset}
-    WHERE "offset" > %s AND "offset" <= %s GROUP BY topic, "partition", priority
+    SELECT DISTINCT topic, "partition", priority FROM sqlqueue_message{by_offset}
+    WHERE "offset" > %s AND "offset" <= %s
 """
 COLUMNS = '"offset", partition_key, message_id, payload, headers, {created}, target_group'
-# Index: (topic, partition, priority, offset).
-FETCH = """
-    SELECT %s, {between}, {columns} FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {by_place} LIMIT %s
+# Whole messages of a stream. Index: (topic, partition, priority, offset).
+FETCH = "SELECT %s, {columns} FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {by_place} LIMIT %s"
+FETCH_TO = "SELECT %s, {columns} FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {by_place} LIMIT %s"
+# What is visible, in the same snapshot, of that which was read before? The same index, and nothing else.
+LOOK = """
+    SELECT %s, "offset", NULL, NULL, NULL, NULL, NULL, NULL FROM sqlqueue_message{by_stream}
+    WHERE {within} ORDER BY {by_place} LIMIT %s
 """
-# What is visible, in the same snapshot, of that which a read onward takes for known? Index: the same, and nothing else.
-BETWEEN = """
-    (SELECT COUNT(*) FROM sqlqueue_message b{by_stream} WHERE b.topic = %s AND b."partition" = %s AND b.priority = %s
-    AND b."offset" > %s AND b."offset" <= %s)
+# Messages by their offsets, each with the row that a person may have written for it. Index: the log's primary key; the
+# states' unique key.
+GATHER = """
+    SELECT s.acked, s.in_flight, s.retry_count, {remaining}, {columns} FROM sqlqueue_message m
+    LEFT JOIN sqlqueue_delivery_state s ON s.topic = m.topic AND s.consumer_group = %s
+    AND s."partition" = m."partition" AND s.priority = m.priority AND s.message_offset = m."offset"
+    WHERE m."offset" IN ({marks})
 """
+# Whose messages come next in a stream? Index: (topic, partition, priority, offset), and each message's row for its key.
+SCAN = 'SELECT "offset", partition_key FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {by_place} LIMIT %s'
 # Rows of delivery state with their messages. Index: the unique (topic, group, partition, priority, offset); the message
 # by its primary key.
 LOAD = """
@@ -52,23 +62,11 @@ BY_HAND = -1  # the attempts of a row that a person has acked, or let have its a
 JOINED = 'm."offset", m.partition_key, m.message_id, m.payload, m.headers, {created}, m.target_group'
 
 
-class Read(NamedTuple):
-    """What to read of a stream: at most `limit` messages beyond `start`; those from `since` to there are counted."""
-
-    address: Address
-    start: int
-    limit: int
-    since: int | None = None
-
-
 class Found(NamedTuple):
-    """What a read has found: the messages, and how many are visible from `since` to `start` (-1: not counted)."""
+    """What a read has found, in one snapshot: the offsets between F and its start, and the messages beyond."""
 
+    seen: list[int]
     messages: list[Message]
-    between: int
-
-    def __bool__(self) -> bool:
-        return bool(self.messages)
 
 
 def pulse(alias: str) -> tuple[int, bool]:
@@ -77,33 +75,62 @@ def pulse(alias: str) -> tuple[int, bool]:
     return highest or 0, bool(due)
 
 
-def watch(alias: str, low: int, high: int) -> dict[tuple[str, int, int], int]:
-    """Return how many messages (topic, partition, priority) has in (low, high]; bounded by the caller's range."""
-    rows = execute(alias, WATCH, (low, high)).fetchall()
-    return {(topic, partition, priority): count for topic, partition, priority, count in rows}
+def watch(alias: str, low: int, high: int) -> set[tuple[str, int, int]]:
+    """Return the (topic, partition, priority) that have messages in (low, high]; bounded by the caller's range."""
+    return {(topic, partition, priority) for topic, partition, priority in execute(alias, WATCH, (low, high))}
 
 
-def fetch(alias: str, reads: Sequence[Read]) -> list[Found]:
+def fetch(alias: str, reads: Sequence[tuple[Address, Read]]) -> list[Found]:
     """Return what each read finds, in the order of the offsets: one statement for every 32 streams."""
-    messages: list[list[Message]] = [[] for _ in reads]
-    between = [-1] * len(reads)
+    found = [Found([], []) for _ in reads]
     words = dialect(alias)
-    select = FETCH.replace("{columns}", COLUMNS.replace("{created}", words.epoch("created_at"))).strip()
-    plain, counting = select.replace("{between}", "-1"), select.replace("{between}", BETWEEN.strip())
+    columns = COLUMNS.replace("{created}", words.epoch("created_at"))
     for first in range(0, len(reads), STREAMS_OF_ONE_FETCH):
-        some = reads[first : first + STREAMS_OF_ONE_FETCH]
-        texts: list[str] = []
+        whole: list[str] = []
+        looks: list[str] = []
         values: list[object] = []
-        for index, (address, start, limit, since) in enumerate(some, first):
+        look_values: list[object] = []
+        for index, (address, read) in enumerate(reads[first : first + STREAMS_OF_ONE_FETCH], first):
             stream = (address.topic, address.partition, address.priority)
-            texts.append(plain if since is None else counting)
-            place = words.place(*stream, start)
-            values += (index, *(() if since is None else (*stream, since, start)), *place, limit)
-        text = " UNION ALL ".join(map(words.branch.format, texts)) if len(some) > 1 else texts[0]
-        for row in execute(alias, text, values).fetchall():
-            messages[row[0]].append(Message._make(row[2:]))
-            between[row[0]] = row[1]
-    return [Found(*found) for found in zip(messages, between)]
+            if read.limit > 0:
+                whole.append((FETCH if read.end is None else FETCH_TO).replace("{columns}", columns))
+                end = () if read.end is None else (read.end,)
+                values += (index + 1, *words.place(*stream, read.start, *end), read.limit)
+            if read.looks:
+                looks.append(LOOK.strip())
+                look_values += (-index - 1, *words.place(*stream, read.since, read.start), read.looks)
+        texts = whole + looks  # in this order: the first one's columns have types
+        text = " UNION ALL ".join(map(words.branch.format, texts)) if len(texts) > 1 else texts[0]
+        for index, *message in execute(alias, text, values + look_values).fetchall():
+            if index < 0:
+                found[-index - 1].seen.append(message[0])
+            else:
+                found[index - 1].messages.append(Message._make(message))
+    return found
+
+
+def gather(alias: str, address: Address, offsets: Iterable[int]) -> dict[int, tuple[StoredRow | None, Message]]:
+    """Return the messages at these offsets of a stream, each with its delivery-state row, if it has one. Those that are
+    no longer in the log are left out."""
+    wanted = list(offsets)
+    words = dialect(alias)
+    text = GATHER.replace("{columns}", JOINED.replace("{created}", words.epoch("m.created_at")))
+    text = text.replace("{remaining}", words.remaining("s.invisible_until"))
+    text = text.replace("{marks}", ", ".join(["%s"] * len(wanted)))
+    result: dict[int, tuple[StoredRow | None, Message]] = {}
+    for acked, in_flight, count, remaining, *values in execute(alias, text, (address.group, *wanted)).fetchall():
+        message = Message._make(values)
+        row = None
+        if acked is not None:
+            row = StoredRow(message.offset, bool(acked), in_flight, max(0, count), float(remaining), message.key)
+        result[message.offset] = (row, message)
+    return result
+
+
+def scan(alias: str, address: Address, low: int, high: int) -> list[tuple[int, str]]:
+    """Return (offset, key) of a stream's messages in (low, high], the lowest, as many as one look passes."""
+    values = dialect(alias).place(address.topic, address.partition, address.priority, low, high)
+    return [(offset, key) for offset, key in execute(alias, SCAN, (*values, SCAN_LIMIT)).fetchall()]
 
 
 def due(alias: str, group: str, topic: str, most: int) -> dict[Address, list[int]]:

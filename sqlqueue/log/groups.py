@@ -12,7 +12,7 @@ from sqlqueue.database import faults
 from sqlqueue.database.dialects import execute
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.log.topics import topic_info
-from sqlqueue.models import ConsumerGroup, DeliveryState, Offset, PartitionLease, Topic
+from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Offset, PartitionLease, Topic
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -107,6 +107,7 @@ def _remove(alias: str, group: str, topic: str) -> bool:
     revoke(alias, group, topic)
     Offset.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
     DeliveryState.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
+    BlockedRange.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
     deleted, _ = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
     return bool(deleted)
 

@@ -8,14 +8,15 @@ from sqlqueue.database import faults
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.groups import lock_topic, revoke
-from sqlqueue.models import ConsumerGroup, DeliveryState, Offset, PartitionLease, Topic
+from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Offset, PartitionLease, Topic
 
 
 def reset(alias: str, group: str, topic: str, target: int, partition: int | None = None) -> int:
     """Move a group's position (in one partition or all) so that the next message it reads is the first above `target`.
 
     Backward it replays what the log still holds, forward it skips; never past the horizon. Delivery states above the
-    target are forgotten, those at or below it are kept. Returns the offset that was used.
+    target are forgotten, those at or below it are kept, and so is what waits there behind its key. Returns the
+    offset that was used.
 
     Raises ConfigurationError for a group, topic or partition that is not there, and inside a transaction: the horizon
     cannot be known in one.
@@ -35,17 +36,21 @@ def _reset(alias: str, group: str, topic: str, target: int, partition: int | Non
     ConsumerGroup.objects.using(alias).filter(**mine).update(streamed_to=0)  # no old checkpoint may undo this
     offsets = Offset.objects.using(alias).filter(**mine)
     states = DeliveryState.objects.using(alias).filter(**mine)
+    ranges = BlockedRange.objects.using(alias).filter(**mine)
     if partition is not None:
         _add_missing_offsets(alias, group, topic, partition, target)
-        offsets, states = offsets.filter(partition=partition), states.filter(partition=partition)
+        offsets, states, ranges = (rows.filter(partition=partition) for rows in (offsets, states, ranges))
     else:
         # A partition without an offset row begins at the group's start.
         ConsumerGroup.objects.using(alias).filter(**mine).update(start=target)
     states.filter(message_offset__gt=target).delete()
+    ranges.filter(low__gte=target).delete()
+    ranges.filter(high__gt=target).update(high=target)
     offsets.update(position=target, claimed_to=target, offset_acked=target)
-    for row in states.unsettled().values("partition", "priority").annotate(low=Min("message_offset")):
+    unsettled = states.unsettled().values("partition", "priority").annotate(lowest=Min("message_offset") - 1)
+    for row in [*unsettled, *ranges.values("partition", "priority").annotate(lowest=Min("low"))]:
         stream = offsets.filter(partition=row["partition"], priority=row["priority"])
-        stream.update(offset_acked=row["low"] - 1)
+        stream.filter(offset_acked__gt=row["lowest"]).update(offset_acked=row["lowest"])
     return target
 
 

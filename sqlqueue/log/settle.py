@@ -19,7 +19,7 @@ from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.database.entry import FailedRow, LogRow, Stored
 from sqlqueue.database.gate import insert_failed
 from sqlqueue.database.weight import LIGHT, weight
-from sqlqueue.log import topics
+from sqlqueue.log import ranges, topics
 
 logger = logging.getLogger("sqlqueue")
 
@@ -77,7 +77,7 @@ def settle(alias: str, plans: Sequence[Plan], worker: str, histories: dict[str, 
 
 def _is_plain(plan: Plan, histories: dict[str, str]) -> bool:
     receipts = plan.settled and histories.get(plan.stream.address.topic) == "all"
-    return not (plan.rows or plan.deletes or plan.dead or receipts)
+    return not (plan.rows or plan.deletes or plan.ranges or plan.dead or receipts)
 
 
 def _settle(alias: str, plans: Sequence[Plan], worker: str, histories: dict[str, str], now: float) -> list[Plan]:
@@ -90,6 +90,7 @@ def _settle(alias: str, plans: Sequence[Plan], worker: str, histories: dict[str,
     for plan in written:
         _delete_rows(alias, plan)
     _write_rows(alias, written)
+    ranges.write(alias, written)
     for plan in written:
         _bury(alias, plan)
     _write_receipts(alias, written, worker, histories, now)
@@ -112,7 +113,9 @@ def _keep_what_was_committed(alias: str, plan: Plan) -> None:
         return  # stale: nothing will be written
     address = plan.stream.address
     stream = (address.topic, address.group, address.partition, address.priority)
-    offsets = sorted({row.offset for row in plan.rows if not row.acked} | {dead.message.offset for dead in plan.dead})
+    claimed_first = plan.taken_up  # at or below the position, and without a row until now: but not settled
+    decided = {row.offset for row in plan.rows if not row.acked} | {dead.message.offset for dead in plan.dead}
+    offsets = sorted(decided - claimed_first)
     settled = {offset for offset in offsets if offset <= found[0]}
     for start in range(0, len(offsets), CHUNK):
         some = offsets[start : start + CHUNK]

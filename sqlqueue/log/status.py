@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import NamedTuple
+from collections.abc import Collection, Mapping
 
 from sqlqueue.core.stream import Address
 from sqlqueue.database.dialects import dialect, execute
@@ -17,47 +15,41 @@ DUE = """
     SELECT DISTINCT "partition" FROM sqlqueue_delivery_state WHERE topic = %s AND consumer_group = %s
     AND acked = {false} AND (in_flight <> 0 OR invisible_until <= {now})
 """
-# How many messages stand above an offset, as far as anybody wants to know? Index: (topic, partition, priority, offset).
-ABOVE = """
-    SELECT %s, COUNT(*) FROM (SELECT 1 FROM sqlqueue_message{by_stream}
-    WHERE {beyond} ORDER BY {by_place} LIMIT %s) AS above
+# Where does something wait behind its key that is not behind a delivery which waits for its time? Index: the ranges'
+# unique key; the states'.
+BLOCKED = """
+    SELECT DISTINCT r."partition" FROM sqlqueue_blocked_range r WHERE r.topic = %s AND r.consumer_group = %s
+    AND NOT EXISTS (SELECT 1 FROM sqlqueue_delivery_state s WHERE s.topic = r.topic
+    AND s.consumer_group = r.consumer_group AND s."partition" = r."partition" AND s.acked = {false})
 """
+# Does anything stand above an offset? Index: (topic, partition, priority, offset).
+ABOVE = 'SELECT %s, "offset" FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {by_place} LIMIT 1'
 
 
-class Known(NamedTuple):
-    """What an owner knows of a stream: its position, and how many messages it has read above that."""
-
-    position: int
-    read: int
-
-
-NOTHING: Mapping[Address, Known] = MappingProxyType({})
-
-
-def anything_due(alias: str, group: str, topic: str, owned: Mapping[Address, Known] = NOTHING) -> bool:
+def anything_due(alias: str, group: str, topic: str, owned: Collection[Address] = ()) -> bool:
     """Tell whether a group has anything to do now: unread messages, due or in-flight states, due schedules.
 
-    owned: the streams whose owner asks: it knows best what of that which it has read may be handed out. In the others
-    everything unsettled counts, but for what waits for its time.
+    owned: the streams whose owner asks: it knows best what of them is to be done. In the others everything unsettled
+    counts, but for what waits for its time.
     """
     partitions = {address.partition for address in owned}
-    if any(partition not in partitions for (partition,) in execute(alias, DUE, (topic, group)).fetchall()):
-        return True
+    for statement in (DUE, BLOCKED):
+        if any(partition not in partitions for (partition,) in execute(alias, statement, (topic, group)).fetchall()):
+            return True
     if ScheduledMessage.objects.using(alias).filter(topic=topic, refused=False, due_at__lte=DatabaseNow()).exists():
         return True
-    return bool(unread_streams(alias, group, topic, owned))
-
-
-def unread_streams(alias: str, group: str, topic: str, owned: Mapping[Address, Known] = NOTHING) -> list[Address]:
-    """Return the streams of a group that have messages which nobody has read yet."""
     stored = _streams(alias, group, topic, "position")
-    return beyond(alias, {at: owned.get(at) or Known(position, 0) for at, position in stored.items()})
+    return bool(_beyond(alias, {at: position for at, position in stored.items() if at not in owned}))
+
+
+def unread_streams(alias: str, group: str, topic: str) -> list[Address]:
+    """Return the streams of a group that have messages above its position."""
+    return _beyond(alias, _streams(alias, group, topic, "position"))
 
 
 def unacked_streams(alias: str, group: str, topic: str) -> list[Address]:
     """Return the streams of a group that have messages above its watermark: collection waits for them."""
-    stored = _streams(alias, group, topic, "offset_acked")
-    return beyond(alias, {at: Known(watermark, 0) for at, watermark in stored.items()})
+    return _beyond(alias, _streams(alias, group, topic, "offset_acked"))
 
 
 def _streams(alias: str, group: str, topic: str, column: str) -> dict[Address, int]:
@@ -75,17 +67,17 @@ def _streams(alias: str, group: str, topic: str, column: str) -> dict[Address, i
     }
 
 
-def beyond(alias: str, streams: Mapping[Address, Known]) -> list[Address]:
-    """Return those that have more messages above the given offset than are known. A statement for every 32 streams."""
+def _beyond(alias: str, streams: Mapping[Address, int]) -> list[Address]:
+    """Return those that have messages above the given offset. A statement for every 32 streams."""
     found: list[Address] = []
     words = dialect(alias)
-    branch = words.branch.format(ABOVE.strip())
+    branch = words.branch.format(ABOVE)
     known = list(streams.items())
     for start in range(0, len(known), STREAMS_OF_ONE_FETCH):
         some = known[start : start + STREAMS_OF_ONE_FETCH]
         values: list[object] = []
-        for index, (at, (position, read)) in enumerate(some):
-            values += (index, *words.place(at.topic, at.partition, at.priority, position), read + 1)
-        counts = execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall()
-        found += [some[index][0] for index, count in counts if count > some[index][1].read]
+        for index, (at, offset) in enumerate(some):
+            values += (index, *words.place(at.topic, at.partition, at.priority, offset))
+        rows = execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall()
+        found += [some[index][0] for index, _ in rows]
     return found

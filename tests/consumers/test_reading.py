@@ -79,14 +79,24 @@ def message(offset: int, key: str = "") -> Message:
 
 def test_reading_again_for_late_commits_keeps_the_bound_on_what_is_in_memory() -> None:
     stream = Stream(Address("g", "t", 0), Manners(batch_size=10), id=1, token=1, position=0, watermark=0, claimed=0)
-    log = [message(offset) for offset in range(2, 1_000)]
+    log = {offset: message(offset) for offset in range(1_000, 2_000)}
     horizon = 1  # a transaction holds it back
-    for _ in range(100):
-        start, limit = stream.next_read(horizon)
-        stream.take_in([m for m in log if m.offset > start][:limit], start, limit, horizon, between=-1)
-        stream.window.late = True
+
+    def read() -> None:
+        if asked := stream.missing(horizon):
+            stream.bring(asked, {offset: (None, log[offset]) for offset, _ in asked}, 0.0)
+        elif (wanted := stream.next_read(horizon)) is not None:
+            seen = [o for o in sorted(log) if wanted.since < o <= wanted.start][: wanted.looks]
+            found = [m for o, m in sorted(log.items()) if o > wanted.start][: wanted.limit]
+            stream.take_in(wanted, seen, found, horizon)
+
+    for number in range(999, 1, -1):
+        stream.window.alarm()
+        read()
+        log[number] = message(number)  # late, and in the wrong order
     assert stream.ready <= 3 * stream.manners.batch_size
     horizon = 2_000  # it has ended: what was read becomes final, room or not
-    start, limit = stream.next_read(horizon)
-    stream.take_in([m for m in log if m.offset > start][:limit], start, limit, horizon)
+    for _ in range(4):
+        read()
     assert stream.window.final > 1
+    assert stream.ready <= 5 * stream.manners.batch_size

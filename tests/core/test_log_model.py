@@ -26,7 +26,9 @@ from hypothesis.stateful import (
 from sqlqueue.consumers import reader as reader_module
 from sqlqueue.consumers.reader import Reader
 from sqlqueue.core import stream as stream_module
-from sqlqueue.core.lanes import ACKED, HANDED, HELD, READY
+from sqlqueue.core import window as window_module
+from sqlqueue.core.blocked import StoredRange
+from sqlqueue.core.lanes import ACKED, BEHIND, HANDED, HELD, READY
 from sqlqueue.core.outcomes import COMMITTED, DEAD, HANDED_BACK, LOST, POSTPONED, RETRIED, SUCCESS, UNSTARTED, Outcome
 from sqlqueue.core.plan import ALONE, NOT_IN_FLIGHT, TOGETHER, Hand, Message, Plan, Run, StoredRow
 from sqlqueue.core.stream import Address, Manners, Stream
@@ -34,6 +36,8 @@ from sqlqueue.log.fetch import Found
 
 OPEN, VISIBLE, ROLLED_BACK, COLLECTED = "open", "visible", "rolled back", "collected"
 FLUSH = 5.0
+POISON = "a"  # the key whose messages, in some runs, wait by their own outcome
+LONG = 10_000.0  # what waits so long by its own outcome does not become due in a drain
 
 
 @dataclass
@@ -55,6 +59,8 @@ class Group:
     claimed: int = 0
     token: int = 0
     rows: dict[int, Row] = field(default_factory=dict)
+    ranges: dict[str, StoredRange] = field(default_factory=dict)
+    keys: list[str] = field(default_factory=list)  # the log's
     done: set[int] = field(default_factory=set)  # handled to the end, or dead-lettered
     skipped: set[int] = field(default_factory=set)  # by a person, who has reset the group to beyond them
     started: dict[int, int] = field(default_factory=dict)  # charged starts of a handler
@@ -63,12 +69,16 @@ class Group:
     unsettled_by_crash: bool = False
 
     def lowest(self) -> int:
-        unacked = [o for o, row in self.rows.items() if not row.acked and o <= self.position]
-        return min(unacked) - 1 if unacked else self.position
+        unacked = [o - 1 for o, row in self.rows.items() if not row.acked and o <= self.position]
+        return min([self.position, *unacked, *(one.low for one in self.ranges.values())])
 
     def settled(self, offset: int) -> bool:
         row = self.rows.get(offset)
-        return row.acked if row else offset <= self.position
+        return row.acked if row else offset <= self.position and not self.blocked(offset)
+
+    def blocked(self, offset: int) -> bool:
+        one = self.ranges.get(self.keys[offset - 1])
+        return one is not None and one.low < offset <= one.high
 
 
 class Tables:
@@ -80,7 +90,7 @@ class Tables:
         self.targets: list[str] = []
         self.before: list[set[int]] = []  # what was visible when the offset was taken
         self.now = 100.0
-        self.groups = {"one": Group(), "two": Group()}
+        self.groups = {"one": Group(keys=self.keys), "two": Group(keys=self.keys)}
         self.pending: deque[tuple[int, str]] = deque()  # commits that are to happen between two statements
 
     def visible(self, above: int = 0, to: int | None = None) -> list[int]:
@@ -115,18 +125,27 @@ class Tables:
         self.interrupt()
         return max(self.visible(), default=0), False
 
-    def watch(self, alias: str, low: int, high: int) -> dict[tuple[str, int, int], int]:
+    def watch(self, alias: str, low: int, high: int) -> set[tuple[str, int, int]]:
         self.interrupt()
-        return {("t", 0, 0): len(self.visible(low, high))}
+        return {("t", 0, 0)} if self.visible(low, high) else set()
 
     def fetch(self, alias, reads):
         self.interrupt()
-        return [self._read(read) for read in reads]
+        return [self._read(read) for _, read in reads]
 
     def _read(self, read):
-        found = [self.message(o) for o in self.visible(read.start)[: read.limit]]
-        counted = len(self.visible(read.since, read.start)) if found and read.since is not None else -1
-        return Found(found, counted)
+        seen = self.visible(read.since, read.start)[: read.looks] if read.looks else []
+        return Found(seen, [self.message(o) for o in self.visible(read.start, read.end)[: read.limit]])
+
+    def gather(self, alias, address, offsets):
+        self.interrupt()
+        rows = self.groups[address.group].rows
+        there = [o for o in offsets if self.status[o - 1] == VISIBLE]
+        return {o: (self.stored(o, rows[o]) if o in rows else None, self.message(o)) for o in there}
+
+    def scan(self, alias, address, low, high):
+        self.interrupt()
+        return [(o, self.keys[o - 1]) for o in self.visible(low, high)[: stream_module.SCAN_LIMIT]]
 
     def load(self, alias, address, offsets):
         self.interrupt()
@@ -201,6 +220,7 @@ class Owner:
             watermark=group.watermark,
             claimed=group.claimed,
             rows=[tables.stored(o, row) for o, row in sorted(group.rows.items())],
+            ranges=group.ranges.values(),
             now=tables.now,
         )
 
@@ -220,6 +240,11 @@ class Owner:
             if row.offset in settled or (old and old.acked):
                 continue
             group.rows[row.offset] = Row(row.acked, row.in_flight, row.retry_count, self.tables.now + row.delay)
+        for one in plan.ranges:
+            assert one.low >= group.ranges.get(one.key, one).low, f"the low of {one} fell"
+            group.ranges[one.key] = one
+            if one.low >= one.high:
+                del group.ranges[one.key]
         for letter in plan.dead:
             if letter.message.offset not in settled:
                 group.dead[letter.message.offset] = group.dead.get(letter.message.offset, 0) + 1
@@ -231,6 +256,7 @@ class Owner:
         if not self.manners.atomic:
             return set()
         offsets = {row.offset for row in plan.rows if not row.acked} | {dead.message.offset for dead in plan.dead}
+        offsets -= plan.taken_up
         return {o for o in offsets if self.group.settled(o)}
 
     def commit(self, hands: list[Hand], run: Run) -> Outcome | None:
@@ -338,7 +364,12 @@ class LogMachine(RuleBasedStateMachine):
             mock.patch.object(reader_module, "watch", tables.watch),
             mock.patch.object(reader_module, "fetch", tables.fetch),
             mock.patch.object(reader_module, "load", tables.load),
-            mock.patch.object(stream_module, "PARKED_LIMIT", 2),
+            mock.patch.object(reader_module, "gather", tables.gather),
+            mock.patch.object(reader_module, "scan", tables.scan),
+            mock.patch.object(stream_module, "WINDOW_LIMIT", 5),
+            mock.patch.object(stream_module, "HEADS_LIMIT", 3),
+            mock.patch.object(stream_module, "SCAN_LIMIT", 3),
+            mock.patch.object(window_module, "LATE_LIMIT", 2),
         ]
         for patch in self.patches:
             patch.start()
@@ -363,6 +394,14 @@ class LogMachine(RuleBasedStateMachine):
         offset = self.tables.take_offset(key, group)
         if commit:
             self.tables.status[offset - 1] = VISIBLE
+
+    @rule(key=st.sampled_from(["a", "a", "b", ""]), count=st.integers(4, 8), late=st.integers(-3, 8))
+    def burst(self, key: str, count: int, late: int) -> None:
+        """More messages than a window holds; one of them may be of a transaction that goes on."""
+        for number in range(count):
+            offset = self.tables.take_offset(key)
+            if number != late:
+                self.tables.status[offset - 1] = VISIBLE
 
     @precondition(lambda self: OPEN in self.tables.status)
     @rule(data=st.data(), status=st.sampled_from([VISIBLE, VISIBLE, VISIBLE, ROLLED_BACK]))
@@ -406,7 +445,7 @@ class LogMachine(RuleBasedStateMachine):
         self.interruptions(data)
         owner.take_reports()
         owner.reader.look([owner.stream], self.tables.now)
-        owner.reader.read([owner.stream])
+        owner.reader.read([owner.stream], self.tables.now)
         self.tables.pending.clear()
         self.load(owner)
         owner.settle(most, flush)
@@ -415,6 +454,15 @@ class LogMachine(RuleBasedStateMachine):
                 return
             self.start_one(owner, 0)
             self.finish_one(owner, 0, kind)
+
+    @precondition(somebody_owns)
+    @rule(index=st.integers(0, 3), turns=st.integers(2, 8), poison=st.sampled_from([None, None, POISON]))
+    def work_on(self, index: int, turns: int, poison: str | None) -> None:
+        """Many whole turns: a window fills if nothing moves the position on."""
+        owner = self.owner(index)
+        for _ in range(turns):
+            if owner is not None and owner.stream is not None and owner.write_again():
+                self.work(owner, poison)
 
     @rule(index=st.integers(0, 3), steal=st.integers(0, 5))
     def acquire(self, index: int, steal: int) -> None:
@@ -441,7 +489,7 @@ class LogMachine(RuleBasedStateMachine):
     def read(self, index: int, data: st.DataObject) -> None:
         if owner := self.owner(index):
             self.interruptions(data)
-            owner.reader.read([owner.stream])
+            owner.reader.read([owner.stream], self.tables.now)
             self.tables.pending.clear()
 
     @precondition(somebody_owns)
@@ -561,7 +609,10 @@ class LogMachine(RuleBasedStateMachine):
                 owner.runs.remove(run)
             owner.reports += [(later, UNSTARTED) for later in run.stop()]
         for hand in hands:
-            said = outcome or self.failure(kind, hand)
+            alone = (
+                kind == "wait long" and self.tables.keys[hand.offset - 1] != POISON
+            )  # in a batch with a poisoned one
+            said = outcome or self.failure("wait" if alone else kind, hand)
             owner.reports.append((hand, said))
             if hand.outcome is None and hand.stream.token == owner.group.token and said.kind == POSTPONED:
                 owner.group.started[hand.offset] -= 1
@@ -571,8 +622,8 @@ class LogMachine(RuleBasedStateMachine):
     def failure(self, kind: str, hand: Hand) -> Outcome:
         if kind == "ok":
             return Outcome(LOST)  # an atomic handler's LeaseLost
-        if kind == "wait":
-            return Outcome(POSTPONED, 1.0)
+        if kind in ("wait", "wait long"):
+            return Outcome(POSTPONED, LONG if kind == "wait long" else 1.0)
         last = hand.attempt >= self.manners.max_attempts
         return Outcome(DEAD, error="no") if kind == "no" or last else Outcome(RETRIED, 1.0, "again")
 
@@ -656,6 +707,8 @@ class LogMachine(RuleBasedStateMachine):
         group.token += 1
         group.rows = {o: row for o, row in group.rows.items() if o <= target}
         passed = [o for o in tables.visible(group.position, target) if o not in group.rows]
+        kept = [one._replace(high=min(one.high, target)) for one in group.ranges.values() if one.low < target]
+        group.ranges = {one.key: one for one in kept}
         group.skipped = {o for o in group.skipped | set(passed) if o <= target}
         # A zombie's unwritten acks are lost with its token.
         group.done = {o for o in group.done if o <= target and (group.settled(o) or o in group.dead)} | {
@@ -667,6 +720,16 @@ class LogMachine(RuleBasedStateMachine):
         group.position = group.claimed = target
         group.watermark = self.watermarks[name] = group.lowest()
         group.unsettled_by_crash = True
+
+    @rule(data=st.data(), chance=st.integers(0, 3))
+    def discard(self, data: st.DataObject, chance: int) -> None:
+        """A person deletes a message, whoever has read it."""
+        visible = self.tables.visible()
+        if chance or not visible:
+            return
+        offset = data.draw(st.sampled_from(visible))
+        if not any(offset in group.rows for group in self.tables.groups.values()):
+            self.tables.status[offset - 1] = COLLECTED
 
     @rule()
     def collect(self) -> None:
@@ -728,18 +791,42 @@ class LogMachine(RuleBasedStateMachine):
                 owner = rival
             if owner.stream is None:
                 owner.acquire()
-            for _ in range(60 + 12 * len(tables.status)):
-                self.work(owner)
-                if owner.stream is None:
-                    owner.acquire()
-                self.the_watermark_is_the_lowest_unsettled()
+            self.work(owner)  # takes in what was reported
+            if owner.stream is None:
+                owner.acquire()
+            tables.now += LONG
+            if self.manners.ordering == "key":
+                self.keep_working(owner, POISON)
+                self.nothing_else_stands_still(owner)
+                tables.now += LONG
+            self.keep_working(owner, None)
             self.is_finished(owner)
 
-    def work(self, owner: Owner) -> None:
-        """One turn, in the order of the real one, and every handler at once."""
+    def keep_working(self, owner: Owner, poison: str | None) -> None:
+        for _ in range(60 + 12 * len(self.tables.status)):
+            self.work(owner, poison)
+            if owner.stream is None:
+                owner.acquire()
+            self.the_watermark_is_the_lowest_unsettled()
+
+    def nothing_else_stands_still(self, owner: Owner) -> None:
+        """What does not stand behind a key that waits by its own outcome is delivered, and the marks are where they
+        belong, however many messages wait behind that one."""
+        group, tables = owner.group, self.tables
+        open_ = [o for o in tables.visible() if tables.targets[o - 1] in ("", owner.name)]
+        open_ = [o for o in open_ if o not in group.done | group.skipped]
+        stuck = [o for o in open_ if tables.keys[o - 1] != POISON]
+        assert not stuck, f"{stuck} stand still, though they do not wait behind {open_}: {group}"
+        end = max(tables.visible(), default=0)
+        assert group.position >= end, f"{group} stands still below {end}"
+        assert group.watermark == (group.lowest() if open_ else group.position)
+        assert not open_ or group.watermark < open_[0]
+
+    def work(self, owner: Owner, poison: str | None = None) -> None:
+        """One turn, in the order of the real one, and every handler at once. What has the poisoned key waits long."""
         owner.take_reports()
         owner.reader.look([owner.stream], self.tables.now)
-        owner.reader.read([owner.stream])
+        owner.reader.read([owner.stream], self.tables.now)
         self.load(owner)
         owner.settle(3)
         if owner.stream is None:
@@ -749,7 +836,8 @@ class LogMachine(RuleBasedStateMachine):
             for hand, run in list(owner.running.items()):
                 if hand in owner.running:
                     hands = [h for h in run.hands if h in owner.running] if run.batch else [hand]
-                    self.report(owner, run, hands, "ok")
+                    poisoned = poison and any(self.tables.keys[h.offset - 1] == poison for h in hands)
+                    self.report(owner, run, hands, "wait long" if poisoned else "ok")
         self.tables.now += 1.0
 
     def is_finished(self, owner: Owner) -> None:
@@ -761,7 +849,8 @@ class LogMachine(RuleBasedStateMachine):
         assert stream is not None
         assert group.position == group.watermark >= max(tables.visible(), default=0), group
         assert not group.rows, group
-        counters = (stream.handed, stream.ready, stream._row_count, stream._parked, stream._acks_waiting)
+        assert not group.ranges, group
+        counters = (stream.handed, stream.ready, stream.heads, stream._acks_waiting, stream._absent)
         assert not any(counters), counters
         left = (
             stream._entries,
@@ -784,12 +873,17 @@ def check_memory(stream: Stream) -> None:
     entries = stream._entries.values()
     assert stream.ready == sum(e.state == READY for e in entries)
     assert stream.handed == sum(e.state == HANDED for e in entries)
-    assert stream._row_count == sum(e.row and e.state != ACKED for e in entries)
-    assert stream._parked == sum(e.parked for e in entries)
+    rows = [e for e in entries if e.row and e.state != ACKED]
+    assert stream.heads == len({e.lane.name for e in rows if e.lane}) + sum(e.lane is None for e in rows)
     assert stream._acks_waiting == sum(e.state == ACKED and not e.row for e in entries)
     assert stream.window.offsets == sorted(o for o in stream._entries if o > stream.position)
+    fresh = [e for e in entries if e.offset > stream.position and not e.row]
+    batch = stream.manners.batch_size
+    assert len(fresh) <= stream_module.WINDOW_LIMIT + 6 * batch, "more is remembered than a window and what is read"
+    assert stream.ready <= 6 * batch, "more payloads are in memory than can be handed out soon"
     assert stream._acked_rows == sorted(set(stream._acked_rows))
-    assert sorted(stream._loaded) == [o for o, e in sorted(stream._entries.items()) if e.row and e.state == READY]
+    outside = [o for o, e in sorted(stream._entries.items()) if e.state == READY and (e.row or o <= stream.position)]
+    assert sorted(stream.loaded) == outside
     waiting = {offset for _, offset in stream._waiting}
     listed = [turn for turn in stream._turns if not hasattr(turn, "items")]
     for entry in entries:
@@ -804,11 +898,17 @@ def check_memory(stream: Stream) -> None:
         assert lane.busy == sum(e.state == HANDED for e in lane.items)
         assert [e.offset for e in lane.items] == sorted(e.offset for e in lane.items)
         assert lane.listed == any(turn is lane for turn in stream._turns)
-        assert lane.items or lane.listed, f"the lane {name} was not forgotten"
-        if not lane.busy and lane.items:
-            head = lane.items[0]
-            assert head.state in (READY, HELD)
-            if head.state == READY:
+        assert lane.items or lane.listed or lane.range, f"the lane {name} was not forgotten"
+        if lane.range is not None:
+            assert lane.range.low <= lane.range.loaded <= lane.range.scanned <= lane.range.high <= stream.position
+        head = lane.head
+        if not lane.busy and head is None and lane.range is not None:
+            assert name in stream._absent, f"the range of {name} is never used up"
+        if not lane.busy and head is not None:
+            assert head.state in (READY, HELD, BEHIND)
+            if head.state == BEHIND:
+                assert name in stream._absent, f"{head.offset} is never loaded"
+            elif head.state == READY:
                 assert lane.listed or stream.manners.batch, f"{head.offset} is never offered"
             elif not head.mark:
                 assert head.offset in waiting or head.offset in stream._due, f"{head.offset} never becomes due"

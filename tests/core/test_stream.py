@@ -3,9 +3,11 @@
 import pytest
 
 from sqlqueue.core import stream as stream_module
+from sqlqueue.core.blocked import StoredRange
 from sqlqueue.core.outcomes import COMMITTED, DEAD, POSTPONED, RETRIED, SUCCESS, UNSTARTED, Outcome
 from sqlqueue.core.plan import ALONE, NOT_IN_FLIGHT, TOGETHER, Message, Plan, RowWrite, StoredRow
 from sqlqueue.core.stream import Address, Manners, Stream
+from sqlqueue.core.window import Read
 from tests.core.test_log_model import check_memory
 
 RETRY = Outcome(RETRIED, 10.0, "no")
@@ -19,7 +21,13 @@ class Hosted:
     """A stream whose log is given, and whose plans all succeed."""
 
     def __init__(
-        self, keys: str | list[str] = "", *, position: int = 0, rows: list[StoredRow] | None = None, **manners: object
+        self,
+        keys: str | list[str] = "",
+        *,
+        position: int = 0,
+        rows: list[StoredRow] | None = None,
+        ranges: list[StoredRange] | None = None,
+        **manners: object,
     ) -> None:
         self.stream = Stream(
             Address("g", "t", 0),
@@ -30,6 +38,7 @@ class Hosted:
             watermark=position,
             claimed=position,
             rows=rows or [],
+            ranges=ranges or [],
         )
         self.now = 0.0
         self.log = [message(offset, key) for offset, key in enumerate(keys, 1)]
@@ -37,12 +46,19 @@ class Hosted:
         self.hands: dict[int, object] = {}
 
     def read(self, horizon: int | None = None) -> None:
+        """What a reader does in one turn: what is missing, and what comes next."""
         horizon = self.horizon if horizon is None else horizon
-        start, limit = self.stream.next_read(horizon)
-        if limit <= 0:
-            return
-        between = self.stream.window.known(self.stream.window.final, start)
-        self.stream.take_in([m for m in self.log if m.offset > start][:limit], start, limit, horizon, between)
+        stream = self.stream
+        if (span := stream.to_scan()) is not None:
+            keys = [(m.offset, m.key) for m in self.log if span[0] < m.offset <= span[1]]
+            stream.scanned(*span, keys[: stream_module.SCAN_LIMIT], self.now)
+        if asked := stream.missing(horizon):
+            there = {m.offset: m for m in self.log}
+            stream.bring(asked, {o: (None, there[o]) for o, _ in asked if o in there}, self.now)
+        if (read := stream.next_read(horizon)) is not None:
+            seen = [m.offset for m in self.log if read.since < m.offset <= read.start][: read.looks]
+            messages = [m for m in self.log if m.offset > read.start and m.offset <= (read.end or m.offset)]
+            stream.take_in(read, seen, messages[: read.limit], horizon, self.now)
 
     def settle(self, most: int = 100, flush: bool = False) -> Plan | None:
         runs = self.stream.choose(most)
@@ -247,7 +263,7 @@ def test_the_position_does_not_pass_what_is_not_final() -> None:
     plan = hosted.settle(flush=True)
     assert plan is not None
     assert [(row.offset, row.acked) for row in plan.rows] == [(3, True), (4, True)]
-    hosted.stream.window.watched(2, 4, 2, True)
+    hosted.read()
     plan = hosted.settle()
     assert plan is not None
     assert (plan.position, plan.deletes) == (4, [3, 4])
@@ -255,7 +271,7 @@ def test_the_position_does_not_pass_what_is_not_final() -> None:
 
 def test_messages_for_another_group_are_passed() -> None:
     hosted = Hosted()
-    hosted.stream.take_in([message(1, "k", "other"), message(2, "k", "g")], 0, 10, 2)
+    hosted.stream.take_in(Read(0, 10), [], [message(1, "k", "other"), message(2, "k", "g")], 2)
     hosted.settle()
     assert sorted(hosted.hands) == [2]
     hosted.finish(2)
@@ -267,7 +283,7 @@ def test_what_was_parked_behind_a_failed_batch_comes_together_and_what_failed_on
     hosted = Hosted("abababab", batch=True, batch_size=4)
     hosted.read()
     sizes = []
-    for turn in range(8):
+    for turn in range(9):
         plan = hosted.settle()
         for run in plan.runs if plan else []:
             sizes.append([hand.offset for hand in run.hands])
@@ -275,6 +291,7 @@ def test_what_was_parked_behind_a_failed_batch_comes_together_and_what_failed_on
                 hosted.stream.finish(hand, SUCCESS if turn else RETRY, hosted.now)
         hosted.now += 11.0
         hosted.load()
+        hosted.read()
     assert sizes == [[1, 2, 3, 4], [1], [3], [2], [4], [5, 6, 7, 8]]
 
 
@@ -347,14 +364,17 @@ def test_purged_messages_leave_no_trace_in_the_counters() -> None:
     hosted.read()
     hosted.settle(most=1)
     hosted.finish(1, RETRY)
-    hosted.settle()
-    assert hosted.stream._parked == 2
+    plan = hosted.settle()
+    assert plan.ranges == [StoredRange("a", 1, 3, 2)]
     hosted.now = 10.0
+    hosted.log.clear()
     for offset in hosted.stream.due_rows(hosted.now, 10):
         hosted.stream.load(offset, None, None, hosted.now)
-    hosted.settle()
-    check_memory(hosted.stream)
-    assert hosted.stream._parked == 0
+    hosted.read()
+    plan = hosted.settle()
+    assert [(one.low, one.high) for one in plan.ranges] == [(3, 3)]
+    assert not hosted.stream._lanes
+    assert hosted.marks == (3, 3)
 
 
 def test_due_rows_are_loaded_as_far_as_they_can_be_handed_out() -> None:
@@ -396,15 +416,169 @@ def test_a_release_hands_back_uncharged_and_keeps_the_acks() -> None:
     assert hosted.stream.lost
 
 
-@pytest.mark.parametrize("parked", [3])
-def test_parked_rows_are_bounded(parked: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "PARKED_LIMIT", parked)
-    hosted = Hosted("a" * 10)
+def waiting_behind_the_first(keys: str | list[str], **manners: object) -> Hosted:
+    """Everything was read, and the first message waits for its retry."""
+    hosted = Hosted(keys, **manners)
     hosted.read()
     hosted.settle(most=1)
     hosted.finish(1, RETRY)
+    for _ in range(40):
+        hosted.read()
+        hosted.settle()
+        for offset in [offset for offset, hand in hosted.hands.items() if hand.outcome is None]:
+            hosted.finish(offset)
+    return hosted
+
+
+def test_any_number_waits_behind_a_key_in_one_row_and_the_position_passes_them() -> None:
+    hosted = waiting_behind_the_first("a" * 300 + "b", batch_size=5)
+    assert hosted.marks == (301, 0)
+    assert list(hosted.hands) == [1, 301]
+    assert [one.stored() for one in hosted.stream.ranges] == [StoredRange("a", 1, 300, 299)]
+    assert len(hosted.stream._entries) == 1, "only the waiting one is remembered"
+
+
+def test_what_waits_in_a_range_is_handed_out_in_order_once_its_key_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "SCAN_LIMIT", 7)
+    hosted = waiting_behind_the_first("ab" + "a" * 20 + "b" * 20 + "a" * 10, batch_size=4)
+    hosted.hands.clear()
+    hosted.now = 10.0
+    order, lows = [], []
+    for _ in range(60):
+        hosted.load()
+        hosted.read()
+        plan = hosted.settle()
+        lows += [one.low for one in plan.ranges] if plan else []
+        for offset in sorted(offset for offset, hand in hosted.hands.items() if hand.outcome is None):
+            order.append(offset)
+            hosted.finish(offset)
+    assert order == [1, *range(3, 23), *range(43, 53)]
+    assert lows == sorted(lows)
+    assert hosted.marks == (52, 52)
+
+
+def test_a_range_keeps_its_key_back_for_the_next_owner_too() -> None:
+    hosted = Hosted("aaaab", position=3, ranges=[StoredRange("a", 0, 3, 3)], batch_size=2)
+    order = []
+    for _ in range(12):
+        hosted.read()
+        hosted.settle()
+        for offset in sorted(offset for offset, hand in hosted.hands.items() if hand.outcome is None):
+            order.append(offset)
+            hosted.finish(offset)
+    assert [offset for offset in order if offset != 5] == [1, 2, 3, 4]
+    assert hosted.marks == (5, 5)
+
+
+def test_an_acked_message_that_a_range_may_come_to_cover_keeps_its_row() -> None:
+    """Commits in the order 3, 1, 2, 4 of one key, and 1 fails: the range from 1 to 4 would hold the acked 3."""
+    hosted = Hosted()
+    everything = [message(offset, "a") for offset in (1, 2, 3, 4)]
+    hosted.log = [everything[2]]
+    hosted.read(horizon=0)
     hosted.settle()
-    assert hosted.marks == (1 + parked, 0)
+    hosted.finish(3)
+    hosted.log = everything
+    for _ in range(2):
+        hosted.stream.window.alarm()
+        hosted.read(horizon=4)
+    hosted.settle(most=1)
+    hosted.finish(1, RETRY)
+    plan = hosted.settle()
+    assert plan.ranges == [StoredRange("a", 1, 4, 2)]
+    assert [(row.offset, row.acked) for row in plan.rows] == [(1, False), (3, True)]
+    assert plan.deletes == []
+    assert hosted.marks == (4, 0)
+    successor = Hosted(
+        "aaaa",
+        position=4,
+        rows=[StoredRow(1, False, NOT_IN_FLIGHT, 1, 0.0, "a"), StoredRow(3, True, NOT_IN_FLIGHT, 1, 0.0, "a")],
+        ranges=plan.ranges,
+    )
+    assert successor.settle() is None, "the acked row must stay"
+
+
+def test_a_range_that_a_person_has_acked_a_part_of_does_not_deliver_that() -> None:
+    hosted = Hosted("aaa", position=3, ranges=[StoredRange("a", 0, 3, 3)])
+    span = hosted.stream.to_scan()
+    hosted.stream.scanned(*span, [(1, "a"), (2, "a"), (3, "a")], 0.0)
+    asked = hosted.stream.missing(3)
+    rows = {2: StoredRow(2, True, NOT_IN_FLIGHT, 0, 0.0, "a")}
+    hosted.stream.bring(asked, {o: (rows.get(o), hosted.log[o - 1]) for o, _ in asked}, 0.0)
+    deleted = hosted.settle().deletes
+    assert sorted(hosted.hands) == [1, 3]
+    for offset in (1, 3):
+        hosted.finish(offset)
+    assert deleted + hosted.settle().deletes == [2, 1, 3]
+    assert hosted.marks == (3, 3)
+
+
+@pytest.mark.parametrize("ordering", ["none", "partition"])
+def test_a_range_is_used_up_by_a_consumer_with_another_order_too(ordering: str) -> None:
+    hosted = Hosted("aaab", position=3, ranges=[StoredRange("a", 0, 3, 3)], ordering=ordering, batch_size=2)
+    for _ in range(12):
+        hosted.read()
+        hosted.settle()
+        for offset in sorted(offset for offset, hand in hosted.hands.items() if hand.outcome is None):
+            hosted.finish(offset)
+    assert hosted.marks == (4, 4)
+    assert not list(hosted.stream.ranges)
+
+
+def test_no_more_heads_than_their_limit_are_remembered_before_reading_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "HEADS_LIMIT", 5)
+    hosted = Hosted([f"k{number}" for number in range(50)], batch_size=2)
+    for _ in range(60):
+        hosted.read()
+        hosted.settle()
+        for offset in [offset for offset, hand in hosted.hands.items() if hand.outcome is None]:
+            hosted.finish(offset, RETRY)
+    assert 5 <= len(hosted.hands) < 20
+    for _ in range(200):
+        hosted.now += 10.0
+        hosted.load()
+        hosted.read()
+        hosted.settle()
+        for offset in [offset for offset, hand in hosted.hands.items() if hand.outcome is None]:
+            hosted.finish(offset)
+    assert hosted.marks == (50, 50)
+
+
+def test_no_more_than_a_window_is_read_beyond_an_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "WINDOW_LIMIT", 10)
+    hosted = Hosted([""] * 50, batch_size=4)
+
+    def work() -> None:
+        hosted.stream.window.alarm()
+        hosted.read()
+        hosted.settle()
+        for offset in [offset for offset, hand in hosted.hands.items() if hand.outcome is None]:
+            hosted.finish(offset)
+        hosted.now += 1.0
+
+    hosted.horizon = 0
+    for _ in range(40):
+        work()
+    assert 10 <= len(hosted.hands) <= 10 + 2 * 4
+    assert hosted.marks == (0, 0)
+    hosted.horizon = 50  # it has ended
+    for _ in range(60):
+        work()
+    assert len(hosted.hands) == 50
+    assert hosted.marks == (50, 50)
+
+
+def test_a_successor_reads_on_although_acked_rows_fill_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "WINDOW_LIMIT", 10)
+    rows = [StoredRow(offset, True, NOT_IN_FLIGHT, 1, 0.0, "") for offset in range(2, 41)]
+    hosted = Hosted([""] * 50, rows=rows, batch_size=4)
+    for _ in range(60):
+        hosted.read()
+        hosted.settle()
+        for offset in [offset for offset, hand in hosted.hands.items() if hand.outcome is None]:
+            hosted.finish(offset)
+    assert sorted(hosted.hands) == [1, *range(41, 51)]
+    assert hosted.marks == (50, 50)
 
 
 def test_an_atomic_batch_that_follows_the_position_moves_it() -> None:
@@ -446,6 +620,7 @@ def test_those_that_waited_behind_a_failed_one_come_together_again() -> None:
     hosted.settle()
     hosted.finish(1, RETRY)
     hosted.log = everything
+    hosted.stream.window.alarm()
     for _ in range(3):
         hosted.read()
         hosted.settle()
@@ -454,6 +629,7 @@ def test_those_that_waited_behind_a_failed_one_come_together_again() -> None:
     hosted.now = 10.0
     for _ in range(6):
         hosted.load()
+        hosted.read()
         hosted.settle()
         batch = [offset for offset in hosted.hands if hosted.stream._entries[offset].hand is hosted.hands[offset]]
         batches.append(batch)
@@ -471,7 +647,7 @@ def test_a_batch_waits_for_the_horizon_only_as_long_as_it_has_to() -> None:
     hosted.read(horizon=1)
     assert hosted.settle().position == 1
     assert not hosted.hands  # 1 is for another group, and 2 was above the horizon when a batch was chosen
-    hosted.stream.window.watched(1, 2, 1, True)
+    hosted.read()
     assert hosted.stream.has_turns
     hosted.settle()
     assert list(hosted.hands) == [2]

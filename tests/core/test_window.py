@@ -1,30 +1,72 @@
-"""Nothing below `final` is ever missed, whatever commits when; and nothing is read without need."""
+"""Nothing at or below `final` is ever missed, whatever commits or is deleted when; and it rises from every state."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlqueue.core.window import Window
+from sqlqueue.core.window import Read, Window
 
-STEP = st.tuples(st.sampled_from("olwwrrm"), st.integers(1, 4))
+STEP = st.tuples(st.sampled_from("oollwwrrrrmd"), st.integers(1, 4))
+FULL, READ, HELD = 5, 2, 4  # offsets in the window, of a final read, and in (P, F] before one
 
 
 class Log:
-    """Messages of one stream among others: open, or visible."""
+    """Messages of one stream among others: open, visible, or deleted; and a reader of it."""
 
     def __init__(self) -> None:
         self.visible: set[int] = set()
         self.open: set[int] = set()
-        self.last = 0
+        self.last = self.horizon = self.watched = 0
+        self.window = Window(0)
+        self.known: set[int] = set()
 
-    def horizon(self, candidate: int) -> int:
-        return min([candidate, *(offset - 1 for offset in self.open)])
+    def probe(self) -> None:
+        high = max(self.visible, default=0)
+        self.horizon = max(self.horizon, min([high, *(offset - 1 for offset in self.open)]))
+
+    def watch(self) -> None:
+        self.probe()
+        if any(offset > self.watched for offset in self.visible):
+            self.window.alarm()
+        else:
+            self.window.unseen(self.watched, self.horizon)
+        self.watched = self.horizon
+
+    @property
+    def room(self) -> int:
+        return 2 if len(self.window.offsets) < FULL else 0
+
+    def read(self) -> None:
+        window = self.window
+        late = window.next_late(self.room, READ, HELD, self.horizon)
+        if late:
+            self.remember([offset for offset in late if offset in self.visible])
+            window.took_late(len(late))
+            return
+        read = window.next_read(self.room, READ, HELD, self.horizon)
+        if read is None:
+            return
+        there = sorted(self.visible)
+        if read.looks:
+            seen = [offset for offset in there if read.since < offset <= read.start][: read.looks]
+            window.compare(read, seen, self.horizon)
+            if window.late:
+                return
+        found = [offset for offset in there if offset > read.start and (read.end is None or offset <= read.end)]
+        found = found[: read.limit]
+        self.remember(found)
+        window.was_read(read, found[-1] if found else None, len(found) >= read.limit, self.horizon)
+
+    def remember(self, offsets: list[int]) -> None:
+        for offset in offsets:
+            if offset not in self.known:
+                self.known.add(offset)
+                self.window.add(offset)
 
 
-@given(st.lists(STEP, max_size=60))
+@given(st.lists(STEP, max_size=80))
 def test_what_is_final_has_been_read(steps: list[tuple[str, int]]) -> None:
-    log, window = Log(), Window(0)
-    known: set[int] = set()
-    watched, horizon = 0, 0
+    log = Log()
+    window = log.window
     for kind, number in steps:
         if kind == "o":
             log.open |= set(range(log.last + 1, log.last + number + 1))
@@ -33,78 +75,96 @@ def test_what_is_final_has_been_read(steps: list[tuple[str, int]]) -> None:
             offset = sorted(log.open)[number % len(log.open)]
             log.open.discard(offset)
             log.visible.add(offset)
+        elif kind == "d" and log.visible:  # a person deletes one, read or not, and nothing tells the reader
+            log.visible.discard(sorted(log.visible)[number % len(log.visible)])
         elif kind == "w":
-            high = max(log.visible, default=0)
-            horizon = max(horizon, log.horizon(high))
-            if high > watched:
-                count = sum(watched < offset <= high for offset in log.visible)
-                window.watched(watched, high, count, horizon >= high)
-                watched = horizon
-        elif kind == "r" and (window.more or window.late):
-            start, limit = window.next_read(number, 2, horizon)
-            found = sorted(offset for offset in log.visible if offset > start)[:limit]
-            between = sum(window.final < offset <= start for offset in log.visible) if found else -1
-            if limit == 0:
-                continue
-            if not window.is_complete(start, between):
-                window.late = True
-                continue
-            for offset in set(found) - known:
-                known.add(offset)
-                window.add(offset)
-            window.was_read(found[-1] if found else None, len(found) == limit, horizon)
+            log.watch()
+        elif kind == "r":
+            log.read()
         elif kind == "m":
             window.move(min(window.final, window.position + number))
-        assert window.position <= window.final <= horizon
-        assert not [offset for offset in log.visible if offset <= window.final and offset not in known]
-        assert window.offsets == sorted(offset for offset in known if offset > window.position)
-    # At rest everything is found and final.
+        assert window.position <= window.final <= max(log.horizon, window.position)
+        assert not [offset for offset in log.visible if offset <= window.final and offset not in log.known]
+        assert len(window.offsets) <= FULL + HELD + 2 * READ
+    # At rest everything is found and final, however full the window was.
     log.visible |= log.open
     log.open.clear()
     for _ in range(200):
-        high = max(log.visible, default=0)
-        horizon = max(horizon, high)
-        count = sum(watched < offset <= high for offset in log.visible)
-        window.watched(watched, high, count, True)
-        watched = horizon
-        if window.more or window.late:
-            start, limit = window.next_read(2, 2, horizon)
-            found = sorted(offset for offset in log.visible if offset > start)[:limit]
-            between = sum(window.final < offset <= start for offset in log.visible) if found else -1
-            if not window.is_complete(start, between):
-                window.late = True
-                continue
-            for offset in set(found) - known:
-                known.add(offset)
-                window.add(offset)
-            window.was_read(found[-1] if found else None, len(found) == limit, horizon)
-    assert known == log.visible
-    assert window.final == horizon
+        log.watch()
+        log.read()
+        window.move(window.final)
+    assert log.visible <= log.known
+    assert window.final == log.horizon
 
 
-def test_a_stream_whose_count_agrees_is_not_read_again() -> None:
+def test_a_stream_in_which_nothing_is_seen_is_not_read_again() -> None:
     window = Window(0)
-    window.was_read(None, False, 5)
-    assert (window.more, window.late, window.final) == (False, False, 5)
-    window.watched(5, 9, 0, True)
+    window.was_read(Read(0, 10), None, False, 5)
+    assert (window.more, window.final) == (False, 5)
+    window.unseen(5, 9)
     assert (window.more, window.final) == (False, 9)
+    assert window.next_read(10, 2, 6, 9) is None
 
 
-def test_what_came_late_is_read_again_from_where_it_is_final() -> None:
+def full_window(final: int) -> Window:
+    """2 to 6 are remembered, and F is at `final`."""
     window = Window(0)
-    window.add(3)
-    window.was_read(3, False, 1)
-    window.watched(1, 4, 2, False)
-    assert window.next_read(10, 2, 1) == (3, 10)
-    assert not window.is_complete(3, 2)  # 2 is visible now, too
-    window.late = True
-    assert window.next_read(10, 2, 1) == (1, 3)
-    assert window.next_read(0, 2, 1) == (1, 0)
-    assert window.next_read(0, 2, 4) == (1, 2)
+    for offset in range(2, 7):
+        window.add(offset)
+    window.was_read(Read(0, 5), 6, True, final)
+    return window
+
+
+def test_a_final_read_needs_no_room() -> None:
+    window = full_window(0)
+    assert window.next_read(0, 2, 6, 0) is None
+    read = window.next_read(0, 2, 6, 6)
+    assert read is not None
+    window.compare(read, [2, 3, 4, 5, 6], 6)
+    assert window.final == 6
+
+
+def test_a_final_read_waits_while_much_of_what_is_final_is_to_be_settled_first() -> None:
+    window = full_window(4)
+    assert window.next_read(0, 2, 3, 6) is None
+    assert window.next_read(0, 2, 4, 6) is not None
+
+
+def test_a_deletion_hides_no_late_commit() -> None:
+    window = full_window(0)
+    read = window.next_read(5, 2, 6, 6)
+    gone = window.compare(read, [1, 2, 3, 4, 5], 6)  # 1 has come late, 6 was deleted: there are five, as before
+    assert (gone, list(window.late)) == ([6], [1])
+    assert window.final == 0
+
+
+def test_what_has_come_late_is_taken_in_first_and_a_bounded_number_at_once() -> None:
+    window = full_window(0)
+    for offset in (2, 3, 4, 5):
+        window.offsets.remove(offset)
+    window.compare(window.next_read(5, 2, 6, 6), [2, 3, 4, 5, 6], 6)
+    assert window.next_read(5, 2, 6, 6) is None
+    assert window.next_late(5, 2, 6, 6) == [2, 3]
+    window.took_late(2)
+    assert window.final == 3
+    assert window.next_late(5, 2, 6, 6) == [4, 5]
+    window.took_late(2)
+    assert (window.final, window.more) == (6, True)
+
+
+def test_late_commits_above_the_horizon_wait_for_room_and_do_not_hold_what_is_final() -> None:
+    window = full_window(0)
+    window.offsets.remove(5)
+    window.compare(window.next_read(5, 2, 6, 2), [2, 3, 4, 5, 6], 2)
+    assert window.final == 2
+    assert window.next_late(0, 2, 6, 2) == []
+    assert window.next_late(0, 2, 6, 4) == []  # the horizon has risen: it is looked again
+    window.compare(window.next_read(0, 2, 6, 4), [3, 4, 5, 6], 4)
+    assert window.final == 4
 
 
 def test_after_an_alarm_everything_is_looked_at() -> None:
     window = Window(0)
-    window.was_read(None, False, 5)
+    window.was_read(Read(0, 10), None, False, 5)
     window.alarm()
-    assert window.more
+    assert window.next_read(10, 2, 6, 5) == Read(5, 10)

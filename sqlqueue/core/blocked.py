@@ -1,0 +1,136 @@
+"""Ranges: the messages of a key that wait behind an earlier one of it, one row a key however many they are.
+
+Every visible message of the key with low < offset <= high that has no row of its own is unsettled, and was never
+handed out. A range lies at or below the position, so nothing can appear inside it any more. It is used up from below: a
+bounded scan finds the next messages of the key, they are loaded, and `low` rises over those that get a row in the same
+transaction, and over what a scan has found to be empty; it never falls.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+
+class StoredRange(NamedTuple):
+    """A range as it is stored; one whose low has reached its high is to be deleted. messages: about how many it holds,
+    for display only."""
+
+    key: str
+    low: int
+    high: int
+    messages: int
+
+
+class Range:
+    """What an owner knows of the messages of one key that wait."""
+
+    __slots__ = ("found", "high", "kept", "key", "loaded", "low", "messages", "scanned")
+
+    def __init__(self, stored: StoredRange):
+        self.key, self.low, self.high, self.messages = stored
+        self.loaded = self.low  # up to here all of the key is in memory, or settled
+        self.scanned = self.low  # up to here it is known what there is of the key:
+        self.found: deque[int] = deque()  # these, beyond `loaded`
+        self.kept: list[int] = []  # acked rows above low: it may come to cover them
+
+    @property
+    def unscanned(self) -> bool:
+        """Nothing is known of what comes next."""
+        return not self.found and self.scanned < self.high
+
+    def begin_again(self, loaded: int) -> None:
+        """Forget what was found, and what was loaded beyond an offset."""
+        self.loaded = self.scanned = max(self.low, min(self.loaded, loaded))
+        self.found.clear()
+
+    def was_loaded(self, count: int) -> None:
+        """Take note that the first `count` found ones are in memory, or settled."""
+        for _ in range(count):
+            self.found.popleft()
+        self.loaded = self.found[0] - 1 if self.found else self.scanned
+
+    def raise_low(self, low: int) -> list[int]:
+        """Let the range begin behind `low`; return the acked rows that it no longer needs."""
+        self.low = max(self.low, low)
+        done = self.low >= self.high
+        released = [offset for offset in self.kept if done or offset <= self.low]
+        self.kept = self.kept[len(released) :]
+        return released
+
+    def stored(self) -> StoredRange:
+        """Return what to store."""
+        return StoredRange(self.key, self.low, self.high, max(0, self.messages))
+
+
+class Ranges:
+    """The ranges of one stream, by key, and which of them have changed."""
+
+    def __init__(self, stored: Iterable[StoredRange] = ()):
+        self._by_key = {one.key: Range(one) for one in stored}
+        self._lows = [(one.low, key) for key, one in self._by_key.items()]
+        heapq.heapify(self._lows)
+        self._touched: dict[str, Range] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_key)
+
+    def __iter__(self) -> Iterator[Range]:
+        return iter(self._by_key.values())
+
+    @property
+    def changed(self) -> bool:
+        """Something is to be stored."""
+        return bool(self._touched)
+
+    def get(self, key: str) -> Range | None:
+        """Return a key's range."""
+        return self._by_key.get(key)
+
+    def extend(self, key: str, offset: int) -> Range:
+        """Let a key's range end with this message, which the position is about to pass."""
+        found = self._by_key.get(key)
+        if found is None:
+            found = self._by_key[key] = Range(StoredRange(key, offset - 1, offset, 0))
+            heapq.heappush(self._lows, (found.low, key))
+        found.high = offset
+        found.messages += 1
+        self.touch(found)
+        return found
+
+    def keep(self, offset: int, key: str) -> bool:
+        """Tell whether an acked row must stay since its key's range may come to cover it; it is remembered then."""
+        found = self._by_key.get(key) if key else None
+        if found is None or offset <= found.low:
+            return False
+        insort(found.kept, offset)
+        return True
+
+    def touch(self, one: Range) -> None:
+        """Let what has become of a range be stored with the next plan."""
+        self._touched[one.key] = one
+
+    def take_touched(self) -> list[Range]:
+        """Return the ranges that have changed since this was last asked."""
+        touched, self._touched = list(self._touched.values()), {}
+        return touched
+
+    def was_raised(self, one: Range) -> None:
+        """Take note of a range's new low; one that is used up is forgotten."""
+        if one.low >= one.high:
+            del self._by_key[one.key]
+        else:
+            heapq.heappush(self._lows, (one.low, one.key))
+
+    def lowest(self) -> int | None:
+        """Return the lowest low: the watermark is not above it."""
+        while self._lows:
+            low, key = self._lows[0]
+            found = self._by_key.get(key)
+            if found is not None and found.low == low:
+                return low
+            heapq.heappop(self._lows)
+        return None
