@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlqueue.core.plan import NOT_IN_FLIGHT
-from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset, Topic, dead_letter_topic
+from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset, Topic, dead_letter_topic
 
 UNREAD = "unread"  # the group has not come so far
 HANDED = "in hand"  # with a handler, or about to be
@@ -31,7 +31,7 @@ class Fate:
 
 
 def fates(alias: str, message: Message) -> list[Fate]:
-    """Return what became of a message in every registered group of its topic. Five statements, however many groups."""
+    """Return what became of a message in every registered group of its topic. Six statements, however many groups."""
     groups = ConsumerGroup.objects.using(alias).filter(topic=message.topic).order_by("consumer_group")
     return _fates(alias, message, dict(groups.values_list("consumer_group", "start")))
 
@@ -49,10 +49,16 @@ def _fates(alias: str, message: Message, starts: dict[str, int]) -> list[Fate]:
     stream = {"topic": message.topic, "partition": message.partition, "priority": message.priority}
     offsets = Offset.objects.using(alias).filter(**stream, consumer_group__in=its)
     places = {place.consumer_group: place for place in offsets}
-    # After the offset rows: what a settle moves behind the position in between is found there.
+    # After the offset rows: what a settle moves behind the position in between is found there. What is taken up from a
+    # range in between has a row; so the ranges come before the rows.
+    ranges = BlockedRange.objects.using(alias).covering([message.offset], message.partition_key)
+    blocked = set(ranges.filter(**stream, consumer_group__in=its).values_list("consumer_group", flat=True))
     states = DeliveryState.objects.using(alias).filter(**stream, consumer_group__in=its, message_offset=message.offset)
     rows = {row.consumer_group: row for row in states}
-    found = {group: _open(message, group, starts[group], places.get(group), rows.get(group)) for group in its}
+    found = {
+        group: _open(message, group, starts[group], places.get(group), rows.get(group), group in blocked)
+        for group in its
+    }
     letters = _letters(alias, message, [group for group in its if found[group] is None])
     return [
         Fate(group, OTHERS) if group not in found else found[group] or _settled(group, letters.get(group))
@@ -60,8 +66,10 @@ def _fates(alias: str, message: Message, starts: dict[str, int]) -> list[Fate]:
     ]
 
 
-def _open(message: Message, group: str, start: int, place: Offset | None, row: DeliveryState | None) -> Fate | None:
-    """What is not settled yet; None: it is."""
+def _open(
+    message: Message, group: str, start: int, place: Offset | None, row: DeliveryState | None, blocked: bool
+) -> Fate | None:
+    """What is not settled yet; None: it is. blocked: its key's range covers it."""
     if row is not None and not row.acked:
         attempts, error = max(0, row.retry_count), row.last_error or ""
         if row.in_flight != NOT_IN_FLIGHT:
@@ -69,7 +77,7 @@ def _open(message: Message, group: str, start: int, place: Offset | None, row: D
         return Fate(group, FAILING if attempts else WAITING, attempts, row.invisible_until, error)
     if row is None and message.offset > (place.position if place else start):
         return Fate(group, HANDED if place and message.offset <= place.claimed_to else UNREAD)
-    return None
+    return Fate(group, WAITING) if row is None and blocked else None
 
 
 def _settled(group: str, letter: Message | None) -> Fate:

@@ -2,12 +2,13 @@
 
 The owner of a partition goes by what it has read. It reads a row again when that is due, and looks every heartbeat for
 rows that have become due in the database (or were acked there by a person, which a negative number of attempts tells).
-So what has a row is changed in its row; for what has none yet, the partition is taken from its owner, who reads anew.
+So what has a row is changed in its row; for what has none yet (it was not read, or lies in its key's range), the
+partition is taken from its owner, and whoever takes it next meets the row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sqlqueue.core.bounds import MOST_ATTEMPTS, checked_whole
@@ -19,7 +20,7 @@ from sqlqueue.exceptions import seconds
 from sqlqueue.log.fetch import BY_HAND
 from sqlqueue.log.groups import lock_topic, revoke
 from sqlqueue.log.redeliver import check_priority, copy
-from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset
+from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset
 
 AT_ONCE = 500
 COLUMNS = 'consumer_group, topic, "partition", priority, message_offset, in_flight, retry_count, acked, invisible_until'
@@ -56,8 +57,8 @@ def reschedule(
 def acknowledge(alias: str, group: str, topic: str, offsets: Iterable[int]) -> Changed:
     """Ack messages on behalf of a group, which then never gets them (again). What is with a handler is left.
 
-    A message that the group has not read yet costs its partition's owner the lease: what it has in hand there is
-    delivered again.
+    A message that the group has not read yet, or that waits behind another one of its key, costs its partition's owner
+    the lease: what it has in hand there is delivered again.
     """
     return _all(alias, _acknowledge, group, topic, offsets)
 
@@ -101,16 +102,17 @@ def _waiting(alias: str, group: str, topic: str, messages: Sequence[Message]) ->
     return found
 
 
-def _by_stream(messages: Sequence[Message]) -> dict[tuple[int, int], list[int]]:
-    streams: dict[tuple[int, int], list[int]] = {}
+def _by_stream(messages: Sequence[Message]) -> dict[tuple[int, int], dict[int, str]]:
+    """Return the messages of each stream: their keys, by offset."""
+    streams: dict[tuple[int, int], dict[int, str]] = {}
     for message in messages:
-        streams.setdefault((message.partition, message.priority), []).append(message.offset)
+        streams.setdefault((message.partition, message.priority), {})[message.offset] = message.partition_key
     return streams
 
 
 def _messages(alias: str, group: str, topic: str, offsets: Sequence[int]) -> list[Message]:
     """Those that are for the group."""
-    columns = ("offset", "topic", "partition", "priority")
+    columns = ("offset", "topic", "partition", "priority", "partition_key")
     found = Message.objects.using(alias).filter(offset__in=offsets, topic=topic, target_group__in=("", group))
     return list(found.only(*columns))
 
@@ -141,17 +143,18 @@ def _acked(alias: str, group: str, topic: str, offsets: Sequence[int]) -> list[i
     )
     done = [row.message_offset for row in rows]
     for (partition, priority), wanted in _by_stream(messages).items():
-        unread = _unread(alias, group, topic, partition, priority, wanted)
-        if unread:
+        if _unread(alias, group, topic, partition, priority, wanted):
             revoke(alias, group, topic, partition)
-            unread = _unread(alias, group, topic, partition, priority, unread)  # as the owner has left it
+            unread = _unread(alias, group, topic, partition, priority, wanted)  # as the owner has left it
             _add_acked(alias, group, topic, partition, priority, unread)
             done += unread
     return done
 
 
-def _unread(alias: str, group: str, topic: str, partition: int, priority: int, offsets: Sequence[int]) -> list[int]:
-    """Return those that stand above the claim, and have no row."""
+def _unread(
+    alias: str, group: str, topic: str, partition: int, priority: int, messages: Mapping[int, str]
+) -> list[int]:
+    """Return those that stand above the claim, or in their key's range, and have no row."""
     mine = {"topic": topic, "consumer_group": group, "partition": partition, "priority": priority}
     place = Offset.objects.using(alias).filter(**mine).first()
     if place is None:  # nobody has ever owned it: it is at the group's start
@@ -160,10 +163,18 @@ def _unread(alias: str, group: str, topic: str, partition: int, priority: int, o
         )
     else:
         claimed = max(place.position, place.claimed_to)
-    above = [offset for offset in offsets if offset > claimed]
-    rows = DeliveryState.objects.using(alias).filter(**mine, message_offset__in=above)
-    known = set(rows.values_list("message_offset", flat=True)) if above else set()
-    return [offset for offset in above if offset not in known]
+    # Before the rows: what is taken up from a range in between has one.
+    covering = BlockedRange.objects.using(alias).filter(**mine).covering(messages, *messages.values())
+    spans = {key: (low, high) for key, low, high in covering.values_list("partition_key", "low", "high")}
+
+    def waits(offset: int) -> bool:
+        low, high = spans.get(messages[offset], (0, 0))
+        return low < offset <= high
+
+    unsettled = [offset for offset in messages if offset > claimed or waits(offset)]
+    rows = DeliveryState.objects.using(alias).filter(**mine, message_offset__in=unsettled)
+    known = set(rows.values_list("message_offset", flat=True)) if unsettled else set()
+    return [offset for offset in unsettled if offset not in known]
 
 
 def _add_acked(alias: str, group: str, topic: str, partition: int, priority: int, offsets: Sequence[int]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sqlqueue.core.plan import NOT_IN_FLIGHT
 from sqlqueue.models import DeliveryState, PartitionLease
+from sqlqueue.observe.blocked import blocked_in_streams
 from sqlqueue.observe.survey import MOST_ROWS, backlogs_of, first_unacked, streams_of, stuck_streams
 
 
@@ -41,7 +42,8 @@ class PartitionSurvey:
 
 
 def survey_partitions(alias: str, topic: str, group: str) -> list[PartitionSurvey]:
-    """Return every partition of a group, what matters first. Its delivery states count up to the first 10,000."""
+    """Return every partition of a group, what matters first. Its delivery states and ranges count up to the first
+    10,000."""
     streams = streams_of(alias, topic, group)
     first = first_unacked(alias, streams)
     behind = [stream for stream in streams if stream in first]
@@ -50,6 +52,7 @@ def survey_partitions(alias: str, topic: str, group: str) -> list[PartitionSurve
     mine = {"topic": topic, "consumer_group": group}
     holders = dict(PartitionLease.objects.using(alias).filter(**mine).values_list("partition", "holder"))
     states = _states(alias, topic, group)
+    ranges = blocked_in_streams(alias, topic, group, MOST_ROWS)
     found = []
     for stream in streams:
         place = stream.partition, stream.priority
@@ -59,16 +62,17 @@ def survey_partitions(alias: str, topic: str, group: str) -> list[PartitionSurve
         known = sum(row.message_offset <= stream.position for row in unsettled)
         done = sum(row.acked and row.message_offset > stream.position for row in rows)
         offset, age = first.get(stream, (None, None))
+        blocked = ranges.get(place, 0)
         found.append(
             PartitionSurvey(
                 *place,
                 stream.position,
                 stream.watermark,
-                max(0, (backlog.messages if backlog else 0) + known - done),
+                max(0, (backlog.messages if backlog else 0) + known - done + blocked),
                 backlog.estimated if backlog else False,
                 len(unsettled) - len(resting) + (backlog.handed if backlog else 0),
                 sum(row.retry_count > 0 for row in resting),
-                sum(row.retry_count <= 0 for row in resting),
+                sum(row.retry_count <= 0 for row in resting) + blocked,
                 offset,
                 age,
                 stream.settled,

@@ -17,11 +17,12 @@ from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.models import ConsumerGroup, PublishGate, SubscriberHeartbeat, Topic, dead_letter_topic
+from sqlqueue.observe.blocked import blocked_in_groups
 
 T = TypeVar("T")
 
 SAMPLE = 200  # messages counted at either end of a stream's backlog
-MOST_ROWS = 10_000  # delivery states of a group, dead letters of a topic, scheduled messages: counted up to here
+MOST_ROWS = 10_000  # delivery states and ranges of a group, letters of a topic, scheduled messages: counted up to here
 STREAMS_AT_ONCE = 240
 TABLES_AT_ONCE = 120
 STANDS_STILL = 60.0  # seconds without a settle, although there is something to do
@@ -109,7 +110,7 @@ class GroupSurvey:
     oldest_age: float | None  # since the oldest unsettled message was published
     in_flight: int
     failing: int  # handed out before, wait for their retry
-    waiting: int  # postponed, delayed, or behind a blocked key
+    waiting: int  # postponed, delayed, or behind a blocked key; those are reckoned
     dead_letters: int  # of the first 10,000 of its topic
     subscribers: int
     unowned: int  # partitions that nobody holds
@@ -192,7 +193,7 @@ def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
     paused = {topic.name for topic in topics if topic.paused}
     alive, members, known, failing_tasks = _subscribers(alias)
     groups = _paused_groups(alias, only, only_group)
-    states = _states(alias, list(groups))
+    states, blocked = _states(alias, list(groups)), blocked_in_groups(alias, list(groups), MOST_ROWS)
     letters = _letters(alias, [topic.name for topic in topics if topic.name.endswith(DEAD_LETTER_SUFFIX)])
     scheduled, refused = _scheduled(alias, False), _scheduled(alias, True)
     by_group: dict[tuple[str, str], list[Stream]] = defaultdict(list)
@@ -210,12 +211,12 @@ def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
                 group,
                 groups[place] or topic in paused,
                 len({stream.partition for stream in by_group[place]}),
-                max(0, sum(backlog.messages for backlog in counted) + difference),
+                max(0, sum(backlog.messages for backlog in counted) + difference + blocked.get(place, 0)),
                 any(backlog.estimated for backlog in counted) or rows > MOST_ROWS,
                 max((first[stream][1] for stream in behind), default=None),
                 in_flight + sum(backlog.handed for backlog in counted),
                 failing,
-                waiting,
+                waiting + blocked.get(place, 0),
                 letters.get((dead_letter_topic(topic), group), 0),
                 members.get(place, 0),
                 len({stream.partition for stream in by_group[place] if not stream.owned}),

@@ -11,7 +11,7 @@ from sqlqueue.log.fates import ACKED, FAILING, UNREAD, WAITING, fate, fates
 from sqlqueue.log.groups import register
 from sqlqueue.log.redeliver import redeliver
 from sqlqueue.log.reschedule import Changed, acknowledge, reprioritize, reschedule
-from sqlqueue.models import DeliveryState, Message
+from sqlqueue.models import BlockedRange, DeliveryState, Message, PartitionLease
 from tests.consuming import QUICK, Consuming, watermark
 from tests.processes import wait_until
 
@@ -94,6 +94,61 @@ def test_what_a_group_has_not_read_can_be_cancelled(consuming: Consuming) -> Non
     partition = Message.objects.get(offset=offsets[0]).partition
     assert watermark("t", GROUP, partition) == offsets[-1]
     assert not DeliveryState.objects.exists()
+
+
+def test_what_waits_behind_its_key_can_be_cancelled(consuming: Consuming) -> None:
+    seen: list[int] = []
+    broken = {0}
+
+    @consuming.consumer("t")
+    def handle(delivery: Delivery) -> None:
+        if delivery.payload in broken:
+            raise Retry(delay=3600)
+        seen.append(delivery.payload)
+
+    offsets = [publish("t", number, key="a").offset for number in range(5)]
+    consuming.drain()
+    assert BlockedRange.objects.get().low < offsets[1] <= offsets[4] <= BlockedRange.objects.get().high
+    assert [fate_of(offset) for offset in offsets] == [FAILING, *[WAITING] * 4]
+    assert [one.state for one in fates(ALIAS, Message.objects.get(offset=offsets[2]))] == [WAITING]
+    assert reschedule(ALIAS, GROUP, "t", offsets[1:]) == Changed(0, 4)
+    consuming.start()
+    wait_until(lambda: not PartitionLease.objects.filter(holder="").exists())
+    assert acknowledge(ALIAS, GROUP, "t", [offsets[2]]) == Changed(1, 0)
+    assert acknowledge(ALIAS, GROUP, "t", [offsets[2]]) == Changed(0, 1)
+    assert [fate_of(offset) for offset in offsets] == [FAILING, WAITING, ACKED, WAITING, WAITING]
+    broken.clear()
+    reschedule(ALIAS, GROUP, "t", offsets[:1])
+    wait_until(lambda: len(seen) == 4, message=f"{seen}")
+    assert seen == [0, 1, 3, 4]
+    partition = Message.objects.get(offset=offsets[0]).partition
+    wait_until(lambda: watermark("t", GROUP, partition) == offsets[-1])
+    wait_until(lambda: not DeliveryState.objects.exists())
+    assert not BlockedRange.objects.exists()
+
+
+def test_what_waits_behind_its_key_can_get_another_priority(consuming: Consuming, settings: Any) -> None:
+    settings.SQLQUEUE = {**settings.SQLQUEUE, "TOPICS": {"t": {"priorities": 2}}}
+    seen: list[int] = []
+    broken = {0}
+
+    @consuming.consumer("t")
+    def handle(delivery: Delivery) -> None:
+        if delivery.payload in broken:
+            raise Retry(delay=3600)
+        seen.append(delivery.payload)
+
+    offsets = [publish("t", number, key="a", priority=1).offset for number in range(3)]
+    consuming.drain()
+    assert reprioritize(ALIAS, GROUP, "t", offsets[1:2], 0) == Changed(1, 0)
+    consuming.drain()
+    assert seen == [1]
+    broken.clear()
+    reschedule(ALIAS, GROUP, "t", offsets[:1])
+    consuming.drain()
+    assert seen == [1, 0, 2]
+    assert not DeliveryState.objects.exists()
+    assert not BlockedRange.objects.exists()
 
 
 def test_what_a_handler_has_is_left(consuming: Consuming) -> None:

@@ -13,6 +13,7 @@ from sqlqueue.log.pause import pause
 from sqlqueue.log.seek import offset_before
 from sqlqueue.models import Activity, Message, Offset
 from sqlqueue.observe.activity import rates
+from sqlqueue.observe.partitions import survey_partitions
 from sqlqueue.observe.survey import GroupSurvey, survey
 from tests.consuming import Consuming
 from tests.processes import wait_until
@@ -52,6 +53,20 @@ def test_what_failed_waits_and_died(consuming: Consuming) -> None:
     consuming.drain()
     seen = of()
     assert (seen.failing, seen.waiting, seen.dead_letters, seen.lag) == (1, 1, 1, 2)
+
+
+def test_what_waits_behind_a_key_counts_as_waiting_however_many_it_is(consuming: Consuming) -> None:
+    @consuming.consumer("t", batch_size=10)
+    def handle(delivery: Delivery) -> None:
+        raise Retry(delay=3600)
+
+    publish_many("t", [NewMessage(number, key="a") for number in range(500)])
+    consuming.drain()
+    seen = of()
+    assert (seen.failing, seen.waiting, seen.lag) == (1, 499, 500)
+    partitions = survey_partitions(ALIAS, "t", "default")
+    assert [one.waiting for one in partitions if one.lag] == [499]
+    assert sum(one.lag for one in partitions) == 500
 
 
 def test_what_is_in_hand(consuming: Consuming) -> None:
