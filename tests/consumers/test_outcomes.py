@@ -1,6 +1,7 @@
 """What becomes of a delivery: returned, Retry, Postpone, Reject, any other exception; attempts and dead letters."""
 
 import pytest
+from django.db import transaction
 
 from sqlqueue import LeaseLost, Postpone, Reject, Retry, publish
 from sqlqueue.database.fields import DatabaseNow
@@ -335,7 +336,8 @@ class TestLeaseLost:
         def handle(delivery) -> None:
             attempts.append(delivery.attempt)
             if len(attempts) == 1:
-                revoke("default", "default", "t")
+                with transaction.atomic():
+                    revoke("default", "default", "t")
                 wait_until(lambda: is_lost(delivery))
                 delivery.check_lease()
 

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 from django.db import connection
 
-from sqlqueue.models import DeliveryState, Message, Offset, PartitionLease, Receipt, ScheduledMessage
+from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, PartitionLease, Receipt, ScheduledMessage
 
-TABLES = (Message, DeliveryState, Offset, PartitionLease, Receipt, ScheduledMessage)
+TABLES = (Message, DeliveryState, BlockedRange, Offset, PartitionLease, Receipt, ScheduledMessage)
 
 
 class Recorder:
