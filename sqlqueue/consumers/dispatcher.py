@@ -169,6 +169,7 @@ class Dispatcher:
         chosen: dict[Stream, list[Run]] = {}
         runs_in_hand = len(self._runs)
         room = self.throttle.room(self.outstanding - self._in_company, runs_in_hand)
+        of_a_lane = self.throttle.of_a_lane(room, sum(stream.turns for stream in streams))
         for stream in self.throttle.in_turn(streams):
             if room <= 0:
                 break
@@ -176,7 +177,7 @@ class Dispatcher:
                 continue
             if stream.manners.batch and self.throttle.runs(runs_in_hand) <= 0:
                 continue
-            runs = stream.choose(min(room, stream.manners.batch_size), self.throttle.of_a_lane(room))
+            runs = stream.choose(min(room, stream.manners.batch_size), of_a_lane)
             if runs:
                 chosen[stream] = runs
                 handed = sum(len(run.hands) for run in runs)

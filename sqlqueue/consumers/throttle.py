@@ -44,9 +44,10 @@ class Throttle:
         """Return how many more runs may be started."""
         return 2 * self._threads - runs
 
-    def of_a_lane(self, room: int) -> int:
-        """Return how many hands of one lane may be given out together: they are one thread's work."""
-        return max(1, room // (2 * self._threads))
+    def of_a_lane(self, room: int, turns: int) -> int:
+        """Return how many hands of one lane may be given out together, which are one thread's work, if there are so
+        many turns to take. A lane that is alone gets everything: one hand at a time would cost a transaction each."""
+        return max(1, room // max(1, min(turns, 2 * self._threads)))
 
     def handed(self, outstanding: int) -> None:
         """Take note of how many are in hand now."""

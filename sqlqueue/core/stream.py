@@ -144,6 +144,11 @@ class Stream:
             return bool(self.ready and not self.handed and self._stalled != self._standing())
         return bool(self._turns)
 
+    @property
+    def turns(self) -> int:
+        """How many messages and lanes, or batches, may have something to hand out now."""
+        return int(self.has_turns) if self.manners.batch else len(self._turns)
+
     def _standing(self) -> tuple[int, ...]:
         """What has to change before more of what is ready can be chosen for a batch."""
         return self.window.final, self.position, self._changes

@@ -7,7 +7,7 @@ from multiprocessing import Pipe
 import pytest
 from django.db import connection
 
-from sqlqueue import publish_many
+from sqlqueue import Delivery, NewMessage, publish_many
 from sqlqueue.consumers import process
 from sqlqueue.consumers.handling import Handling
 from sqlqueue.consumers.pool import InlinePool, ThreadPool
@@ -123,6 +123,32 @@ def test_streams_that_are_equally_urgent_take_turns() -> None:
         seconds.add(order[3].address.partition)
     assert firsts == seconds == {0, 1, 2}
     assert list(throttle.in_turn([])) == []
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["from the log", "from behind a failed message"])
+def test_a_key_that_is_alone_is_not_handed_out_one_message_at_a_time(host: Host, fails: bool) -> None:
+    seen: list[object] = []
+
+    def handle(delivery: Delivery) -> None:
+        if fails and not seen and delivery.attempt == 1:
+            raise ValueError
+        seen.append(delivery.payload)
+
+    subscriber = host(consumer("t", handle, backoff=0.2), pool=InlinePool, threads=4)
+    publish_many("t", [NewMessage(number, key="one") for number in range(400)])
+    wait_until(lambda: subscriber.turn() is not None and bool(seen))
+    turns = 1
+    while len(seen) < 400 and turns < 400:
+        subscriber.turn()
+        turns += 1
+    assert seen == list(range(400))
+    assert turns <= 80
+
+
+def test_lanes_that_are_many_share_the_room_among_the_threads() -> None:
+    throttle = Throttle(4)
+    assert [throttle.of_a_lane(40, turns) for turns in (0, 1, 2, 8, 1000)] == [40, 40, 20, 5, 5]
+    assert throttle.of_a_lane(3, 1000) == 1
 
 
 def test_a_deadline_is_set_before_whoever_looks_at_it_can_see_the_start() -> None:
