@@ -37,6 +37,7 @@ class PrivateMariaDB(PrivateServer):
             self._program("mariadb-install-db"),
             "--no-defaults",
             f"--datadir={self.folder / 'data'}",
+            f"--tmpdir={self.folder}",  # a server that starts deletes the temporary tables of others from a shared one
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
             *run_as(),

@@ -33,12 +33,12 @@ class Actor(Publisher):
         super().__init__(name, journal, dice, 1.0, 1.0)
         self.many, self.behind, self.failing = WITH_ONE_WRITER if self._one_writer else ON_A_SERVER
 
-    def make(self, topic: str, key: str, count: int = 1, do: str = "ok", fill: int = 0) -> list[Item]:
-        """Make up messages of one key ("" for some of many), which ask for the same."""
+    def make(self, topic: str, key: str = "{}", count: int = 1, do: str = "ok", fill: int = 0) -> list[Item]:
+        """Make up messages of one key, or of many that differ where it has braces, which ask for the same."""
         made = []
         for _ in range(count):
             self._messages += 1
-            own = key or f"{self.dice.randrange(40)}"
+            own = key.format(self.dice.randrange(40))
             made.append(Item(topic, f"{self.name}/{own}", f"{self.name}/{self._messages}", do, fill))
         return made
 
@@ -46,7 +46,7 @@ class Actor(Publisher):
 
     def burst(self, seconds: float) -> None:
         """Everything at full speed while a transaction is open; the windows fill beyond it, however long that takes."""
-        batches = [self.make("flood", "", AT_ONCE) for _ in range(self.many // AT_ONCE)]
+        batches = [self.make("flood", "{}", AT_ONCE) for _ in range(self.many // AT_ONCE)]
         with self.held(self.make("orders", "held"), seconds, until=window_is_full):
             for batch in batches:
                 self.insist(batch, publish_together)
@@ -73,20 +73,21 @@ class Actor(Publisher):
         else:
             self.wrong("no payload of 70 percent of a packet was taken")
         for _ in range(10):
-            self.insist(self.make("heavy", "", 40, fill=4_000), publish_later)
-        self.insist(self.make("heavy", "", 20, fill=PACKET // 10), publish_together)
+            # Those take their places in the log when they are due: they are in no order with what is published at once.
+            self.insist(self.make("heavy", "later{}", 40, fill=4_000), publish_later)
+        self.insist(self.make("heavy", "{}", 20, fill=PACKET // 10), publish_together)
         time.sleep(seconds)
 
     def errors(self, seconds: float) -> None:
         """Batches that fail: each of their messages has the long error, in one settle."""
-        self.insist(self.make("flood", "", self.failing, do="fail-long"), publish_together)
+        self.insist(self.make("flood", "{}", self.failing, do="fail-long"), publish_together)
         time.sleep(seconds)
 
     def language(self, seconds: float) -> None:
         """Some are there already: how many were new is told right whatever the server's language."""
-        items = self.make("flood", "", 20)
+        items = self.make("flood", "{}", 20)
         self.insist(items, publish_together)
-        more = self.make("flood", "", 5)
+        more = self.make("flood", "{}", 5)
         told: list[int] = []
         self.insist(more, lambda more: told.append(publish_together([*items, *more])))
         if told and told[-1] > len(more):
@@ -98,7 +99,7 @@ class Actor(Publisher):
         self.insist(self.make("orders", "blocks", do="block"), publish_one)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            self.insist(self.make("orders", ""), publish_one)
+            self.insist(self.make("orders"), publish_one)
             time.sleep(0.1)
 
     def letters(self, seconds: float) -> None:
@@ -107,7 +108,7 @@ class Actor(Publisher):
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             with self.held(self.make(LETTERS, "late"), 0.1):  # it ends right behind the discards
-                self.insist(self.make("doomed", "", 6, do="reject-once"), publish_together)
+                self.insist(self.make("doomed", "{}", 6, do="reject-once"), publish_together)
                 person.await_letters(AWAIT)
                 person.discard_some()
             person.replay_one()

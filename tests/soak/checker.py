@@ -299,7 +299,7 @@ class Checker:
         for handling in handlings:
             number = handling.attempt
             same = charged.get(number)
-            if same and not rerun(same, handling) and not self._explanations.handed_back(same, handling.began):
+            if same and not self._uncharged(same, handling):
                 self._found("attempts wrong", f"{handling} has the same attempt as {same}")
             if number < max(charged, default=0) and not self._began_late(handling):
                 self._found("attempts wrong", f"{handling} after {sorted(charged)}")
@@ -310,6 +310,11 @@ class Checker:
                 self._found("attempts wrong", f"{handling} after {sorted(charged)}, and at most {most} unseen ones")
             if handling.outcome != "postpone":
                 charged[number] = handling
+
+    def _uncharged(self, first: Handling, again: Handling) -> bool:
+        """Tell whether a message may have been handled again without a charge for its first handling."""
+        explained = self._explanations
+        return rerun(first, again) or explained.handed_back(first, again.began) or explained.held_up(first, again.began)
 
     def _unseen(self, handling: Handling, low: float, high: float) -> int:
         """Return how many attempts may have been charged in a span of time although no handler began: one with each

@@ -46,6 +46,7 @@ class Explanations:
         self._faults = sorted(record.faults, key=lambda fault: fault.began)
         self._begins = [fault.began for fault in self._faults]
         self._longest = max((fault.ended - fault.began for fault in self._faults), default=0.0)
+        self._blocked = record.blocked
         self._acquired: dict[tuple[str, str, int], list[tuple[float, int]]] = defaultdict(list)
         for at, process, topic, group, partition in sorted(record.acquired):
             self._acquired[topic, group, partition].append((at, process))
@@ -129,6 +130,13 @@ class Explanations:
         """Tell whether a process that was told to leave may have handed a message back, which charges no attempt."""
         faults = self.between(first.began - SLACK, min(until, in_hand_until(first)))
         return any(fault.kind in HANDS_BACK and fault.touches(first.process) for fault in faults)
+
+    def held_up(self, first: Handling, until: float) -> bool:
+        """Tell whether another handler may have kept an async one from going on until it was over its time: that
+        charges no attempt."""
+        spans = [(began, ended) for began, ended, process in self._blocked if process == first.process]
+        is_async = ALIKE[first.topic, first.group].is_async
+        return is_async and overran(first, until) and any(low < until and first.began < high for low, high in spans)
 
 
 def in_hand_until(handling: Handling) -> float:

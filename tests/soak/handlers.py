@@ -50,11 +50,11 @@ class Trouble(Exception):
 
 
 def begin(deliveries: Sequence[Delivery]) -> None:
-    journal.note_all("begin", [(d.topic, d.group, d.partition, d.offset, d.id, d.attempt) for d in deliveries])
+    journal.note_all("begin", [(d.topic, d.group, d.partition, d.offset, d.id, d.attempt, id(d)) for d in deliveries])
 
 
 def end(deliveries: Sequence[Delivery], outcome: str) -> None:
-    journal.note_all("end", [(d.topic, d.group, d.offset, d.attempt, outcome) for d in deliveries])
+    journal.note_all("end", [(d.topic, d.group, d.offset, d.attempt, outcome, id(d)) for d in deliveries])
 
 
 def pause_of(delivery: Delivery) -> float:
@@ -119,6 +119,7 @@ def register(reader: Reader) -> None:
             begin([delivery])
             try:
                 if delivery.payload["do"] == "block" and delivery.attempt == 1:
+                    journal.note("blocks", BLOCKED)
                     time.sleep(BLOCKED)
                 await asyncio.sleep(pause_of(delivery))
                 if asks:

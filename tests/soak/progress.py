@@ -3,7 +3,7 @@
 A message can be delivered from the moment at which its publisher was told of the commit, and all earlier messages of
 its lane are settled. It stands in a line: those before it in the partition come first. So from then on until it begins
 no time longer than the bound may pass in which none of those begins, and nothing explains it. A failed message has to
-begin again within the bound after its delay.
+begin again within the bound after its delay; one of a batch, after others of its partition, one by one.
 
 What explains a delay, and for how long:
 
@@ -108,9 +108,11 @@ class Progress:
             (topic, id): (each, key) for each in record.transactions for topic, key, id in each.messages
         }
         self._begins: dict[Place, list[float]] = defaultdict(list)
+        self._all_begins: dict[Place, list[float]] = defaultdict(list)  # those of further attempts among them
         for (topic, group, _), handlings in handled.items():
             self._begins[topic, group, handlings[0].partition].append(handlings[0].began)
-        for begins in self._begins.values():
+            self._all_begins[topic, group, handlings[0].partition] += [handling.began for handling in handlings]
+        for begins in (*self._begins.values(), *self._all_begins.values()):
             begins.sort()
         self._open = sorted(
             (each.began, each.ended)
@@ -166,7 +168,8 @@ class Progress:
                     free[lane] = max(free[lane], done)
 
     def _of_failed_ones(self) -> Iterable[Waiting]:
-        """Yield how long what had failed waited, its delay over, before it was begun again."""
+        """Yield how long what had failed waited, its delay over, before it was begun again. Messages of a batch that
+        failed are tried again one by one, so they stand in a line."""
         for (topic, group, id), handlings in self.handled.items():
             place = (topic, group, handlings[0].partition)
             nexts = [each.began for each in handlings[1:]]
@@ -177,7 +180,8 @@ class Progress:
                     continue
                 ended = min(handling.until if handling.ended else NEVER, handling.began + VISIBILITY_TIMEOUT)
                 delay = WAIT if (topic, handling.outcome) == ("waiting", "retry") else MOST_DELAY
-                yield place, id, ended + delay, again, []
+                line = self._all_begins[place] if ALIKE[topic, group].batch else []
+                yield place, id, ended + delay, again, line
 
     def _of_absent_ones(self) -> Iterable[Waiting]:
         """Yield how long what was never begun has waited. It is not known what was before it: all of the partition."""

@@ -112,6 +112,8 @@ class Record:
     """When a publisher was refused, or told what is not so."""
     complaints: list[tuple[float, int, str, str]] = field(default_factory=list)
     """When, in which process, which background task failed, and how the database's fault was classified ("": none)."""
+    blocked: list[tuple[float, float, int]] = field(default_factory=list)
+    """From when to when a handler blocked the event loop of which process."""
     phases: list[Phase] = field(default_factory=list)
     crowded: float = 1.0
     """How many times as long as on a machine of its own anything may take."""
@@ -134,7 +136,7 @@ class Reader:
         self._transactions: dict[tuple[int, int], Transaction] = {}
         self._faults: list[tuple[str, float, float, list[int] | None]] = []
         self._processes: dict[int, list[tuple[float, int]]] = defaultdict(list)
-        self._running: dict[tuple[int, str, str, int, int], list[Handling]] = defaultdict(list)
+        self._running: dict[tuple[int, str, str, int, int, int], list[Handling]] = defaultdict(list)
 
     def read(self, lines: Iterable[Line]) -> Record:
         """Read all lines; those of kinds that the checker does not need are left out."""
@@ -174,13 +176,16 @@ class Reader:
     def _doubt(self, line: Line, number: int, _error: str) -> None:
         self._transactions[line.writer, number].ended = line.at
 
-    def _begin(self, line: Line, topic: str, group: str, partition: int, offset: int, id: str, attempt: int) -> None:
+    def _begin(
+        self, line: Line, topic: str, group: str, partition: int, offset: int, id: str, attempt: int, run: int = 0
+    ) -> None:
+        """run: which of those that the process has in hand; two may be of one attempt, if the first was held up."""
         handling = Handling(topic, group, partition, offset, id, attempt, line.writer, line.at)
-        self._running[line.writer, topic, group, offset, attempt].append(handling)
+        self._running[line.writer, topic, group, offset, attempt, run].append(handling)
         self.record.handlings.append(handling)
 
-    def _end(self, line: Line, topic: str, group: str, offset: int, attempt: int, outcome: str) -> None:
-        handling = self._running[line.writer, topic, group, offset, attempt].pop(0)
+    def _end(self, line: Line, topic: str, group: str, offset: int, attempt: int, outcome: str, run: int = 0) -> None:
+        handling = self._running[line.writer, topic, group, offset, attempt, run].pop(0)
         handling.ended, handling.outcome = line.at, outcome
 
     def _died(self, line: Line, topic: str, group: str, offset: int) -> None:
@@ -188,6 +193,9 @@ class Reader:
 
     def _hangs(self, line: Line, seconds: float) -> None:
         self.record.faults.append(Fault("hang-consumer", line.at, line.at + seconds, frozenset([line.writer])))
+
+    def _blocks(self, line: Line, seconds: float) -> None:
+        self.record.blocked.append((line.at, line.at + seconds, line.writer))
 
     def _settled(self, line: Line, topic: str, group: str, offset: int, attempt: int, outcome: str) -> None:
         self.record.settled.append((line.at, line.writer, topic, group, offset, attempt, outcome))

@@ -16,6 +16,7 @@ from tests.soak.progress import BOUND, RECOVERY
 from tests.soak.records import DeadLetter, Fault, Handling, Record, Transaction
 from tests.soak.workload import (
     ALL_READERS,
+    BLOCKED,
     FLUSH_INTERVAL,
     HUNG_AFTER,
     LEASE_DURATION,
@@ -24,6 +25,7 @@ from tests.soak.workload import (
     PARTITIONS,
     PHASE_TOPICS,
     READERS,
+    TOO_LONG,
     UNSERVED,
     VISIBILITY_TIMEOUT,
     WAIT,
@@ -314,6 +316,34 @@ def again_with_the_same_attempt(history: History) -> None:
     history.handle("m", 20, confirmed=False)
     history.acquire(OTHER, MINUTE)
     history.handle("m", MINUTE + 1, by=OTHER)
+
+
+def held_up(history: History, by: int = ONE, group: str = "notify", seconds: float = TOO_LONG) -> None:
+    """A message of an async group is over its time, and is handled again with the same attempt, while a handler of a
+    process blocks its event loop."""
+    history.publish("m", topic="orders")
+    for each in groups_of("orders"):
+        if each == group:
+            history.handle("m", 20, topic="orders", group=each, seconds=seconds + 30, confirmed=False)
+            history.handle("m", 20 + seconds, topic="orders", group=each)
+        else:
+            history.handle("m", 20, topic="orders", group=each)
+    history.record.blocked.append((20.1, 20.1 + BLOCKED, by))
+
+
+@sound
+def held_up_by_a_handler_that_blocks_the_event_loop(history: History) -> None:
+    held_up(history)
+
+
+@planted("attempts wrong")
+def held_up_by_a_handler_of_another_process(history: History) -> None:
+    held_up(history, by=OTHER)
+
+
+@planted("attempts wrong")
+def held_up_by_a_handler_on_an_event_loop_although_it_is_in_a_thread(history: History) -> None:
+    held_up(history, group="ship")
 
 
 @planted("unexplained duplicates")
@@ -903,6 +933,27 @@ def a_retry_that_never_comes(history: History) -> None:
     history.publish("m", at=9, key=of_one_partition(1)[0])
     history.handle("m", 10, "fail")
     history.record.until, history.record.drained = 200.0, False
+
+
+def a_batch_that_failed(history: History, every: float) -> None:
+    """Five messages of a batch fail together, and are tried again one by one."""
+    ids = [f"m{number}" for number in range(5)]
+    for id, key in zip(ids, of_one_partition(5, "flood"), strict=True):
+        history.publish(id, topic="flood", key=key, at=9)
+    for number, id in enumerate(ids):
+        history.handle(id, 10, "fail", topic="flood")
+        history.handle(id, 12 + number * every, topic="flood", attempt=2)
+    history.record.until = 200.0
+
+
+@sound
+def the_messages_of_a_batch_that_failed_come_one_by_one(history: History) -> None:
+    a_batch_that_failed(history, BOUND - 1)
+
+
+@planted("stood still")
+def the_messages_of_a_batch_that_failed_come_too_slowly(history: History) -> None:
+    a_batch_that_failed(history, BOUND + 3)
 
 
 @planted("stood still")

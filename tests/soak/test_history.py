@@ -144,3 +144,17 @@ def test_a_fault_is_of_the_process_that_had_the_id_then() -> None:
     assert everybody.touches(1)
     assert everybody.began == 55
     assert everybody.ended == 60 < NEVER
+
+
+def test_of_two_runs_of_one_attempt_each_has_its_own_end() -> None:
+    record = record_of(
+        [
+            ["begin", 1, "orders", "notify", 4, 10, "m", 1, 7001],
+            ["blocks", 2, 45.0],
+            ["begin", 8, "orders", "notify", 4, 10, "m", 1, 7002],
+            ["end", 9, "orders", "notify", 10, 1, "ok", 7002],
+            ["end", 50, "orders", "notify", 10, 1, "ok", 7001],
+        ]
+    )
+    assert [(handling.began, handling.ended) for handling in record.handlings] == [(1, 50), (8, 9)]
+    assert record.blocked == [(2, 47, 0)]
