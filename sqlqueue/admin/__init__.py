@@ -3,6 +3,7 @@
 from django.contrib.admin import AdminSite
 from django.contrib.admin import site as default_site
 
+from sqlqueue.admin.blocked_ranges import BlockedRangeAdmin
 from sqlqueue.admin.consumer_groups import ConsumerGroupAdmin
 from sqlqueue.admin.delivery_states import DeliveryStateAdmin
 from sqlqueue.admin.leases import LeaseAdmin
@@ -16,6 +17,7 @@ from sqlqueue.admin.subscribers import SubscriberAdmin
 from sqlqueue.admin.topics import TopicAdmin
 
 __all__ = [
+    "BlockedRangeAdmin",
     "ConsumerGroupAdmin",
     "DeliveryStateAdmin",
     "LeaseAdmin",

@@ -9,7 +9,15 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from sqlqueue.models import DeliveryState, Offset, PartitionLease, Receipt, ScheduledMessage, SubscriberHeartbeat
+from sqlqueue.models import (
+    BlockedRange,
+    DeliveryState,
+    Offset,
+    PartitionLease,
+    Receipt,
+    ScheduledMessage,
+    SubscriberHeartbeat,
+)
 from tests.admin.test_overview import page, words
 
 pytestmark = pytest.mark.django_db
@@ -23,6 +31,7 @@ READ_ONLY = (
     "offset",
     "scheduledmessage",
     "deliverystate",
+    "blockedrange",
     "receipt",
 )
 
@@ -117,6 +126,16 @@ def test_delivery_states_say_how_each_is(admin_client: Client) -> None:
         "acked",
     ]
     assert "ValueError: &lt;b&gt;" in found[1]
+
+
+def test_what_waits_behind_a_key_is_listed_by_key(admin_client: Client) -> None:
+    for number in range(60):
+        BlockedRange.objects.create(
+            **PLACE, partition=0, partition_key=f"key-{number:02}", low=number, high=100, messages=1_234
+        )
+    first, second = through(admin_client, "blockedrange")
+    assert [re.search(r"key-(\d+)", row)[1] for row in first + second] == [f"{number:02}" for number in range(60)]
+    assert second[0] == "key-50 mail orders 0 0 50 100 1234"
 
 
 def test_receipts_are_found_by_offset(admin_client: Client) -> None:

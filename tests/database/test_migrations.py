@@ -1,18 +1,20 @@
 """Migrations: from every released state, with data in the tables and with a log that was emptied."""
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import connection
+from django.db import DatabaseError, connection
 from django.db.migrations.loader import MigrationLoader
+from django.utils import timezone
 
 from sqlqueue import publish, testing
 from sqlqueue.checks import check_offsets
 from sqlqueue.database.dialects import execute
 from sqlqueue.database.sequence import look
-from sqlqueue.models import Message
+from sqlqueue.models import Message, PartitionLease
 from tests.consuming import Consuming
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -67,6 +69,51 @@ def columns() -> list[tuple[str, str, str]]:
             " WHERE table_schema = DATABASE() AND table_name LIKE 'sqlqueue%%' AND character_set_name IS NOT NULL"
         )
         return list(cursor.fetchall())
+
+
+class TestFormerOwners:
+    """A process of version 0.1 knows of no ranges: it would take what waits in one for done."""
+
+    # The statements by which it renews its leases, and settles: from its source.
+    RENEW = "UPDATE sqlqueue_partition_lease SET expires_at = {later} WHERE holder = %s"
+    SETTLE = "UPDATE sqlqueue_offset SET position = %s WHERE id = %s AND fencing_token = %s"
+
+    @pytest.mark.parametrize("name", [name for name in RELEASED if name < "0006"])
+    def test_one_that_was_not_stopped_fails_loudly_and_settles_nothing(
+        self, name: str, at: Callable[[str], None]
+    ) -> None:
+        at(name)
+        handled(name)
+        models = state(name)
+        leases, offsets = (models.get_model("sqlqueue", each).objects for each in ("PartitionLease", "Offset"))
+        leases.update(holder="former", expires_at=timezone.now() + timedelta(hours=1))
+        place, token = offsets.get().pk, offsets.get().fencing_token
+        assert execute("default", self.RENEW, (60_000_000, "former")).rowcount == 1
+        assert execute("default", self.SETTLE, (HANDLED, place, token)).rowcount == 1
+        migrate()
+        with pytest.raises(DatabaseError, match="expires_at"):
+            execute("default", self.RENEW, (60_000_000, "former"))
+        assert execute("default", self.SETTLE, (HANDLED + 1, place, token)).rowcount == 0
+        lease = PartitionLease.objects.get()
+        assert (lease.holder, lease.valid_until) == ("", None)
+        assert lease.fencing_token > token
+
+    def test_what_it_had_in_hand_is_recovered(self, at: Callable[[str], None], consuming: Consuming) -> None:
+        seen: list[int] = []
+        consuming.consumer("t", lambda delivery: seen.append(delivery.payload["number"]), group="g")
+        name = "0005_overview"
+        at(name)
+        handled(name)
+        models = state(name)
+        first = models.get_model("sqlqueue", "Message").objects.earliest("offset").offset
+        # It holds the lease, has acked the first message, and has claimed them all.
+        models.get_model("sqlqueue", "Offset").objects.update(position=first, offset_acked=first)
+        models.get_model("sqlqueue", "PartitionLease").objects.update(
+            holder="former", expires_at=timezone.now() + timedelta(hours=1)
+        )
+        migrate()
+        testing.drain()
+        assert sorted(seen) == list(range(1, HANDLED))
 
 
 class TestSequence:
