@@ -69,8 +69,8 @@ def problems_of(group: GroupSurvey) -> Iterator[Problem]:
             group.group,
         )
     if not group.away:
-        yield from _stuck(group, "failing")
-        yield from _stuck(group, "standing")
+        for why in ("full", "held", "failing", "standing"):
+            yield from _stuck(group, why)
     if group.unowned and group.subscribers:
         yield Problem(
             _("No owner"),
@@ -106,6 +106,18 @@ def _stuck(group: GroupSurvey, why: str) -> Iterator[Problem]:
             "Look at the message's error. Mend what it needs and let it be retried, reschedule it, or acknowledge it "
             "on behalf of the group."
         )
+    elif why == "full":
+        text = _(
+            "So many messages of %(group)s of %(topic)s, partition %(partition)d, fail that nothing new is read there: "
+            "the oldest has waited for %(age)s."
+        )
+        advice = _("This group fails: mend its handler, or what it needs. Reading goes on once fewer messages wait.")
+    elif why == "held":
+        text = _(
+            "So many messages of %(group)s of %(topic)s, partition %(partition)d, were delivered beyond a publishing "
+            "transaction that is still open that nothing new is read there: the oldest has waited for %(age)s."
+        )
+        advice = _("Find the transaction in the database's process list, and end it. Reading then goes on by itself.")
     else:
         text = _(
             "The watermark of %(group)s of %(topic)s, partition %(partition)d, has stood still for %(age)s: there is "

@@ -17,6 +17,7 @@ from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.consumers.pool import Pool, ThreadPool
 from sqlqueue.consumers.pulse import Pulse
 from sqlqueue.consumers.reader import Reader
+from sqlqueue.consumers.reading_limits import ReadingLimits
 from sqlqueue.consumers.recorder import Recorder
 from sqlqueue.consumers.registration import Registration
 from sqlqueue.consumers.registry import Consumer
@@ -64,6 +65,7 @@ class Subscriber:
         self.ownership = Ownership(self.alias, self.name, self.subscriptions, settings.LEASE_DURATION)
         self.ownership.progress = self.pulse.turned
         self.reader = Reader(self.alias)
+        self._limits = ReadingLimits()
         self._registration = Registration(self.alias, self.subscriptions)
         self._awake = threading.Event()
         threads = threads or settings.THREADS
@@ -346,6 +348,7 @@ class Subscriber:
             self._look_at = now + self._pause
         if now >= self._notice_at:
             self._notice_at = now + settings.HEARTBEAT_INTERVAL
+            self._limits.look(streams, self.reader.horizon.value, now)
             for subscription in self.subscriptions:
                 if any(stream.next_due() is not None for stream in subscription.streams.values()):
                     self.reader.notice_changes(*subscription.place, subscription.streams, now)

@@ -31,6 +31,8 @@ from sqlqueue.core.window import Read, Window
 
 HEADS_LIMIT: Final = 100_000  # messages that wait by their own outcome; beyond it nothing new is read
 WINDOW_LIMIT: Final = 10_000  # messages read onward and not yet passed by the position
+FULL: Final = "full"  # the first of these is reached
+HELD_BACK: Final = "held"  # the second
 SCAN_LIMIT: Final = 5_000  # messages of a stream that one look for those of a waiting key passes
 
 
@@ -165,6 +167,15 @@ class Stream:
         if len(self.window.offsets) >= WINDOW_LIMIT:
             return 0
         return max(0, self._most_ready - self.ready)
+
+    def limit_reached(self, horizon: int) -> str:
+        """Return by which limit nothing new is read, though there may be something; "" for none."""
+        if not self.window.more:
+            return ""
+        if self.heads >= HEADS_LIMIT:
+            return FULL
+        offsets = self.window.offsets
+        return HELD_BACK if len(offsets) >= WINDOW_LIMIT and offsets[0] > horizon else ""
 
     @property
     def _most_ready(self) -> int:

@@ -28,7 +28,7 @@ class DeliveryStateQuerySet(models.QuerySet["DeliveryState"]):
 
 class DeliveryState(models.Model):
     """A message that failed, is delayed, was in flight at a crash, or was acked out of order. A message without a row
-    is settled if it is at or below the position, and not if it is above."""
+    is settled if it is at or below the position and not in its key's blocked range, and not if it is above."""
 
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)

@@ -19,6 +19,12 @@ FULL = 0.8  # of the connections that the server allows
 CLOCK_TOLERANCE = 1.0  # seconds
 CLOCK_WRONG = 30.0
 HELD_UP = 60.0  # seconds for which a transaction that publishes may stay open before it is worth a warning
+STUCK_HINTS = {
+    "failing": "That message fails again and again: see its error in the admin; mend the handler, or ack it there.",
+    "standing": "Nothing is settled there: see what its consumer does (queuestatus, event=delivery_failed in the log).",
+    "full": "So many of its messages fail that nothing new is read there: mend the handler, or what it needs.",
+    "held": "So many were delivered beyond an open transaction that nothing new is read: find that, and end it.",
+}
 
 
 class Finding(NamedTuple):
@@ -178,13 +184,8 @@ def _group(facts: Facts, group: GroupSurvey, handled: bool) -> Iterator[Finding]
         yield Finding(WARNING, "groups", text, hint)
     for stuck in group.stuck if group.subscribers else ():
         place = f"{name}: partition {stuck.partition} stands at offset {stuck.offset} for {stuck.seconds:.0f} s"
-        if stuck.why == "failing":
-            hint = "That message fails again and again: see its error in the admin; mend the handler, or ack it there."
-        else:
-            hint = (
-                "Nothing is settled there: see what its consumer does (queuestatus, event=delivery_failed in the log)."
-            )
-        yield Finding(WARNING, "stuck watermarks", place, hint)
+        level = ERROR if stuck.why == "full" else WARNING
+        yield Finding(level, "stuck watermarks", place, STUCK_HINTS[stuck.why])
 
 
 def tasks(facts: Facts) -> Iterator[Finding]:

@@ -10,8 +10,10 @@ from sqlqueue.observe.survey import GroupSurvey, Survey
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """A limit of SQLQUEUE['HEALTH'] that a group has passed: its name, the group's figure, and what is allowed. Of no
-    topic and group: background tasks that fail again and again, of which none is allowed."""
+    """A limit of SQLQUEUE['HEALTH'] that a group has passed: its name, the group's figure, and what is allowed. None is
+    allowed, whatever the settings are, of partitions in which so many messages fail (`full_partitions`), or were
+    delivered beyond an open transaction (`held_partitions`), that nothing new is read, nor, of no topic and group, of
+    background tasks that fail again and again."""
 
     topic: str
     group: str
@@ -32,6 +34,8 @@ def _of_group(group: GroupSurvey) -> list[Excess]:
         ("max_lag", group.lag, limits.max_lag),
         ("max_age", group.oldest_age, limits.max_age),
         ("max_dead_letters", group.dead_letters, limits.max_dead_letters),
+        ("full_partitions", sum(one.why == "full" for one in group.stuck), 0),
+        ("held_partitions", sum(one.why == "held" for one in group.stuck), 0),
     )
     found = [
         Excess(group.topic, group.group, name, value, allowed)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from django.db.models import Max
+
 from sqlqueue.core.plan import NOT_IN_FLIGHT
-from sqlqueue.models import DeliveryState, PartitionLease
+from sqlqueue.models import DeliveryState, PartitionLease, SubscriberHeartbeat
 from sqlqueue.observe.blocked import blocked_in_streams
-from sqlqueue.observe.survey import MOST_ROWS, backlogs_of, first_unacked, streams_of, stuck_streams
+from sqlqueue.observe.full import may_be_full
+from sqlqueue.observe.survey import MOST_ROWS, backlogs_of, first_unacked, limits_reached, streams_of, stuck_streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +19,8 @@ class PartitionSurvey:
     """A group's place in one priority of one partition. Counts are of messages, ages in seconds.
 
     oldest: the offset of the oldest message that is not acked; settled: how long ago something was settled last;
-    holder: who owns it, "" for nobody; stuck: why the watermark stands still ("failing", "standing"), "" if it does
-    not.
+    holder: who owns it, "" for nobody; stuck: why the watermark stands still ("failing", "standing", "full", "held"),
+    "" if it does not.
     """
 
     partition: int
@@ -48,10 +51,12 @@ def survey_partitions(alias: str, topic: str, group: str) -> list[PartitionSurve
     first = first_unacked(alias, streams)
     behind = [stream for stream in streams if stream in first]
     backlogs = backlogs_of(alias, behind)
-    stuck = {(one.partition, one.priority): one.why for one in stuck_streams(behind, first)}
     mine = {"topic": topic, "consumer_group": group}
     holders = dict(PartitionLease.objects.using(alias).filter(**mine).values_list("partition", "holder"))
     states = _states(alias, topic, group)
+    failing = behind if may_be_full(sum(map(len, states.values())), MOST_ROWS) else []
+    limits = limits_reached(alias, failing, backlogs, _horizon(alias))
+    stuck = {(one.partition, one.priority): one.why for one in stuck_streams(behind, first, limits)}
     ranges = blocked_in_streams(alias, topic, group, MOST_ROWS)
     found = []
     for stream in streams:
@@ -81,6 +86,12 @@ def survey_partitions(alias: str, topic: str, group: str) -> list[PartitionSurve
             )
         )
     return sorted(found, key=lambda one: one.order)
+
+
+def _horizon(alias: str) -> int | None:
+    """The highest that a consumer knows; None if there is none."""
+    known: int | None = SubscriberHeartbeat.objects.using(alias).alive().aggregate(known=Max("horizon"))["known"]
+    return known
 
 
 def _states(alias: str, topic: str, group: str) -> dict[tuple[int, int], list[DeliveryState]]:

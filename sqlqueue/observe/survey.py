@@ -18,6 +18,7 @@ from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.models import ConsumerGroup, PublishGate, SubscriberHeartbeat, Topic, dead_letter_topic
 from sqlqueue.observe.blocked import blocked_in_groups
+from sqlqueue.observe.full import full_streams, held_streams, may_be_full
 
 T = TypeVar("T")
 
@@ -87,7 +88,9 @@ ABOVE = 'SELECT {remaining} FROM sqlqueue_message{by_offset} WHERE "offset" > %s
 class Stuck:
     """A partition whose watermark stands still at `offset`, the oldest message that is not acked, for `seconds`.
 
-    why: "failing" (that message fails again and again, and is retried), or "standing" (nothing was settled lately).
+    why: "failing" (that message fails again and again, and is retried), "standing" (nothing was settled lately), "full"
+    (so many messages fail that nothing new is read), or "held" (so many were delivered beyond a publishing transaction
+    that is still open that nothing new is read).
     """
 
     partition: int
@@ -175,11 +178,13 @@ class Stream(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """How many messages stand above a position; of these `handed` up to the claim."""
+    """How many messages stand above a position; of these `handed` up to the claim. The first and the last offset."""
 
     messages: int
     handed: int
     estimated: bool
+    first: int
+    last: int
 
 
 def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
@@ -196,6 +201,8 @@ def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
     states, blocked = _states(alias, list(groups)), blocked_in_groups(alias, list(groups), MOST_ROWS)
     letters = _letters(alias, [topic.name for topic in topics if topic.name.endswith(DEAD_LETTER_SUFFIX)])
     scheduled, refused = _scheduled(alias, False), _scheduled(alias, True)
+    failing = [one for one in first if may_be_full(states.get((one.topic, one.group), (0,))[0], MOST_ROWS)]
+    limits = limits_reached(alias, failing, backlogs, known if alive else None)
     by_group: dict[tuple[str, str], list[Stream]] = defaultdict(list)
     for stream in streams:
         by_group[stream.topic, stream.group].append(stream)
@@ -203,7 +210,7 @@ def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
     for place in sorted(groups):
         topic, group = place
         behind = [stream for stream in by_group[place] if stream in first]
-        rows, in_flight, failing, waiting, difference = states.get(place, (0, 0, 0, 0, 0))
+        rows, in_flight, retried, waiting, difference = states.get(place, (0, 0, 0, 0, 0))
         counted = [backlogs[stream] for stream in behind]
         surveyed.append(
             GroupSurvey(
@@ -215,12 +222,12 @@ def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
                 any(backlog.estimated for backlog in counted) or rows > MOST_ROWS,
                 max((first[stream][1] for stream in behind), default=None),
                 in_flight + sum(backlog.handed for backlog in counted),
-                failing,
+                retried,
                 waiting + blocked.get(place, 0),
                 letters.get((dead_letter_topic(topic), group), 0),
                 members.get(place, 0),
                 len({stream.partition for stream in by_group[place] if not stream.owned}),
-                () if groups[place] or topic in paused else tuple(stuck_streams(behind, first)),
+                () if groups[place] or topic in paused else tuple(stuck_streams(behind, first, limits)),
             )
         )
     lag, age = _horizon(alias, known, highest) if alive else (0, 0.0)
@@ -300,7 +307,7 @@ def backlogs_of(alias: str, streams: Sequence[Stream]) -> dict[Stream, Backlog]:
         for index, stream in enumerate(some):
             head, tail = ends[index], ends[-1 - index]
             messages, estimated = reckoned(head[:3], tail[:3])
-            found[stream] = Backlog(messages, head[3], estimated)
+            found[stream] = Backlog(messages, head[3], estimated, head[1], tail[2])
     return found
 
 
@@ -372,11 +379,29 @@ def _horizon(alias: str, known: int, highest: int) -> tuple[int, float]:
     return highest - known, 0.0 if row is None else max(0.0, -float(row[0]))
 
 
-def stuck_streams(streams: Iterable[Stream], first: dict[Stream, tuple[int, float]]) -> Iterator[Stuck]:
-    """Yield those whose watermark stands still, of streams that are not paused."""
+def limits_reached(
+    alias: str, failing: Iterable[Stream], backlogs: dict[Stream, Backlog], horizon: int | None
+) -> dict[Stream, str]:
+    """Return which streams have reached a limit, so that nothing new is read there: "full" or "held". failing: those of
+    which many messages may wait; horizon: the highest that a consumer knows, None if there is no consumer."""
+    beyond = [
+        stream
+        for stream, backlog in backlogs.items()
+        if horizon is not None and backlog.first > horizon and backlog.last > stream.claimed
+    ]
+    full = full_streams(alias, [stream for stream in failing if stream in backlogs])
+    return {**dict.fromkeys(held_streams(alias, beyond), "held"), **dict.fromkeys(full, "full")}
+
+
+def stuck_streams(
+    streams: Iterable[Stream], first: dict[Stream, tuple[int, float]], limits: dict[Stream, str]
+) -> Iterator[Stuck]:
+    """Yield those whose watermark stands still, of streams that are not paused. limits: those that have reached one."""
     for stream in streams:
         offset, age = first[stream]
-        if offset <= stream.position:  # what stands there and is not acked has a row: it failed, or waits
+        if stream in limits:
+            yield Stuck(stream.partition, stream.priority, offset, age, limits[stream])
+        elif offset <= stream.position:  # what stands there and is not acked has a row: it failed, or waits
             if age > HELD_BACK:
                 yield Stuck(stream.partition, stream.priority, offset, age, "failing")
         elif age > STANDS_STILL and (stream.settled is None or stream.settled > STANDS_STILL):

@@ -21,6 +21,12 @@ HOME = "\x1b[H\x1b[J"  # to the terminal's first place, and clear what is there
 GROUPS = ("topic", "group", "lag", "oldest", "in-hand", "failing", "waiting", "dead")
 MORE = ("acked/s", "drained-in", "consumers", "state")
 TOPICS = ("topic", "partitions", "priorities", "retention", "scheduled", "overdue", "refused", "state")
+STUCK = {
+    "failing": "fails again and again",
+    "standing": "is not being settled",
+    "full": "fails with so many others that nothing new is read",
+    "held": "has so many delivered behind it, beyond an open transaction, that nothing new is read",
+}
 
 
 class Command(QueueCommand):
@@ -101,10 +107,9 @@ class Command(QueueCommand):
             self.say("No group is registered: consumers do that when they first run.")
         for group in groups:
             for stuck in group.stuck:
-                why = "fails again and again" if stuck.why == "failing" else "is not being settled"
                 self.say(
                     f"stuck: {group.group} of {group.topic}[{stuck.partition}] stands at offset {stuck.offset}, which"
-                    f" {why}, since {ago(stuck.seconds)}"
+                    f" {STUCK[stuck.why]}, since {ago(stuck.seconds)}"
                 )
 
 
