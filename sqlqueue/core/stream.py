@@ -132,7 +132,7 @@ class Stream:
     def active(self) -> bool:
         """There is something in memory that a plan might have to write."""
         rows = self._writes or self._settled or self._acked_rows
-        return bool(rows or self.window.offsets or self._turns or self.ranges.changed)
+        return bool(rows or self.window.offsets or self._turns or self.ranges.changed or self._crowded)
 
     @property
     def has_suspects(self) -> bool:
@@ -176,6 +176,11 @@ class Stream:
             return FULL
         offsets = self.window.offsets
         return HELD_BACK if len(offsets) >= WINDOW_LIMIT and offsets[0] > horizon else ""
+
+    @property
+    def _crowded(self) -> bool:
+        """Something is handed out, and what may stand behind it leaves no room for anything else."""
+        return bool(self.handed and not self.room)
 
     @property
     def _most_ready(self) -> int:
@@ -658,8 +663,11 @@ class Stream:
         """Not started, not charged."""
         if entry.row:
             entry.count = hand.attempt - 1
-            self.loaded[entry.offset] = entry
             self._writes[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, entry.count)
+            if entry.key and entry.lane is not None and entry.lane.items[0].state == HELD:
+                entry.state, entry.message = HELD, None
+                return
+            self.loaded[entry.offset] = entry
         elif entry.key and entry.lane is not None and entry.lane.blocked_by_row(entry):
             entry.state, entry.message = BEHIND, None
             return
@@ -669,7 +677,8 @@ class Stream:
             self._offer(entry)
 
     def _block(self, blocking: Entry) -> None:
-        """A message waits, with its row: what stands behind it in its lane waits with it, and needs no payload."""
+        """A message waits, with its row, or its handler is slow: what stands behind it in its lane waits with it, and
+        needs no payload."""
         lane = blocking.lane
         if lane is None or not blocking.key:
             return
@@ -677,12 +686,13 @@ class Stream:
         for entry in list(islice(lane.items, lane.items.index(blocking) + 1, None)):
             if entry.state == BEHIND:
                 break  # and all that follow
-            if entry.state != READY or entry.row:
+            if entry.state != READY:
                 continue
-            if entry.offset <= self.position:
+            if entry.offset <= self.position and not entry.row:
                 self._drop(entry)  # its range still covers it
             else:
-                entry.state, entry.message = BEHIND, None
+                entry.state, entry.message = HELD if entry.row else BEHIND, None
+                self.loaded.pop(entry.offset, None)
                 self.ready -= 1
         if lane.range is not None and lane.range.loaded > loaded:
             lane.range.begin_again(loaded)
@@ -724,9 +734,10 @@ class Stream:
         self._walk()
         if self._waits_since is not None and now - self._waits_since >= flush_after:
             self._flush()
+            self._waits_since = now  # the next one is due after as long again
         plan = self._write_plan(runs, now)
         # A slow message may also fill the memory with what stands behind it; once it has a row, that can be parked.
-        if not self._acks_waiting and not (self.handed and not self.room):
+        if not self._acks_waiting and not self._crowded:
             self._waits_since = None
         elif self._waits_since is None or self.position > before:
             self._waits_since = now
@@ -794,6 +805,10 @@ class Stream:
                 timeout = self.manners.visibility_timeout
                 self._writes[offset] = RowWrite(offset, False, mark, entry.count, timeout)
                 self._block(entry)
+        if full:
+            for entry in list(self.loaded.values()):
+                if entry.lane is not None and entry.lane.items[0].state == HANDED:
+                    self._block(entry.lane.items[0])
         self._walk()
         for offset in self.window.offsets:
             entry = self._entries[offset]

@@ -651,3 +651,43 @@ def test_a_batch_waits_for_the_horizon_only_as_long_as_it_has_to() -> None:
     assert hosted.stream.has_turns
     hosted.settle()
     assert list(hosted.hands) == [2]
+
+
+def keys_that_fail_again(keys: int, outcome: Outcome | None, **manners: object) -> Hosted:
+    """Of so many keys six messages each wait in a range; the first of each comes again, and with it those behind it;
+    None: its handler goes on and on. Then another key's messages come."""
+    names = [f"k{number}" for number in range(keys)]
+    ranges = [StoredRange(name, 0, 6 * keys, 6) for name in names]
+    hosted = Hosted([*names * 6, *["other"] * 20], position=6 * keys, ranges=ranges, batch_size=5, **manners)
+    hosted.horizon = 6 * keys
+    everything, hosted.log = hosted.log, hosted.log[: 6 * keys]
+    for _ in range(60):
+        if hosted.now == 20.0:
+            hosted.log, hosted.horizon = everything, len(everything)
+            hosted.stream.window.alarm()
+        hosted.read()
+        hosted.load()
+        runs = hosted.stream.choose(100, 3)
+        hosted.stream.plan(hosted.now, 1.0, runs)
+        check_memory(hosted.stream)
+        for run in runs:
+            hand = run.start_next()
+            hosted.hands.update((each.offset, each) for each in run.hands)
+            if hand.message.key == "other":
+                for each in run.hands:
+                    hosted.finish(each.offset)
+            elif outcome is not None:
+                for later in run.stop():
+                    hosted.finish(later.offset, UNSTARTED)
+                hosted.finish(hand.offset, outcome)
+        hosted.now += 1.0
+    return hosted
+
+
+@pytest.mark.parametrize("outcome", [Outcome(RETRIED, 1_000.0, "no"), Outcome(POSTPONED, 1_000.0), None])
+def test_what_was_taken_up_with_a_message_that_fails_again_keeps_no_other_key_from_being_read(
+    outcome: Outcome | None,
+) -> None:
+    hosted = keys_that_fail_again(8, outcome)
+    others = [offset for offset in hosted.hands if offset > 48]
+    assert len(others) == 20, f"room {hosted.stream.room}, ready {hosted.stream.ready}"
