@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from django.db import Error, connections
+from django.db.backends.signals import connection_created
+from django.dispatch import receiver
 
 from sqlqueue.exceptions import BrokenTransaction
 
@@ -56,16 +58,32 @@ def care_for_connections() -> None:
         close_stale_connections()
 
 
+@receiver(connection_created)
+def _note(connection: Any, **_: Any) -> None:
+    opened = _opened()
+    if not any(known is connection for known in opened):
+        opened.append(connection)
+
+
+def _opened() -> list[Any]:
+    """Return the connections that this thread has ever opened. Django's own list would cost more than a delivery."""
+    try:
+        return _care.opened
+    except AttributeError:
+        _care.opened = list(connections.all(initialized_only=True))
+        return _care.opened
+
+
 def states() -> dict[str, State]:
     """Return how this thread's connections stand."""
-    return {connection.alias: _state(connection) for connection in connections.all(initialized_only=True)}
+    return {connection.alias: _state(connection) for connection in _opened()}
 
 
 def restore(before: dict[str, State]) -> list[str]:
     """Let every connection of this thread stand as it did before; return what was wrong. What has lost its server is
     closed, and so is, rolled back, what is inside a transaction or has autocommit off."""
     left: list[str] = []
-    for connection in connections.all(initialized_only=True):
+    for connection in _opened():
         was, now_is = before.get(connection.alias) or _idle(connection), _state(connection)
         if now_is != was:
             left.append(f"the connection {connection.alias!r} {_difference(was, now_is)}")
