@@ -18,7 +18,7 @@ from sqlqueue.exceptions import LeaseLost
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import groups
 from sqlqueue.log.atomic import settle_run
-from sqlqueue.log.fetch import Read, fetch, load
+from sqlqueue.log.fetch import fetch, load
 from sqlqueue.log.settle import settle
 from sqlqueue.models import DeliveryState, Message, Offset, Receipt
 
@@ -40,9 +40,9 @@ class Owned:
             watermark=taken.watermark,
             claimed=taken.claimed,
         )
-        start, limit = self.stream.next_read(horizon)
-        (found,) = fetch("default", [Read(taken.address, start, limit)])
-        self.stream.take_in(found.messages, start, limit, horizon)
+        read = self.stream.next_read(horizon)
+        (found,) = fetch("default", [(taken.address, read)])
+        self.stream.take_in(read, found.seen, found.messages, horizon)
 
     def turn(self, choose: bool = True, flush: float = 1_000.0) -> list[Run]:
         runs = self.stream.choose(10) if choose else []
