@@ -3,7 +3,8 @@
 A message can be delivered from the moment at which its publisher was told of the commit, and all earlier messages of
 its lane are settled. It stands in a line: those before it in the partition come first. So from then on until it begins
 no time longer than the bound may pass in which none of those begins, and nothing explains it. A failed message has to
-begin again within the bound after its delay; one of a batch, after others of its partition, one by one.
+begin again within the bound after its delay; one of a batch, after others of its partition, one by one, and before
+any other of its partition begins.
 
 What explains a delay, and for how long:
 
@@ -162,7 +163,8 @@ class Progress:
                 if transaction is not None and transaction.told is not None:
                     since = max(transaction.told, free[lane] if lane else 0.0)
                     yield place, first.id, since, first.began, begun
-                insort(begun, first.began)
+                for handling in self._line_of(first):
+                    insort(begun, handling.began)
                 if lane:
                     done = self.settled.get((first.topic, first.group, first.id), NEVER)
                     free[lane] = max(free[lane], done)
@@ -203,6 +205,12 @@ class Progress:
             assert transaction.told is not None
             since = max(transaction.told, free[reader.topic, reader.group, key])
             yield place, id, since, self.record.until, self._begins.get(place, [])
+
+    def _line_of(self, first: Handling) -> Sequence[Handling]:
+        """Return the handlings of a message that others of its partition wait for. What failed in a batch is tried
+        again one by one before another batch is begun."""
+        is_batch = ALIKE[first.topic, first.group].batch
+        return self.handled[first.topic, first.group, first.id] if is_batch else [first]
 
     def _lane(self, place: Place, key: str) -> str | None:
         ordering = ALIKE[place[0], place[1]].ordering

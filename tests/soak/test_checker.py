@@ -951,6 +951,20 @@ def the_messages_of_a_batch_that_failed_come_one_by_one(history: History) -> Non
     a_batch_that_failed(history, BOUND - 1)
 
 
+@sound
+def behind_the_messages_of_a_batch_that_failed(history: History) -> None:
+    a_batch_that_failed(history, BOUND - 1)
+    history.publish("behind", topic="flood", key=of_one_partition(1, "flood")[0], at=9.5)
+    history.handle("behind", 12 + 5 * (BOUND - 1), topic="flood")
+
+
+@planted("stood still")
+def long_after_the_messages_of_a_batch_that_failed(history: History) -> None:
+    a_batch_that_failed(history, 1)
+    history.publish("behind", topic="flood", key=of_one_partition(1, "flood")[0], at=9.5)
+    history.handle("behind", 12 + 5 + BOUND, topic="flood")
+
+
 @planted("stood still")
 def the_messages_of_a_batch_that_failed_come_too_slowly(history: History) -> None:
     a_batch_that_failed(history, BOUND + 3)
