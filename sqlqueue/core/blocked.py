@@ -12,7 +12,10 @@ import heapq
 from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+
+STALE: Final = 100  # entries of a heap that mean nothing any more: more of them than live ones, and these, are swept out
 
 
 class StoredRange(NamedTuple):
@@ -124,6 +127,9 @@ class Ranges:
             del self._by_key[one.key]
         else:
             heapq.heappush(self._lows, (one.low, one.key))
+        if len(self._lows) > 2 * len(self._by_key) + STALE:
+            self._lows = [(each.low, each.key) for each in self._by_key.values()]
+            heapq.heapify(self._lows)
 
     def lowest(self) -> int | None:
         """Return the lowest low: the watermark is not above it."""

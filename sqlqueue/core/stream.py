@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from sqlqueue.core import batches
-from sqlqueue.core.blocked import Ranges, StoredRange
+from sqlqueue.core.blocked import STALE, Range, Ranges, StoredRange
 from sqlqueue.core.lanes import ACKED, BEHIND, HANDED, HELD, READY, Entry, Lane
 from sqlqueue.core.outcomes import ACKED as OUTCOME_ACKED
 from sqlqueue.core.outcomes import DEAD, HANDED_BACK, LOST, POSTPONED, RETRIED, Outcome
@@ -363,8 +363,15 @@ class Stream:
     def to_scan(self) -> tuple[int, int] | None:
         """Return (low, high) in which to look for messages of keys that may go on; None: nothing is to be looked for.
         At most SCAN_LIMIT are passed at once."""
-        ranges = [lane.range for lane in self._absent.values() if lane.range is not None]
-        if not ranges or self.ready >= self._held or not all(one.unscanned for one in ranges):
+        if not self._absent or self.ready >= self._held:
+            return None
+        ranges: list[Range] = []
+        for lane in self._absent.values():
+            if lane.range is not None:
+                if not lane.range.unscanned:
+                    return None
+                ranges.append(lane.range)
+        if not ranges:
             return None
         return min(one.scanned for one in ranges), max(one.high for one in ranges)
 
@@ -379,9 +386,9 @@ class Stream:
         for one in wanted.values():
             if low <= one.scanned < end:
                 one.scanned = min(end, one.high)
-            if not one.found:
+            if not one.found and one.loaded < one.scanned:
                 one.loaded = one.scanned
-            self.ranges.touch(one)
+                self.ranges.touch(one)
             self._advance(self._lanes[one.key], now)
 
     # -- rows that are due --------------------------------------------------------------------------------------------
@@ -829,11 +836,10 @@ class Stream:
         for offset in deletes:
             self._writes.pop(offset, None)
         rows = list(self._writes.values())
-        low, entries = self._unsettled_rows, self._entries
-        while low:
-            entry = entries.get(low[0])
-            if entry is not None and entry.row and entry.state != ACKED:
-                break
+        if len(self._unsettled_rows) > 2 * len(self._entries) + STALE:
+            self._unsettled_rows = sorted(set(filter(self._has_unsettled_row, self._unsettled_rows)))
+        low = self._unsettled_rows
+        while low and not self._has_unsettled_row(low[0]):
             heapq.heappop(low)
         lowest = self.ranges.lowest()
         self.watermark = min(
@@ -854,6 +860,10 @@ class Stream:
         )
         self._writes, self._dead, self._settled, self._taken_up = {}, [], [], set()
         return plan
+
+    def _has_unsettled_row(self, offset: int) -> bool:
+        entry = self._entries.get(offset)
+        return entry is not None and entry.row and entry.state != ACKED
 
     def _raise_lows(self, now: float) -> list[StoredRange]:
         """Let each range that has changed begin behind what has a row by now, and what a look has found to be empty;

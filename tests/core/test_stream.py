@@ -691,3 +691,31 @@ def test_what_was_taken_up_with_a_message_that_fails_again_keeps_no_other_key_fr
     hosted = keys_that_fail_again(8, outcome)
     others = [offset for offset in hosted.hands if offset > 48]
     assert len(others) == 20, f"room {hosted.stream.room}, ready {hosted.stream.ready}"
+
+
+def test_a_long_wait_at_the_bottom_lets_no_heap_grow_with_what_comes_and_goes_above_it() -> None:
+    """The lowest waits for days; keys above it fail, wait in ranges and are settled, again and again."""
+    hosted = Hosted("a" * 3 + "bbb" * 1_000, batch_size=10)
+    for _ in range(1_500):
+        hosted.load()
+        hosted.read()
+        for run in hosted.stream.choose(10, 1):
+            hosted.hands[run.hands[0].offset] = run.hands[0]
+        hosted.stream.plan(hosted.now, 1.0, [])
+        for offset in [offset for offset, hand in hosted.hands.items() if hand.outcome is None]:
+            hand = hosted.hands[offset]
+            wait = Outcome(RETRIED, 1e9, "no") if offset == 1 else RETRY
+            hosted.finish(offset, SUCCESS if offset != 1 and hand.attempt > 1 else wait)
+        hosted.now += 5.0
+    assert len(hosted.hands) > 500
+    assert len(hosted.stream._entries) < 100
+    assert len(hosted.stream._unsettled_rows) < 300
+    assert len(hosted.stream.ranges._lows) < 300
+
+
+def test_a_look_writes_only_the_ranges_of_which_it_has_learnt_something() -> None:
+    keys = [f"k{number}" for number in range(200)]
+    ranges = [StoredRange(key, number, number + 200, 1) for number, key in enumerate(keys)]
+    hosted = Hosted(keys * 2, position=400, ranges=ranges, batch_size=2)
+    hosted.read()
+    assert [one.key for one in hosted.settle(most=0).ranges] == ["k0", "k1"]
