@@ -12,6 +12,7 @@ from sqlqueue.log.fetch import WATCH_SPAN, Found, due, fetch, gather, load, puls
 
 RESCAN_SHARE = 20  # while the horizon is held back, looking for late commits may take one part in so many of the time
 RESCAN_AT_LEAST = 0.05  # seconds
+FIRST_READ = 32  # messages, while it is not known how heavy a stream's are
 CHANGES_AT_ONCE = 1_000  # rows
 
 
@@ -71,10 +72,17 @@ class Reader:
 
     def read(self, streams: Sequence[Stream], now: float) -> int:
         """Read for every stream that wants it; return how many messages came."""
+        unweighed = [stream for stream in streams if not stream.weighed]
+        count = self._read(streams, now)
+        if again := [stream for stream in unweighed if stream.weighed]:
+            count += self._read(again, now)  # as many as there is room for, now that they are known not to be too heavy
+        return count
+
+    def _read(self, streams: Sequence[Stream], now: float) -> int:
         began = time.perf_counter()
         count = sum(self._bring(stream, now) for stream in streams)
         reached = self.horizon.value
-        wanting = [(stream, read) for stream in streams if (read := stream.next_read(reached)) is not None]
+        wanting = [(stream, _light(stream, read)) for stream in streams if (read := stream.next_read(reached))]
         for (stream, read), found in zip(wanting, self._fetch(wanting)):
             count += stream.take_in(read, found.seen, found.messages, reached, now)
             if stream.window.late:
@@ -100,6 +108,7 @@ class Reader:
         if (span := stream.to_scan()) is not None:
             stream.scanned(*span, scan(self.alias, stream.address, *span), now)
         asked = stream.missing(self.horizon.value)
+        asked = asked if stream.weighed else asked[:FIRST_READ]
         if asked:
             stream.bring(asked, gather(self.alias, stream.address, [offset for offset, _ in asked]), now)
         return len(asked)
@@ -113,7 +122,13 @@ class Reader:
 
     def load(self, stream: Stream, offsets: Sequence[int], now: float) -> None:
         """Load due rows of a stream, with their messages."""
+        offsets = offsets if stream.weighed else offsets[:FIRST_READ]
         found = load(self.alias, stream.address, offsets)
         for offset in offsets:
             row, message = found.get(offset, (None, None))
             stream.load(offset, row, message, now)
+
+
+def _light(stream: Stream, read: Read) -> Read:
+    """Return a read that asks for few messages while any of them may be as heavy as messages may be."""
+    return read if stream.weighed else read._replace(limit=min(read.limit, FIRST_READ))

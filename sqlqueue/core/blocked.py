@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-
-STALE: Final = 100  # entries of a heap that mean nothing any more: more of them than live ones, and these, are swept out
+STALE: Final = (
+    100  # entries of a heap that mean nothing any more: more of them than live ones, and these, are swept out
+)
 
 
 class StoredRange(NamedTuple):

@@ -33,6 +33,8 @@ HEADS_LIMIT: Final = 100_000  # messages that wait by their own outcome; beyond 
 WINDOW_LIMIT: Final = 10_000  # messages read onward and not yet passed by the position
 FULL: Final = "full"  # the first of these is reached
 HELD_BACK: Final = "held"  # the second
+READY_SIZE: Final = 16 * 1024 * 1024  # characters of the payloads and headers that are read before they are handed out
+HANDED_SIZE: Final = 64 * 1024 * 1024  # characters with handlers: nothing more is handed out meanwhile
 SCAN_LIMIT: Final = 5_000  # messages of a stream that one look for those of a waiting key passes
 
 
@@ -91,8 +93,9 @@ class Stream:
         self.ranges = Ranges(ranges)
         self.lost = False
         self.deadline = float("inf")  # monotonic: when the lease ends unless it is renewed
-        self.handed = 0
+        self.handed = self._handed_size = 0
         self.ready = 0
+        self._heaviest: int | None = None  # characters of the heaviest of the last messages
         self.loaded: dict[int, Entry] = {}  # ready, with a row or out of a range: they stand outside the window
         self._entries: dict[int, Entry] = {}
         self._lanes: dict[str, Lane] = {}
@@ -184,13 +187,30 @@ class Stream:
 
     @property
     def _most_ready(self) -> int:
-        """How many ready messages are enough: none is read onward then. Their payloads are in memory."""
-        return 2 * self.manners.batch_size
+        """How many ready messages are enough: none is read onward then. Their payloads are in memory: these are fewer
+        if the last messages were heavy."""
+        return max(1, min(2 * self.manners.batch_size, READY_SIZE // (self._heaviest or 1)))
+
+    @property
+    def _at_once(self) -> int:
+        """How many messages to load with one statement at most."""
+        return min(self.manners.batch_size, self._most_ready)
 
     @property
     def _held(self) -> int:
         """How many remembered messages in (P, F] a final read waits for, and how many ready ones any loading."""
         return self._most_ready + self.manners.batch_size
+
+    @property
+    def weighed(self) -> bool:
+        """It is known how heavy messages are here."""
+        return self._heaviest is not None
+
+    def _weigh(self, messages: Iterable[Message]) -> None:
+        """Expect the next messages to be as heavy as the heaviest of these; of a single one that is soon forgotten."""
+        heaviest = max(map(_size, messages), default=None)
+        if heaviest is not None:
+            self._heaviest = max(heaviest, (self._heaviest or 0) // 4)
 
     def next_due(self) -> float | None:
         """Return when (monotonic) the next waiting row is due."""
@@ -242,7 +262,7 @@ class Stream:
         """Return what to read now; None: nothing is to be read, or there is no room."""
         if self.heads >= HEADS_LIMIT:
             return None
-        return self.window.next_read(self.room, self.manners.batch_size, self._held, horizon)
+        return self.window.next_read(self.room, self._at_once, self._held, horizon)
 
     def take_in(
         self, read: Read, seen: Sequence[int], messages: Sequence[Message], horizon: int, now: float = 0.0
@@ -255,6 +275,7 @@ class Stream:
                 self._vanish(offset, now)
             if self.window.late:
                 return 0
+        self._weigh(messages)
         for message in messages:
             self._take(message)
         self.window.was_read(read, messages[-1][0] if messages else None, len(messages) >= read.limit, horizon)
@@ -291,10 +312,10 @@ class Stream:
     def missing(self, horizon: int) -> list[Missing]:
         """Return the messages to be loaded now: late ones, or the next ones of lanes that may go on."""
         if self.heads < HEADS_LIMIT:
-            late = self.window.next_late(self.room, self.manners.batch_size, self._held, horizon)
+            late = self.window.next_late(self.room, self._at_once, self._held, horizon)
             if late:
                 return [Missing(offset, None) for offset in late]
-        most = min(self.manners.batch_size, self._held - self.ready)
+        most = min(self._at_once, self._held - self.ready)
         found: list[Missing] = []
         for lane in self._absent.values():
             if len(found) >= most:
@@ -305,6 +326,7 @@ class Stream:
     def bring(self, asked: Sequence[Missing], found: Found, now: float) -> None:
         """Take in what was missing."""
         self._changes += 1
+        self._weigh(message for _, message in found.values())
         lanes: dict[str, list[int]] = {}
         for offset, lane in asked:
             row, message = found.get(offset, (None, None))
@@ -404,7 +426,7 @@ class Stream:
         if not self._due or (len(self.loaded) >= limit and batches.enough(self.loaded.values(), limit)):
             return []  # what has been loaded is to be handed out first
         # What the next plan has yet to write cannot be read back before.
-        return list(islice((offset for offset in self._due if offset not in self._writes), most))
+        return list(islice((offset for offset in self._due if offset not in self._writes), min(most, limit)))
 
     def reschedule(self, offset: int, now: float) -> None:
         """Be told that the database holds a row to be due: somebody may have changed its time there."""
@@ -449,6 +471,7 @@ class Stream:
             self._leave(entry, now, had_row=True)
             return
         entry.count, entry.message = row.retry_count, message
+        self._weigh([message])
         if entry.mark:
             entry.mark = row.in_flight
             if not entry.mark:
@@ -480,6 +503,8 @@ class Stream:
         to start once the plan that claims them is written."""
         if self.manners.batch:
             return self._choose_batch()
+        if self._handed_size >= HANDED_SIZE:
+            return []
         runs: list[Run] = []
         for _ in range(len(self._turns)):
             if most <= 0:
@@ -526,6 +551,7 @@ class Stream:
         if entry.lane is not None:
             entry.lane.busy += 1
         self.handed += 1
+        self._handed_size += _size(entry.message)
         if entry.offset <= self.position and not entry.row:
             self._leave_range(entry)
         if entry.row:
@@ -582,6 +608,7 @@ class Stream:
             return False
         entry.hand = None
         self.handed -= 1
+        self._handed_size -= _size(hand.message)
         self._changes += 1
         lane = entry.lane
         if lane is not None:
@@ -896,3 +923,8 @@ class Stream:
         plan.release = True
         self.lost = True
         return plan
+
+
+def _size(message: Message) -> int:
+    """Return how many characters of a message are in memory, but for its short ones."""
+    return len(message.payload or "") + len(message.headers or "")

@@ -9,6 +9,7 @@ from sqlqueue.core.blocked import StoredRange
 from sqlqueue.core.plan import StoredRow
 from sqlqueue.core.stream import Address
 from sqlqueue.database import faults
+from sqlqueue.database.chunks import insert_all
 from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.log.ranges import ranges
 from sqlqueue.models import Offset
@@ -76,10 +77,8 @@ HANDED = """
     AND s.message_offset = m."offset") ORDER BY m."offset" LIMIT %s
 """
 # It is a suspect from now on.
-SUSPECT = """
-    INSERT INTO sqlqueue_delivery_state
-    (topic, consumer_group, "partition", priority, message_offset, acked, in_flight, retry_count) VALUES
-"""
+SUSPECT = "(%s, %s, %s, %s, %s, {false}, 1, 1)"
+ROW_COLUMNS = 'topic, consumer_group, "partition", priority, message_offset, acked, in_flight, retry_count'
 # The rows of a stream that are remembered, with their messages' keys. Index: the states' unique key; the log's primary
 # key.
 ROWS = """
@@ -264,8 +263,8 @@ def _suspect(alias: str, address: Address, position: int, claimed: int) -> None:
         more = len(found) == size
         if found:
             low = found[-1]
-            rows = ", ".join(["(%s, %s, %s, %s, %s, {false}, 1, 1)"] * len(found))
-            execute(alias, SUSPECT + rows, [value for offset in found for value in (*key, offset)])
+            rows = [(*key, offset) for offset in found]
+            insert_all(alias, f"sqlqueue_delivery_state ({ROW_COLUMNS})", SUSPECT, "", rows, size)
 
 
 def _rows(alias: str, address: Address) -> list[StoredRow]:

@@ -7,10 +7,12 @@ from contextlib import contextmanager
 import pytest
 from django.db import connection, transaction
 
-from sqlqueue import publish
+from sqlqueue import publish, publish_many
+from sqlqueue.consumers import reader as reader_module
 from sqlqueue.consumers.pool import InlinePool
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.core import stream as stream_module
 from sqlqueue.core.plan import Message
 from sqlqueue.core.stream import Address, Manners, Stream
 
@@ -18,9 +20,9 @@ from sqlqueue.core.stream import Address, Manners, Stream
 class OpenPublish(threading.Thread):
     """A transaction that has published and stays open until `commit`."""
 
-    def __init__(self, payload: object, key: str):
+    def __init__(self, payload: object, key: str, topic: str = "t"):
         super().__init__(daemon=True)
-        self._payload, self._key = payload, key
+        self._topic, self._payload, self._key = topic, payload, key
         self._published, self._go_on = threading.Event(), threading.Event()
         self.start()
         assert self._published.wait(30)
@@ -28,7 +30,7 @@ class OpenPublish(threading.Thread):
     def run(self) -> None:
         try:
             with transaction.atomic():
-                publish("t", self._payload, key=self._key)
+                publish(self._topic, self._payload, key=self._key)
                 self._published.set()
                 self._go_on.wait(120)
         finally:
@@ -100,3 +102,27 @@ def test_reading_again_for_late_commits_keeps_the_bound_on_what_is_in_memory() -
         read()
     assert stream.window.final > 1
     assert stream.ready <= 5 * stream.manners.batch_size
+
+
+def test_a_read_asks_for_few_messages_until_it_is_known_how_heavy_they_are(
+    transactional_db: None, settings: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.SQLQUEUE = {"TOPICS": {"t": {"partitions": 1}}, "WAKE": False, "LEASE_DURATION": 3600}
+    monkeypatch.setattr(stream_module, "READY_SIZE", 40_000)
+    limits: list[tuple[int, int]] = []
+    fetch = reader_module.fetch
+
+    def told(alias, reads):
+        found = fetch(alias, reads)
+        limits.extend((read.limit, len(each.messages)) for (_, read), each in zip(reads, found) if each.messages)
+        return found
+
+    monkeypatch.setattr(reader_module, "fetch", told)
+    publish_many("t", ["x" * 10_000] * 40 + ["x"] * 300)
+    seen: list[object] = []
+    with subscriber(lambda delivery: seen.append(delivery.payload)) as hosted:
+        while len(seen) < 340:
+            hosted.turn()
+    assert limits[0] == (reader_module.FIRST_READ, 32)
+    assert limits[1][0] <= 4
+    assert max(limit for limit, _ in limits) > reader_module.FIRST_READ

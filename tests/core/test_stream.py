@@ -719,3 +719,40 @@ def test_a_look_writes_only_the_ranges_of_which_it_has_learnt_something() -> Non
     hosted = Hosted(keys * 2, position=400, ranges=ranges, batch_size=2)
     hosted.read()
     assert [one.key for one in hosted.settle(most=0).ranges] == ["k0", "k1"]
+
+
+def heavy(hosted: Hosted, offsets: range, size: int) -> None:
+    for offset in offsets:
+        hosted.log[offset - 1] = hosted.log[offset - 1]._replace(payload="x" * size)
+
+
+def test_no_more_heavy_messages_are_read_than_memory_is_meant_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "READY_SIZE", 1_000)
+    hosted = Hosted([""] * 400, batch_size=100)
+    heavy(hosted, range(1, 101), 300)
+    heavy(hosted, range(101, 111), 5_000)
+    hosted.stream._weigh(hosted.log[:1])
+    most = [0, 0, 0]
+    for _ in range(400):
+        hosted.read()
+        hosted.settle(most=hosted.stream.ready)
+        handed = [offset for offset, hand in hosted.hands.items() if hand.outcome is None]
+        for offset in handed:
+            kind = 0 if offset <= 100 else 1 if offset <= 110 else 2
+            most[kind] = max(most[kind], len(handed))
+            hosted.finish(offset)
+    assert hosted.marks == (400, 400)
+    assert most == [3, 3, 200]  # three of the heaviest may come where lighter ones were expected
+
+
+def test_no_more_is_handed_out_while_much_is_with_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "HANDED_SIZE", 1_000)
+    hosted = Hosted([""] * 20)
+    heavy(hosted, range(1, 21), 400)
+    hosted.read()
+    for _ in range(10):
+        hosted.settle(most=1)
+    assert list(hosted.hands) == [1, 2, 3]
+    hosted.finish(1)
+    hosted.settle(most=1)
+    assert list(hosted.hands) == [1, 2, 3, 4]
