@@ -166,11 +166,25 @@ class Dispatcher:
                 self._alone = True
                 self._in_hand(1)
                 return {stream: runs}
+        order = list(self.throttle.in_turn(streams))
+        looped = {stream: self.ownership.of(stream).consumer.is_async for stream in order}
+        on_loop = [run for run, subscription in self._runs.items() if subscription.consumer.is_async]
+        pieces = sum(1 if run.batch else sum(hand.outcome is None for hand in run.hands) for run in on_loop)
+        in_threads = self.outstanding - self._in_company - pieces, len(self._runs) - len(on_loop)
+        return {
+            **self._choose_of([stream for stream in order if not looped[stream]], now, *in_threads),
+            **self._choose_of([stream for stream in order if looped[stream]], now, pieces, len(on_loop)),
+        }
+
+    def _choose_of(
+        self, streams: Sequence[Stream], now: float, pieces: int, runs_in_hand: int
+    ) -> dict[Stream, list[Run]]:
+        """Decide what to hand out to the threads, or to the event loop, of what they have so many pieces in hand: one
+        that stands still holds up only its own."""
         chosen: dict[Stream, list[Run]] = {}
-        runs_in_hand = len(self._runs)
-        room = self.throttle.room(self.outstanding - self._in_company, runs_in_hand)
+        room = self.throttle.room(pieces, runs_in_hand)
         of_a_lane = self.throttle.of_a_lane(room, sum(stream.turns for stream in streams))
-        for stream in self.throttle.in_turn(streams):
+        for stream in streams:
             if room <= 0:
                 break
             if not stream.has_turns or not self.ownership.hands_out(stream) or now >= stream.deadline:

@@ -88,6 +88,27 @@ def test_a_long_batch_does_not_keep_other_consumers_waiting(host: Host) -> None:
     assert subscriber.dispatcher._in_company == 0
 
 
+def test_an_event_loop_that_stands_still_does_not_keep_the_threads_waiting(host: Host) -> None:
+    go_on, blocked = threading.Event(), threading.Event()
+    seen: list[object] = []
+
+    async def block(delivery: Delivery) -> None:
+        blocked.set()
+        go_on.wait(60)
+
+    publish_many("slow", [NewMessage(number, key=f"{number}") for number in range(40)])
+    subscriber = host(consumer("slow", block), consumer("small", lambda d: seen.append(d.payload)), threads=2)
+    try:
+        wait_until(lambda: subscriber.turn() is not None and blocked.is_set())
+        loop = subscriber.dispatcher.pool._loop
+        publish_many("small", range(3))
+        wait_until(lambda: subscriber.turn() is not None and len(seen) == 3)
+        assert subscriber.dispatcher.pool._loop is loop, "not only when another loop has taken over"
+    finally:
+        go_on.set()
+    wait_until(lambda: subscriber.turn() is not None and not subscriber.dispatcher._runs, timeout=30.0)
+
+
 def test_after_its_lease_may_have_ended_nothing_is_handed_out(host: Host) -> None:
     seen: list[object] = []
     subscriber = host(consumer("t", seen.append), pool=InlinePool)
