@@ -27,7 +27,7 @@ from sqlqueue.leases import heartbeat, hold
 from sqlqueue.log.collect import collect
 from sqlqueue.log.publish import NewMessage
 from sqlqueue.log.reset import reset
-from sqlqueue.models import DeliveryState, Message, Offset, PartitionLease
+from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, PartitionLease
 
 ALIAS = "default"
 GROUPS = ("one", "two")
@@ -177,7 +177,15 @@ class VerbsMachine(RuleBasedStateMachine):
         row = DeliveryState.objects.filter(**place, message_offset=offset).first()
         if row is not None:
             return row.acked
+        if self.waits_behind(group, offset):
+            return False
         return Offset.objects.filter(**place, position__gte=offset).exists()
+
+    def waits_behind(self, group: str, offset: int) -> bool:
+        """It lies in its key's range."""
+        place = {"consumer_group": group, "topic": self.topic, "partition": self.places[offset]}
+        ranges = BlockedRange.objects.filter(**place, partition_key=self.keys[offset])
+        return ranges.filter(low__lt=offset, high__gte=offset).exists()
 
     # -- rules --------------------------------------------------------------------------------------------------------
 
@@ -258,6 +266,7 @@ class VerbsMachine(RuleBasedStateMachine):
         wanted = offsets[(len(offsets) - 1) * share // 4] if offsets else 0
         unacked = DeliveryState.objects.filter(topic=self.topic, consumer_group=group, acked=False)
         waiting = set(unacked.values_list("message_offset", flat=True))
+        behind = {offset for offset in present if offset in self.keys and self.waits_behind(group, offset)}
         target = reset(ALIAS, group, self.topic, max(wanted, oldest))
         kept = set(unacked.values_list("message_offset", flat=True))
         assert kept == {offset for offset in waiting if offset <= target}
@@ -269,7 +278,7 @@ class VerbsMachine(RuleBasedStateMachine):
                 self.skipped[group].discard(offset)
                 self.effects[group].pop(offset, None)
                 self.starts[group].pop(offset, None)
-            elif offset not in self.done[group] and offset not in waiting:
+            elif offset not in self.done[group] and offset not in waiting and offset not in behind:
                 self.skipped[group].add(offset)
         self.interrupted()
 
@@ -312,10 +321,12 @@ class VerbsMachine(RuleBasedStateMachine):
             for offset_row in Offset.objects.filter(**mine):
                 place, position = offset_row.partition, offset_row.position
                 for offset in [o for o, partition in self.places.items() if partition == place]:
-                    if rows.get((place, offset), offset <= position):
+                    waits = (place, offset) not in rows and self.waits_behind(group, offset)
+                    if rows.get((place, offset), offset <= position) and not waits:
                         assert offset in self.done[group] | self.skipped[group], f"{offset} was not handled by {group}"
-                unacked = [o for (p, o), acked in rows.items() if p == place and not acked and o <= position]
-                exact = min(unacked) - 1 if unacked else position
+                unacked = [o - 1 for (p, o), acked in rows.items() if p == place and not acked and o <= position]
+                lows = BlockedRange.objects.filter(**mine, partition=place).values_list("low", flat=True)
+                exact = min([position, *unacked, *lows])
                 assert offset_row.offset_acked == exact or (self.atomic and offset_row.offset_acked < exact)
                 assert offset_row.position <= offset_row.claimed_to
 
@@ -357,7 +368,8 @@ class VerbsMachine(RuleBasedStateMachine):
 
     def is_settled(self) -> bool:
         subscriber = self.subscribers[0]
-        if not subscriber.idle or DeliveryState.objects.filter(topic=self.topic).exists():
+        left = (DeliveryState.objects, BlockedRange.objects)
+        if not subscriber.idle or any(rows.filter(topic=self.topic).exists() for rows in left):
             return False
         return all(self.settled(group, offset) for group in GROUPS for offset in self.present())
 

@@ -29,6 +29,7 @@ from sqlqueue.log.collect import collect
 from sqlqueue.log.groups import register
 from sqlqueue.log.reset import reset
 from sqlqueue.models import (
+    BlockedRange,
     ConsumerGroup,
     DeliveryState,
     Message,
@@ -253,9 +254,7 @@ class SettleMachine(RuleBasedStateMachine):
         promise(now.watermark <= now.position <= now.claimed, f"W <= P <= C does not hold: {now}")
         passed = sorted(o for o in now.messages if o <= now.watermark and not now.settled(o))
         promise(not passed, f"the watermark {now.watermark} has passed {passed}, which are not acked")
-        lowest = min((o for o, row in now.rows.items() if not row.acked and o <= now.position), default=None)
-        exact = now.position if lowest is None else lowest - 1
-        promise(self.atomic or now.watermark == exact, f"the watermark is {now.watermark}, and not {exact}")
+        promise(self.atomic or now.watermark == now.lowest, f"the watermark is {now.watermark}, not {now.lowest}")
         gone = sorted(o for o in before.messages - now.messages if o > before.watermark)
         promise(not gone, f"{gone} were collected before they were acked")
         if now.token == before.token:
@@ -347,7 +346,7 @@ class SettleMachine(RuleBasedStateMachine):
             while process.queue.runs:
                 self.finish(process.handlers, process.queue.work)
         left = sorted(o for o in self.now.messages if not self.now.settled(o))
-        promise(not left and not self.now.rows, f"{left} are never settled: {self.now}")
+        promise(not left and not self.now.rows and not self.now.ranges, f"{left} are never settled: {self.now}")
         promise(self.now.watermark == self.now.position, f"the watermark stays behind: {self.now}")
 
     def finish(self, actor: Actor, verb: Callable[[], object]) -> None:
@@ -355,7 +354,7 @@ class SettleMachine(RuleBasedStateMachine):
         assert actor.idle, f"no end of {actor.name}: {actor.at}"
 
     def clean_up(self) -> None:
-        for model in (DeliveryState, Offset, PartitionLease, Receipt, ConsumerGroup):
+        for model in (DeliveryState, BlockedRange, Offset, PartitionLease, Receipt, ConsumerGroup):
             model.objects.filter(topic=self.topic).delete()
         Effect.objects.filter(name=self.topic).delete()
         names = [self.topic, dead_letter_topic(self.topic)]
