@@ -1,8 +1,10 @@
 """Nothing at or below `final` is ever missed, whatever commits or is deleted when; and it rises from every state."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sqlqueue.core import window as window_module
 from sqlqueue.core.window import Read, Window
 
 STEP = st.tuples(st.sampled_from("oollwwrrrrmd"), st.integers(1, 4))
@@ -150,6 +152,24 @@ def test_what_has_come_late_is_taken_in_first_and_a_bounded_number_at_once() -> 
     assert window.next_late(5, 2, 6, 6) == [4, 5]
     window.took_late(2)
     assert (window.final, window.more) == (6, True)
+
+
+def test_more_late_commits_than_one_look_finds_are_found_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_module, "LATE_LIMIT", 3)
+    window = Window(0)
+    window.add(20)
+    window.was_read(Read(0, 5), 20, True, 0)
+    there = list(range(1, 21))
+    for _ in range(20):
+        if late := window.next_late(5, 2, 60, 20):
+            for offset in late:
+                window.add(offset)
+            window.took_late(len(late))
+        elif (read := window.next_read(5, 2, 60, 20)) is not None and read.looks:
+            window.compare(read, [o for o in there if read.since < o <= read.start][: read.looks], 20)
+            assert len(window.late) <= 3 + len(window.offsets)
+    assert window.offsets == there
+    assert window.final == 20
 
 
 def test_late_commits_above_the_horizon_wait_for_room_and_do_not_hold_what_is_final() -> None:
