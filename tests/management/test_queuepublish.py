@@ -64,7 +64,7 @@ def test_what_was_tailed_can_be_published_elsewhere(consuming: Consuming, tmp_pa
         (("hello",), "", "the payload is not JSON"),
         (("1", "--header", "x"), "", "--header takes NAME=VALUE"),
         (("1", "--priority", "3"), "", "priority 3 is not one of topic"),
-        (("1", "--delay", "-3"), "", "delay must lie between 0 and ten years"),
+        (("1", "--delay", "-3"), "", "argument --delay: '-3' is no number from 0 to 315,360,000"),
         (("--lines", "/nowhere/at/all"), "", "/nowhere/at/all cannot be read"),
         (("--lines", "-"), "1\n{\n", "line 2 is not JSON"),
         (("--messages", "-"), '{"payload": 1}\n2\n', "line 2 is no object with a"),

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
+from sqlqueue.database.dialects import dialect
 from tests.protocol.stage import stage
 
 EXAMPLES = int(os.environ.get("PROTOCOL_EXAMPLES", "0"))
@@ -64,9 +65,10 @@ class Rewriting:
 
     def __call__(self, sql: str) -> str:
         """Return the statement as it is executed."""
+        words = dialect("default")  # statements are composed: every name in them is quoted
         for old, new in self._replacements:
-            self.hits += old in sql
-            sql = sql.replace(old, new)
+            self.hits += words.sql(old) in sql
+            sql = sql.replace(words.sql(old), words.sql(new))
         return sql
 
 

@@ -20,7 +20,7 @@ from sqlqueue.database import faults
 from sqlqueue.leases.acquire import acquire
 from tests.protocol.stage import Actor
 
-FOREVER = 10.0**8  # seconds: nothing overruns here
+FOREVER = 86_400.0  # seconds: nothing overruns here
 
 
 class Queue(Pool):

@@ -22,9 +22,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sqlqueue import Postpone, Reject, Retry, publish
 from sqlqueue.database import faults
+from sqlqueue.database.dialects import dialect
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.leases import hold
 from sqlqueue.log import collect as collect_module
+from sqlqueue.log.atomic import FENCE
 from sqlqueue.log.collect import collect
 from sqlqueue.log.groups import register
 from sqlqueue.log.reset import reset
@@ -402,8 +404,9 @@ def test_it_finds_collection_that_does_not_wait_for_acks(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("locked", [True, False])
 def test_an_atomic_settle_that_does_not_hold_the_fence_shows(locked: bool) -> None:
     """Its token is looked at, the partition is taken from it, and then it commits: drawn so seldom that it is told."""
-    read = "SELECT position FROM sqlqueue_offset WHERE id = %s AND fencing_token = %s"
+    read = FENCE.removesuffix("{share}")
     rewrite = Rewriting(*[] if locked else [(read + lock, read) for lock in LOCKS])
+    said = dialect("default").sql(read)
     with stage(*ACTORS, rewrite=rewrite) as SettleMachine.stage:
         machine = SettleMachine()
         machine.begin(ordering="none", atomic=True, batch=False, size=2, isolation=READ_COMMITTED)
@@ -411,7 +414,7 @@ def test_an_atomic_settle_that_does_not_hold_the_fence_shows(locked: bool) -> No
         machine.publish("publisher 1", ["a"], "autocommit", 4, READ_COMMITTED)
         machine.finish(first.control, first.take)
         machine.finish(first.control, first.turn)
-        while read not in first.handlers.at:
+        while said not in first.handlers.at:
             machine.handlers(0, steps=1, says=[], patient=True)
         first.handlers.step()
         machine.finish(second.control, second.take)
