@@ -126,8 +126,10 @@ def _state(connection: Any) -> State:
         elif connection.vendor == "sqlite":
             transaction = IN_TRANSACTION if raw.in_transaction else 0
         elif connection.vendor == "mysql":
+            # Only off counts: after INSERT … RETURNING the driver may say on, and who turns it on inside a transaction
+            # has committed that, which its guard notices.
             with suppress(Exception):  # it is closed: then there is nothing to tell
-                autocommit = raw.get_autocommit()
+                autocommit = autocommit and raw.get_autocommit()
     return State(bool(autocommit), connection.in_atomic_block, len(connection.savepoint_ids), transaction)
 
 

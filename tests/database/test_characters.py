@@ -15,6 +15,7 @@ from tests.progress import wait_until_settled
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("mariadb", "mysql")]
 
 BEFORE = "0006_blocked_range"
+AFTER = "0007_every_character"
 SAID = "Kühlung für Zürich-Šiška ist 😱 — 冷却"
 COLUMNS = """
     SELECT table_name, column_name, character_set_name, collation_name FROM information_schema.columns
@@ -81,11 +82,11 @@ def test_what_was_there_stays(narrow: str) -> None:
 
 @pytest.mark.parametrize("narrow", [LATIN1], ids=["latin1"], indirect=True)
 def test_a_migration_that_was_cut_off_goes_on(narrow: str) -> None:
-    migrate()
+    migrate(AFTER)
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM django_migrations WHERE app = 'sqlqueue' AND name > %s", [BEFORE])
         cursor.execute(f"ALTER TABLE sqlqueue_replay MODIFY note varchar(300) CHARACTER SET {narrow} NOT NULL")
-    altered = migrate()
+    altered = migrate(AFTER)
     assert [statement.split()[2] for statement in altered] == ["`sqlqueue_replay`"]
     assert {characters for characters, _ in columns().values()} == {"utf8mb4"}
 
@@ -136,10 +137,10 @@ class TestAWideDatabase:
         assert ("sqlqueue_message", "last_error") in columns()
 
     def test_nothing_is_altered_twice(self, before: None) -> None:
-        migrate()
+        migrate(AFTER)
         with connection.cursor() as cursor:
             cursor.execute("DELETE FROM django_migrations WHERE app = 'sqlqueue' AND name > %s", [BEFORE])
-        assert migrate() == []
+        assert migrate(AFTER) == []
 
 
 def compared() -> list[Any]:

@@ -29,7 +29,7 @@ def test_a_verb_that_waits_for_an_open_transaction_gives_up_and_is_run_again(
     with caplog.at_level(logging.INFO, "sqlqueue"), OpenTransaction() as slow:
         slow.do(lambda: publish("orders", 1, id="same"))
         publish("orders", 2, id="same", delay=0)
-        wait_until(lambda: "event=verb_rerun verb=_move" in caplog.text, message="the scheduler waits in silence")
+        wait_until(lambda: "event=scheduled_message_waits" in caplog.text, message="the scheduler waits in silence")
         slow.commit()
     wait_until(lambda: handled == ["first", "same"])
     host.stop()
