@@ -60,9 +60,9 @@ def care_for_connections() -> None:
 
 @receiver(connection_created)
 def _note(connection: Any, **_: Any) -> None:
-    opened = _opened()
-    if not any(known is connection for known in opened):
-        opened.append(connection)
+    # Closed ones go: a verb may open one of its own, of the same alias, for a moment.
+    others = [known for known in _opened() if known is not connection and known.connection is not None]
+    _care.opened = [*others, connection]
 
 
 def _opened() -> list[Any]:
@@ -74,17 +74,17 @@ def _opened() -> list[Any]:
         return _care.opened
 
 
-def states() -> dict[str, State]:
+def states() -> dict[Any, State]:
     """Return how this thread's connections stand."""
-    return {connection.alias: _state(connection) for connection in _opened()}
+    return {connection: _state(connection) for connection in _opened()}
 
 
-def restore(before: dict[str, State]) -> list[str]:
+def restore(before: dict[Any, State]) -> list[str]:
     """Let every connection of this thread stand as it did before; return what was wrong. What has lost its server is
     closed, and so is, rolled back, what is inside a transaction or has autocommit off."""
     left: list[str] = []
     for connection in _opened():
-        was, now_is = before.get(connection.alias) or _idle(connection), _state(connection)
+        was, now_is = before.get(connection) or _idle(connection), _state(connection)
         if now_is != was:
             left.append(f"the connection {connection.alias!r} {_difference(was, now_is)}")
             if not was.in_atomic_block:
@@ -126,10 +126,8 @@ def _state(connection: Any) -> State:
         elif connection.vendor == "sqlite":
             transaction = IN_TRANSACTION if raw.in_transaction else 0
         elif connection.vendor == "mysql":
-            # Only off counts: after INSERT … RETURNING the driver may say on, and who turns it on inside a transaction
-            # has committed that, which its guard notices.
             with suppress(Exception):  # it is closed: then there is nothing to tell
-                autocommit = autocommit and raw.get_autocommit()
+                autocommit = raw.get_autocommit()
     return State(bool(autocommit), connection.in_atomic_block, len(connection.savepoint_ids), transaction)
 
 
