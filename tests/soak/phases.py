@@ -69,10 +69,14 @@ def plan(seed: int, seconds: float, wanted: Collection[str]) -> list[Fault]:
 
 
 class Phases:
-    """Carries the phases out, one after another. A phase's line: its name, its number, and when it began."""
+    """Carries the phases out, one after another; none begins after so many seconds. A phase's line: its name, its
+    number, and when it began."""
 
-    def __init__(self, planned: Sequence[Fault], fleet: Fleet, database: Database, journal: Journal, seed: int) -> None:
-        self.planned, self.fleet, self.database, self.journal, self.seed = planned, fleet, database, journal, seed
+    def __init__(
+        self, planned: Sequence[Fault], seconds: float, fleet: Fleet, database: Database, journal: Journal, seed: int
+    ) -> None:
+        self.planned, self.seconds, self.seed = planned, seconds, seed
+        self.fleet, self.database, self.journal = fleet, database, journal
         self.impossible: dict[str, str] = {}
         self.failures: list[str] = []
         self._began = 0.0
@@ -99,6 +103,8 @@ class Phases:
             if self._stopping.wait(max(0.0, self._began + phase.at - time.monotonic())):
                 return
             began = time.monotonic()
+            if began > self._began + self.seconds:
+                return
             try:
                 self._carry_out(phase, f"{phase.kind}{number}")
             except Impossible as error:

@@ -118,7 +118,7 @@ class Run:
         )
         tracks = [] if plan.calm else schedule(plan.seed, plan.seconds, plan.database, plan.only)
         planned = phases.plan(plan.seed, plan.seconds, plan.phases)
-        self.phases = phases.Phases(planned, self.fleet, database, self.journal, plan.seed)
+        self.phases = phases.Phases(planned, plan.seconds, self.fleet, database, self.journal, plan.seed)
         self.nemesis = Nemesis(tracks, self.fleet, database, self.journal)
         self.watch = Watch(self.fleet, database, self.journal, Backlog(folder, plan.bulk_rate))
 
