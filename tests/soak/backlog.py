@@ -38,6 +38,30 @@ class Backlog:
             self._mark.unlink(missing_ok=True)
 
 
+def pending() -> set[tuple[str, str, str]]:
+    """Return what the tables still have to be delivered: (topic, group, id). What lies below a group's position,
+    neither in a row that is not acked nor in a range, is never read again."""
+    from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, ScheduledMessage
+
+    found: set[tuple[str, str, str]] = set()
+    for reader in workload.ALL_READERS:
+        topic, group = reader.topic, reader.group
+        due = ScheduledMessage.objects.filter(topic=topic).values_list("message_id", flat=True)
+        of_group = {"topic": topic, "consumer_group": group}
+        waiting = DeliveryState.objects.filter(**of_group, acked=False).values_list("message_offset", flat=True)
+        log = Message.objects.filter(topic=topic)
+        queries = [log.filter(offset__in=waiting)]
+        positions = dict(Offset.objects.filter(**of_group).values_list("partition", "position"))
+        for partition in range(workload.partitions(topic)):
+            queries.append(log.filter(partition=partition, offset__gt=positions.get(partition, 0)))
+        for blocked in BlockedRange.objects.filter(**of_group):
+            inside = log.filter(partition=blocked.partition, partition_key=blocked.partition_key)
+            queries.append(inside.filter(offset__gt=blocked.low, offset__lte=blocked.high))
+        for ids in [due, *(query.values_list("message_id", flat=True) for query in queries)]:
+            found.update((topic, group, id) for id in ids)
+    return found
+
+
 def unsettled(readers: Sequence[workload.Reader] = workload.ALL_READERS) -> int:
     """Return about how many deliveries are still to be done for these, as the tables tell it."""
     from sqlqueue.conf import settings

@@ -70,9 +70,9 @@ class Checker:
     def check(self) -> Checker:
         """Look for everything; return itself."""
         self._look_at_owners()  # finds the late ones, which the others ask for
+        self._look_for_lost_ones()
+        self._look_for_lost_letters()
         if self.record.drained:
-            self._look_for_lost_ones()
-            self._look_for_lost_letters()
             self._look_for_lost_effects()
         self._look_for_unpublished_ones()
         self._look_for_double_ones()
@@ -103,9 +103,10 @@ class Checker:
 
     # -- what must have come, and what must not -----------------------------------------------------------------------
 
-    def _done(self, topic: str, group: str, id: str) -> bool:
-        handlings = self._handled.get((topic, group, id), ())
-        return (topic, group, id) in self._dead or any(handling.succeeded for handling in handlings)
+    def _is_lost(self, topic: str, group: str, id: str) -> bool:
+        place = (topic, group, id)
+        done = place in self._dead or any(handling.succeeded for handling in self._handled.get(place, ()))
+        return not done and place not in self.record.pending
 
     def _look_for_lost_ones(self) -> None:
         """What one group has seen was committed, whatever the publisher was told; so all must have had it."""
@@ -114,14 +115,14 @@ class Checker:
                 if transaction.told is None and (transaction.back or (topic, id) not in self._seen):
                     continue
                 for reader in ALL_READERS:
-                    if reader.topic == topic and not self._done(topic, reader.group, id):
+                    if reader.topic == topic and self._is_lost(topic, reader.group, id):
                         self._found("lost", f"{id} (key {key}) of {topic} for {reader.group}")
 
     def _look_for_lost_letters(self) -> None:
         """A dead letter that is there at the end is a message of its topic like any other."""
         for topic, id in self.record.letters:
             for reader in ALL_READERS:
-                if reader.topic == topic and not self._done(topic, reader.group, id):
+                if reader.topic == topic and self._is_lost(topic, reader.group, id):
                     self._found("lost", f"{id} of {topic} for {reader.group}")
 
     def _look_for_unpublished_ones(self) -> None:

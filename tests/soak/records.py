@@ -101,7 +101,9 @@ class Record:
     entries: dict[tuple[str, str], int] = field(default_factory=dict)
     """How often atomic handlers have left their effect: (group, id)."""
     drained: bool = True
-    """Everything has been settled: what has not been delivered by now is lost."""
+    """Everything has been settled."""
+    pending: set[tuple[str, str, str]] = field(default_factory=set)
+    """What the tables still have to be delivered: topic, group, id. What else has not been delivered is lost."""
     leftovers: dict[str, int] = field(default_factory=dict)
     """Rows that should not be there after the drain, by table."""
     removed: set[tuple[str, str, str]] = field(default_factory=set)

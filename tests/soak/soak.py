@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tests.soak import databases, history, phases, workload
-from tests.soak.backlog import Backlog, unsettled
+from tests.soak.backlog import Backlog, pending, unsettled
 from tests.soak.checker import Checker
 from tests.soak.fleet import ROOT, Fleet
 from tests.soak.nemesis import Nemesis
@@ -149,6 +149,7 @@ class Run:
             fill_in(record)
             record.crowded = self.watch.crowded
             record.drained, record.since, record.until = drained is not None, began, until
+            record.pending = set() if record.drained else pending()
             record.leftovers = leftovers | leases_left()
         finally:
             self.phases.stop()

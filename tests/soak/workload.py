@@ -128,12 +128,17 @@ def asks(topic: str, dice: random.Random, one_writer: bool) -> str:
     return "ok"
 
 
+def partitions(topic: str) -> int:
+    """Return how many partitions a topic has."""
+    return 1 if topic == LETTERS else PHASE_TOPICS.get(topic, PARTITIONS)
+
+
 def options(retention: float) -> dict[str, Any]:
     """Return the SQLQUEUE setting of all processes; retention: seconds that messages are kept."""
-    topics = {topic: {"partitions": PARTITIONS, "retention": retention} for topic in TOPICS}
+    topics = {topic: {"partitions": partitions(topic), "retention": retention} for topic in [*TOPICS, *PHASE_TOPICS]}
     topics["ledger"]["history"] = "all"
-    topics[LETTERS] = {"partitions": 1, "retention": None}  # late ones and others in one; for the checker to read
-    topics |= {topic: {"partitions": count, "retention": retention} for topic, count in PHASE_TOPICS.items()}
+    # Late ones and others in one partition; for the checker to read.
+    topics[LETTERS] = {"partitions": partitions(LETTERS), "retention": None}
     return {
         "CONSUMERS_MODULE": "handlers",
         "TOPICS": topics,
