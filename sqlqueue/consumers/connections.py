@@ -75,8 +75,8 @@ def _opened() -> list[Any]:
 
 
 def states() -> dict[Any, State]:
-    """Return how this thread's connections stand."""
-    return {connection: _state(connection) for connection in _opened()}
+    """Return how those of this thread's connections stand that are not idle."""
+    return {connection: _state(connection) for connection in _opened() if not _is_idle(connection)}
 
 
 def restore(before: dict[Any, State]) -> list[str]:
@@ -84,10 +84,11 @@ def restore(before: dict[Any, State]) -> list[str]:
     closed, and so is, rolled back, what is inside a transaction or has autocommit off."""
     left: list[str] = []
     for connection in _opened():
-        was, now_is = before.get(connection) or _idle(connection), _state(connection)
+        was, now_is = before.get(connection), None if _is_idle(connection) else _state(connection)  # None: idle
         if now_is != was:
-            left.append(f"the connection {connection.alias!r} {_difference(was, now_is)}")
-            if not was.in_atomic_block:
+            difference = _difference(was or _idle(connection), now_is or _idle(connection))
+            left.append(f"the connection {connection.alias!r} {difference}")
+            if was is None or not was.in_atomic_block:
                 _roll_back_and_close(connection)
         elif connection.errors_occurred and not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
@@ -114,21 +115,34 @@ def _idle(connection: Any) -> State:
     return State(connection.settings_dict["AUTOCOMMIT"], False, 0, 0)
 
 
-def _state(connection: Any) -> State:
+def _is_idle(connection: Any) -> bool:
+    """Tell whether a connection stands as a fresh one: nearly all do, before a delivery and after it."""
     if connection.connection is None:
-        return _idle(connection)
+        return True
+    if connection.in_atomic_block or connection.savepoint_ids or connection.closed_in_transaction:
+        return False
+    return _of_the_driver(connection) == (connection.settings_dict["AUTOCOMMIT"], 0)
+
+
+def _state(connection: Any) -> State:
     autocommit, transaction = connection.autocommit, 0
     if not connection.closed_in_transaction:
-        raw = connection.connection
-        if connection.vendor == "postgresql":
-            status = int(raw.info.transaction_status)
-            transaction = status if status in (IN_TRANSACTION, FAILED) else 0
-        elif connection.vendor == "sqlite":
-            transaction = IN_TRANSACTION if raw.in_transaction else 0
-        elif connection.vendor == "mysql":
-            with suppress(Exception):  # it is closed: then there is nothing to tell
-                autocommit = raw.get_autocommit()
-    return State(bool(autocommit), connection.in_atomic_block, len(connection.savepoint_ids), transaction)
+        autocommit, transaction = _of_the_driver(connection)
+    return State(autocommit, connection.in_atomic_block, len(connection.savepoint_ids), transaction)
+
+
+def _of_the_driver(connection: Any) -> tuple[bool, int]:
+    """Return whether autocommit is on, and the transaction, as the driver knows them."""
+    raw, vendor = connection.connection, connection.vendor
+    if vendor == "mysql":
+        with suppress(Exception):  # it is closed: then there is nothing to tell
+            return bool(raw.get_autocommit()), 0
+    elif vendor == "sqlite":
+        return connection.autocommit, IN_TRANSACTION if raw.in_transaction else 0
+    elif vendor == "postgresql":
+        status = int(raw.info.transaction_status)
+        return connection.autocommit, status if status in (IN_TRANSACTION, FAILED) else 0
+    return connection.autocommit, 0
 
 
 def _difference(before: State, after: State) -> str:

@@ -178,7 +178,7 @@ class TestThePosition:
         self, consuming: Consuming, settings, monkeypatch, keys: int, ordering: str
     ) -> None:
         """In the handler's own transaction, and without a row for each message."""
-        settings.SQLQUEUE = ONE_PARTITION
+        settings.SQLQUEUE = {**ONE_PARTITION, "FLUSH_INTERVAL": 60.0}  # a slow handler's would get a row
         positions: list[tuple[int, int, int]] = []
         settle_run = atomic.settle_run
 

@@ -34,7 +34,7 @@ def threads(name: str) -> set[str]:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch, settings) -> None:
+def quick(consuming: Consuming, monkeypatch: pytest.MonkeyPatch, settings) -> None:
     monkeypatch.setattr("sqlqueue.consumers.event_loop.STANDS_STILL", 0.5)
     settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1}
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-def one_partition(settings: Settings) -> None:
+def one_partition(consuming: Consuming, settings: Settings) -> None:
     topics = {name: {"partitions": 1} for name in ("t", "t_dlq")}
     settings.SQLQUEUE = {"TOPICS": topics, "WAKE": False, "LEASE_DURATION": 3600, "FLUSH_INTERVAL": 0.05}
 

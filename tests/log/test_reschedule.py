@@ -19,7 +19,7 @@ ALIAS, GROUP = "default", "default"
 
 
 @pytest.fixture(autouse=True)
-def _quick(settings: Any) -> None:
+def _quick(consuming: Consuming, settings: Any) -> None:
     settings.SQLQUEUE = {**QUICK, "LEASE_DURATION": 1.0, "HEARTBEAT_INTERVAL": 0.2}
 
 
