@@ -42,13 +42,6 @@ def close_stale_connections() -> None:
             connection.close()
 
 
-def close_lost_connections() -> None:
-    """Close this thread's connections that the server has ended, and no others: the thread is somebody else's."""
-    for connection in connections.all(initialized_only=True):
-        if connection.connection is not None and not connection.in_atomic_block and not connection.is_usable():
-            connection.close()
-
-
 def care_for_connections() -> None:
     """Close stale connections before a delivery, but at most once a second while deliveries follow each other:
     CONN_MAX_AGE = 0 would otherwise mean a new connection for each of thousands of messages a second."""

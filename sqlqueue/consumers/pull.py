@@ -10,7 +10,7 @@ from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from sqlqueue.consumers.connections import CONNECTIONS_LAST, close_lost_connections
+from sqlqueue.consumers.connections import CONNECTIONS_LAST
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.handling import Handling, Report
 from sqlqueue.consumers.pool import Pool
@@ -19,6 +19,7 @@ from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.core import outcomes
 from sqlqueue.core.outcomes import UNSTARTED, Outcome
 from sqlqueue.core.plan import Hand, Run
+from sqlqueue.database import faults
 from sqlqueue.exceptions import ConfigurationError, LeaseLost, Postpone, Reject, Retry, seconds
 
 LOOK_AGAIN = 0.2  # seconds between two looks at whether the engine still lives
@@ -166,7 +167,7 @@ class Deliveries:
                 self._engine.join()
                 return
             if time.monotonic() - looked_at >= CONNECTIONS_LAST:
-                close_lost_connections()  # the receiver's own, before its visibility timeout begins
+                faults.close_lost_connections()  # the receiver's own, before its visibility timeout begins
                 looked_at = time.monotonic()
             if self._pool.begin(delivery):
                 yield delivery

@@ -80,6 +80,8 @@ class Resident:
 
     def _guarded(self, do: Callable[[], bool | None]) -> bool:
         try:
+            if faults.close_lost_connections():
+                self.forget()
             more = bool(do())
         except Error as error:
             fault = faults.classify(error)

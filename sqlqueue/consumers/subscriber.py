@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from django.db import Error, connections
 
 from sqlqueue.conf import settings
+from sqlqueue.consumers.connections import CONNECTIONS_LAST
 from sqlqueue.consumers.dispatcher import Dispatcher
 from sqlqueue.consumers.keeper import Keeper
 from sqlqueue.consumers.ownership import Ownership
@@ -185,6 +186,8 @@ class Subscriber:
                     if pause > 0:
                         self._awake.wait(pause)
                     self._awake.clear()
+                    if pause >= CONNECTIONS_LAST and faults.close_lost_connections():
+                        self.dispatcher.server.doubtful = True
             finally:
                 self.close()
 

@@ -22,7 +22,8 @@ logger = logging.getLogger("sqlqueue")
 
 RERUNS = 10
 
-__all__ = ["RERUNS", "Fault", "classify", "drop_connection", "patiently", "run", "run_once", "run_statement"]
+__all__ = ["RERUNS", "Fault", "classify", "close_lost_connections", "drop_connection", "patiently"]
+__all__ += ["run", "run_once", "run_statement"]
 
 
 def run(alias: str, verb: Callable[..., T], *args: Any, **options: Any) -> T:
@@ -81,6 +82,16 @@ def patiently(alias: str, verb: Callable[..., T], *args: Any, give_up: Callable[
                 return None
             time.sleep(wait)
             wait = min(wait * 2, 2.0)
+
+
+def close_lost_connections() -> bool:
+    """Close this thread's connections that the server has ended while they were idle, and no others; return whether
+    there were any. The next query opens a new one. For a thread that has rested, before it goes on."""
+    idle = (one for one in connections.all(initialized_only=True) if one.connection is not None)
+    lost = [one for one in idle if not one.in_atomic_block and not one.is_usable()]
+    for connection in lost:
+        connection.close()
+    return bool(lost)
 
 
 def drop_connection(alias: str) -> None:

@@ -58,6 +58,7 @@ class Archivist:
 
     def segments(self, kind: str) -> list[ArchiveSegment]:
         """Return the topic's segments that count, oldest first."""
+        faults.close_lost_connections()  # the last ones' reading may have taken longer than an idle one lasts
         return list(ArchiveSegment.objects.using(self.alias).of(self.topic, kind))
 
     def ends(self) -> list[ArchiveSegment]:
@@ -74,6 +75,7 @@ class Archivist:
 
     def commit(self, kind: str, first: int, last: int, put_in_place: Callable[[], None], **columns: Any) -> None:
         """Make a segment count, see archive.commit_segment. Raises LeaseLost if another process has taken over."""
+        faults.close_lost_connections()  # the segment's writing may have taken longer than an idle one lasts
         segment = ArchiveSegment(kind=kind, topic=self.topic, first_offset=first, last_offset=last, **columns)
         archive.commit_segment(self.alias, segment, self._streams, put_in_place)
 
@@ -113,6 +115,7 @@ def archivist(
     finally:
         ended.set()
         renewing.join()
+        faults.close_lost_connections()
         hold.free(alias, name)
         heartbeat.leave(alias, name)
 
@@ -150,6 +153,7 @@ def _renew(alias: str, name: str, group: str, topic: str, ended: threading.Event
     """Prolong the leases until `ended`: a segment may take longer than one lasts. Losing them shows at the commit."""
     try:
         while True:
+            faults.close_lost_connections()
             faults.patiently(
                 alias, heartbeat.beat, alias, name, [(group, topic)], settings.LEASE_DURATION, give_up=ended.is_set
             )

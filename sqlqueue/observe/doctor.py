@@ -70,11 +70,6 @@ def idle_connections(facts: Facts) -> Iterator[Finding]:
     """Who closes an idle connection first: the server, or whoever would still use it?"""
     idle, age = facts.limits.idle_timeout, facts.manners.conn_max_age
     found = False
-    if idle is not None and idle <= facts.manners.collect_interval:
-        text = f"the server closes connections that idle for {idle:g} s, and the collector sleeps for"
-        text = f"{text} {facts.manners.collect_interval:g} s: it finds its own closed each time"
-        found = True
-        yield Finding(WARNING, "idle connections", text, "Raise wait_timeout (PostgreSQL: idle_session_timeout).")
     if idle is not None and (age is None or age >= idle) and not facts.manners.health_checks:
         kept = "for ever" if age is None else f"for {age:g} s"
         text = f"CONN_MAX_AGE keeps connections {kept}, and the server closes idle ones after {idle:g} s"

@@ -54,7 +54,6 @@ class Manners:
 
     threads: int
     shutdown_timeout: float
-    collect_interval: float
     conn_max_age: float | None
     health_checks: bool
 
@@ -83,7 +82,6 @@ def read(alias: str, handlers: Sequence[Handler], processes: int | None = None, 
     manners = Manners(
         threads or settings.THREADS,
         settings.SHUTDOWN_TIMEOUT,
-        settings.COLLECT_INTERVAL,
         config["CONN_MAX_AGE"],
         bool(config["CONN_HEALTH_CHECKS"]),
     )

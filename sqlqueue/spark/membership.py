@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from django.db import Error, close_old_connections, connections
+from django.db import Error, connections
 
 from sqlqueue.conf import settings
 from sqlqueue.core.lines import line
@@ -148,6 +148,7 @@ class Membership:
         """Give everything back, so that the next owner need not wait."""
         self._stopped.set()
         self._thread.join(10)
+        faults.close_lost_connections()
         leave(self.alias, self.name)
         free(self.alias, self.name)
 
@@ -215,11 +216,11 @@ class Membership:
         try:
             while not self._stopped.wait(settings.HEARTBEAT_INTERVAL):
                 try:
+                    faults.close_lost_connections()
                     beat(self.alias, self.name, self._subscriptions, settings.LEASE_DURATION, activity="a Spark stream")
                     if renew(self.alias, self.name, settings.LEASE_DURATION) < self._leases:
                         logger.warning(line("stream_lost_leases", group=self.group, subscriber=self.name))
                 except Error as error:
                     logger.warning(line("stream_heartbeat_failed", group=self.group, error=error))
-                close_old_connections()
         finally:
             connections.close_all()

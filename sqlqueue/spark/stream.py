@@ -104,7 +104,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options = self._options
             self._member = Membership(alias, options.group, options.topics, options.start, options.patience)
         else:
-            from django.db import close_old_connections
+            from sqlqueue.database.faults import close_lost_connections
 
-            close_old_connections()
+            close_lost_connections()  # a batch may take longer than an idle one lasts
         return self._member

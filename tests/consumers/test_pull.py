@@ -1,11 +1,9 @@
 """subscribe(): the engine as a pull loop; the receiver settles each delivery."""
 
-import threading
 import time
 from itertools import islice
 
 import pytest
-from django.db import connections
 
 from sqlqueue import ConfigurationError, InvalidMessage, LeaseLost, publish, publish_many, subscribe
 from sqlqueue.consumers.subscriber import Subscriber
@@ -13,7 +11,7 @@ from sqlqueue.log.reset import reset
 from sqlqueue.models import DeliveryState, Message, PartitionLease, SubscriberHeartbeat
 from tests.consuming import Consuming, seconds_until_due, states
 from tests.processes import wait_until
-from tests.servers.processlist import sessions
+from tests.servers.processlist import end_this_threads_connection
 from tests.servers.session import connection_id
 
 SOON, PATIENCE = 0.4, 60
@@ -221,17 +219,11 @@ def test_the_receivers_connection_that_the_server_has_ended_is_replaced(
     publish_many("t", range(3))
     used: list[int] = []
 
-    def end(session: int) -> None:
-        sessions().end(session)
-        connections.close_all()
-
     with subscribe("t", timeout=30) as deliveries:
         for delivery in deliveries:
             used.append(connection_id())
             delivery.ack()
             if len(used) == 3:
                 break
-            other = threading.Thread(target=end, args=used[-1:])
-            other.start()
-            other.join()
+            end_this_threads_connection()
     assert len(set(used)) == 3

@@ -1,5 +1,7 @@
 """Background tasks: each gets on with its work on every database, and one that does not is seen by everybody."""
 
+import threading
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -7,8 +9,10 @@ from django.db import connection
 
 from sqlqueue import Reject, publish
 from sqlqueue.consumers import recorder
+from sqlqueue.consumers.keeper import Keeper
 from sqlqueue.consumers.recorder import Recorder
-from sqlqueue.consumers.residents import FAILING, Collector, Replayer, Scheduler
+from sqlqueue.consumers.residents import FAILING, Collector, Replayer, Resident, Scheduler
+from sqlqueue.consumers.tally import Tally
 from sqlqueue.core.stream import Stream
 from sqlqueue.log.replay import order
 from sqlqueue.models import Activity, Message, PartitionLease, Replay, ScheduledMessage, SubscriberHeartbeat
@@ -18,6 +22,8 @@ from sqlqueue.observe.recent import recent_survey
 from sqlqueue.observe.survey import survey
 from tests.consuming import QUICK, Consuming
 from tests.processes import wait_until
+from tests.servers.processlist import end_this_threads_connection, sessions
+from tests.servers.session import connection_id
 
 LONG_AGO = datetime.now(timezone.utc) - timedelta(days=30)
 
@@ -78,6 +84,82 @@ class TestEachGetsOn:
         host.subscriber._keeper.turn()
         after = list(PartitionLease.objects.order_by("pk").values_list("valid_until", flat=True))
         assert all(new > old for new, old in zip(after, before, strict=True))
+
+
+RESIDENTS: dict[str, Callable[[Consuming], Resident]] = {
+    "recorder": lambda consuming: Recorder("default", Tally()),
+    "collector": lambda consuming: Collector("default", 1.0, 1.0),
+    "scheduler": lambda consuming: Scheduler("default", 1.0),
+    "replayer": lambda consuming: Replayer("default"),
+    "keeper": lambda consuming: keeper_of(consuming),
+}
+
+
+def keeper_of(consuming: Consuming) -> Resident:
+    consuming.consumer("t", lambda delivery: None)
+    ownership = consuming.subscriber(residents=False).ownership
+    return Keeper(ownership, 1.0, "", lambda: "", lambda: 0, lambda lost: None)
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+@pytest.mark.parametrize("make", RESIDENTS.values(), ids=RESIDENTS.keys())
+def test_one_whose_idle_connection_the_server_has_ended_fails_no_turn(
+    consuming: Consuming, make: Callable[[Consuming], Resident]
+) -> None:
+    """A short `wait_timeout`, a proxy's, a KILL: a background task may rest for longer than a connection lasts."""
+    resident = make(consuming)
+    resident.interval = 3600.0
+    used: list[int] = []
+    done = threading.Semaphore(0)
+    once = resident._guarded
+
+    def guarded(do: Callable[[], bool | None]) -> bool:
+        once(do)
+        used.append(connection_id())
+        done.release()
+        return False
+
+    resident._guarded = guarded  # type: ignore[method-assign]
+    resident.start()
+    try:
+        for _ in range(3):
+            assert done.acquire(timeout=30)
+            assert resident._error == ""
+            sessions().end(used[-1])
+            resident.wake()
+    finally:
+        resident.stop()
+    assert resident._error == ""  # not at its end either
+    assert len(set(used)) == len(used)
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_the_collector_trusts_no_horizon_from_before_a_lost_connection(consuming: Consuming) -> None:
+    """The server may have been restarted, and may hand out offsets again."""
+    collector = Collector("default", 1.0, 1.0)
+    collector._guarded(collector.turn)
+    before = collector._horizon
+    collector._guarded(collector.turn)
+    assert collector._horizon is before
+    end_this_threads_connection()
+    collector._guarded(collector.turn)
+    assert collector._horizon is not before
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_a_loop_whose_idle_connection_the_server_has_ended_fails_no_turn(
+    consuming: Consuming, settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.SQLQUEUE = QUICK | {"IDLE_POLL_INTERVAL": 3600.0, "BALANCE_INTERVAL": 3600.0}
+    seen: list[object] = []
+    consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
+    host = consuming.start()
+    wait_until(lambda: host.subscriber._pause > 1.5)  # it doubles while there is nothing to do
+    for session in sessions().others():
+        sessions().end(session)
+    publish("t", 1)
+    wait_until(lambda: seen)
+    assert "event=turn_failed" not in caplog.text
 
 
 def test_a_lost_lease_is_noticed_though_as_many_are_held_as_before(died: Consuming) -> None:

@@ -175,13 +175,14 @@ def test_more_consumers_than_the_server_has_connections_for(transactional_db: No
 
 
 @pytest.mark.database("mariadb", "mysql")
-def test_a_server_that_is_impatient(consuming: Consuming) -> None:
+def test_a_server_that_is_impatient(consuming: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", 60)
     consuming.consumer("orders", lambda delivery: None, group="mail", visibility_timeout=30)
     with connection.cursor() as cursor:
         cursor.execute("SET SESSION wait_timeout = 20, SESSION innodb_lock_wait_timeout = 120")
     try:
         found = findings()
-        assert "idle for 20 s" in found["idle connections"][0][1]
+        assert "closes idle ones after 20 s" in found["idle connections"][0][1]
         assert "may wait for a lock for 120 s" in found["lock waits"][0][1]
     finally:
         connections.close_all()

@@ -14,7 +14,7 @@ MAIL = Handler("shop.mail", "orders", "mail", 60.0)
 WELL = Facts(
     pending=True,
     limits=Limits("read committed", 151, 12, 28_800.0, 50.0),
-    manners=Manners(4, 60.0, 60.0, 300, False),
+    manners=Manners(4, 60.0, 300, False),
     processes=2,
     handlers=(MAIL,),
 )
@@ -59,7 +59,8 @@ def test_connections(processes: int, level: str) -> None:
         ({"manners": manners(conn_max_age=None)}, [WARNING]),
         ({"manners": manners(conn_max_age=28_800)}, [WARNING]),
         ({"manners": manners(conn_max_age=None, health_checks=True)}, [OK]),
-        ({"limits": limits(idle_timeout=60.0)}, [WARNING, WARNING]),
+        ({"limits": limits(idle_timeout=60.0)}, [WARNING]),
+        ({"limits": limits(idle_timeout=5.0), "manners": manners(conn_max_age=0)}, [NOTE]),
         ({"limits": limits(idle_timeout=61.0), "manners": manners(conn_max_age=60)}, [OK]),
         ({"manners": manners(conn_max_age=0)}, [NOTE]),
         ({"limits": Limits("serializable"), "manners": manners(conn_max_age=0)}, [OK]),

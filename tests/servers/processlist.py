@@ -4,12 +4,14 @@ gone."""
 from __future__ import annotations
 
 import re
+import threading
 import time
 from typing import Any
 
 from django.db import connection as own
+from django.db import connections
 
-from tests.servers.session import isolate, wait_for_locks
+from tests.servers.session import connection_id, isolate, wait_for_locks
 
 GONE_TIMEOUT = 30.0
 PATIENCE = 20  # seconds for which a connection waits for a lock: longer than a test lets one stand there
@@ -169,3 +171,16 @@ def sessions() -> Sessions:
     if own.vendor == "mysql":
         return OfMariaDB() if own.mysql_is_mariadb else OfMySQL()
     return OfPostgreSQL() if own.vendor == "postgresql" else OfSQLite()
+
+
+def end_this_threads_connection() -> None:
+    """Let the server end the calling thread's connection, which is idle."""
+    session = connection_id()
+
+    def end() -> None:
+        sessions().end(session)
+        connections.close_all()
+
+    other = threading.Thread(target=end)
+    other.start()
+    other.join()

@@ -13,6 +13,7 @@ from django.db import transaction
 from sqlqueue.conf import settings
 from sqlqueue.core.hours import merged
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.database import faults
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.log.seek import receipt_before
 from sqlqueue.management.spark import SparkCommand
@@ -122,6 +123,7 @@ class Command(SparkCommand):
         if output:
             whole, _ = merged(objects.columns, objects.known(topic, days), rows)
             write(spark, whole, found.schema, objects.columns, f"{output}/{name}")
+        faults.close_lost_connections()  # Spark may have taken longer than an idle one lasts
         with transaction.atomic(using=objects.db):
             return objects.store(rows)
 

@@ -9,6 +9,7 @@ from django.core.management.base import CommandError
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_topic
+from sqlqueue.database import faults
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.management.spark import SparkCommand, setting
 from sqlqueue.models import Message
@@ -84,6 +85,7 @@ class Command(SparkCommand):
                 return
             before = highest_offset(settings.DATABASE)
             sent = publish(in_order(messages, options["writers"]), topic)
+            faults.close_lost_connections()  # Spark may have taken longer than an idle one lasts
             new = Message.objects.using(settings.DATABASE).filter(topic=topic, offset__gt=before).count()
             self.say(f"{topic}: {sent:,} rows, {new:,} new messages")
 

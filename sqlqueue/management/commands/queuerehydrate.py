@@ -9,6 +9,7 @@ from django.core.management.base import CommandError
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import GROUP_LENGTH, checked_name, checked_topic
+from sqlqueue.database import faults
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.management.spark import SparkCommand
@@ -79,6 +80,7 @@ class Command(SparkCommand):
                 return
             before = highest_offset(settings.DATABASE)
             sent = publish(in_order(rows, options["writers"]), into)
+            faults.close_lost_connections()  # Spark may have taken longer than an idle one lasts
             new = Message.objects.using(settings.DATABASE).filter(topic=into, offset__gt=before).count()
             self.say(f"{topic}: {sent:,} messages, {new:,} new in {into}")
 
