@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.database import entry, gate
+from sqlqueue.database import entry
 from sqlqueue.database import horizon as horizon_module
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.models import Message, Topic
@@ -31,7 +31,8 @@ ACTORS = (*PUBLISHERS, *PROBERS)
 STEPS = 40
 TOPIC = "horizon"
 ONE, MANY, KEPT, UNDONE = "publish", "publish many", "publish in a savepoint", "publish and roll back to before"
-PROGRAMS = st.lists(st.sampled_from([ONE, MANY, KEPT, UNDONE]), min_size=1, max_size=3)
+# The second: what is undone from a transaction's very beginning gives back the gate that it took.
+PROGRAMS = st.lists(st.sampled_from([ONE, MANY, KEPT, UNDONE]), min_size=1, max_size=3) | st.just([UNDONE, ONE])
 AUTOCOMMIT, COMMIT, ROLLBACK = "autocommit", "commit", "roll back"
 
 _slots = threading.local()
@@ -62,9 +63,9 @@ class HorizonMachine(RuleBasedStateMachine):
 
     @rule(
         name=st.sampled_from(PUBLISHERS),
-        steps=st.integers(1, 4),
+        steps=st.integers(1, 6),
         program=PROGRAMS,
-        end=st.sampled_from([AUTOCOMMIT, COMMIT, COMMIT, ROLLBACK]),
+        end=st.sampled_from([AUTOCOMMIT, COMMIT, COMMIT, COMMIT, ROLLBACK]),
         slot=st.integers(0, 2),
         isolation=st.sampled_from([READ_COMMITTED, REPEATABLE_READ]),
     )
@@ -204,20 +205,23 @@ def test_it_finds_a_candidate_that_is_read_after_the_gate(monkeypatch: pytest.Mo
     assert "became visible after" in finds(HorizonMachine, ACTORS, STEPS)
 
 
+class OnceATransaction(Rewriting):
+    """Only the first statement of a transaction takes the gate."""
+
+    def __call__(self, sql: str) -> str:
+        transaction, taken = connection.atomic_blocks[:1], getattr(connection, "gate_taken_in", None)
+        rewritten = super().__call__(sql)
+        if rewritten == sql or not transaction:
+            return sql
+        connection.gate_taken_in = transaction
+        return rewritten if transaction == taken else sql
+
+
 @SLOTTED
-@pytest.mark.skip(reason="what it plants no longer meets the statements that publish, since they are made elsewhere")
-def test_it_finds_publishers_that_take_the_gate_once_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rollback to a savepoint gives the lock back, and what is published after it is unprotected."""
-    execute = gate.execute
-
-    def once(alias: str, text: str, parameters: object) -> object:
-        if GATE in text and getattr(connection, "has_gate", None) == connection.atomic_blocks[:1]:
-            text = text.replace(GATE, "SELECT %s")
-        connection.has_gate = connection.atomic_blocks[:1] or None
-        return execute(alias, text, parameters)
-
-    monkeypatch.setattr(gate, "execute", once)
-    assert "became visible after" in finds(HorizonMachine, ACTORS, STEPS)
+def test_it_finds_publishers_that_take_the_gate_once_a_transaction() -> None:
+    """A rollback to the first savepoint gives the lock back, and what is published after it is unprotected."""
+    once = OnceATransaction((GATE, "SELECT %s"))
+    assert "became visible after" in finds(HorizonMachine, ACTORS, STEPS, once)
 
 
 @SLOTTED
