@@ -716,7 +716,7 @@ class Stream:
         lane = blocking.lane
         if lane is None or not blocking.key:
             return
-        loaded = blocking.offset
+        dropped: Entry | None = None
         for entry in list(islice(lane.items, lane.items.index(blocking) + 1, None)):
             if entry.state == BEHIND:
                 break  # and all that follow
@@ -724,12 +724,14 @@ class Stream:
                 continue
             if entry.offset <= self.position and not entry.row:
                 self._drop(entry)  # its range still covers it
+                dropped = dropped or entry
             else:
                 entry.state, entry.message = HELD if entry.row else BEHIND, None
                 self.loaded.pop(entry.offset, None)
                 self.ready -= 1
-        if lane.range is not None and lane.range.loaded > loaded:
-            lane.range.begin_again(loaded)
+        if lane.range is not None and dropped is not None:
+            # Not earlier: what is handed out may be acked before its row is written, and must not be read back then.
+            lane.range.begin_again(dropped.offset - 1)
 
     def _advance(self, lane: Lane, now: float) -> None:
         """Nothing of the lane is handed out: see what is its first message now."""

@@ -457,6 +457,27 @@ def test_what_waits_in_a_range_is_handed_out_in_order_once_its_key_goes_on(monke
     assert hosted.marks == (52, 52)
 
 
+def test_what_is_acked_and_not_written_yet_is_not_read_back_out_of_its_range() -> None:
+    """What was loaded behind those that are handed out fills the memory, and is put back into the range: only that."""
+    ranges = [StoredRange(key, 0, 51, 10) for key in "abcde"]
+    rows = [StoredRow(1, False, NOT_IN_FLIGHT, 1, 0.0, "slow")]
+    hosted = Hosted(["slow", *"abcde" * 10], ranges=ranges, position=51, batch_size=3, rows=rows)
+    order: list[int] = []
+    hosted.load()
+    for _ in range(60):
+        for _ in range(4):
+            hosted.read()
+        hosted.settle(most=2, flush=True)
+        hosted.now += 1.0
+        handed = [offset for offset in sorted(hosted.hands) if offset > 1]
+        for offset in handed:
+            hosted.finish(offset)
+            del hosted.hands[offset]
+        order += handed
+    assert sorted(order) == list(range(2, 52))
+    assert [offset for offset in order if offset % 5 == 2] == list(range(2, 52, 5))
+
+
 def test_a_range_keeps_its_key_back_for_the_next_owner_too() -> None:
     hosted = Hosted("aaaab", position=3, ranges=[StoredRange("a", 0, 3, 3)], batch_size=2)
     order = []

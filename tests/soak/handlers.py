@@ -88,7 +88,9 @@ def obey(delivery: Delivery, alone: bool = True) -> None:
         raise Reject("asked for") if alone else Trouble(do)
 
 
-OUTCOMES = {Trouble: "fail", Retry: "retry", Postpone: "postpone", Reject: "reject"}
+# An async one that had overrun, and whose loop turned again: no query of its own failed.
+CANCELLED = {asyncio.CancelledError: "cancelled"}
+OUTCOMES = {Trouble: "fail", Retry: "retry", Postpone: "postpone", Reject: "reject", **CANCELLED}
 
 
 def outcome_of(error: BaseException) -> str:
