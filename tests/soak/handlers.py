@@ -88,9 +88,13 @@ def obey(delivery: Delivery, alone: bool = True) -> None:
         raise Reject("asked for") if alone else Trouble(do)
 
 
-# An async one that had overrun, and whose loop turned again: no query of its own failed.
-CANCELLED = {asyncio.CancelledError: "cancelled"}
-OUTCOMES = {Trouble: "fail", Retry: "retry", Postpone: "postpone", Reject: "reject", **CANCELLED}
+OUTCOMES: dict[type[BaseException], str] = {
+    Trouble: "fail",
+    Retry: "retry",
+    Postpone: "postpone",
+    Reject: "reject",
+    asyncio.CancelledError: "cancelled",  # it had overrun, and its loop turns again: no query of its own failed
+}
 
 
 def outcome_of(error: BaseException) -> str:
