@@ -115,7 +115,8 @@ class Reader:
 
     def notice_changes(self, group: str, topic: str, streams: Mapping[Address, Stream], now: float) -> None:
         """Look for rows that are due in the database but not in memory: a person has rescheduled them there."""
-        for address, offsets in due(self.alias, group, topic, CHANGES_AT_ONCE).items():
+        partitions = {address.partition for address in streams}
+        for address, offsets in due(self.alias, group, topic, partitions, CHANGES_AT_ONCE).items():
             if (stream := streams.get(address)) is not None:
                 for offset in offsets:
                     stream.reschedule(offset, now)

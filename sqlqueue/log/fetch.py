@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from sqlqueue.core.plan import Message, StoredRow
@@ -51,12 +51,12 @@ LOAD = """
     WHERE s.topic = %s AND s.consumer_group = %s AND s."partition" = %s AND s.priority = %s
     AND s.message_offset IN ({marks})
 """
-# Rows of a group that are due and have been handed out before, and those that a person has changed, whose attempts are
-# BY_HAND: few, for due rows are soon handed out. Index: the states' unique key.
+# Rows of a group's partitions that are due and have been handed out before, and those that a person has changed, whose
+# attempts are BY_HAND: few, for the owner of these soon hands them out. Index: the states' unique key.
 DUE = """
     SELECT "partition", priority, message_offset FROM sqlqueue_delivery_state WHERE topic = %s AND consumer_group = %s
-    AND in_flight = 0 AND (retry_count < 0 OR (retry_count > 0 AND acked = {false})) AND invisible_until <= {now}
-    LIMIT %s
+    AND "partition" IN ({marks}) AND in_flight = 0
+    AND (retry_count < 0 OR (retry_count > 0 AND acked = {false})) AND invisible_until <= {now} LIMIT %s
 """
 BY_HAND = -1  # the attempts of a row that a person has acked, or let have its attempts anew; they count as 0
 JOINED = 'm."offset", m.partition_key, m.message_id, m.payload, m.headers, {created}, m.target_group'
@@ -133,10 +133,12 @@ def scan(alias: str, address: Address, low: int, high: int) -> list[tuple[int, s
     return [(offset, key) for offset, key in execute(alias, SCAN, (*values, SCAN_LIMIT)).fetchall()]
 
 
-def due(alias: str, group: str, topic: str, most: int) -> dict[Address, list[int]]:
-    """Return the offsets of rows that the database holds to be due, or acked by a person: at most `most`, by stream."""
+def due(alias: str, group: str, topic: str, partitions: Collection[int], most: int) -> dict[Address, list[int]]:
+    """Return the offsets of rows of these partitions that the database holds to be due, or acked by a person: at most
+    `most`, by stream."""
     found: dict[Address, list[int]] = {}
-    for partition, priority, offset in execute(alias, DUE, (topic, group, most)).fetchall():
+    text = DUE.replace("{marks}", ", ".join(["%s"] * len(partitions)))
+    for partition, priority, offset in execute(alias, text, (topic, group, *partitions, most)).fetchall():
         found.setdefault(Address(group, topic, partition, priority), []).append(offset)
     return found
 

@@ -17,6 +17,7 @@ from sqlqueue.database.horizon import highest_offset
 from sqlqueue.exceptions import LeaseLost
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import groups
+from sqlqueue.log import settle as settling
 from sqlqueue.log.atomic import settle_run
 from sqlqueue.log.fetch import fetch, load
 from sqlqueue.log.settle import settle
@@ -57,8 +58,9 @@ class Owned:
 
 
 @pytest.fixture(autouse=True)
-def topic(transactional_db: None, settings: object) -> None:
+def topic(transactional_db: None, settings: object, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.SQLQUEUE = {"TOPICS": {"t": {"partitions": 1}}, "WAKE": False}
+    monkeypatch.setattr(settling, "CHUNK", 2)  # fewer than there are messages
 
 
 @pytest.mark.parametrize("batch", [True, False])
