@@ -905,6 +905,8 @@ def check_memory(stream: Stream) -> None:
         assert lane.items or lane.listed or lane.range, f"the lane {name} was not forgotten"
         if lane.range is not None:
             assert lane.range.low <= lane.range.loaded <= lane.range.scanned <= lane.range.high <= stream.position
+            for entry in lane.items:
+                assert entry.state != HANDED or lane.reaches(entry), f"{entry.offset} may be read back once it is acked"
         head = lane.head
         if not lane.busy and head is None and lane.range is not None:
             assert name in stream._absent, f"the range of {name} is never used up"
