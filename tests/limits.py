@@ -56,6 +56,7 @@ OVER: dict[str, str] = {
     "log.redeliver:AT_ONCE": "tests/test_over_limits.py::test_messages_are_redelivered_past_one_transaction",
     "log.redrive:AT_ONCE": "tests/test_over_limits.py::test_dead_letters_are_redriven_past_one_transaction",
     "log.redrive:DISCARDED_AT_ONCE": "tests/test_over_limits.py::test_dead_letters_are_discarded_past_one_statement",
+    "log.redrive:OFFSETS_AT_ONCE": "tests/log/test_redrive.py::test_are_redriven",
     "log.redrive:MOST_AT_ALL": "tests/test_options.py::test_a_whole_number_of_a_verb",
     "log.replay:AT_ONCE": "tests/test_over_limits.py::test_a_replay_goes_past_one_step",
     "log.replay:LEAST_RATE": "tests/test_options.py::test_a_rate",

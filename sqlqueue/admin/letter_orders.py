@@ -70,7 +70,7 @@ class LetterOrder(Order):
             self.more = len(some) == MOST_READ
         else:
             chosen = Choice(topic, group, fingerprint, offsets).letters(alias)
-            some = sorted(chosen.values_list("offset", flat=True), reverse=True)
+            some = sorted((at for letters in chosen for at in letters.values_list("offset", flat=True)), reverse=True)
         self.through, self.count = max(some, default=0), len(some)
         self.listed = messages_at(alias, some[:MOST_LISTED], *LISTED)
         self.done_at, self.site = done_at, site

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 
 from django.db import Error
-from django.db.models import Max
 
 from sqlqueue.core.lines import line
 from sqlqueue.core.outcomes import said_by, storable
@@ -24,6 +24,7 @@ logger = logging.getLogger("sqlqueue")
 AT_ONCE = 100
 LEAST_RATE, MOST_RATE = 0.01, 1_000_000  # messages a second
 NOTE_LENGTH = 300  # characters; the column's
+PROGRESS = ("state", "done", "reached", "trial_offset", "note", "updated_at")  # of an order; the rest stays as it is
 INTERVAL = 1.0  # seconds between two steps of an order that has a rate, or waits for its trial
 
 
@@ -55,20 +56,23 @@ def order(
     group, fingerprint, offsets: which of them, as in redrive; rate: at most so many a second; trial: the oldest one
     first, the others once it has been acked, none if it dies again. What dies from now on is not part of it.
 
-    Raises ConfigurationError if there is no such dead letter, or the rate is none.
+    Raises ConfigurationError if there is no such dead letter, if all are of groups that are not registered any more,
+    and if the rate is none.
     """
     rate = checked_rate(rate)
     wanted = None if offsets is None else sorted(set(offsets))
-    letters = Choice(topic, group, fingerprint, wanted).letters(alias)
-    total = letters.count()
+    chosen = Choice(topic, group, fingerprint, wanted)
+    total, last = chosen.extent(alias)
     if not total:
         raise ConfigurationError(f"topic {topic!r} has no such dead letters: nothing to replay")
+    if chosen.deliverable(alias).first(alias) is None:
+        raise ConfigurationError(chosen.undeliverable(alias))
     replay = Replay.objects.using(alias).create(
         topic=topic,
         consumer_group=group,
         fingerprint=fingerprint,
         offsets=wanted,
-        through=letters.aggregate(last=Max("offset"))["last"],
+        through=last,
         rate=rate,
         trial=trial,
         total=total,
@@ -154,8 +158,10 @@ def _move(alias: str, replay: Replay, most: int) -> bool:
         replay.trial_offset = copies.get(message_id=first.id).offset
         return True
     replay.state = RUNNING
-    if len(moved) < most and not _left(replay).letters(alias).exists():  # else somebody has locked them
-        replay.state = DONE
+    if len(moved) < most and _left(replay).deliverable(alias).first(alias) is None:  # else somebody has locked them
+        gone = replace(_left(replay), after=0).undeliverable(alias)
+        replay.state = DONE if replay.done or not gone else FAILED
+        replay.note = _note("; ".join(filter(None, [gone, replay.note])))
     return bool(moved)
 
 
@@ -166,7 +172,7 @@ def _pass_by(alias: str, number: int, reason: Exception) -> bool:
         return False
     next_one = None
     if not isinstance(reason, ConfigurationError):
-        next_one = _left(replay).letters(alias).order_by("offset").values_list("offset", flat=True).first()
+        next_one = _left(replay).deliverable(alias).first(alias)
     if next_one is None:
         replay.state, replay.note = FAILED, _note(str(reason))
     else:
@@ -177,14 +183,20 @@ def _pass_by(alias: str, number: int, reason: Exception) -> bool:
 
 
 def _left(replay: Replay) -> Choice:
-    """Return which dead letters an order has yet to deliver again."""
+    """Return which dead letters an order has yet to deliver again; raise ConfigurationError if it does not say."""
+    if replay.offsets is not None and not _are_offsets(replay.offsets):
+        raise ConfigurationError("what it names is no list of offsets")
     chosen = (replay.topic, replay.consumer_group, replay.fingerprint, replay.offsets)
     return Choice(*chosen, replay.through, replay.reached)
 
 
+def _are_offsets(given: object) -> bool:
+    return isinstance(given, list) and all(isinstance(one, int) for one in given)
+
+
 def _save(alias: str, replay: Replay) -> None:
     replay.updated_at = DatabaseNow()
-    replay.save(using=alias)
+    replay.save(using=alias, update_fields=PROGRESS)
 
 
 def _note(text: str) -> str:

@@ -1,11 +1,17 @@
 """Redrive: dead letters are delivered again, to the group that they died for, once each."""
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import connection, connections
 
-from sqlqueue import Reject, discard, publish, redrive
+from sqlqueue import ConfigurationError, Reject, discard, publish, redrive
+from sqlqueue.log import groups
+from sqlqueue.log.redrive import OFFSETS_AT_ONCE
+from sqlqueue.log.replay import carry_out, order
 from sqlqueue.models import Message
 from tests.consuming import QUICK, Consuming
 from tests.transactions import OpenTransaction
@@ -153,3 +159,67 @@ def test_only_failures_that_are_told_in_the_same_letters_are_meant(
     consuming.drain()
     assert discard("t", fingerprint=meant) == 1
     assert [letter.payload for letter in Message.objects.dead_letters()] == [other]
+
+
+@contextmanager
+def parameters_of_statements() -> Iterator[list[int]]:
+    """Yield a list that grows by the number of parameters of every statement of this thread."""
+    seen: list[int] = []
+
+    def note(execute, sql: str, params: Any, many: bool, context: Any) -> Any:
+        seen.append(len(params or ()))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(note):
+        yield seen
+
+
+class TestAsManyOffsetsAsOneLikes:
+    """SQLite takes no statement of 250,001 parameters, and for the others one of so many is slow."""
+
+    MANY = 300_000
+
+    def test_are_redriven(self, consuming: Consuming, patient: Patient) -> None:
+        with parameters_of_statements() as parameters:
+            assert redrive("t", offsets=range(self.MANY), group="one") == 3
+        assert max(parameters) <= OFFSETS_AT_ONCE + 10
+        assert Message.objects.dead_letters().count() == 3
+
+    def test_are_discarded(self, consuming: Consuming, patient: Patient) -> None:
+        with parameters_of_statements() as parameters:
+            assert discard("t", offsets=range(self.MANY), limit=4) == 4
+            assert discard("t", offsets=range(self.MANY)) == 2
+        assert max(parameters) <= OFFSETS_AT_ONCE + 10
+
+    def test_are_replayed(self, consuming: Consuming, patient: Patient) -> None:
+        letters = sorted(Message.objects.dead_letters("two").values_list("offset", flat=True))
+        spread = [*range(-self.MANY, 0), *letters]  # the letters are named by the last statement
+        with parameters_of_statements() as parameters:
+            replay = order("default", "t", offsets=spread)
+            assert (replay.total, replay.through) == (3, letters[-1])
+            while carry_out("default"):
+                pass
+        assert max(parameters) <= OFFSETS_AT_ONCE + 10
+        replay.refresh_from_db()
+        assert (replay.state, replay.done) == ("done", 3)
+        assert not Message.objects.dead_letters("two").exists()
+
+
+def test_chosen_letters_go_the_oldest_first_however_they_are_named(consuming: Consuming, patient: Patient) -> None:
+    letters = sorted(Message.objects.dead_letters().values_list("offset", flat=True))
+    unsorted = [letters[5], letters[0], letters[3], letters[0]]
+    assert redrive("t", offsets=unsorted, limit=2) == 2
+    assert set(Message.objects.dead_letters().values_list("offset", flat=True)) == set(letters) - {
+        letters[0],
+        letters[3],
+    }
+
+
+def test_letters_of_a_group_that_was_removed_stay_letters(consuming: Consuming, patient: Patient) -> None:
+    """As messages they would be for a group that nobody serves, and be collected unread."""
+    groups.remove("default", "two", "t")
+    with pytest.raises(ConfigurationError, match="group two of topic t is not registered any more"):
+        redrive("t", group="two")
+    assert redrive("t") == 3
+    assert Message.objects.dead_letters("two", "t").count() == 3
+    assert discard("t", group="two") == 3

@@ -194,6 +194,44 @@ def test_a_trial_for_a_group_that_was_removed_fails(consuming: Consuming, ledger
     assert "group g is not registered any more" in replay.note
 
 
+def test_dead_letters_of_a_group_that_was_removed_stay_and_hold_up_nothing(
+    consuming: Consuming, ledger: Ledger, another: str
+) -> None:
+    """As messages they would be for a group that nobody serves, and be collected unread."""
+    replay = order(ALIAS, "t")
+    groups.remove(ALIAS, "g", "t")
+    other = order(ALIAS, another)
+    carry_out_all()
+    assert state(replay) == (FAILED, 0, 11)
+    assert "group g of topic t is not registered any more" in replay.note
+    assert Message.objects.dead_letters("g", "t").count() == 11
+    assert state(other) == (DONE, 1, 1)
+    with pytest.raises(ConfigurationError, match="group g of topic t is not registered any more"):
+        order(ALIAS, "t", group="g")
+
+
+def test_of_several_groups_those_that_are_left_get_theirs(consuming: Consuming, ledger: Ledger) -> None:
+    consuming.consumer("t", ledger, group="gone")
+    consuming.drain()
+    groups.remove(ALIAS, "gone", "t")
+    replay = order(ALIAS, "t")
+    carry_out_all()
+    assert state(replay) == (DONE, 11, 22)
+    assert "group gone of topic t is not registered any more" in replay.note
+    assert not Message.objects.dead_letters("g", "t").exists()
+    assert Message.objects.dead_letters("gone", "t").count() == 11
+
+
+def test_an_order_whose_offsets_are_none_fails_and_holds_up_nothing(another: str) -> None:
+    replay = order(ALIAS, "t")
+    Replay.objects.update(offsets={"as": "plain SQL may have left them"})
+    other = order(ALIAS, another)
+    carry_out_all()
+    assert state(replay) == (FAILED, 0, 11)
+    assert "no list of offsets" in replay.note
+    assert state(other) == (DONE, 1, 1)
+
+
 @pytest.mark.skipif("connection.vendor == 'sqlite'", reason="SQLite has no lock of a row")
 def test_what_another_has_locked_is_waited_for(consuming: Consuming, ledger: Ledger) -> None:
     letters = Message.objects.dead_letters("g", "t").order_by("-offset")

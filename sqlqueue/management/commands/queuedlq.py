@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
-from django.db.models import Max
 
 from sqlqueue.log import replay
 from sqlqueue.log.letters import failures, topics_with_letters
@@ -216,8 +215,7 @@ class Command(QueueCommand):
     def _chosen(self, options: dict[str, Any]) -> tuple[int, int]:
         """Return how many dead letters are meant, and where the last one stands."""
         known_topic(self.alias, options["topic"])
-        letters = _choice(options).letters(self.alias)
-        return letters.count(), letters.aggregate(last=Max("offset"))["last"] or 0
+        return _choice(options).extent(self.alias)
 
 
 def _add_choice(parser: ArgumentParser) -> None:
