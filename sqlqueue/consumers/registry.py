@@ -154,6 +154,10 @@ def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
         whole(values[name], name, most_of, problems)
     for name, (least, most) in DURATIONS.items():
         values[name] = duration(values[name], name, problems, least, most)
+    first, longest = values["backoff"], values["max_backoff"]
+    if first is not None and longest is not None and first > longest:
+        text = f"backoff ({first:g} s) is longer than max_backoff ({longest:g} s)"
+        problems.append(f"{text}: raise max_backoff, or lower backoff")
     jitter = values["jitter"]
     if isinstance(jitter, bool) or not isinstance(jitter, (int, float)) or not 0 <= jitter <= 1:
         problems.append(f"jitter is a fraction from 0 to 1, not {jitter!r}")

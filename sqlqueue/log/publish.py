@@ -21,7 +21,7 @@ from sqlqueue.database.words import Dialect
 from sqlqueue.exceptions import LONGEST_DELAY, InvalidMessage, seconds
 from sqlqueue.log.bell import ring_after_commit
 from sqlqueue.log.schedule import schedule
-from sqlqueue.log.topics import topic_info
+from sqlqueue.log.topics import planned, topic_info
 from sqlqueue.observe import tracing
 from sqlqueue.signals import announce, message_published
 
@@ -151,6 +151,15 @@ def _publish_many(
         ring_after_commit(alias)
     announce(message_published, publish_many, topic=topic, count=created)
     return PublishedMany([row.id for row in rows], created)
+
+
+def check(topic: str, messages: Iterable[NewMessage | Any]) -> None:
+    """Raise what publish_many would raise for these messages; publish none, and create no topic."""
+    alias = settings.DATABASE
+    words, info = dialect(alias), planned(alias, topic)
+    for message in messages:
+        new = message if isinstance(message, NewMessage) else NewMessage(message)
+        _row(alias, words, info, new.payload, new.key, new.id, new.headers, new.priority, "")
 
 
 def publish_on_commit(topic: str, payload: Any, **options: Any) -> None:

@@ -25,6 +25,12 @@ def topic_info(alias: str, name: str) -> TopicInfo:
     return _info(alias, name, None)
 
 
+def planned(alias: str, name: str) -> TopicInfo:
+    """Return the same, and create nothing: a topic that is new as it would be created."""
+    options = settings.topic(checked_topic(name))
+    return _stored(alias, name) or TopicInfo(name, options.partitions, options.priorities)
+
+
 def dead_letters(alias: str, topic: str) -> TopicInfo:
     """Return the topic that a topic's dead letters go to; a new one has as many partitions."""
     name = dead_letter_topic(topic)

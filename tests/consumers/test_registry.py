@@ -72,6 +72,12 @@ def test_every_option_arrives() -> None:
         ({"visibility_timeout": "60"}, "visibility_timeout must be seconds"),
         ({"backoff": -1}, "backoff must be seconds"),
         ({"max_backoff": float("nan")}, "max_backoff must be seconds"),
+        ({"backoff": 60, "max_backoff": 59}, r"backoff \(60 s\) is longer than max_backoff \(59 s\)"),
+        (
+            {"backoff": timedelta(hours=2)},
+            r"backoff \(7200 s\) is longer than max_backoff \(3600 s\): raise max_backoff",
+        ),
+        ({"max_backoff": 0.5}, r"backoff \(1 s\) is longer than max_backoff \(0.5 s\)"),
         ({"jitter": 1.5}, "jitter is a fraction"),
         ({"batch": 1}, "batch must be True or False"),
         ({"atomic": "yes"}, "atomic must be True or False"),

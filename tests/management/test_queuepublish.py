@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sqlqueue.models import Message, ScheduledMessage
+from sqlqueue.models import Message, ScheduledMessage, Topic
 from tests.consuming import Consuming
 from tests.management.running import run
 
@@ -58,7 +58,7 @@ def test_what_was_tailed_can_be_published_elsewhere(consuming: Consuming, tmp_pa
     assert list(copies) == list(Message.objects.filter(topic="orders").order_by("offset").values_list(*columns))
 
 
-@pytest.mark.parametrize(
+REFUSED = pytest.mark.parametrize(
     ("words", "stdin", "said"),
     [
         (("hello",), "", "the payload is not JSON"),
@@ -71,13 +71,41 @@ def test_what_was_tailed_can_be_published_elsewhere(consuming: Consuming, tmp_pa
         (("--messages", "-"), '{"payload": 1, "keys": "a"}\n', "no member 'keys'. Did you mean 'key'?"),
         (("--messages", "-"), '{"payload": 1, "key": 5}\n', "key must be a string"),
         (("--lines", "-", "--id", "x"), "1", "for a single message"),
+        (("1", "--key", "k" * 256), "", "key has 256 characters"),
+        (("1", "--id", ""), "", "id is empty"),
+        (("1", "--header", "h=" + "x" * 17_000_000), "", "MAX_PAYLOAD_BYTES"),
+        (("--messages", "-"), '{"payload": 1, "id": "' + "i" * 256 + '"}', "id has 256 characters"),
+        (("--messages", "-"), '{"payload": 1, "headers": [1]}', "headers must be"),
+        (("--messages", "-"), '{"payload": 1, "priority": 1}', "priority 1 is not one of topic"),
+        (("--lines", "-", "--key", "k" * 256), "1", "key has 256 characters"),
+        (("[" * 200_000 + "]" * 200_000,), "", "the payload is not JSON: maximum recursion depth"),
     ],
 )
+
+
+@REFUSED
 def test_what_cannot_be_is_refused(consuming: Consuming, words: tuple[str, ...], stdin: str, said: str) -> None:
     refused = run("queuepublish", "orders", *words, stdin=stdin)
     assert refused.code == 1
     assert said in refused.err
     assert not Message.objects.exists()
+
+
+@REFUSED
+def test_a_dry_run_refuses_the_same_and_makes_no_topic(
+    consuming: Consuming, words: tuple[str, ...], stdin: str, said: str
+) -> None:
+    refused = run("queuepublish", "orders", *words, "--dry-run", stdin=stdin)
+    assert refused.code == 1
+    assert said in refused.err
+    assert not Topic.objects.exists()
+
+
+def test_a_dry_run_makes_no_topic_and_knows_the_options_of_one(consuming: Consuming, settings) -> None:
+    settings.SQLQUEUE = {**settings.SQLQUEUE, "TOPICS": {"urgent": {"priorities": 2}}}
+    assert run("queuepublish", "urgent", "1", "--priority", "1", "--dry-run").code == 0
+    assert run("queuepublish", "no name", "1", "--dry-run").code == 1
+    assert not Topic.objects.exists()
 
 
 def test_it_is_told_how_far_a_file_was_published(consuming: Consuming) -> None:

@@ -15,7 +15,7 @@ from django.core.management.base import CommandError
 from sqlqueue.conf import MOST_PRIORITIES
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.exceptions import LONGEST_DELAY, InvalidMessage
-from sqlqueue.log.publish import NewMessage, publish, publish_many
+from sqlqueue.log.publish import NewMessage, check, publish, publish_many
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
 
@@ -60,12 +60,12 @@ class Command(QueueCommand):
         given = options["payload"]
         text = sys.stdin.read() if given in (None, STDIN) else given
         payload = _parsed(text, "the payload", "To publish a text, quote it as JSON does: '\"like this\"'.")
-        named = {"key": options["key"], "id": options["id"], "priority": options["priority"]}
+        named = {name: options[name] for name in ("key", "id", "priority")} | {"headers": _headers(options["header"])}
         if options["dry_run"]:
-            self.say("The payload is JSON. Nothing was published.")
+            check(options["topic"], [NewMessage(payload, **named)])
+            self.say("The message could be published. Nothing was.")
             return
-        headers = _headers(options["header"])
-        published = publish(options["topic"], payload, headers=headers, delay=options["delay"], **named)
+        published = publish(options["topic"], payload, delay=options["delay"], **named)
         if options["json"]:
             told = {"offset": published.offset, "id": published.id, "created": published.created}
             self.as_json(told, indent=None)
@@ -85,7 +85,9 @@ class Command(QueueCommand):
         with self.progress("publish") as progress:
             try:
                 while some := list(islice(messages, AT_ONCE)):
-                    if not options["dry_run"]:
+                    if options["dry_run"]:
+                        check(options["topic"], some)
+                    else:
                         created += publish_many(options["topic"], some).created
                     read += len(some)
                     progress.reach(read)
@@ -129,7 +131,7 @@ def _json_lines(name: str) -> Iterator[tuple[int, Any]]:
 def _parsed(text: str, what: str, hint: str = "") -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidMessage(f"{what} is not JSON: {error}. {hint}".rstrip()) from None
 
 
