@@ -97,7 +97,10 @@ class Lane:
             return False
         if self.items[0].row:
             return True
-        return next(entry.state == BEHIND for entry in reversed(self.items) if entry.offset < offset)
+        last = self.items[-1]
+        if last.offset > offset:  # rarely: it has come late
+            last = next(entry for entry in reversed(self.items) if entry.offset < offset)
+        return last.state == BEHIND
 
     def blocked_by_row(self, entry: Entry) -> bool:
         """Tell whether an earlier message of the lane is unsettled and has a row, or lies in the range."""

@@ -30,6 +30,11 @@ class Message(NamedTuple):
     created: Any
     target_group: str
 
+    @property
+    def size(self) -> int:
+        """How many characters of it are in memory, but for its short columns."""
+        return len(self.payload or "") + len(self.headers or "")
+
 
 class StoredRow(NamedTuple):
     """A delivery-state row as it is read: remaining is in seconds until it is due, by the database's clock."""
@@ -65,13 +70,25 @@ class Hand:
     """One hand-out of one message: what a handler gets, and what becomes of it. Times are the process's monotonic
     ones."""
 
-    __slots__ = ("alone", "attempt", "deadline", "finished", "message", "outcome", "serial", "started", "stream")
+    __slots__ = (
+        "alone",
+        "attempt",
+        "deadline",
+        "finished",
+        "message",
+        "outcome",
+        "serial",
+        "size",
+        "started",
+        "stream",
+    )
 
     def __init__(self, stream: Stream, message: Message, attempt: int, alone: bool = False):
         self.stream, self.message, self.attempt, self.alone = stream, message, attempt, alone
         self.outcome: Outcome | None = None
         self.started = self.finished = self.deadline = 0.0
         self.serial = next(_serials)
+        self.size = message.size
 
     @property
     def offset(self) -> int:

@@ -208,7 +208,7 @@ class Stream:
 
     def _weigh(self, messages: Iterable[Message]) -> None:
         """Expect the next messages to be as heavy as the heaviest of these; of a single one that is soon forgotten."""
-        heaviest = max(map(_size, messages), default=None)
+        heaviest = max([message.size for message in messages], default=None)
         if heaviest is not None:
             self._heaviest = max(heaviest, (self._heaviest or 0) // 4)
 
@@ -551,7 +551,7 @@ class Stream:
         if entry.lane is not None:
             entry.lane.busy += 1
         self.handed += 1
-        self._handed_size += _size(entry.message)
+        self._handed_size += hand.size
         if entry.offset <= self.position and not entry.row:
             self._leave_range(entry)
         if entry.row:
@@ -608,7 +608,7 @@ class Stream:
             return False
         entry.hand = None
         self.handed -= 1
-        self._handed_size -= _size(hand.message)
+        self._handed_size -= hand.size
         self._changes += 1
         lane = entry.lane
         if lane is not None:
@@ -925,8 +925,3 @@ class Stream:
         plan.release = True
         self.lost = True
         return plan
-
-
-def _size(message: Message) -> int:
-    """Return how many characters of a message are in memory, but for its short ones."""
-    return len(message.payload or "") + len(message.headers or "")
