@@ -37,6 +37,22 @@ def problems(seen: Survey) -> Iterator[Problem]:
             _("No consumer process is alive."),
             _("Start “manage.py runconsumers”, or look into its log for why it has ended."),
         )
+    if len(seen.servers) > 1:
+        yield Problem(
+            _("Several servers"),
+            _("Consumers write to %(count)d database servers: %(servers)s.")
+            % {"count": len(seen.servers), "servers": ", ".join(seen.servers)},
+            _(
+                "What is published through one of them is missed by consumers of another: write to one server only. "
+                "(Right after a failover the former one is still named for a moment.)"
+            ),
+        )
+    for task in seen.failing:
+        yield Problem(
+            _("Failing task"),
+            _("A background task fails again and again: %(task)s") % {"task": task},
+            _("The log of its consumer process has the whole error (event=resident_failed)."),
+        )
     for group in seen.groups:
         yield from problems_of(group)
     for topic in seen.topics:

@@ -244,8 +244,9 @@ def scheduled(facts: Facts) -> Iterator[Finding]:
 
 def servers(facts: Facts) -> Iterator[Finding]:
     """Do all consumers write to one server?"""
-    if len(facts.servers) > 1:
-        text = f"consumers write to {len(facts.servers)} servers: {', '.join(facts.servers)}"
+    assert facts.survey is not None
+    if len(seen := facts.survey.servers) > 1:
+        text = f"consumers write to {len(seen)} servers: {', '.join(seen)}"
         hint = "What is published through one of them is missed by consumers of another: write to one server only."
         hint = f"{hint} (Right after a failover the former one is still named, for LEASE_DURATION.)"
         yield Finding(ERROR, "servers", text, hint)

@@ -14,7 +14,7 @@ from sqlqueue.database.entry import SLOTS
 from sqlqueue.database.gate import DUTIES
 from sqlqueue.database.limits import Limits, limits, missing_indexes
 from sqlqueue.database.tables import pending_migrations
-from sqlqueue.models import Message, PublishGate, ScheduledMessage, SubscriberHeartbeat
+from sqlqueue.models import Message, PublishGate, ScheduledMessage
 from sqlqueue.observe.survey import Survey, database_time, survey
 
 LOOKS = 3  # at the clock; the one with the shortest round trip counts
@@ -73,7 +73,6 @@ class Facts:
     survey: Survey | None = None
     unread: Sequence[str] = ()  # topics that have messages, and no group
     refusals: Sequence[Refusal] = ()
-    servers: Sequence[str] = ()  # that living consumers write to
 
 
 def read(alias: str, handlers: Sequence[Handler], processes: int | None = None, threads: int | None = None) -> Facts:
@@ -101,7 +100,6 @@ def read(alias: str, handlers: Sequence[Handler], processes: int | None = None, 
         seen,
         _unread(alias, seen),
         _refusals(alias),
-        _servers(alias),
     )
 
 
@@ -124,8 +122,3 @@ def _unread(alias: str, seen: Survey) -> list[str]:
 def _refusals(alias: str) -> list[Refusal]:
     rows = ScheduledMessage.objects.using(alias).filter(refused=True).order_by("due_at")
     return [Refusal(row.pk, row.topic, row.refusal or "") for row in rows[:MOST_REFUSALS]]
-
-
-def _servers(alias: str) -> list[str]:
-    beats = SubscriberHeartbeat.objects.using(alias).alive().exclude(server="")
-    return sorted(set(beats.values_list("server", flat=True)))

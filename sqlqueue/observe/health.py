@@ -13,7 +13,7 @@ class Excess:
     """A limit of SQLQUEUE['HEALTH'] that a group has passed: its name, the group's figure, and what is allowed. None is
     allowed, whatever the settings are, of partitions in which so many messages fail (`full_partitions`), or were
     delivered beyond an open transaction (`held_partitions`), that nothing new is read, nor, of no topic and group, of
-    background tasks that fail again and again."""
+    background tasks that fail again and again (`failing_tasks`); and one of `servers` that consumers write to."""
 
     topic: str
     group: str
@@ -24,8 +24,10 @@ class Excess:
 
 def excesses(survey: Survey) -> list[Excess]:
     """Return every limit that is passed, in the order of the survey."""
-    tasks = [Excess("", "", "failing_tasks", len(survey.failing), 0)] if survey.failing else []
-    return tasks + [excess for group in survey.groups for excess in _of_group(group)]
+    whole = [Excess("", "", "failing_tasks", len(survey.failing), 0)] if survey.failing else []
+    if len(survey.servers) > 1:
+        whole.append(Excess("", "", "servers", len(survey.servers), 1))
+    return whole + [excess for group in survey.groups for excess in _of_group(group)]
 
 
 def _of_group(group: GroupSurvey) -> list[Excess]:

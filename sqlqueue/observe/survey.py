@@ -146,7 +146,7 @@ class Survey:
 
     horizon_lag: offsets above the horizon as the live consumers know it; horizon_age: for how many seconds the first
     message above it has been there. Both as of their last heartbeats; 0 without consumers. failing: background tasks of
-    live consumers that fail again and again, and of what.
+    live consumers that fail again and again, and of what. servers: the database servers that live consumers write to.
     """
 
     taken_at: datetime
@@ -157,6 +157,7 @@ class Survey:
     horizon_lag: int
     horizon_age: float
     failing: tuple[str, ...] = ()
+    servers: tuple[str, ...] = ()
 
     def group(self, topic: str, group: str) -> GroupSurvey | None:
         """Return one group's, None if it is not registered."""
@@ -196,7 +197,7 @@ def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
     backlogs = backlogs_of(alias, [stream for stream in streams if stream in first])
     topics = _topics(alias, only)
     paused = {topic.name for topic in topics if topic.paused}
-    alive, members, known, failing_tasks = _subscribers(alias)
+    alive, members, known, failing_tasks, servers = _subscribers(alias)
     groups = _paused_groups(alias, only, only_group)
     states, blocked = _states(alias, list(groups)), blocked_in_groups(alias, list(groups), MOST_ROWS)
     letters = _letters(alias, [topic.name for topic in topics if topic.name.endswith(DEAD_LETTER_SUFFIX)])
@@ -252,6 +253,7 @@ def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
         lag,
         age,
         failing_tasks,
+        servers,
     )
 
 
@@ -323,16 +325,18 @@ def reckoned(head: tuple[int, int, int], tail: tuple[int, int, int], sample: int
     return max(count, count + tail_count + between), True
 
 
-def _subscribers(alias: str) -> tuple[int, dict[tuple[str, str], int], int, tuple[str, ...]]:
-    """Return how many processes are alive, how many serve each group, the highest horizon that any knows, and which
-    background tasks fail."""
+def _subscribers(alias: str) -> tuple[int, dict[tuple[str, str], int], int, tuple[str, ...], tuple[str, ...]]:
+    """Return how many processes are alive, how many serve each group, the highest horizon that any knows, which
+    background tasks fail, and which servers are written to."""
     alive = SubscriberHeartbeat.objects.using(alias).alive()
-    rows = list(alive.values_list("topic", "consumer_group", "subscriber", "horizon", "failing"))
+    rows = list(alive.values_list("topic", "consumer_group", "subscriber", "horizon", "failing", "server"))
     members: dict[tuple[str, str], int] = defaultdict(int)
     for topic, group, *_ in rows:
         members[topic, group] += 1
-    failing = sorted({f"{subscriber}: {tasks}" for _, _, subscriber, _, tasks in rows if tasks})
-    return len({row[2] for row in rows}), dict(members), max((row[3] for row in rows), default=0), tuple(failing)
+    failing = sorted({f"{row[2]}: {row[4]}" for row in rows if row[4]})
+    servers = sorted({row[5] for row in rows if row[5]})
+    horizon = max((row[3] for row in rows), default=0)
+    return len({row[2] for row in rows}), dict(members), horizon, tuple(failing), tuple(servers)
 
 
 def _topics(alias: str, only: str) -> list[Topic]:

@@ -8,6 +8,7 @@ import pytest
 from django.db import connection
 
 from sqlqueue import Reject, publish
+from sqlqueue.admin.problems import problems
 from sqlqueue.consumers import recorder
 from sqlqueue.consumers.keeper import Keeper
 from sqlqueue.consumers.recorder import Recorder
@@ -208,6 +209,8 @@ def test_one_that_fails_again_and_again_is_reported_until_it_gets_on(
         recent_survey.forget()
         answer = health(detailed=True)
         assert (answer.status, answer.body["passed"][0]["limit"]) == (503, "failing_tasks")
+        shown = [problem.text for problem in problems(survey("default"))]
+        assert any(f"A background task fails again and again: {host.name}: recorder: " in text for text in shown)
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE sqlqueue_activity RENAME COLUMN away TO minute")

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import MySQLdb
 import pytest
 from django.db import connections
+from django.test import Client
 from pytest_django import DjangoDbBlocker
 
 from sqlqueue.database import nodes
@@ -13,9 +14,13 @@ from sqlqueue.database.nodes import Cluster, identity, recognize
 from sqlqueue.database.server import findings
 from sqlqueue.leases import heartbeat
 from sqlqueue.models import SubscriberHeartbeat
+from sqlqueue.observe.answers import health, status
 from sqlqueue.observe.doctor import ERROR, examine
 from sqlqueue.observe.facts import read
+from sqlqueue.observe.recent import recent_survey
+from sqlqueue.observe.survey import survey
 from sqlqueue.version import __version__
+from tests.admin.test_overview import page, words
 from tests.consuming import QUICK, Consuming
 from tests.processes import wait_until
 from tests.servers import galera
@@ -98,18 +103,29 @@ def test_a_galera_node_is_recognized(own_servers: None) -> None:
 
 
 @pytest.mark.database("mariadb", "mysql", "postgresql")
-def test_consumers_that_write_to_two_servers_say_so_and_the_doctor_does(
-    consuming: Consuming, settings, caplog: pytest.LogCaptureFixture
+def test_consumers_that_write_to_two_servers_say_so_and_so_does_everything_else(
+    consuming: Consuming, settings, caplog: pytest.LogCaptureFixture, admin_client: Client
 ) -> None:
     settings.SQLQUEUE = {**QUICK, "LEASE_DURATION": 0.5, "HEARTBEAT_INTERVAL": 0.1}
     consuming.consumer("t", lambda delivery: None, group="g")
     consuming.start()
     heartbeat.beat("default", "one of another node", [("g", "t")], 300)
-    assert len(read("default", []).servers) == 1
+    assert len(survey("default").servers) == 1
+    recent_survey.forget()
+    assert health(detailed=True).status == 200
     elsewhere = SubscriberHeartbeat.objects.filter(subscriber="one of another node")
     elsewhere.update(server="another:3306")
     facts = read("default", [])
-    assert set(facts.servers) == {"another:3306", identity("default")}
+    assert facts.survey is not None
+    assert set(facts.survey.servers) == {"another:3306", identity("default")}
     assert [finding.level for finding in examine(facts) if finding.about == "servers"] == [ERROR]
+    recent_survey.forget()
+    answer = health(detailed=True)
+    assert answer.status == 503
+    assert [(one["limit"], one["value"], one["allowed"]) for one in answer.body["passed"]] == [("servers", 2, 1)]
+    assert "another:3306" in status().body["servers"]
+    shown = words(page(admin_client))
+    assert "Consumers write to 2 database servers: " in shown
+    assert "another:3306" in shown
     wait_until(lambda: "event=several_servers" in caplog.text)
     assert caplog.text.count("event=several_servers") == 1

@@ -10,6 +10,7 @@ from django.db import connection, connections
 
 from sqlqueue import ConfigurationError, Reject, discard, publish, redrive
 from sqlqueue.log import groups
+from sqlqueue.log import redrive as redrive_module
 from sqlqueue.log.redrive import OFFSETS_AT_ONCE
 from sqlqueue.log.replay import carry_out, order
 from sqlqueue.models import Message
@@ -177,32 +178,54 @@ def parameters_of_statements() -> Iterator[list[int]]:
 class TestAsManyOffsetsAsOneLikes:
     """SQLite takes no statement of 250,001 parameters, and for the others one of so many is slow."""
 
-    MANY = 300_000
+    @pytest.fixture
+    def many(self, patient: Patient) -> list[int]:
+        """More offsets than any statement takes, those of the letters first."""
+        first = Message.objects.dead_letters().order_by("offset")[0].offset
+        return list(range(first, first + 300_000))
 
-    def test_are_redriven(self, consuming: Consuming, patient: Patient) -> None:
+    def test_are_redriven(self, consuming: Consuming, patient: Patient, many: list[int]) -> None:
         with parameters_of_statements() as parameters:
-            assert redrive("t", offsets=range(self.MANY), group="one") == 3
+            assert redrive("t", offsets=many, group="one") == 3
         assert max(parameters) <= OFFSETS_AT_ONCE + 10
         assert Message.objects.dead_letters().count() == 3
 
-    def test_are_discarded(self, consuming: Consuming, patient: Patient) -> None:
+    def test_are_discarded(self, consuming: Consuming, patient: Patient, many: list[int]) -> None:
         with parameters_of_statements() as parameters:
-            assert discard("t", offsets=range(self.MANY), limit=4) == 4
-            assert discard("t", offsets=range(self.MANY)) == 2
+            assert discard("t", offsets=many) == 6
         assert max(parameters) <= OFFSETS_AT_ONCE + 10
 
-    def test_are_replayed(self, consuming: Consuming, patient: Patient) -> None:
-        letters = sorted(Message.objects.dead_letters("two").values_list("offset", flat=True))
-        spread = [*range(-self.MANY, 0), *letters]  # the letters are named by the last statement
+    def test_are_replayed(self, consuming: Consuming, patient: Patient, many: list[int]) -> None:
+        last = Message.objects.dead_letters().latest("offset").offset
         with parameters_of_statements() as parameters:
-            replay = order("default", "t", offsets=spread)
-            assert (replay.total, replay.through) == (3, letters[-1])
-            while carry_out("default"):
-                pass
+            replay = order("default", "t", offsets=many)
+            assert (replay.total, replay.through) == (6, last)
+            carry_out_all()
         assert max(parameters) <= OFFSETS_AT_ONCE + 10
         replay.refresh_from_db()
-        assert (replay.state, replay.done) == ("done", 3)
-        assert not Message.objects.dead_letters("two").exists()
+        assert (replay.state, replay.done) == ("done", 6)
+
+    def test_are_taken_oldest_first_whatever_statement_names_them(
+        self, consuming: Consuming, patient: Patient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(redrive_module, "OFFSETS_AT_ONCE", 2)
+        letters = sorted(Message.objects.dead_letters().values_list("offset", flat=True))
+
+        def left() -> list[int]:
+            return sorted(Message.objects.dead_letters().values_list("offset", flat=True))
+
+        assert redrive("t", offsets=reversed(letters), limit=3) == 3
+        assert left() == letters[3:]
+        assert discard("t", offsets=letters, limit=1) == 1
+        replay = order("default", "t", offsets=letters)
+        assert (replay.total, replay.through) == (2, letters[5])
+        carry_out_all()
+        assert left() == []
+
+
+def carry_out_all() -> None:
+    while carry_out("default"):
+        pass
 
 
 def test_chosen_letters_go_the_oldest_first_however_they_are_named(consuming: Consuming, patient: Patient) -> None:

@@ -13,10 +13,11 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
 from sqlqueue import Delivery, Retry, publish
+from sqlqueue.database.sequence import look
 from sqlqueue.log.groups import register
 from sqlqueue.log.pause import pause
 from sqlqueue.log.schedule import move_due
-from sqlqueue.models import Message, PublishGate, ScheduledMessage
+from sqlqueue.models import ConsumerGroup, Message, PublishGate, ScheduledMessage
 from sqlqueue.models.publish_gate import fill
 from sqlqueue.observe import facts
 from tests.consuming import QUICK, Consuming
@@ -186,6 +187,21 @@ def test_a_server_that_is_impatient(consuming: Consuming, monkeypatch: pytest.Mo
         assert "may wait for a lock for 120 s" in found["lock waits"][0][1]
     finally:
         connections.close_all()
+
+
+def test_a_sequence_of_offsets_that_fell_back(consuming: Consuming) -> None:
+    """A restore, a failover, TRUNCATE: what is published next would stand below what every group has read."""
+    register("default", "mail", "orders")
+    start = look("default").handed_out + 1_000
+    ConsumerGroup.objects.update(start=start)
+    said = run("queuedoctor")
+    assert said.code == 1
+    assert "error    check sqlqueue.E024: the log's sequence stands at offset " in said.out
+    [(_, _, hint)] = findings()["check sqlqueue.E024"]
+    assert "manage.py migrate sqlqueue" in hint
+    run("migrate", "sqlqueue")
+    assert "check sqlqueue.E024" not in findings()
+    assert (publish("orders", 1).offset or 0) > start
 
 
 @pytest.mark.parametrize("words", [("--processes", "0"), ("--threads", "-1")])
