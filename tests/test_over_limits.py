@@ -1,6 +1,7 @@
 """More than goes at once goes all the same: each test has more to do than one statement, transaction or turn takes."""
 
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,16 @@ from sqlqueue.database.horizon import Horizon
 from sqlqueue.leases import acquire
 from sqlqueue.log import collect, groups, redeliver, redrive, replay, reschedule, schedule
 from sqlqueue.management.commands import queuedlq, queuepublish
-from sqlqueue.models import DeliveryState, Message, PartitionLease, Replay, ScheduledMessage, dead_letter_topic
+from sqlqueue.models import (
+    DeliveryState,
+    HourlyStatistic,
+    Message,
+    PartitionLease,
+    Replay,
+    ScheduledMessage,
+    dead_letter_topic,
+    hourly,
+)
 from sqlqueue.models.replay import DONE
 from tests.consuming import QUICK, Consuming
 from tests.management.running import run
@@ -121,6 +131,17 @@ def test_partitions_are_taken_past_one_transaction(settings) -> None:
     wanted = range(partitions)
     acquire.acquire(ALIAS, "s", "g", "t", wanted, priorities=1, lease_duration=60, horizon=0)
     assert PartitionLease.objects.filter(holder="s").count() == partitions
+
+
+def test_hours_are_stored_past_one_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hourly, "AT_ONCE", 2)
+    columns = HourlyStatistic.objects.all().columns
+    row = {"topic": "t", "consumer_group": "", **dict.fromkeys([*columns.counts, *columns.figures, *columns.places], 0)}
+    hours = [datetime(2026, 1, 1, hour, tzinfo=timezone.utc) for hour in range(7)]
+    for published in (1, 2):
+        rows = [{**row, "hour": hour, "published": published} for hour in hours]
+        assert HourlyStatistic.objects.store(rows) == (7, 0)
+        assert list(HourlyStatistic.objects.values_list("published", flat=True)) == [published] * 7
 
 
 def test_a_file_is_published_past_one_call(tmp_path: Path) -> None:

@@ -112,12 +112,14 @@ class MessageAdmin(KeysetAdmin):
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined]
         alias = settings.DATABASE
         receipts = Receipt.objects.using(alias).filter(message_offset=message.offset).order_by("consumer_group", "id")
+        shown = list(receipts[:MOST_RECEIPTS])
         context = {
             "message": message,
             "payload": pretty(message.payload),
             "headers": pretty(message.headers) if message.headers else "",
             "fates": [(fate, STATES[fate.state]) for fate in fates(alias, message)],
-            "receipts": receipts[:MOST_RECEIPTS],
+            "receipts": shown,
+            "unlisted": receipts.count() - len(shown) if len(shown) == MOST_RECEIPTS else 0,
             "orders": [
                 kind
                 for kind in MESSAGE_ORDERS.values()

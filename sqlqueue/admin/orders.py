@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import LogEntry
+from django.core.exceptions import BadRequest
 from django.db import models
 from django.forms import Form
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
@@ -75,10 +76,12 @@ def give(model_admin: ModelAdmin, request: HttpRequest, order: Order, address: s
 
 
 def chosen_offsets(request: HttpRequest) -> list[int]:
-    """Return the offsets that were ticked; what is no offset is left out."""
+    """Return the offsets that were ticked; what is no offset is left out. Raises BadRequest if they are too many."""
     ticked = request.POST.getlist(ACTION_CHECKBOX_NAME)
     offsets = {int(value) for value in ticked if value.isascii() and value.isdigit() and len(value) < 19}
-    return sorted(offsets)[:MOST_CHOSEN]
+    if len(offsets) > MOST_CHOSEN:
+        raise BadRequest(f"{len(offsets)} messages were chosen; one order is about {MOST_CHOSEN} at most")
+    return sorted(offsets)
 
 
 def note(request: HttpRequest, objects: Iterable[models.Model], flag: int, sentence: str) -> None:

@@ -229,6 +229,8 @@ def scheduled(facts: Facts) -> Iterator[Finding]:
         text = f"id {refusal.id} for topic {refusal.topic!r} was refused: {refusal.reason}"
         hint = "Correct its row and set refused = 0, or delete it (sqlqueue_scheduled_message)."
         yield Finding(WARNING, "scheduled messages", text, hint)
+    if facts.more_refusals:
+        yield Finding(NOTE, "scheduled messages", "more were refused", "The others are in the same table.")
     for topic in facts.survey.topics:
         if topic.refused > 1:
             text = f"{topic.refused} for topic {topic.name!r} were refused in all"

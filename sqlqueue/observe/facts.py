@@ -73,6 +73,7 @@ class Facts:
     survey: Survey | None = None
     unread: Sequence[str] = ()  # topics that have messages, and no group
     refusals: Sequence[Refusal] = ()
+    more_refusals: bool = False  # than these
 
 
 def read(alias: str, handlers: Sequence[Handler], processes: int | None = None, threads: int | None = None) -> Facts:
@@ -87,7 +88,7 @@ def read(alias: str, handlers: Sequence[Handler], processes: int | None = None, 
     allowed = limits(alias)
     if pending_migrations(alias):
         return Facts(True, allowed, manners, processes or 1, handlers)
-    seen = survey(alias)
+    seen, refusals = survey(alias), _refusals(alias)
     return Facts(
         False,
         allowed,
@@ -99,7 +100,8 @@ def read(alias: str, handlers: Sequence[Handler], processes: int | None = None, 
         _clock(alias),
         seen,
         _unread(alias, seen),
-        _refusals(alias),
+        refusals[:MOST_REFUSALS],
+        len(refusals) > MOST_REFUSALS,
     )
 
 
@@ -121,4 +123,4 @@ def _unread(alias: str, seen: Survey) -> list[str]:
 
 def _refusals(alias: str) -> list[Refusal]:
     rows = ScheduledMessage.objects.using(alias).filter(refused=True).order_by("due_at")
-    return [Refusal(row.pk, row.topic, row.refusal or "") for row in rows[:MOST_REFUSALS]]
+    return [Refusal(row.pk, row.topic, row.refusal or "") for row in rows[: MOST_REFUSALS + 1]]

@@ -9,6 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from sqlqueue import publish
+from sqlqueue.admin import letter_orders
 from sqlqueue.log import letters
 from sqlqueue.log.replay import carry_out
 from sqlqueue.models import Message, Replay, Topic
@@ -62,6 +63,41 @@ def test_the_page_says_when_there_are_more(admin_client: Client, stage: Stage, m
     html = get(admin_client, KINDS, topic="t")
     assert "There are more" in html
     assert "<td>2</td>" in html
+
+
+@pytest.fixture
+def kinds(stage: Stage) -> list[str]:
+    """Failures of five topics, two of each kind; the topics' names."""
+    names = [f"many-{number}" for number in range(5)]
+    for topic in names:
+        Topic.objects.create(name=f"{topic}_dlq", partitions=1)
+        place = {"topic": f"{topic}_dlq", "partition": 0, "payload": 1, "failed_group": "g", "original_topic": topic}
+        Message.objects.bulk_create([Message(**place, message_id=str(n), fingerprint="no") for n in range(2)])
+    return names
+
+
+def test_failures_are_sorted_however_many_topics_there_are(kinds: list[str], monkeypatch: Any) -> None:
+    monkeypatch.setattr(letters, "TOPICS_AT_ONCE", 2)
+    found = letters.failures("default", kinds)
+    assert sorted((kind.topic, kind.letters) for kind in found.kinds) == [(name, 2) for name in kinds]
+    assert (found.unread, found.hidden) == ([], 0)
+
+
+def test_of_which_topics_not_all_were_read_is_said(admin_client: Client, kinds: list[str], monkeypatch: Any) -> None:
+    monkeypatch.setattr(letters, "MOST_READ", 6)
+    monkeypatch.setattr(letters, "LEAST_READ", 2)  # six topics, of which "t" has three letters
+    html = get(admin_client, KINDS)
+    assert "than were sorted here, in: t." in html
+    monkeypatch.setattr(letters, "LEAST_READ", 1)
+    assert f"than were sorted here, in: {', '.join([*kinds, 't'])}." in get(admin_client, KINDS)
+
+
+def test_how_many_kinds_are_not_shown_is_said(admin_client: Client, kinds: list[str], monkeypatch: Any) -> None:
+    assert "rarer failure" not in get(admin_client, KINDS)
+    monkeypatch.setattr(letters, "MOST_SHOWN", 2)
+    html = get(admin_client, KINDS)
+    assert "<td>t</td><td>g</td><td>3</td>" in html
+    assert "and 4 rarer failures" in html
 
 
 def test_the_letters_of_one_kind(admin_client: Client, stage: Stage) -> None:
@@ -161,6 +197,19 @@ def test_a_kind_is_discarded_with_a_reason(admin_client: Client, stage: Stage) -
     assert "obsolete <b>" in entry.change_message
     assert "Discarded 3" in entry.change_message
     assert Topic.objects.filter(name="t_dlq").exists()
+
+
+def test_what_one_order_leaves_is_said_and_the_next_discards_it(
+    admin_client: Client, stage: Stage, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(letter_orders, "MOST_DISCARDED", 2)
+    wanted = {**ALL, "confirmed": "1", "reason": "x", "through": 10**9}
+    html = admin_client.post(ordering("discard"), wanted, follow=True).content.decode()
+    assert "Discarded 2 dead letters" in html
+    assert left() == stage.letters[2:]
+    assert re.search(r"<td>t</td><td>g</td><td>1</td>", html)
+    assert "Discarded 1 dead letter " in admin_client.post(ordering("discard"), wanted, follow=True).content.decode()
+    assert left() == []
 
 
 def test_a_selection_is_discarded(admin_client: Client, stage: Stage) -> None:

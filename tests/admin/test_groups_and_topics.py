@@ -11,6 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from sqlqueue import Delivery, NewMessage, publish_many
+from sqlqueue.admin import consumer_groups
 from sqlqueue.log.groups import register
 from sqlqueue.models import ConsumerGroup, Message, Offset, Topic
 from tests.admin.test_overview import page, words
@@ -236,6 +237,18 @@ def test_a_groups_partitions_are_shown(group: ConsumerGroup, staff: Callable[...
     rows = re.findall(r'<tr>\s*<th scope="row">(.*?)</th>.*?data-label="Lag">(.*?)</td>', html, re.DOTALL)
     assert [words(lag) for _, lag in rows] == ["7", "0", "0", "0"]
     assert html.count("nobody</strong>") == 4
+
+
+def test_the_page_says_how_many_partitions_it_does_not_show(
+    group: ConsumerGroup, staff: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = staff("view_consumergroup")
+    for most, said in ((4, ""), (3, "1 more partition is not shown."), (1, "3 more partitions are not shown.")):
+        monkeypatch.setattr(consumer_groups, "MOST_PARTITIONS", most)
+        html = page(client, address(group, "change"))
+        assert html.count("nobody</strong>") == most
+        assert said in words(html)
+        assert ("not shown" in words(html)) == bool(said)
 
 
 @pytest.mark.parametrize("name", ["change", "replay", "delete", "pause"])

@@ -1,5 +1,6 @@
 """Messages in the admin: found, shown, and ordered about."""
 
+import json
 import re
 from datetime import timedelta
 from typing import Any
@@ -9,12 +10,14 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.html import escape
 
 from sqlqueue import NewMessage, publish, publish_many
+from sqlqueue.admin import message_orders, messages, orders
 from sqlqueue.log import search
 from sqlqueue.log.fates import ACKED, FAILING, fate
 from sqlqueue.log.groups import register
-from sqlqueue.models import DeliveryState, Message
+from sqlqueue.models import DeliveryState, Message, Receipt
 from tests.admin.stage import EVIL, Stage
 from tests.consuming import Consuming
 
@@ -130,6 +133,60 @@ def test_a_page_tells_what_became_of_a_message_in_every_group(admin_client: Clie
     letter = page(admin_client, stage.letters[0])
     assert f'/{stage.died[0]}/change/"' in letter
     assert f'/{stage.letters[0]}/change/"' in page(admin_client, stage.died[0])
+
+
+def test_a_page_says_what_it_does_not_show(admin_client: Client, stage: Stage, monkeypatch: Any) -> None:
+    for number in range(3):
+        Receipt.objects.create(
+            consumer_group="audit",
+            topic="t",
+            partition=0,
+            message_offset=stage.failing,
+            outcome="acked",
+            attempts=1,
+            started_at=timezone.now(),
+            finished_at=timezone.now(),
+            worker="w",
+            serial=number,
+        )
+    count = Receipt.objects.filter(message_offset=stage.failing).count()
+    monkeypatch.setattr(messages, "MOST_RECEIPTS", count)
+    assert "more</a>" not in page(admin_client, stage.failing)
+    monkeypatch.setattr(messages, "MOST_RECEIPTS", 1)
+    monkeypatch.setattr(messages, "MOST_SHOWN", 20)
+    html = page(admin_client, stage.failing)
+    address = f"{reverse('admin:sqlqueue_receipt_changelist')}?q={stage.failing}"
+    assert f'<a href="{address}">and {count - 1} more</a>' in html
+    assert len(offsets_of_receipts(admin_client.get(address).content.decode())) == count
+    payload = json.dumps({"fail": EVIL}, indent=2)
+    assert escape(payload[:20] + "\n…") in html
+
+
+def offsets_of_receipts(html: str) -> list[str]:
+    return re.findall(r'class="field-message_offset.*?(\d+)', html)
+
+
+def test_an_order_lists_some_and_is_about_all(admin_client: Client, stage: Stage, monkeypatch: Any) -> None:
+    monkeypatch.setattr(message_orders, "MOST_LISTED", 3)
+    address = reverse("admin:sqlqueue_message_order", args=["redeliver"])
+    html = admin_client.post(address, {"_selected_action": stage.good}).content.decode()
+    assert "and 7 more" in html
+    assert offsets(html) == sorted(stage.good, reverse=True)
+    before = Message.objects.count()
+    give(admin_client, "redeliver", stage.good, group="g", delay="0")
+    assert Message.objects.count() == before + 10
+
+
+def test_more_than_one_order_may_be_about_are_refused_and_not_cut(
+    admin_client: Client, stage: Stage, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(orders, "MOST_CHOSEN", 9)
+    for confirmed in ({}, {"confirmed": "1", "group": "g", "delay": "0"}):
+        answer = admin_client.post(
+            reverse("admin:sqlqueue_message_order", args=["redeliver"]), {"_selected_action": stage.good, **confirmed}
+        )
+        assert answer.status_code == 400
+    assert not LogEntry.objects.exists()
 
 
 def test_what_is_in_messages_is_escaped(admin_client: Client, stage: Stage) -> None:

@@ -6,6 +6,7 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 
 from sqlqueue import LeaseLost, NewMessage, Reject, Retry, publish, publish_many
+from sqlqueue.consumers import in_transaction
 from sqlqueue.database import faults
 from sqlqueue.database.dialects import execute
 from sqlqueue.database.faults import Fault
@@ -105,6 +106,24 @@ class TestTogether:
         publish("t", 1)
         consuming.drain()
         assert (attempts, effects()) == ([1, 1], ["1"])
+
+    def test_one_that_deadlocks_again_and_again_has_failed_an_attempt(
+        self, consuming: Consuming, batch: bool, monkeypatch
+    ) -> None:
+        attempts: list[int] = []
+
+        @consuming.consumer("t", atomic=True, batch=batch, backoff=0)
+        def handle(given) -> None:
+            record(given)
+            attempts.append(given[0].attempt if batch else given.attempt)
+            if len(attempts) <= in_transaction.TRIES:
+                raise OperationalError("a deadlock")
+
+        monkeypatch.setattr(faults, "classify", lambda error: Fault.CONTENTION)
+        publish("t", 1)
+        consuming.drain()
+        assert (attempts, effects()) == ([1] * in_transaction.TRIES + [2], ["1"])
+        assert states("t") == []
 
     def test_a_lease_that_is_lost_while_it_runs_rolls_it_back(self, consuming: Consuming, batch: bool) -> None:
         """Who takes the partition in the handler's own transaction: as if another process had, only certain."""

@@ -62,6 +62,19 @@ def test_a_server_that_stands_alone_is_no_cluster_and_has_an_identity(database_n
     assert identity("default") == before
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.database("mariadb", "mysql")
+def test_servers_on_hosts_with_long_names_have_different_identities(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = set()
+    for uuid in (f"aaaaaaaa-aaaa-aaaa-aaaa-{number:012}" for number in range(2)):
+        seen = {"hostname": "host" * nodes.IDENTITY_LENGTH, "port": "65535", "server_uuid": uuid}
+        monkeypatch.setattr(nodes, "_variables", lambda connection, seen=seen: seen)
+        heartbeat.beat("default", uuid, [("g", "t")], 30)
+        found.add(SubscriberHeartbeat.objects.get(subscriber=uuid).server)
+    assert len(found) == 2
+    assert set(read("default", []).servers) == found
+
+
 @pytest.fixture
 def own_servers(django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
     """Let the test use databases on servers that it starts itself."""

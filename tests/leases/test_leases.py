@@ -9,6 +9,7 @@ from sqlqueue.leases import heartbeat, hold
 from sqlqueue.leases.acquire import Taken, acquire
 from sqlqueue.log.groups import register
 from sqlqueue.models import Message, Offset, PartitionLease, SubscriberHeartbeat
+from sqlqueue.models.partition_lease import HOLDER_LENGTH
 from tests.consuming import states
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -135,3 +136,14 @@ class TestHeartbeats:
 
     def test_no_incarnation_has_anothers_name(self) -> None:
         assert len({heartbeat.subscriber_name() for _ in range(100)}) == 100
+
+    def test_of_a_host_with_a_name_that_is_too_long_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(heartbeat.socket, "gethostname", lambda: "host" * HOLDER_LENGTH)
+        monkeypatch.setattr(heartbeat.os, "getpid", lambda: 4_194_304)
+        names = [heartbeat.subscriber_name() for _ in range(2)]
+        for partition, name in enumerate(names):
+            heartbeat.beat("default", name, [("g", "t")], 300)
+            assert len(take(name, partition)) == 1
+            assert hold.held("default", name) == {("g", "t", partition): 1}
+        assert holders() == [*names, "", ""]
+        assert SubscriberHeartbeat.objects.alive().count() == 2

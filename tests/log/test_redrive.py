@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from django.db import connection, connections
 
-from sqlqueue import ConfigurationError, Reject, discard, publish, redrive
+from sqlqueue import ConfigurationError, Delivery, Reject, discard, publish, redrive
+from sqlqueue.core.fingerprint import LENGTH
 from sqlqueue.log import groups
 from sqlqueue.log import redrive as redrive_module
+from sqlqueue.log.letters import failures
 from sqlqueue.log.redrive import OFFSETS_AT_ONCE
 from sqlqueue.log.replay import carry_out, order
 from sqlqueue.models import Message
@@ -111,6 +113,28 @@ def test_key_headers_and_payload_are_the_same(consuming: Consuming, patient: Pat
         original = Message.objects.get(topic="t", message_id=f"x{message.payload}")
         assert (message.partition_key, message.partition) == (original.partition_key, original.partition)
         assert (message.headers, message.target_group) == (original.headers, "one")
+
+
+def test_of_a_failure_that_is_told_at_length(consuming: Consuming) -> None:
+    seen: list[object] = []
+    reason = "no account " * LENGTH
+
+    @consuming.consumer("t")
+    def handle(delivery: Delivery) -> None:
+        if delivery.payload == "first" and not seen:
+            raise Reject(reason)
+        seen.append(delivery.payload)
+
+    publish("t", "first", key="a")
+    publish("t", "second", key="a")
+    consuming.drain()
+    letter = Message.objects.dead_letters().get()
+    assert letter.last_error == reason.strip() or letter.last_error == reason
+    (kind,) = failures("default", ["t"]).kinds
+    assert (kind.letters, kind.error) == (1, letter.last_error)
+    assert redrive("t", fingerprint=kind.fingerprint) == 1
+    consuming.drain()
+    assert seen == ["second", "first"]
 
 
 def test_what_dies_again_can_be_redriven_again(consuming: Consuming, patient: Patient) -> None:

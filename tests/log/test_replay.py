@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from sqlqueue import ConfigurationError, Delivery, Reject, publish
 from sqlqueue.log import groups
+from sqlqueue.log import replay as replay_module
 from sqlqueue.log.redeliver import redeliver
 from sqlqueue.log.replay import AT_ONCE, cancel, carry_out, order
 from sqlqueue.models import Message, Replay
@@ -171,6 +172,18 @@ def test_an_order_that_is_wrong_itself_fails_with_its_reason(another: str) -> No
     assert state(replay) == (FAILED, 0, 11)
     assert "the rate must be" in replay.note
     assert state(other) == (DONE, 1, 1)
+
+
+def test_a_reason_that_is_too_long_is_noted_as_far_as_it_goes_and_logged_whole(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(replay_module, "NOTE_LENGTH", 20)
+    replay = order(ALIAS, "t")
+    Replay.objects.update(rate=-1)
+    carry_out_all()
+    assert state(replay)[0] == FAILED
+    assert replay.note == "the rate must be messages a second"[:20]
+    assert "the rate must be messages a second, from" in caplog.text
 
 
 def test_every_order_has_its_turn_however_many_wait(another: str) -> None:

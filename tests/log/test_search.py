@@ -32,7 +32,11 @@ def log(request: pytest.FixtureRequest) -> list[tuple[int, str, str, str]]:
 
 
 @pytest.mark.parametrize("name", ["t", "t_dlq"])
-def test_a_topic_from_both_ends(log: list[tuple[int, str, str, str]], name: str) -> None:
+@pytest.mark.parametrize("at_once", [1, 4, 250])
+def test_a_topic_from_both_ends(
+    log: list[tuple[int, str, str, str]], monkeypatch: Any, name: str, at_once: int
+) -> None:
+    monkeypatch.setattr(search, "STREAMS_AT_ONCE", at_once)
     topic = search.topic_of(ALIAS, name)
     assert topic
     every = [offset for offset, of, _, _ in log if of == name]

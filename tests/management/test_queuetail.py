@@ -69,7 +69,8 @@ def test_filters(thirty: list[int]) -> None:
 
 
 def test_it_reads_on_where_a_read_is_full(thirty: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail_module, "AT_ONCE", 7)
+    for name, few in {"AT_ONCE": 7, "STREAMS_OF_ONE_FETCH": 1, "WATCH_SPAN": 20}.items():
+        monkeypatch.setattr(tail_module, name, few)
     tail = Tail("default", Topic.objects.get(name="orders"), 0)
     reads = [[message.offset for message in tail.read()] for _ in range(6)]
     assert [len(read) for read in reads] == [7, 7, 7, 7, 2, 0]

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 from django.db import IntegrityError, connection, connections, transaction
@@ -220,6 +221,21 @@ def test_a_probe_never_waits_for_publishers(monkeypatch: pytest.MonkeyPatch) -> 
         publisher.commit()
     assert horizon.wait() == highest_offset("default")
     connection.close()
+
+
+@pytest.mark.database("mariadb", "mysql")
+def test_more_publishers_than_slots_are_all_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry, "SLOTS", 2)
+    horizon = Horizon("default")
+    with ExitStack() as stack:
+        publishers = [stack.enter_context(OpenTransaction()) for _ in range(5)]
+        offsets = [publisher.do(lambda: publish(TOPIC, "open")).offset for publisher in publishers]
+        publish(TOPIC, "last")
+        for publisher in publishers:
+            assert probe_often(horizon) < min(offsets)
+            publisher.commit()
+        assert horizon.wait() == highest_offset("default") > max(offsets)
+    assert Message.objects.count() == 6
 
 
 @pytest.mark.database("mariadb", "mysql")

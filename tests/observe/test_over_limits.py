@@ -1,0 +1,121 @@
+"""However little is looked at with one statement, everything is seen; and where counting ends, that is said."""
+
+import struct
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from sqlqueue import Delivery, NewMessage, Reject, Retry, publish_many
+from sqlqueue.core import stream
+from sqlqueue.models import Activity, ScheduledMessage
+from sqlqueue.observe import activity, blocked, facts, full, replayed
+from sqlqueue.observe import survey as surveying
+from sqlqueue.observe.doctor import scheduled
+from sqlqueue.observe.shared_metrics import SharedMetrics
+from sqlqueue.observe.survey import GroupSurvey, survey
+from tests.consuming import QUICK, Consuming
+
+ALIAS, GROUPS = "default", ("a", "b", "c")
+PARTITIONS, KEYS, OF_A_KEY = 3, 12, 4
+
+
+@pytest.fixture
+def failing(consuming: Consuming, settings: Any) -> None:
+    """Three groups of two topics each: of every key one message fails, the rest waits behind it; some are dead."""
+    settings.SQLQUEUE = {**QUICK, "PARTITIONS": PARTITIONS}
+
+    def fail(delivery: Delivery) -> None:
+        if delivery.key == "dead":
+            raise Reject("no")
+        raise Retry(delay=3600)
+
+    for topic in ("t", "u"):
+        for group in GROUPS:
+            consuming.consumer(topic, fail, group=group)
+        publish_many(topic, [NewMessage(n, key=f"k{n % KEYS}") for n in range(KEYS * OF_A_KEY)])
+        publish_many(topic, [NewMessage(n, key="dead") for n in range(5)])
+    consuming.drain()
+
+
+def figures() -> list[Any]:
+    seen = survey(ALIAS)
+    groups = [
+        (one.lag, one.failing, one.waiting, one.dead_letters, {(stuck.partition, stuck.why) for stuck in one.stuck})
+        for one in seen.groups
+    ]
+    return [*groups, replayed.count_above(ALIAS, "t", 0, group="a")]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        (blocked, "GROUPS_AT_ONCE"),
+        (full, "STREAMS_AT_ONCE"),
+        (replayed, "TABLES_AT_ONCE"),
+        (surveying, "STREAMS_AT_ONCE"),
+        (surveying, "TABLES_AT_ONCE"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_survey_of_many_statements_sees_what_there_is(
+    failing: None, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
+) -> None:
+    monkeypatch.setattr(stream, "HEADS_LIMIT", 1)
+    monkeypatch.setattr(module, name, 1)
+    every = {(partition, "full") for partition in range(PARTITIONS)}
+    group = (KEYS * OF_A_KEY, KEYS, KEYS * (OF_A_KEY - 1), 5, every)
+    whole = KEYS * OF_A_KEY + 5
+    assert figures() == [group] * 6 + [replayed.Replayed(whole, whole, 0, False)]
+
+
+def of(group: str) -> GroupSurvey:
+    found = survey(ALIAS).group("t", group)
+    assert found is not None
+    return found
+
+
+def test_where_the_counting_of_what_waits_ends_the_lag_is_told_to_be_estimated(
+    failing: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(surveying, "MOST_ROWS", KEYS)
+    assert (of("a").estimated, of("a").lag) == (False, KEYS * OF_A_KEY)
+    monkeypatch.setattr(surveying, "MOST_ROWS", KEYS - 1)
+    assert of("a").estimated
+    assert 0 < of("a").lag < KEYS * OF_A_KEY
+
+
+@pytest.mark.django_db(transaction=True)
+def test_everything_that_is_old_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activity, "FORGOTTEN_AT_ONCE", 2)
+    now = datetime.now(timezone.utc)
+    minutes = [now - timedelta(days=8, minutes=n) for n in range(7)]
+    Activity.objects.bulk_create([Activity(topic="t", consumer_group="g", minute=minute) for minute in (now, *minutes)])
+    activity.forget(ALIAS)
+    assert Activity.objects.get().minute == now
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("refused", "more"), [(2, False), (3, True)])
+def test_the_doctor_says_that_more_was_refused(monkeypatch: pytest.MonkeyPatch, refused: int, more: bool) -> None:
+    monkeypatch.setattr(facts, "MOST_REFUSALS", 2)
+    row = {"payload": 1, "refused": True, "refusal": "no"}
+    ScheduledMessage.objects.bulk_create([ScheduledMessage(topic=f"{n}!", **row) for n in range(refused)])
+    texts = [finding.text for finding in scheduled(facts.read(ALIAS, []))]
+    assert len([text for text in texts if "was refused: no" in text]) == 2
+    assert ("more were refused" in texts) == more
+
+
+@pytest.mark.django_db(transaction=True)
+def test_figures_that_cannot_be_read_are_no_figures_and_come_back() -> None:
+    shared = SharedMetrics()
+    try:
+        assert b"sqlqueue_" in shared.exposition()
+        unfinished = shared.folder / "counter_1.db"
+        unfinished.touch()
+        with pytest.raises((struct.error, RuntimeError)):
+            shared.exposition()
+        unfinished.unlink()
+        assert b"sqlqueue_" in shared.exposition()
+    finally:
+        shared.remove()
