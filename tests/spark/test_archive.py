@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,9 +19,11 @@ from sqlqueue.leases.archivist import GROUP, Archivist, archivist
 from sqlqueue.log.collect import collect
 from sqlqueue.log.groups import register
 from sqlqueue.models import ArchiveSegment, ConsumerGroup, Message, Offset, PartitionLease, Receipt
+from sqlqueue.spark import archiving
 from sqlqueue.spark.archiving import archive_topic
 from sqlqueue.spark.folder import Folder, ForeignSegment
 from sqlqueue.spark.manifest import MANIFEST
+from sqlqueue.spark.plan import LEAST_ROWS
 from tests.consuming import QUICK, Consuming
 from tests.spark.archiving import archive, as_archived, decoded, offsets_in, rows_in
 
@@ -72,6 +75,17 @@ class TestWhatItHolds:
         found = sorted((decoded(row) for row in rows_in(folder)), key=lambda row: row["offset"])
         assert found == expected
         assert [segment.figures.rows for segment in segments] == [5, 5, 1]
+
+    def test_is_everything_where_one_file_is_not_enough(
+        self, spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(archiving, "ROWS_OF_A_FILE", 4_000)
+        publish_some(3 * LEAST_ROWS)  # so many tasks write them
+        (segment,) = archive(spark, folder, segment_rows=100_000)
+        assert segment.files > 1
+        every = Message.objects.filter(topic="t").values_list("offset", flat=True)
+        assert offsets_in(folder) == Counter(every)
+        assert segment.figures.rows == len(every)
 
     def test_is_told_by_the_manifest_without_a_gap(self, spark: SparkSession, folder: Path) -> None:
         publish_some(20)
