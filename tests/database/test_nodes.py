@@ -72,7 +72,6 @@ def test_servers_on_hosts_with_long_names_have_different_identities(monkeypatch:
         heartbeat.beat("default", uuid, [("g", "t")], 30)
         found.add(SubscriberHeartbeat.objects.get(subscriber=uuid).server)
     assert len(found) == 2
-    assert set(read("default", []).servers) == found
 
 
 @pytest.fixture
