@@ -24,6 +24,7 @@ OVER: dict[str, str] = {
     "consumers.registry:MOST_OF_A_BATCH": "tests/test_options.py::test_a_consumers_option",
     "consumers.subscriber:RELEASED_AT_ONCE": "tests/consumers/test_over_limits.py::test_everything_is_handled_once_and_in_order",  # noqa: E501
     "consumers.throttle:MOST": "tests/consumers/test_over_limits.py::test_everything_is_handled_once_and_in_order",
+    "consumers.suspects:TURN": "tests/consumers/test_suspects.py::test_others_are_delivered_between_them_and_never_beside_one",  # noqa: E501
     "core.bounds:DAY": "tests/test_options.py::test_a_setting",
     "core.bounds:MOST_ATTEMPTS": "tests/test_options.py::test_a_whole_number_of_a_verb",
     "core.bounds:SHORTEST": "tests/test_options.py::test_a_setting",

@@ -20,6 +20,7 @@ from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.consumers.pool import Pool
 from sqlqueue.consumers.reader import Reader
 from sqlqueue.consumers.subscription import Subscription
+from sqlqueue.consumers.suspects import SuspectTurns
 from sqlqueue.consumers.tally import Tally
 from sqlqueue.consumers.throttle import Throttle
 from sqlqueue.core import outcomes
@@ -73,6 +74,7 @@ class Dispatcher:
         self._runs: dict[Run, Subscription] = {}
         self._in_company = 0  # how many of them stand in a batch behind its first: a batch is one piece of work
         self._alone = False
+        self._turns = SuspectTurns()
         self._overruns_at = 0.0
 
     # -- reports, from the handlers' threads --------------------------------------------------------------------------
@@ -154,18 +156,33 @@ class Dispatcher:
         settled."""
         if self._alone:
             return {}
+        if self._turns.of_others(now):
+            others = self._choose_others(streams, now)
+            if others or self.outstanding:
+                return others
+        return self._choose_suspect(streams, now)
+
+    def _choose_suspect(self, streams: Sequence[Stream], now: float) -> dict[Stream, list[Run]]:
         for stream in streams:
             offset = stream.suspect() if stream.has_suspects and self.ownership.hands_out(stream) else None
             if offset is None:
                 continue
             if self.outstanding:
+                self._turns.wait(now)
                 return {}
+            if not self._turns.go_on(now):
+                break
             self.reader.load(stream, [offset], now)
             runs = stream.choose_alone(offset, now)
             if runs:
                 self._alone = True
                 self._in_hand(1)
                 return {stream: runs}
+        else:
+            self._turns.end()
+        return self._choose_others(streams, now)
+
+    def _choose_others(self, streams: Sequence[Stream], now: float) -> dict[Stream, list[Run]]:
         order = list(self.throttle.in_turn(streams))
         looped = {stream: self.ownership.of(stream).consumer.is_async for stream in order}
         on_loop = [run for run, subscription in self._runs.items() if subscription.consumer.is_async]

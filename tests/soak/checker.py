@@ -14,7 +14,7 @@ from itertools import accumulate
 from tests.soak.explanations import ALIKE, LATE, Explanations, overran, rerun
 from tests.soak.progress import Progress
 from tests.soak.records import NEVER, Handling, Record, Transaction, by_message
-from tests.soak.workload import ALL_READERS, LEASE_DURATION, LETTERS, MAX_ATTEMPTS, THREADS
+from tests.soak.workload import ALL_READERS, LEASE_DURATION, LETTERS, LETTERS_OF, MAX_ATTEMPTS, THREADS
 
 VIOLATIONS = {
     "lost": "committed, as the publisher was told or as others saw, and neither handled nor a dead letter",
@@ -294,8 +294,7 @@ class Checker:
                 self._look_at_attempts_of(topic, id, one)
 
     def _look_at_attempts_of(self, topic: str, id: str, handlings: list[Handling]) -> None:
-        published = self._published.get((topic, id))
-        since = published.began if published else handlings[0].began
+        since = self._since(topic, id, handlings[0].began)
         charged: dict[int, Handling] = {}
         for handling in handlings:
             number = handling.attempt
@@ -311,6 +310,14 @@ class Checker:
                 self._found("attempts wrong", f"{handling} after {sorted(charged)}, and at most {most} unseen ones")
             if handling.outcome != "postpone":
                 charged[number] = handling
+
+    def _since(self, topic: str, id: str, began: float) -> float:
+        """Return from when on a message may have been in the log; a dead letter is there as soon as it is buried."""
+        published = self._published.get((topic, id))
+        if published is None and topic == LETTERS and ":" in id:
+            group, _, offset = id.partition(":")
+            return self.record.buried.get((LETTERS_OF, group, int(offset)), self.record.since)
+        return published.began if published else began
 
     def _uncharged(self, first: Handling, again: Handling) -> bool:
         """Tell whether a message may have been handled again without a charge for its first handling."""

@@ -21,6 +21,7 @@ from tests.soak.workload import (
     HUNG_AFTER,
     LEASE_DURATION,
     LETTERS,
+    LETTERS_OF,
     MAX_ATTEMPTS,
     PARTITIONS,
     PHASE_TOPICS,
@@ -630,6 +631,24 @@ def a_number_left_out(history: History) -> None:
     history.publish("m")
     history.handle("m", 2, "fail")
     history.handle("m", 3, attempt=3)
+
+
+def a_letter_whose_second_attempt_comes_first(history: History, taken: float) -> None:
+    history.record.buried[LETTERS_OF, "judge", 7] = 2.0
+    history.fault("silence-consumers", 3)
+    history.acquire(OTHER, taken, topic=LETTERS)
+    history.record.letters.append((LETTERS, "judge:7"))
+    history.handle("judge:7", 6, topic=LETTERS, by=OTHER, attempt=2)
+
+
+@sound
+def a_letter_that_was_claimed_and_not_begun_at_a_takeover(history: History) -> None:
+    a_letter_whose_second_attempt_comes_first(history, 4)
+
+
+@planted("attempts wrong")
+def a_letter_that_was_taken_over_before_it_was_one(history: History) -> None:
+    a_letter_whose_second_attempt_comes_first(history, 1)
 
 
 @planted("attempts wrong")

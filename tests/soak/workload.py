@@ -85,7 +85,8 @@ READERS = [
     Reader("deadly", "brave"),
 ]
 # Those that phases need; they are served in runs with phases only.
-LETTERS = "doomed_dlq"
+LETTERS_OF = "doomed"
+LETTERS = LETTERS_OF + "_dlq"
 PHASE_READERS = [
     Reader("flood", "drain", batch=True),
     Reader("waiting", "desk"),

@@ -1,0 +1,83 @@
+"""Suspects are alone in their process, and keep nothing else waiting for long."""
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from sqlqueue import Delivery, NewMessage, publish, publish_many
+from sqlqueue.consumers import suspects
+from sqlqueue.consumers.suspects import SuspectTurns
+from sqlqueue.database.horizon import highest_offset
+from sqlqueue.leases.acquire import acquire
+from sqlqueue.log import groups
+from sqlqueue.models import DeliveryState, Offset, PartitionLease
+from tests.consuming import QUICK, Consuming
+from tests.processes import wait_until
+
+SUSPECTS = 30
+
+
+def leave_in_hand(topic: str) -> None:
+    """What a process leaves behind that is killed while it has a partition's messages in hand."""
+    horizon = highest_offset("default")
+    groups.register("default", "g", topic)
+    acquire("default", "killed", "g", topic, [0], priorities=1, lease_duration=3600, horizon=horizon)
+    Offset.objects.filter(topic=topic).update(claimed_to=horizon)
+    PartitionLease.objects.filter(topic=topic).update(holder="")
+
+
+@pytest.mark.parametrize("handler", ["short", "longer than a turn"])
+def test_others_are_delivered_between_them_and_never_beside_one(
+    consuming: Consuming, settings: Any, monkeypatch: pytest.MonkeyPatch, handler: str
+) -> None:
+    settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1}
+    monkeypatch.setattr(suspects, "TURN", 0.1)
+    seconds = 0.02 if handler == "short" else 0.12
+    lock = threading.Lock()
+    running: list[str] = []
+    beside: list[list[str]] = []
+    done: list[str] = []
+
+    def handle(delivery: Delivery) -> None:
+        with lock:
+            running.append(delivery.topic)
+            if "suspects" in running:
+                beside.append(list(running))
+        time.sleep(seconds)
+        with lock:
+            running.remove(delivery.topic)
+            done.append(delivery.topic)
+        if delivery.topic == "others":
+            publish("others", None)  # there is always more to do
+
+    publish_many("suspects", [NewMessage(n, key=f"k{n}") for n in range(SUSPECTS)])
+    leave_in_hand("suspects")
+    publish_many("others", range(4))
+    consuming.consumer("suspects", handle, group="g")
+    consuming.consumer("others", handle, group="g")
+    host = consuming.start()
+    wait_until(lambda: done.count("suspects") == SUSPECTS, timeout=120)
+    host.stop()
+    assert {len(together) for together in beside} == {1}
+    assert done.index("others") < 15, "everything else has waited until the suspects were done"
+    assert done[: done.index("suspects")].count("others") < 50
+    wait_until(lambda: not DeliveryState.objects.filter(topic="suspects", acked=False).exists())
+
+
+def test_a_turn_lasts_as_long_as_the_one_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspects, "TURN", 1.0)
+    turns = SuspectTurns()
+    assert not turns.of_others(10.0)
+    turns.wait(10.0)  # until 12.0 others are in hand
+    assert [turns.go_on(moment) for moment in (12.0, 12.9, 13.0)] == [True, True, False]
+    assert [turns.of_others(moment) for moment in (15.9, 16.0)] == [True, False]
+    assert turns.go_on(20.0)
+
+
+def test_suspects_that_come_later_have_a_whole_turn() -> None:
+    turns = SuspectTurns()
+    assert turns.go_on(10.0)
+    turns.end()
+    assert [turns.go_on(moment) for moment in (100.0, 100.9)] == [True, True]
