@@ -94,7 +94,7 @@ def check_aliases(**kwargs: Any) -> list[CheckMessage]:
         hint = "A publish in a transaction on another alias is not part of it; use publish_on_commit there."
         found.append(Caution(text, hint=hint, id="sqlqueue.W020"))
     if not django_settings.USE_TZ:
-        text = "USE_TZ is False: the queue's times are UTC, and Django would show them as local ones"
+        text = "USE_TZ is False: the queue's times, which are UTC, are shown as local ones; queueanalytics does not run"
         found.append(Caution(text, hint="Set USE_TZ = True.", id="sqlqueue.W021"))
     return found
 

@@ -9,6 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from sqlqueue.admin.keyset import Page, cut, page_of
+from sqlqueue.admin.times import MomentField
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
 from sqlqueue.database.admission import TopicInfo
@@ -47,13 +48,13 @@ class SearchForm(forms.Form):
     key = forms.CharField(label=gettext_lazy("Key"), required=False, max_length=KEY_LENGTH, strip=False)
     message_id = forms.CharField(label=gettext_lazy("Id"), required=False, max_length=ID_LENGTH, strip=False)
     offset = forms.IntegerField(label=gettext_lazy("Offset"), required=False, min_value=0, max_value=HIGHEST)
-    since = forms.DateTimeField(
+    since = MomentField(
         label=gettext_lazy("Since"),
         required=False,
         widget=When,
         help_text=gettext_lazy("to within some seconds"),
     )
-    until = forms.DateTimeField(
+    until = MomentField(
         label=gettext_lazy("Until"),
         required=False,
         widget=When,

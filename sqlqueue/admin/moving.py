@@ -10,6 +10,7 @@ from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from sqlqueue.admin.times import MomentField
 from sqlqueue.conf import settings
 from sqlqueue.log.seek import offset_before
 from sqlqueue.models import ConsumerGroup, Topic
@@ -28,7 +29,7 @@ class MoveForm(forms.Form):
         max_value=2**63 - 1,
         required=False,
     )
-    time = forms.DateTimeField(
+    time = MomentField(
         label=gettext_lazy("or from time"),
         help_text=gettext_lazy("of publishing, in this site's time zone"),
         widget=forms.DateTimeInput({"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),

@@ -17,8 +17,13 @@ _ahead: dict[str, float] = {}
 def look(alias: str) -> None:
     """Read it: one statement, right to half of its round trip."""
     began = time.monotonic()
+    _ahead[alias] = now(alias).timestamp() - (began + time.monotonic()) / 2
+
+
+def now(alias: str) -> datetime:
+    """Read it, as an aware time."""
     (value,) = execute(alias, f"SELECT {dialect(alias).epoch('{now}')}").fetchone()
-    _ahead[alias] = moment(value).timestamp() - (began + time.monotonic()) / 2
+    return moment(value)
 
 
 def seen(alias: str) -> float | None:

@@ -299,6 +299,10 @@ class PostgreSQL(WithOnConflict):
         """The column knows time zones itself."""
         return at
 
+    def epoch(self, column: str) -> str:
+        """In UTC: where USE_TZ is off, Django lets the driver give times of the connection's zone, without it."""
+        return f"{column} AT TIME ZONE 'UTC'"
+
     def remaining(self, column: str) -> str:
         """Seconds, with their fraction."""
         return f"EXTRACT(EPOCH FROM {column} - STATEMENT_TIMESTAMP())"

@@ -10,13 +10,13 @@ from django.utils.timezone import is_naive, make_aware
 
 from sqlqueue.conf import CENTURY
 from sqlqueue.core.keys import did_you_mean
+from sqlqueue.database import clock
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.groups import EARLIEST, LATEST
 from sqlqueue.log.seek import offset_before, within_calendar
 from sqlqueue.management.arguments import HIGHEST_OFFSET
 from sqlqueue.models import ConsumerGroup, Topic
-from sqlqueue.observe.survey import database_time
 
 HELP = "an offset, a time (2026-01-31T12:00, in TIME_ZONE unless it names another), how long ago (90s, 15m, 2h, 3d)"
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -44,7 +44,7 @@ def _moment(alias: str, word: str) -> datetime:
         ago = float(match[1]) * UNITS[match[2]]
         if ago > CENTURY:
             raise ConfigurationError(f"{word[:40]!r} is longer ago than any log: say how long ago, at most 100 years")
-        return database_time(alias) - timedelta(seconds=ago)
+        return clock.now(alias) - timedelta(seconds=ago)
     try:
         at = parse_datetime(word)
     except ValueError:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db.models import Sum
 
 from sqlqueue.database.dialects import dialect, execute
+from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.models import Activity
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def note_backlogs(alias: str, seen: Survey) -> None:
 
 def forget(alias: str) -> None:
     """Delete what is older than a week, some rows at a time."""
-    old = Activity.objects.using(alias).filter(minute__lt=datetime.now(timezone.utc) - KEPT)
+    old = Activity.objects.using(alias).filter(minute__lt=DatabaseNow() - KEPT)
     while ids := list(old.order_by("minute").values_list("id", flat=True)[:FORGOTTEN_AT_ONCE]):
         execute(alias, dialect(alias).delete("sqlqueue_activity", "id", len(ids)), ids)
 

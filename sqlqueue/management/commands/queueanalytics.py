@@ -7,6 +7,7 @@ from argparse import ArgumentParser
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings as django_settings
 from django.core.management.base import CommandError
 from django.db import transaction
 
@@ -55,6 +56,10 @@ class Command(SparkCommand):
         """Analyse."""
         from sqlqueue.spark.folder import existing
 
+        if not django_settings.USE_TZ:
+            raise CommandError(
+                "the hours are computed in UTC, and the database would take them for local ones: set USE_TZ = True"
+            )
         if options["archive"]:
             existing(options["archive"])  # before anything starts
         alias = settings.DATABASE
