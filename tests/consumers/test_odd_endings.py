@@ -34,6 +34,8 @@ ODD: dict[str, Callable[[], object]] = {
     "stop": throw(StopIteration()),
     "cancelled": throw(asyncio.CancelledError()),
 }
+if sys.version_info >= (3, 11):
+    ODD["group"] = throw(ExceptionGroup("several", [ValueError("one"), KeyError("other")]))  # noqa: F821
 IN_A_TRANSACTION: dict[str, Callable[[], object]] = {
     "rollback": lambda: transaction.set_rollback(True),
     "close": connection.close,

@@ -14,7 +14,7 @@ import pytest
 from django.db import DatabaseError, connection, connections, transaction
 from django.utils import timezone
 
-from sqlqueue import NewMessage, publish, publish_many, publish_on_commit
+from sqlqueue import InvalidMessage, NewMessage, publish, publish_many, publish_on_commit
 from sqlqueue.models import Message, Topic
 from sqlqueue.signals import message_published
 from tests.app.models import Effect
@@ -73,6 +73,13 @@ class TestTheCallersTransaction:
                 publish("orders", "inside")
             publish("orders", "after")
         assert payloads("orders") == ["before", "after"]
+
+    def test_a_durable_block_keeps_what_an_inner_one_has_not_taken_back(self) -> None:
+        with transaction.atomic(durable=True):
+            publish("orders", "durable")
+            with rolled_back():
+                publish("orders", "inner")
+        assert payloads("orders") == ["durable"]
 
     def test_nobody_sees_it_before_the_commit(self) -> None:
         seen: list[object] = []
@@ -162,6 +169,20 @@ class TestWhatItReturns:
 
     def test_none_are_none(self) -> None:
         assert publish_many("orders", []) == publish_many("orders", iter(()))
+        assert not Message.objects.exists()
+
+    def test_an_iterable_that_raises_publishes_nothing(self) -> None:
+        def numbers() -> Iterator[int]:
+            yield from range(2_500)
+            raise KeyError("of its own")
+
+        with pytest.raises(KeyError, match="of its own"):
+            publish_many("orders", numbers())
+        assert not Message.objects.exists()
+
+    def test_a_bad_one_among_many_lets_none_through(self) -> None:
+        with pytest.raises(InvalidMessage):
+            publish_many("orders", [*(NewMessage(n, id=str(n)) for n in range(2_499)), float("nan")])
         assert not Message.objects.exists()
 
     def test_many_keep_their_order(self) -> None:
@@ -354,6 +375,12 @@ class TestKeysAndIdsAreKeptWhole:
             publish("orders", value, key=key, headers=headers, delay=0)
         consuming.drain()
         assert seen == {str(number): [(value, {"value": value})] * 3 for number, value in enumerate(values)}
+
+    def test_what_python_writes_as_json_comes_back_as_json_has_it(self) -> None:
+        """Of two keys that are one in JSON the later one counts."""
+        publish("orders", (1, (2,)))
+        publish("orders", {1: "a", "1": "b", None: 0})
+        assert payloads("orders") == [[1, [2]], {"1": "b", "null": 0}]
 
     def test_a_number_keeps_its_value_however_it_is_written(self, consuming: Consuming) -> None:
         seen: list[float] = []

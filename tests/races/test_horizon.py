@@ -1,6 +1,7 @@
 """No message is ever skipped, whatever the order in which publishers commit."""
 
 import itertools
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -150,6 +151,21 @@ def test_it_does_not_pass_what_precedes_a_savepoint_that_was_rolled_back() -> No
     with OpenTransaction() as open_transaction:
         kept = open_transaction.do(lambda: one_by_one(["kept"]))
         open_transaction.do(lambda: roll_back_to_a_savepoint(one_by_one, ["never"]))
+        publish(TOPIC, "later")
+        assert probe_often(horizon) < kept
+        open_transaction.commit()
+
+
+@GATED
+def test_it_does_not_pass_what_precedes_an_id_that_is_known() -> None:
+    """What finds out that a message is there already gives up nothing either."""
+    name = uuid.uuid4().hex  # in InnoDB's index an id that was just deleted is still there, and would be locked with
+    known = f"{name}-known"  # its neighbourhood
+    publish(TOPIC, "known", id=known)
+    horizon = Horizon("default")
+    with OpenTransaction() as open_transaction:
+        kept = open_transaction.do(lambda: publish(TOPIC, "kept")).offset
+        assert not open_transaction.do(lambda: publish(TOPIC, "again", id=known)).created
         publish(TOPIC, "later")
         assert probe_often(horizon) < kept
         open_transaction.commit()
