@@ -21,7 +21,7 @@ from sqlqueue.admin.problems import Problem, problems
 from sqlqueue.conf import settings
 from sqlqueue.models import ConsumerGroup, Overview
 from sqlqueue.observe.activity import Rate, lags, rates, totals
-from sqlqueue.observe.survey import MOST_ROWS, GroupSurvey, Survey, TopicSurvey, survey
+from sqlqueue.observe.survey import GroupSurvey, Survey, TopicSurvey, survey
 
 HOURS = (1, 6, 24, 168)
 USUAL_HOURS = 6
@@ -30,14 +30,12 @@ RECENT = timedelta(hours=1)  # what a group's own small chart shows
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A group as the page shows it. many: there are more dead letters than were counted; url, letters: the addresses of
-    its own page, and of its dead letters."""
+    """A group as the page shows it. url, letters: the addresses of its own page, and of its dead letters."""
 
     url: str
     letters: str
     seen: GroupSurvey
     rate: Rate
-    many: bool
     lag: Chart | None
     words: Sequence[str]
 
@@ -144,7 +142,7 @@ class Rows:
     def group(self, topic: str, group: str) -> GroupRow | None:
         """Return one group; None if it is not registered."""
         seen = self.seen.group(topic, group)
-        return None if seen is None else self._group(seen, seen.dead_letters >= MOST_ROWS)
+        return None if seen is None else self._group(seen)
 
     def problems_of(self, topic: str, group: str) -> list[tuple[Problem, list[tuple[str, str]]]]:
         """Return what needs attention of one group, each with links (text, address)."""
@@ -156,11 +154,10 @@ class Rows:
 
     def _topic(self, topic: TopicSurvey) -> TopicRow:
         groups = [group for group in self.seen.groups if group.topic == topic.name]
-        many = sum(group.dead_letters for group in groups) >= MOST_ROWS
         url = page(self.request, "topic", "change", topic.name)
-        return TopicRow(url, topic, [self._group(group, many) for group in groups])
+        return TopicRow(url, topic, [self._group(group) for group in groups])
 
-    def _group(self, group: GroupSurvey, many: bool) -> GroupRow:
+    def _group(self, group: GroupSurvey) -> GroupRow:
         place, title = (group.topic, group.group), _("Lag in the last hour")
         looks, span = self._lags.get(place, []), Span(self.seen.taken_at, RECENT)
         small = chart(f"lag-{self._keys.get(place)}", title, "line", span.latest(looks), span) if looks else None
@@ -170,7 +167,6 @@ class Rows:
             letters_page(self.request, group),
             group,
             rate,
-            many and bool(group.dead_letters),
             small,
             states(group),
         )

@@ -115,6 +115,7 @@ class GroupSurvey:
     failing: int  # handed out before, wait for their retry
     waiting: int  # postponed, delayed, or behind a blocked key; those are reckoned
     dead_letters: int  # of the first 10,000 of its topic
+    more_letters: bool  # its topic has more than these, perhaps of this group
     subscribers: int
     unowned: int  # partitions that nobody holds
     stuck: tuple[Stuck, ...]
@@ -128,7 +129,7 @@ class GroupSurvey:
 @dataclass(frozen=True, slots=True)
 class TopicSurvey:
     """How a topic stands. retention: seconds, None for ever; scheduled, overdue and refused: messages on their way into
-    the log, of the first 10,000."""
+    the log, of the first 10,000; more_scheduled, more_refused: there are more than these, perhaps of this topic."""
 
     name: str
     partitions: int
@@ -138,6 +139,8 @@ class TopicSurvey:
     scheduled: int
     overdue: int
     refused: int
+    more_scheduled: bool
+    more_refused: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +204,11 @@ def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
     groups = _paused_groups(alias, only, only_group)
     states, blocked = _states(alias, list(groups)), blocked_in_groups(alias, list(groups), MOST_ROWS)
     letters = _letters(alias, [topic.name for topic in topics if topic.name.endswith(DEAD_LETTER_SUFFIX)])
+    counted_letters: dict[str, int] = defaultdict(int)
+    for (graveyard, _), count in letters.items():
+        counted_letters[graveyard] += count
     scheduled, refused = _scheduled(alias, False), _scheduled(alias, True)
+    more = [sum(count for count, _ in found.values()) >= MOST_ROWS for found in (scheduled, refused)]
     failing = [one for one in first if may_be_full(states.get((one.topic, one.group), (0,))[0], MOST_ROWS)]
     limits = limits_reached(alias, failing, backlogs, known if alive else None)
     by_group: dict[tuple[str, str], list[Stream]] = defaultdict(list)
@@ -226,6 +233,7 @@ def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
                 retried,
                 waiting + blocked.get(place, 0),
                 letters.get((dead_letter_topic(topic), group), 0),
+                counted_letters[dead_letter_topic(topic)] >= MOST_ROWS,
                 members.get(place, 0),
                 len({stream.partition for stream in by_group[place] if not stream.owned}),
                 () if groups[place] or topic in paused else tuple(stuck_streams(behind, first, limits)),
@@ -243,6 +251,7 @@ def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
                 topic.retention,
                 *scheduled.get(topic.name, (0, 0)),
                 refused.get(topic.name, (0, 0))[0],
+                *more,
             )
             for topic in topics
             if not topic.name.endswith(DEAD_LETTER_SUFFIX)

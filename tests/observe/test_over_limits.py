@@ -1,20 +1,24 @@
 """However little is looked at with one statement, everything is seen; and where counting ends, that is said."""
 
+import re
 import struct
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from django.test import Client
 
 from sqlqueue import Delivery, NewMessage, Reject, Retry, publish_many
 from sqlqueue.core import stream
-from sqlqueue.models import Activity, ScheduledMessage
+from sqlqueue.models import Activity, ConsumerGroup, ScheduledMessage
 from sqlqueue.observe import activity, blocked, facts, full, replayed
 from sqlqueue.observe import survey as surveying
 from sqlqueue.observe.doctor import scheduled
 from sqlqueue.observe.shared_metrics import SharedMetrics
 from sqlqueue.observe.survey import GroupSurvey, survey
+from tests.admin.test_overview import page, words
 from tests.consuming import QUICK, Consuming
+from tests.management.running import run
 
 ALIAS, GROUPS = "default", ("a", "b", "c")
 PARTITIONS, KEYS, OF_A_KEY = 3, 12, 4
@@ -83,6 +87,29 @@ def test_where_the_counting_of_what_waits_ends_the_lag_is_told_to_be_estimated(
     monkeypatch.setattr(surveying, "MOST_ROWS", KEYS - 1)
     assert of("a").estimated
     assert 0 < of("a").lag < KEYS * OF_A_KEY
+
+
+def test_where_the_counting_of_letters_and_schedules_ends_is_said(
+    failing: None, monkeypatch: pytest.MonkeyPatch, admin_client: Client
+) -> None:
+    ScheduledMessage.objects.bulk_create(
+        [ScheduledMessage(topic=topic, payload=1, due_at=in_an_hour()) for topic in ("t", "u") for _ in range(4)]
+    )
+    for most, letters, waiting in ((16, {"5"}, ["4", "4"]), (1, {"1+", "0+"}, ["1+", "0+"])):
+        monkeypatch.setattr(surveying, "MOST_ROWS", most)
+        said = run("queuestatus").out
+        assert set(re.findall(r"^[tu] +[abc] .* (\d+\+?) +\d+\.\d +\S+ +", said, re.MULTILINE)) == letters
+        assert re.findall(r"^[tu] +3 +1 +7 d +(\S+) +0", said, re.MULTILINE) == waiting
+        html = words(page(admin_client))
+        for text in (*letters, *(f"≥ {one[:-1]} scheduled" if "+" in one else f"· {one} scheduled" for one in waiting)):
+            assert f" {text} " in html, text
+        group = ConsumerGroup.objects.get(topic="t", consumer_group="c")
+        shown = words(page(admin_client, f"/admin/sqlqueue/consumergroup/{group.pk}/change/"))
+        assert any(f"Dead letters {count} " in shown for count in letters)
+
+
+def in_an_hour() -> datetime:
+    return datetime.now(timezone.utc) + timedelta(hours=1)
 
 
 @pytest.mark.django_db(transaction=True)

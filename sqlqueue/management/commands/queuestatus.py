@@ -116,7 +116,9 @@ class Command(QueueCommand):
 def _topic(topic: TopicSurvey) -> tuple[object, ...]:
     kept = "for ever" if topic.retention is None else ago(topic.retention)
     state = "paused" if topic.paused else ""
-    return topic.name, topic.partitions, topic.priorities, kept, topic.scheduled, topic.overdue, topic.refused, state
+    scheduled, overdue = (_at_least(count, topic.more_scheduled) for count in (topic.scheduled, topic.overdue))
+    refused = _at_least(topic.refused, topic.more_refused)
+    return topic.name, topic.partitions, topic.priorities, kept, scheduled, overdue, refused, state
 
 
 def _group(group: GroupSurvey, rate: Rate | None) -> tuple[object, ...]:
@@ -128,12 +130,16 @@ def _group(group: GroupSurvey, rate: Rate | None) -> tuple[object, ...]:
         group.in_flight,
         group.failing,
         group.waiting,
-        group.dead_letters,
+        _at_least(group.dead_letters, group.more_letters),
         f"{rate.acked:.1f}" if rate else "0.0",
         ago(_drained_in(group, rate)),
         group.subscribers,
         _state(group),
     )
+
+
+def _at_least(count: int, more: bool) -> str:
+    return f"{count}{'+' if more else ''}"
 
 
 def _drained_in(group: GroupSurvey, rate: Rate | None) -> float | None:
