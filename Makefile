@@ -68,7 +68,8 @@ test-postgresql: system-postgresql $(VENV)/.postgresql ## The suite on PostgreSQ
 
 test-spark: system system-spark $(VENV)/.spark ## What works on the log with Spark, on MariaDB; the data source on SQLite, too. Brings Java
 	env -u DATABASE_URL DATABASE=mariadb $(PYTEST) tests/spark
-	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) tests/spark/test_batch_read.py tests/spark/test_write.py tests/spark/test_stream.py
+	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) tests/spark/test_batch_read.py tests/spark/test_write.py \
+		tests/spark/test_stream.py -k "test_batch_read or test_write or once_and_the_group or never_pass or reset"
 
 test-browser: system-browser $(VENV)/.browser ## The admin in a real browser, on SQLite: brings Chromium
 	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) tests/browser
