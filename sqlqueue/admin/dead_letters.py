@@ -14,7 +14,7 @@ from sqlqueue.admin.orders import chosen_offsets, give
 from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import ModelAdmin, may, require
 from sqlqueue.conf import settings
-from sqlqueue.log.letters import MOST_READ, failures, letters, topics_with_letters
+from sqlqueue.log.letters import MOST_READ, failures, has_more, letters, topics_with_letters
 from sqlqueue.log.search import messages_at
 from sqlqueue.models import ConsumerGroup
 
@@ -82,6 +82,8 @@ class DeadLetterPages:
         which = {"topic": topic, "group": group} | ({} if fingerprint is None else {"fingerprint": fingerprint})
         context = {
             "page": page,
+            "more": has_more(alias, topic),
+            "most": MOST_READ,
             "older_link": page.older and "?" + urlencode({**which, "before": page.older}),
             "newer_link": page.newer and "?" + urlencode({**which, "after": page.newer}),
             "newest_link": "?" + urlencode(which),

@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from sqlqueue.admin.orders import MOST_LISTED, Order, note
 from sqlqueue.conf import settings
 from sqlqueue.log import replay
-from sqlqueue.log.letters import MOST_READ, letters
+from sqlqueue.log.letters import MOST_READ, has_more, letters
 from sqlqueue.log.redrive import Choice, discard
 from sqlqueue.log.search import messages_at
 from sqlqueue.models import Topic, dead_letter_topic
@@ -67,7 +67,7 @@ class LetterOrder(Order):
         self.topic, self.group, self.fingerprint, self.offsets = topic, group, fingerprint, offsets
         if offsets is None:
             some = letters(alias, topic, MOST_READ, group=group, fingerprint=fingerprint or None)
-            self.more = len(some) == MOST_READ
+            self.more = has_more(alias, topic)
         else:
             chosen = Choice(topic, group, fingerprint, offsets).letters(alias)
             some = sorted((at for letters in chosen for at in letters.values_list("offset", flat=True)), reverse=True)

@@ -69,7 +69,7 @@ def failures(alias: str, topics: Sequence[str], group: str = "") -> Failures:
         values = [value for index, name in enumerate(some) for value in (index, dead_letter_topic(name), most)]
         found = execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall()
         rows += [(some[index], *rest) for index, *rest in found]
-    unread = [name for name in topics if _read(rows, name) == most and _has_more(alias, name, most)]
+    unread = [name for name in topics if _read(rows, name) == most and has_more(alias, name, most)]
     rows = [row for row in rows if row[1] and group in ("", row[1])]
     rows.sort(key=lambda row: -row[3])
     return Failures(_kinds(alias, rows[:MOST_SHOWN]), unread, max(0, len(rows) - MOST_SHOWN))
@@ -105,7 +105,9 @@ def _read(rows: Sequence[Any], topic: str) -> int:
     return sum(row[3] for row in rows if row[0] == topic)
 
 
-def _has_more(alias: str, topic: str, read: int) -> bool:
+def has_more(alias: str, topic: str, read: int | None = None) -> bool:
+    """Tell whether a topic has more dead letters than were read (unless told: than are ever read)."""
+    read = MOST_READ if read is None else read
     rows = Message.objects.using(alias).filter(topic=dead_letter_topic(topic)).values_list("topic", flat=True)
     return bool(rows[read : read + 1])
 

@@ -65,6 +65,19 @@ def test_the_page_says_when_there_are_more(admin_client: Client, stage: Stage, m
     assert "<td>2</td>" in html
 
 
+def test_every_page_about_letters_says_when_there_are_more(
+    admin_client: Client, stage: Stage, monkeypatch: Any
+) -> None:
+    """Also if of the group that it is about fewer were read than are."""
+    Message.objects.filter(offset=stage.letters[1]).update(failed_group="audit")
+    which = {"topic": "t", "group": "g"}
+    for most, more, about in ((3, False, "What it is about: 2<"), (2, True, "What it is about: 1 or more<")):
+        monkeypatch.setattr(letters, "MOST_READ", most)
+        assert ("There are more" in get(admin_client, LETTERS, **which)) == more
+        asked = admin_client.post(ordering("replay"), {**which, "all": "1"}).content.decode()
+        assert about in asked
+
+
 @pytest.fixture
 def kinds(stage: Stage) -> list[str]:
     """Failures of five topics, two of each kind; the topics' names."""
