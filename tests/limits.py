@@ -44,8 +44,8 @@ OVER: dict[str, str] = {
     "core.window:LATE_LIMIT": "tests/core/test_window.py::test_more_late_commits_than_one_look_finds_are_found_by_the_next",  # noqa: E501
     "database.entry:SLOTS": "tests/races/test_horizon.py::test_more_publishers_than_slots_are_all_waited_for",
     "database.faults:RERUNS": "tests/database/test_faults.py::test_a_verb_is_not_rerun_for_ever",
-    "database.limits:DEEPEST_OF_MARIADB": "tests/log/test_refusals.py::test_json_that_is_nested_deeper_than_the_database_keeps",  # noqa: E501
-    "database.limits:DEEPEST_OF_MYSQL": "tests/log/test_refusals.py::test_json_that_is_nested_deeper_than_the_database_keeps",  # noqa: E501
+    "database.admission:DEEPEST_OF_MARIADB": "tests/log/test_refusals.py::test_json_that_is_nested_deeper_than_the_database_keeps",  # noqa: E501
+    "database.admission:DEEPEST_OF_MYSQL": "tests/log/test_refusals.py::test_json_that_is_nested_deeper_than_the_database_keeps",  # noqa: E501
     "database.migrating:TRIES": "tests/database/test_migrating.py::test_publishers_do_not_wait_behind_a_migration_that_waits_for_a_reader",  # noqa: E501
     "database.nodes:IDENTITY_LENGTH": "tests/database/test_nodes.py::test_servers_on_hosts_with_long_names_have_different_identities",  # noqa: E501
     "database.plain:ROWS_AT_ONCE": "tests/database/test_plain.py::test_a_result_is_read_past_what_is_fetched_at_once",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
+from sqlqueue.core.codec import check_depth
 from sqlqueue.core.keys import GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, checked_name, checked_text, new_id, partition_of
 from sqlqueue.database.entry import LogRow
 from sqlqueue.database.words import Dialect
 from sqlqueue.exceptions import InvalidMessage
 
+DEEPEST_OF_MARIADB, DEEPEST_OF_MYSQL = 31, 100  # JSON_DEPTH_LIMIT; JSON_DOCUMENT_MAX_DEPTH
 CREATE_TOPIC = (
     "INSERT INTO sqlqueue_topic (name, partitions, priorities, retention, history) VALUES (%s, %s, %s, %s, %s) "
 )
@@ -68,6 +71,28 @@ def log_row(
     if headers is not None:
         words.check_json(headers, "headers")
     return LogRow(info.name, partition, priority, key, id, payload, headers, group)
+
+
+def check_storable(row: LogRow, most: int, deepest: Callable[[], int]) -> None:
+    """Raise InvalidMessage for a message of more bytes than `most`, and for one whose JSON is nested deeper than the
+    server keeps it; `deepest` is asked only if that is possible."""
+    size = 0
+    for text, kind in ((row.payload, "payload"), (row.headers, "headers")):
+        if not isinstance(text, str):
+            continue
+        size += len(text) if text.isascii() else len(text.encode())
+        if text.count("[") + text.count("{") > DEEPEST_OF_MARIADB:
+            check_depth(text, kind, deepest())
+    check_size(size, most)
+
+
+def check_size(size: int, most: int) -> None:
+    """Raise InvalidMessage for a message of too many bytes."""
+    if size > most:
+        raise InvalidMessage(
+            f"payload and headers have {size} bytes; {most} is the most (SQLQUEUE['MAX_PAYLOAD_BYTES']): keep what is "
+            "large elsewhere, and publish where it is"
+        )
 
 
 def scheduled(row: LogRow) -> tuple[object, ...]:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from django.db import connections, models
 
-from sqlqueue.core.codec import DEEPEST, check_depth
+from sqlqueue.core.codec import DEEPEST
+from sqlqueue.database import admission
+from sqlqueue.database.admission import DEEPEST_OF_MARIADB, DEEPEST_OF_MYSQL
 from sqlqueue.database.entry import LogRow, Stored
 from sqlqueue.database.weight import LIGHT, OVERHEAD, STATEMENT, weight
 from sqlqueue.exceptions import InvalidMessage
 
-DEEPEST_OF_MARIADB, DEEPEST_OF_MYSQL = 31, 100  # JSON_DEPTH_LIMIT; JSON_DOCUMENT_MAX_DEPTH
 # Bytes of a value: SQLITE_MAX_LENGTH; what an array or object of jsonb may hold (JENTRY_OFFLENMASK).
 LONGEST = {"sqlite": 1_000_000_000, "postgresql": 0x0FFFFFFF}
 
@@ -64,23 +66,7 @@ def statement_bytes(alias: str) -> int:
 def check_storable(alias: str, row: LogRow, most: int) -> None:
     """Raise InvalidMessage for a message that this server cannot keep, or Python could not read again, or that has
     more bytes than `most`."""
-    size = 0
-    for text, kind in ((row.payload, "payload"), (row.headers, "headers")):
-        if not isinstance(text, str):
-            continue
-        size += len(text) if text.isascii() else len(text.encode())
-        if text.count("[") + text.count("{") > DEEPEST_OF_MARIADB:
-            check_depth(text, kind, deepest_json(alias))
-    check_size(size, most)
-
-
-def check_size(size: int, most: int) -> None:
-    """Raise InvalidMessage for a message of too many bytes."""
-    if size > most:
-        raise InvalidMessage(
-            f"payload and headers have {size} bytes; {most} is the most (SQLQUEUE['MAX_PAYLOAD_BYTES']): keep what is "
-            "large elsewhere, and publish where it is"
-        )
+    admission.check_storable(row, most, partial(deepest_json, alias))
 
 
 def check_sendable(alias: str, row: LogRow) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from sqlqueue.core.codec import DEEPEST
+from sqlqueue.database.admission import DEEPEST_OF_MARIADB, DEEPEST_OF_MYSQL
 from sqlqueue.database.entry import KEEP_DUPLICATE, LogRow, each_once, insertion, known_places
 from sqlqueue.database.fault_numbers import Fault, classify
 from sqlqueue.database.weight import OVERHEAD, STATEMENT
@@ -102,6 +104,13 @@ class Plain:
             self._statement = STATEMENT if packet is None else min(STATEMENT, int(packet) - OVERHEAD)
             self._packet = packet
         return self._statement
+
+    def deepest_json(self) -> int:
+        """Return how deep the arrays and objects of a JSON value may be nested."""
+        if self.vendor != "mysql":
+            return DEEPEST
+        (version,) = self.execute("SELECT VERSION()").fetchone()
+        return DEEPEST_OF_MARIADB if "mariadb" in version.lower() else DEEPEST_OF_MYSQL
 
     def check_sendable(self, size: int) -> None:
         """Raise InvalidMessage for values of more bytes than the server takes at once: it would end the connection."""

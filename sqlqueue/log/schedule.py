@@ -13,12 +13,12 @@ from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text, new_id, part
 from sqlqueue.core.lines import line
 from sqlqueue.core.outcomes import storable
 from sqlqueue.database import faults
-from sqlqueue.database.admission import SCHEDULE, SCHEDULE_COPY, SCHEDULE_LATER, scheduled
+from sqlqueue.database.admission import SCHEDULE, SCHEDULE_COPY, SCHEDULE_LATER, check_size, scheduled
 from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.database.entry import LogRow, Stored
 from sqlqueue.database.faults import Fault
 from sqlqueue.database.gate import SCHEDULER, insert_many, take_duty
-from sqlqueue.database.limits import check_size, check_storable
+from sqlqueue.database.limits import check_storable
 from sqlqueue.database.weight import LIGHT
 from sqlqueue.exceptions import InvalidMessage, SqlqueueError
 from sqlqueue.log.bell import ring_after_commit

@@ -24,7 +24,7 @@ from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases.acquire import Taken, acquire
 from sqlqueue.leases.heartbeat import beat, leave, subscriber_name
 from sqlqueue.leases.hold import free, renew
-from sqlqueue.log.groups import lock_topic, register, revoke
+from sqlqueue.log.groups import LATEST, lock_topic, register_at, revoke
 from sqlqueue.log.settle import ADVANCE
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, PartitionLease, SubscriberHeartbeat, Topic
@@ -47,10 +47,10 @@ class Membership:
         self.name = PREFIX + subscriber_name()
         self._horizon = Horizon(alias)
         self._stopped = threading.Event()
-        for topic in self.topics:
-            register(alias, group, topic, start)
-        self._refuse_consumers()
         floor = reached(alias, patience)
+        for topic in self.topics:
+            register_at(alias, group, topic, floor if start == LATEST else 0)
+        self._refuse_consumers()
         self._owned: list[Taken] = []
         for topic in self.topics:
             faults.run(alias, self._push_out_streams, topic)

@@ -28,6 +28,7 @@ class Project:
     databases: Mapping[str, dict[str, Any]] = field(repr=False)  # as Django's connections have them
     options: Mapping[str, Any] = field(repr=False)  # SQLQUEUE
     topics: Topics  # how they are created
+    most_bytes: int  # of a payload and its headers
 
     def access(self, alias: str = "") -> Access:
         """Return how to connect to an alias; refuse one that there is not."""
@@ -81,7 +82,8 @@ def of_django() -> Project:
     databases = {alias: dict(connections[alias].settings_dict) for alias in aliases}
     options = dict(getattr(settings, "SQLQUEUE", {}))
     accesses = {alias: access(alias) for alias in aliases}
-    return Project(queue_settings.DATABASE, accesses, databases, options, _topics(queue_settings))
+    topics, most_bytes = _topics(queue_settings), queue_settings.MAX_PAYLOAD_BYTES
+    return Project(queue_settings.DATABASE, accesses, databases, options, topics, most_bytes)
 
 
 def _vendor(alias: str) -> str:

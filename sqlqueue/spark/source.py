@@ -66,7 +66,8 @@ class SqlqueueSource(DataSource):
             raise ConfigurationError("messages are only added to the log: say .mode('append')")
         said = options.read(self.given, options.WRITE, doing)
         project = self._project()
-        return Publishing(project.access(said.alias), project.topics, said, schema.fieldNames())
+        access = project.access(said.alias)
+        return Publishing(access, project.topics, said, schema.fieldNames(), project.most_bytes)
 
     def _project(self) -> Project:
         if not self.packed:

@@ -9,7 +9,15 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from sqlqueue.core.keys import checked_topic, did_you_mean
-from sqlqueue.database.admission import CREATE_TOPIC, SCHEDULE_LATER, STORED_TOPIC, TopicInfo, log_row, scheduled
+from sqlqueue.database.admission import (
+    CREATE_TOPIC,
+    SCHEDULE_LATER,
+    STORED_TOPIC,
+    TopicInfo,
+    check_storable,
+    log_row,
+    scheduled,
+)
 from sqlqueue.database.entry import LogRow
 from sqlqueue.database.plain import Access, Plain
 from sqlqueue.database.weight import LIGHT, weight
@@ -33,9 +41,9 @@ class Written(WriterCommitMessage):
 class Publishing:
     """What a task needs to publish rows. It holds no connection: it is sent to other machines."""
 
-    def __init__(self, access: Access, topics: Topics, options: Options, columns: Sequence[str]):
+    def __init__(self, access: Access, topics: Topics, options: Options, columns: Sequence[str], most_bytes: int):
         refuse_columns(columns, options)
-        self._access, self._topics, self._options = access, topics, options
+        self._access, self._topics, self._options, self._most_bytes = access, topics, options, most_bytes
 
     def publish(self, batches: Iterator[Any]) -> Written:
         """Publish the rows of Arrow batches, over one connection, in statements of at most 1,000 rows and 1 MB each,
@@ -45,7 +53,7 @@ class Publishing:
         if batch is None:
             return written
         with Plain(self._access) as connection:
-            task = _Task(connection, self._access.vendor, self._topics, self._options, written)
+            task = _Task(connection, self._access.vendor, self._topics, self._options, self._most_bytes, written)
             while batch is not None:
                 task.take(batch)
                 batch = next(batches, None)
@@ -56,8 +64,11 @@ class Publishing:
 class _Task:
     """One task's rows on their way into the log."""
 
-    def __init__(self, connection: Plain, vendor: str, topics: Topics, options: Options, written: Written):
+    def __init__(
+        self, connection: Plain, vendor: str, topics: Topics, options: Options, most_bytes: int, written: Written
+    ):
         self._connection, self._topics, self._options, self._written = connection, topics, options, written
+        self._most_bytes = most_bytes
         self._words = DIALECTS[vendor]
         self._topic = next(iter(options.topics), None)
         self._known: dict[str, TopicInfo] = {}
@@ -80,6 +91,7 @@ class _Task:
             row = log_row(
                 self._words, info, text, key or "", id, headers(head) if headers else None, priority or 0, group or ""
             )
+            check_storable(row, self._most_bytes, self._connection.deepest_json)
             if delay is not None:
                 self._schedule(row, seconds(delay))
             else:

@@ -13,12 +13,15 @@ from pyspark.sql.streaming import StreamingQuery
 
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.database.horizon import Horizon
+from sqlqueue.exceptions import HorizonUnknown
 from sqlqueue.log.collect import collect
 from sqlqueue.log.groups import register, remove
 from sqlqueue.log.reset import reset
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset, PartitionLease
+from sqlqueue.spark.membership import Membership
 from tests.consuming import Consuming
 from tests.processes import wait_until
+from tests.servers.processlist import end_this_threads_connection
 from tests.transactions import OpenTransaction
 
 TIMEOUT = 240
@@ -271,6 +274,26 @@ def test_start_latest_and_pauses_are_heeded(streams: Streams) -> None:
     ConsumerGroup.objects.update(paused=False)
     assert streams.run(start="latest") == [[new.offset]]
     remove("default", "lake", "flights")
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_start_latest_waits_no_longer_than_it_may_for_an_open_publisher(transactional_db: None) -> None:
+    with OpenTransaction() as person:
+        person.do(lambda: publish("flights", "open"))
+        publish("flights", "later")
+        with pytest.raises(HorizonUnknown, match="has been open since"):
+            Membership("default", "lake", ["flights"], "latest", 0.5)
+    assert not ConsumerGroup.objects.exists()
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_a_connection_that_was_lost_while_a_batch_ran_ends_no_stream(transactional_db: None) -> None:
+    offset = publish("flights", 1).offset
+    member = Membership("default", "lake", ["flights"], "earliest", 30)
+    member.settle(offset)
+    end_this_threads_connection()
+    member.leave()
+    assert not PartitionLease.objects.exclude(holder="").exists()
 
 
 def test_a_stream_can_end_in_a_topic(streams: Streams, tmp_path: Path) -> None:

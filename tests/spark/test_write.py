@@ -16,6 +16,8 @@ from sqlqueue.core.keys import partition_of
 from sqlqueue.models import Message, ScheduledMessage, Topic
 from sqlqueue.testing import published
 
+LARGE = 16 * 2**20
+
 
 def write(frame: DataFrame, **options: Any) -> None:
     frame.write.format("sqlqueue").options(**options).mode("append").save()
@@ -134,6 +136,14 @@ def test_rows_without_ids_need_a_word(spark: SparkSession) -> None:
         ("id string, payload string, kee string", ("a", "1", "k"), {"topic": "t"}, "Did you mean 'key'?"),
         ("id string, payload string, key string", ("a", "1", "k" * 256), {"topic": "t"}, "key has 256 characters"),
         ("id string, payload string, priority int", ("a", "1", 7), {"topic": "t"}, "priority 7 is not one of topic"),
+        ("id string, payload string", ("a", f'"{"x" * LARGE}"'), {"topic": "t"}, "SQLQUEUE['MAX_PAYLOAD_BYTES']"),
+        ("id string, payload string", ("a", "[" * 600 + "]" * 600), {"topic": "t"}, "deep, which this database cannot"),
+        (
+            "id string, payload string, delay double",
+            ("a", "[" * 600 + "]" * 600, 60.0),
+            {"topic": "t"},
+            "deep, which this database cannot",
+        ),
         ("id string, body string", ("a", "1"), {"topic": "t"}, "cannot write a column 'body'"),
     ],
 )
