@@ -1,0 +1,227 @@
+"""The model of the engine finds the faults for which the protocol has a rule: each is planted, and has to show.
+
+What is drawn often is left to be drawn; the rest is told to the model step by step, without the fault and with it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from sqlqueue.consumers.reader import Reader
+from sqlqueue.core.blocked import Ranges
+from sqlqueue.core.lanes import Lane
+from sqlqueue.core.stream import Stream
+from sqlqueue.core.window import Window
+from tests.core.planting import Fault
+from tests.core.test_log_model import COLLECTED, LONG, VISIBLE, LogMachine, QuietMachine
+
+EXAMPLES = int(os.environ.get("PROTOCOL_EXAMPLES", "0"))
+UNTIL_FOUND = 300
+STEPS = 40
+
+FAULTS = {
+    "final reads need no room": Fault(
+        Window, "next_read", "not final_due or self.known(self.position, self.final) >= held", "True"
+    ),
+    "what waits behind a key lies in a range": Fault(
+        Stream, "_walk", "not waits or entry.lane is None or not entry.lane.blocked_by_row(entry)", "True"
+    ),
+}
+
+
+def finds(machine: type[LogMachine], examples: int) -> None:
+    chosen = settings(
+        max_examples=examples,
+        stateful_step_count=STEPS,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(machine, settings=chosen)
+
+
+@pytest.mark.parametrize("rule", FAULTS)
+def test_it_finds_the_engine_without_the_rule_that(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    FAULTS[rule].plant(monkeypatch)
+    finds(QuietMachine, EXAMPLES or UNTIL_FOUND)
+
+
+class Scene:
+    """A quiet machine that is told what happens."""
+
+    def __init__(self, size: int = 1):
+        self.machine = QuietMachine()
+        self.machine.begin(size=size)
+        self.tables, self.owner = self.machine.tables, self.machine.owners[0]
+
+    def publish(self, keys: str, late: tuple[int, ...] = ()) -> None:
+        self.machine.burst(keys, count=len(keys), late=late)
+
+    def ends(self, *offsets: int) -> None:
+        for offset in offsets:
+            self.tables.status[offset - 1] = VISIBLE
+
+    def work(self, turns: int, poison: str | None = None) -> None:
+        for _ in range(turns):
+            self.machine.work_on(0, 1, poison)
+            self.machine.what_counts_as_done_was_handled()
+            self.machine.the_memory_is_consistent()
+
+
+def a_late_one_is_there_when_others_are_read(scene: Scene) -> None:
+    scene.publish("bac", late=(0, 1))
+    scene.work(2)
+    scene.ends(2)  # the horizon stays below it
+    scene.publish("aa")
+    scene.work(1)
+
+
+def one_comes_late_and_another_is_deleted(scene: Scene) -> None:
+    scene.publish("ab", late=(0,))
+    scene.work(2)
+    scene.ends(1)
+    scene.tables.status[1] = COLLECTED
+    scene.work(3)
+
+
+def one_comes_between_the_read_and_the_next_statement(scene: Scene) -> None:
+    scene.publish("ab", late=(0,))
+    scene.tables.pending.extend([(0, "")] * 4)  # the pulse, the probe, the watch, the read
+    scene.tables.pending.append((1, VISIBLE))
+    scene.work(3)
+
+
+def one_was_acked_before_those_that_fail(scene: Scene) -> None:
+    scene.publish("aaa", late=(0, 1))
+    scene.work(2)
+    scene.ends(1, 2)
+    scene.publish("a")
+    scene.work(6, poison="a")
+    scene.tables.now += LONG
+    scene.work(6)
+
+
+def more_of_a_key_come_while_its_range_is_used_up(scene: Scene) -> None:
+    scene.publish("aaaa")
+    scene.work(6, poison="a")
+    scene.tables.now += LONG
+    for _ in range(6):
+        scene.publish("a")
+        scene.work(1)
+
+
+def fewer_are_handed_out_than_were_taken_up(scene: Scene) -> None:
+    scene.publish("aaaa")
+    scene.work(6, poison="a")
+    scene.tables.now += LONG
+    scene.work(1)
+    scene.owner.take_reports()
+    scene.owner.reader.read([scene.owner.stream], scene.tables.now)
+    scene.owner.settle(1)
+    scene.work(1)
+
+
+def some_are_handed_back_behind_one_that_overran(scene: Scene) -> None:
+    scene.publish("aaaa")
+    scene.work(6, poison="a")
+    scene.tables.now += LONG
+    scene.work(1)
+    scene.owner.take_reports()
+    scene.owner.reader.read([scene.owner.stream], scene.tables.now)
+    scene.owner.settle(2)
+    scene.machine.start_one(scene.owner, 0)
+    scene.machine.overrun(0, 0)
+    scene.owner.take_reports()
+    scene.machine.the_memory_is_consistent()
+
+
+TOLD = [
+    (
+        a_late_one_is_there_when_others_are_read,
+        [
+            Fault(Stream, "take_in", "        if self.window.late:\n            return 0\n", ""),
+            Fault(Window, "was_read", "self.final = max(", "self.final = self.final if self.late else max("),
+        ],
+        "starts before 2 is settled",
+    ),
+    (
+        one_comes_late_and_another_is_deleted,
+        [Fault(Window, "compare", "remembered != list(seen)", "len(remembered) != len(seen)")],
+        "1 counts as done for one, and was not",
+    ),
+    (
+        one_comes_between_the_read_and_the_next_statement,
+        [
+            Fault(
+                Reader,
+                "_read",
+                "for (stream, read), found in zip(wanting, self._fetch(wanting)):",
+                "fetched, reached = self._fetch(wanting), self.horizon.probe(self.highest)\n"
+                "    for (stream, read), found in zip(wanting, fetched):",
+            )
+        ],
+        "1 counts as done for one, and was not",
+    ),
+    (
+        one_was_acked_before_those_that_fail,
+        [Fault(Ranges, "keep", "found is None or offset <= found.low", "True")],
+        "3 is delivered again after its settle",
+    ),
+    (
+        more_of_a_key_come_while_its_range_is_used_up,
+        [
+            Fault(Lane, "has_before", "self.range is not None", "False"),
+            Fault(Lane, "reaches", "self.range is None or", "True or"),
+            Fault(Lane, "blocked_by_row", "self.range is not None or", ""),
+        ],
+        "is settled",
+    ),
+    (
+        fewer_are_handed_out_than_were_taken_up,
+        [Fault(Stream, "_raise_lows", "min(one.loaded, without_row - 1)", "one.loaded")],
+        "counts as done for one, and was not",
+    ),
+    (
+        some_are_handed_back_behind_one_that_overran,
+        [
+            Fault(
+                Stream,
+                "_hand_back",
+                "entry.key and entry.lane is not None and entry.lane.items[0].state == HELD",
+                "False",
+            )
+        ],
+        "are in memory, and wait behind",
+    ),
+]
+
+
+@pytest.mark.parametrize("planted", [False, True], ids=["sound", "planted"])
+@pytest.mark.parametrize(("happens", "faults", "said"), TOLD, ids=[happens.__name__ for happens, _, _ in TOLD])
+def test_it_shows_when(
+    happens: Callable[[Scene], None],
+    faults: list[Fault],
+    said: str,
+    planted: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for fault in faults if planted else ():
+        fault.plant(monkeypatch)
+    scene = Scene(size=2 if happens is not a_late_one_is_there_when_others_are_read else 1)
+    try:
+        if planted:
+            scene.machine.drain = lambda: None
+            with pytest.raises(AssertionError, match=said):
+                happens(scene)
+        else:
+            happens(scene)
+    finally:
+        scene.machine.teardown()
