@@ -6,16 +6,17 @@ from contextlib import contextmanager
 import MySQLdb
 import pytest
 from django.db import connections
-from django.test import Client
+from django.test import Client, override_settings
 from pytest_django import DjangoDbBlocker
 
 from sqlqueue.database import nodes
 from sqlqueue.database.nodes import Cluster, identity, recognize
 from sqlqueue.database.server import findings
 from sqlqueue.leases import heartbeat
+from sqlqueue.management.commands.queuedoctor import _of_the_checks as of_the_checks
 from sqlqueue.models import SubscriberHeartbeat
 from sqlqueue.observe.answers import health, status
-from sqlqueue.observe.doctor import ERROR, examine
+from sqlqueue.observe.doctor import ERROR, WARNING, examine
 from sqlqueue.observe.facts import read
 from sqlqueue.observe.recent import recent_survey
 from sqlqueue.observe.survey import survey
@@ -110,6 +111,10 @@ def test_a_galera_node_is_recognized(own_servers: None) -> None:
     with GaleraNode() as node, alias("galera", node) as name:
         assert nodes.cluster(name) == Cluster("Galera", 1)
         assert [(found.number, found.error) for found in findings(name)] == [(14, False)]
+        with override_settings(SQLQUEUE={"DATABASE": name}, DATABASE_ROUTERS=[]):
+            told = [(found.level, found.text) for found in of_the_checks() if found.about == "check sqlqueue.W014"]
+        text = "Galera of 1 nodes: what is published through another node than the consumers' may be missed for good"
+        assert told == [(WARNING, text)]
         with PrivateMariaDB() as other, alias("other", other) as another:
             assert identity(name) != identity(another)
 
