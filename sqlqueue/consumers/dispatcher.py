@@ -163,8 +163,8 @@ class Dispatcher:
         return self._choose_suspect(streams, now)
 
     def _choose_suspect(self, streams: Sequence[Stream], now: float) -> dict[Stream, list[Run]]:
-        for stream in streams:
-            offset = stream.suspect() if stream.has_suspects and self.ownership.hands_out(stream) else None
+        for stream in self._turns.in_turn(streams):
+            offset = stream.suspect() if self.ownership.hands_out(stream) else None
             if offset is None:
                 continue
             if self.outstanding:
@@ -176,6 +176,7 @@ class Dispatcher:
             runs = stream.choose_alone(offset, now)
             if runs:
                 self._alone = True
+                self._turns.was_handed_out(stream)
                 self._in_hand(1)
                 return {stream: runs}
         else:

@@ -66,6 +66,18 @@ def test_others_are_delivered_between_them_and_never_beside_one(
     wait_until(lambda: not DeliveryState.objects.filter(topic="suspects", acked=False).exists())
 
 
+def test_no_partition_waits_for_all_those_of_another(consuming: Consuming, settings: Any) -> None:
+    settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1}
+    done: list[str] = []
+    for topic, count in (("many", SUSPECTS), ("few", 2), ("other", 2)):
+        publish_many(topic, [NewMessage(n, key=f"k{n}") for n in range(count)])
+        leave_in_hand(topic)
+        consuming.consumer(topic, lambda delivery: done.append(delivery.topic), group="g")
+    consuming.drain()
+    assert sorted(done[:6]) == ["few", "few", "many", "many", "other", "other"]
+    assert len(done) == SUSPECTS + 4
+
+
 def test_a_turn_lasts_as_long_as_the_one_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suspects, "TURN", 1.0)
     turns = SuspectTurns()
