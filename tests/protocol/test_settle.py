@@ -3,7 +3,8 @@ statement by statement: one group, one partition, and every process may take it 
 
 Nothing that is not acked is passed; nothing acked comes again; the watermark passes acked messages only; a stale token
 changes nothing; what is handed out has been charged before; a message begins only after those before it in its lane;
-collection deletes only what is acked. Once the faults stop, everything is settled.
+collection deletes only what is acked. Once the faults stop, everything is settled that is not behind a key which waits
+by its own outcome, and then that, too. The limits are tiny, so that they are reached.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
 from django.db import Error, transaction
@@ -21,11 +24,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sqlqueue import Postpone, Reject, Retry, publish
+from sqlqueue.core import stream as stream_module
+from sqlqueue.core import window as window_module
 from sqlqueue.database import faults
 from sqlqueue.database.dialects import dialect
+from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.leases import hold
 from sqlqueue.log import collect as collect_module
+from sqlqueue.log import fetch as fetch_module
 from sqlqueue.log.atomic import FENCE
 from sqlqueue.log.collect import collect
 from sqlqueue.log.groups import register
@@ -57,6 +64,14 @@ STEPS = 40
 GROUP = "g"
 OK, RETRY, WAIT, NO = "ok", "retry", "wait", "no"
 MAX_ATTEMPTS = 3
+TINY = (
+    (stream_module, "WINDOW_LIMIT", 5),
+    (stream_module, "HEADS_LIMIT", 3),
+    (stream_module, "SCAN_LIMIT", 3),
+    (fetch_module, "SCAN_LIMIT", 3),
+    (window_module, "LATE_LIMIT", 3),
+)
+WAITING_KEY, LONG = "a", 3_600.0  # the key that waits at the end, and for how many seconds
 ROUNDS = 60  # of one process alone, within which everything has to be settled
 ROW_LOCKS = pytest.mark.database("mariadb", "mysql", "postgresql")
 LOCKS = (" LOCK IN SHARE MODE", " FOR SHARE", " FOR UPDATE")
@@ -74,14 +89,19 @@ class SettleMachine(RuleBasedStateMachine):
         ordering=st.sampled_from(["key", "key", "partition", "none"]),
         atomic=st.booleans(),
         batch=st.booleans(),
-        size=st.integers(2, 4),
+        size=st.integers(1, 4),
         isolation=st.sampled_from([READ_COMMITTED, READ_COMMITTED, REPEATABLE_READ]),
     )
     def begin(self, ordering: str, atomic: bool, batch: bool, size: int, isolation: str) -> None:
         self.topic, self.ordering, self.atomic, self.isolation = f"settle{next(_topics)}", ordering, atomic, isolation
+        self.batch, self.waits = batch, False
         topics = {self.topic: {"partitions": 1, "retention": 0.0}}
-        self.settings = override_settings(SQLQUEUE={"TOPICS": topics, "WAKE": False, "FLUSH_INTERVAL": 0.0})
-        self.settings.enable()
+        self.settings = ExitStack()
+        self.settings.enter_context(
+            override_settings(SQLQUEUE={"TOPICS": topics, "WAKE": False, "FLUSH_INTERVAL": 0.0})
+        )
+        for module, name, limit in TINY:
+            self.settings.enter_context(mock.patch.object(module, name, limit))
         register("default", GROUP, self.topic)
         self.options = {
             "group": GROUP,
@@ -117,11 +137,12 @@ class SettleMachine(RuleBasedStateMachine):
         if self.atomic:
             for delivery in deliveries:
                 Effect.objects.create(name=self.topic, value=str(delivery.offset))
-        said = process.says.pop(0) if process.says else OK
+        waits = self.waits and deliveries[0].key == WAITING_KEY
+        said = WAIT if waits else process.says.pop(0) if process.says else OK
         if said != OK:
             if said == WAIT:
                 self.charged.subtract(delivery.offset for delivery in deliveries)
-            raise {RETRY: Retry(delay=0), WAIT: Postpone(delay=0), NO: Reject("no")}[said]
+            raise {RETRY: Retry(delay=0), WAIT: Postpone(delay=LONG if waits else 0), NO: Reject("no")}[said]
         if not self.atomic:
             self.done.update((delivery.offset, token_of(delivery)) for delivery in deliveries)
 
@@ -337,7 +358,7 @@ class SettleMachine(RuleBasedStateMachine):
             for actor in self.stage.actors:
                 actor.crash()
             self.clean_up()
-            self.settings.disable()
+            self.settings.close()
 
     def drain(self) -> None:
         """The faults stop, one process stays: everything is settled."""
@@ -347,17 +368,29 @@ class SettleMachine(RuleBasedStateMachine):
         while busy := [actor for actor in self.stage.actors if not actor.idle]:
             for actor in busy:
                 self.advance(actor, 1, None)
+        self.processes[0].says = []
+        self.waits = self.ordering == "key" and not self.batch  # a batch waits as a whole
+        if self.waits:
+            left = self.go_on(lambda offset: self.now.keys[offset] != WAITING_KEY)
+            promise(not left, f"{left} stand still, although only the key {WAITING_KEY!r} waits: {self.now}")
+            self.waits = False
+            DeliveryState.objects.filter(topic=self.topic).update(invisible_until=DatabaseNow())
+        left = self.go_on(lambda offset: True)
+        promise(not left and not self.now.rows and not self.now.ranges, f"{left} are never settled: {self.now}")
+        promise(self.now.watermark == self.now.position, f"the watermark stays behind: {self.now}")
+
+    def go_on(self, wanted: Callable[[int], bool]) -> list[int]:
+        """Let the process that stays work until these are settled, and, if they are all, until nothing is left over;
+        return those that are not."""
         process = self.processes[0]
-        process.says = []
         for _ in range(ROUNDS):
-            if not self.now.rows and all(map(self.now.settled, self.now.messages)):
-                break
+            left = sorted(o for o in self.now.messages if wanted(o) and not self.now.settled(o))
+            if not left and (self.waits or not self.now.rows):
+                return []
             self.finish(process.control, process.turn if process.holding else process.take)
             while process.queue.runs:
                 self.finish(process.handlers, process.queue.work)
-        left = sorted(o for o in self.now.messages if not self.now.settled(o))
-        promise(not left and not self.now.rows and not self.now.ranges, f"{left} are never settled: {self.now}")
-        promise(self.now.watermark == self.now.position, f"the watermark stays behind: {self.now}")
+        return sorted(o for o in self.now.messages if wanted(o) and not self.now.settled(o))
 
     def finish(self, actor: Actor, verb: Callable[[], object]) -> None:
         self.advance(actor, 1_000, verb, isolation=self.isolation)
