@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -17,9 +18,9 @@ from sqlqueue.database.entry import LogRow
 from sqlqueue.database.gate import insert_many
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.bell import ring_after_commit
-from sqlqueue.log.groups import registered
+from sqlqueue.log.groups import lock_topic, registered
 from sqlqueue.log.topics import topic_info
-from sqlqueue.models import Message
+from sqlqueue.models import Message, Topic
 from sqlqueue.models.message import MessageQuerySet
 
 AT_ONCE = 100
@@ -165,6 +166,8 @@ def _delete(alias: str, offsets: Sequence[int]) -> int:
 
 def redrive_some(alias: str, choice: Choice, most: int) -> list[Redriven]:
     """Deliver at most so many of the chosen again, in the caller's transaction; none left: an empty list."""
+    with suppress(Topic.DoesNotExist):  # then nothing has died in it
+        lock_topic(alias, choice.topic)  # a group that is registered stays so until the commit
     chosen: list[Message] = []
     for letters in choice.deliverable(alias).letters(alias):
         # It waits for nobody: what is locked is another's to redrive, or was buried by a settle that has yet to commit.

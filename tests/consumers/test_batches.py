@@ -10,7 +10,7 @@ from sqlqueue.models import Message
 from tests.consuming import QUICK, Consuming, states
 from tests.processes import wait_until
 
-ONE_PARTITION = {**QUICK, "PARTITIONS": 1}
+ONE_PARTITION = {**QUICK, "PARTITIONS": 1, "FLUSH_INTERVAL": 60.0}  # what a slow batch holds up would get rows
 
 
 @pytest.fixture

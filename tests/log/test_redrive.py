@@ -57,6 +57,10 @@ def test_each_goes_to_its_own_group_once(consuming: Consuming, patient: Patient)
     assert Message.objects.dead_letters().count() == 0
 
 
+def test_of_a_topic_that_is_not_there_are_none(transactional_db: None) -> None:
+    assert redrive("nowhere") == 0
+
+
 def test_of_one_group_leaves_the_others_letters(consuming: Consuming, patient: Patient) -> None:
     assert redrive("t", group="one") == 3
     consuming.drain()

@@ -20,7 +20,7 @@ ALIAS, GROUP = "default", "default"
 
 @pytest.fixture(autouse=True)
 def _quick(consuming: Consuming, settings: Any) -> None:
-    settings.SQLQUEUE = {**QUICK, "LEASE_DURATION": 1.0, "HEARTBEAT_INTERVAL": 0.2}
+    settings.SQLQUEUE = {**QUICK, "HEARTBEAT_INTERVAL": 0.2}
 
 
 def fate_of(offset: int) -> str:
