@@ -108,6 +108,7 @@ class Progress:
         self._transactions: dict[tuple[str, str], tuple[Transaction, str]] = {
             (topic, id): (each, key) for each in record.transactions for topic, key, id in each.messages
         }
+        self._letters = set(record.letters)
         self._begins: dict[Place, list[float]] = defaultdict(list)
         self._all_begins: dict[Place, list[float]] = defaultdict(list)  # those of further attempts among them
         for (topic, group, _), handlings in handled.items():
@@ -175,7 +176,8 @@ class Progress:
         for (topic, group, id), handlings in self.handled.items():
             place = (topic, group, handlings[0].partition)
             nexts = [each.began for each in handlings[1:]]
-            if not self._done(topic, group, id):
+            removed = topic == LETTERS and (topic, id) not in self._letters  # by a person
+            if not removed and not self._done(topic, group, id):
                 nexts.append(self.record.until)
             for handling, again in zip(handlings, nexts):
                 if handling.succeeded:

@@ -967,6 +967,23 @@ def a_retry_that_never_comes(history: History) -> None:
     history.leave("m")
 
 
+def a_letter_that_failed(history: History) -> None:
+    history.handle("judge:1", 10, "fail", topic=LETTERS)
+    history.record.until = 200.0
+
+
+@planted("stood still")
+def a_retry_of_a_letter_that_never_comes(history: History) -> None:
+    a_letter_that_failed(history)
+    history.record.letters.append((LETTERS, "judge:1"))
+    history.leave("judge:1", topic=LETTERS)
+
+
+@sound
+def a_letter_that_a_person_has_removed_before_its_retry(history: History) -> None:
+    a_letter_that_failed(history)
+
+
 def a_batch_that_failed(history: History, every: float) -> None:
     """Five messages of a batch fail together, and are tried again one by one."""
     ids = [f"m{number}" for number in range(5)]
