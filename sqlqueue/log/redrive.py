@@ -72,8 +72,8 @@ class Choice:
         return next((offset for offset in found if offset is not None), None)
 
     def deliverable(self, alias: str) -> Choice:
-        """Return the same choice without what died for groups that are registered no more: as messages nobody would get
-        them, and collection would delete them."""
+        """Return the same choice without the dead letters of groups that are no longer registered: as messages, they
+        would reach no consumer, and collection would delete them."""
         return replace(self, groups=sorted(group for group, _ in registered(alias, [self.topic])))
 
     def undeliverable(self, alias: str) -> str:
@@ -170,7 +170,7 @@ def redrive_some(alias: str, choice: Choice, most: int) -> list[Redriven]:
         lock_topic(alias, choice.topic)  # a group that is registered stays so until the commit
     chosen: list[Message] = []
     for letters in choice.deliverable(alias).letters(alias):
-        # It waits for nobody: what is locked is another's to redrive, or was buried by a settle that has yet to commit.
+        # Locked rows are skipped: another redrive has them, or the settle that added them has yet to commit.
         free = letters.as_stored().select_for_update(skip_locked=True).order_by("offset")
         chosen += free[: most - len(chosen)]
         if len(chosen) == most:

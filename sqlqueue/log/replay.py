@@ -158,7 +158,7 @@ def _move(alias: str, replay: Replay, most: int) -> bool:
         replay.trial_offset = copies.get(message_id=first.id).offset
         return True
     replay.state = RUNNING
-    if len(moved) < most and _left(replay).deliverable(alias).first(alias) is None:  # else somebody has locked them
+    if len(moved) < most and _left(replay).deliverable(alias).first(alias) is None:  # else they are locked
         gone = replace(_left(replay), after=0).undeliverable(alias)
         replay.state = DONE if replay.done or not gone else FAILED
         replay.note = _note("; ".join(filter(None, [gone, replay.note])))

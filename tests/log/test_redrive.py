@@ -267,7 +267,7 @@ def test_chosen_letters_go_the_oldest_first_however_they_are_named(consuming: Co
 
 
 def test_letters_of_a_group_that_was_removed_stay_letters(consuming: Consuming, patient: Patient) -> None:
-    """As messages they would be for a group that nobody serves, and be collected unread."""
+    """As messages they would be for a group without consumers, and be collected unread."""
     groups.remove("default", "two", "t")
     with pytest.raises(ConfigurationError, match="group two of topic t is not registered any more"):
         redrive("t", group="two")

@@ -210,7 +210,7 @@ def test_a_trial_for_a_group_that_was_removed_fails(consuming: Consuming, ledger
 def test_dead_letters_of_a_group_that_was_removed_stay_and_hold_up_nothing(
     consuming: Consuming, ledger: Ledger, another: str
 ) -> None:
-    """As messages they would be for a group that nobody serves, and be collected unread."""
+    """As messages they would be for a group without consumers, and be collected unread."""
     replay = order(ALIAS, "t")
     groups.remove(ALIAS, "g", "t")
     other = order(ALIAS, another)
