@@ -13,10 +13,10 @@ from django.db import Error, connections
 from django.db.backends.signals import connection_created
 from django.dispatch import receiver
 
+from sqlqueue.database import driver
 from sqlqueue.exceptions import BrokenTransaction
 
 CONNECTIONS_LAST = 1.0  # seconds between two looks at whether connections still work
-IN_TRANSACTION, FAILED = 2, 3  # of psycopg's TransactionStatus
 
 now = time.monotonic
 _care = threading.local()
@@ -114,28 +114,14 @@ def _is_idle(connection: Any) -> bool:
         return True
     if connection.in_atomic_block or connection.savepoint_ids or connection.closed_in_transaction:
         return False
-    return _of_the_driver(connection) == (connection.settings_dict["AUTOCOMMIT"], 0)
+    return driver.standing(connection) == (connection.settings_dict["AUTOCOMMIT"], 0)
 
 
 def _state(connection: Any) -> State:
     autocommit, transaction = connection.autocommit, 0
     if not connection.closed_in_transaction:
-        autocommit, transaction = _of_the_driver(connection)
+        autocommit, transaction = driver.standing(connection)
     return State(autocommit, connection.in_atomic_block, len(connection.savepoint_ids), transaction)
-
-
-def _of_the_driver(connection: Any) -> tuple[bool, int]:
-    """Return whether autocommit is on, and the transaction, as the driver knows them."""
-    raw, vendor = connection.connection, connection.vendor
-    if vendor == "mysql":
-        with suppress(Exception):  # it is closed: then there is nothing to tell
-            return bool(raw.get_autocommit()), 0
-    elif vendor == "sqlite":
-        return connection.autocommit, IN_TRANSACTION if raw.in_transaction else 0
-    elif vendor == "postgresql":
-        status = int(raw.info.transaction_status)
-        return connection.autocommit, status if status in (IN_TRANSACTION, FAILED) else 0
-    return connection.autocommit, 0
 
 
 def _difference(before: State, after: State) -> str:
@@ -143,7 +129,7 @@ def _difference(before: State, after: State) -> str:
         return "inside an atomic block"
     if after.autocommit != before.autocommit:
         return f"with autocommit {'on' if after.autocommit else 'off'}"
-    if after.transaction == FAILED:
+    if after.transaction == driver.FAILED:
         return "in a transaction that has failed: an error in it was swallowed"
     if after.transaction > before.transaction:
         return "inside a transaction"

@@ -1,0 +1,22 @@
+"""What a driver knows of a connection, told without asking the server."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+IN_TRANSACTION, FAILED = 2, 3  # of psycopg's TransactionStatus
+
+
+def standing(connection: Any) -> tuple[bool, int]:
+    """Return whether autocommit is on, and the transaction, as the driver knows them."""
+    raw, vendor = connection.connection, connection.vendor
+    if vendor == "mysql":
+        with suppress(Exception):  # it is closed: then there is nothing to tell
+            return bool(raw.get_autocommit()), 0
+    elif vendor == "sqlite":
+        return connection.autocommit, IN_TRANSACTION if raw.in_transaction else 0
+    elif vendor == "postgresql":
+        status = int(raw.info.transaction_status)
+        return connection.autocommit, status if status in (IN_TRANSACTION, FAILED) else 0
+    return connection.autocommit, 0
