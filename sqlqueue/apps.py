@@ -28,10 +28,10 @@ class SqlqueueConfig(AppConfig):
             from sqlqueue.observe import metrics
 
             metrics.connect()
-        post_migrate.connect(_prepare, sender=self, dispatch_uid="sqlqueue.gate")
+        post_migrate.connect(prepare, sender=self, dispatch_uid="sqlqueue.gate")
 
 
-def _prepare(using: str, **kwargs: Any) -> None:
+def prepare(using: str, **kwargs: Any) -> None:
     """Fill the gate, see that no offset is handed out again, and forget the known topics: after every `migrate`, and
     after a `flush` has emptied the tables."""
     from django.db import connections, router

@@ -59,6 +59,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(database.end)
     os.environ.update(DATABASE=database.name, DATABASE_URL=database.url, DJANGO_SETTINGS_MODULE="tests.settings")
     django.setup()
+    from tests import emptying  # the apps are ready only now
+
+    emptying.use()
 
 
 def end_in_order_when_terminated() -> None:

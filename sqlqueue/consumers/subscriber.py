@@ -34,7 +34,7 @@ from sqlqueue.database.transactions import refusal
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases import heartbeat
 from sqlqueue.log import bell
-from sqlqueue.log.status import anything_due
+from sqlqueue.log.status import anything_due, anything_scheduled
 from sqlqueue.signals import announce, subscriber_started, subscriber_stopped, verb_failed
 
 logger = logging.getLogger("sqlqueue")
@@ -210,12 +210,15 @@ class Subscriber:
         )
 
     def anything_due(self) -> bool:
-        """Ask the tables whether there is anything to do now for any of its groups; what is paused is not."""
-        return any(
+        """Ask the tables whether there is anything to do now for any of its groups; what is paused is not.
+
+        The schedule before the log: a message moves from there to here, and may do so between two looks.
+        """
+        active = [subscription for subscription in self.subscriptions if not subscription.paused]
+        return anything_scheduled(self.alias, {subscription.consumer.topic for subscription in active}) or any(
             self.reader.unread(list(subscription.streams.values()))
             or anything_due(self.alias, *subscription.place, set(subscription.streams))
-            for subscription in self.subscriptions
-            if not subscription.paused
+            for subscription in active
         )
 
     def close(self) -> None:

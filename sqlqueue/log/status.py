@@ -26,20 +26,28 @@ BLOCKED = """
 ABOVE = 'SELECT %s, "offset" FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {by_place} LIMIT 1'
 
 
+def anything_scheduled(alias: str, topics: Collection[str]) -> bool:
+    """Tell whether a message of one of these topics is due and not in the log yet."""
+    due = ScheduledMessage.objects.using(alias).filter(topic__in=topics, refused=False, due_at__lte=DatabaseNow())
+    return due.exists()
+
+
 def anything_due(alias: str, group: str, topic: str, owned: Collection[Address] = ()) -> bool:
-    """Tell whether a group has anything to do now: unread messages, due or in-flight states, due schedules.
+    """Tell whether a group has anything to do now that is in the log: unread messages, due or in-flight states.
 
     owned: the streams whose owner asks: it knows best what of them is to be done. In the others everything unsettled
-    counts, but for what waits for its time.
+    counts, but for what waits for its time. They are looked at in the order of a message's way, so that none passes
+    from what is looked at later to what has been looked at.
     """
-    partitions = {address.partition for address in owned}
-    for statement in (DUE, BLOCKED):
-        if any(partition not in partitions for (partition,) in execute(alias, statement, (topic, group)).fetchall()):
-            return True
-    if ScheduledMessage.objects.using(alias).filter(topic=topic, refused=False, due_at__lte=DatabaseNow()).exists():
-        return True
     stored = _streams(alias, group, topic, "position")
-    return bool(_beyond(alias, {at: position for at, position in stored.items() if at not in owned}))
+    if _beyond(alias, {at: position for at, position in stored.items() if at not in owned}):
+        return True
+    partitions = {address.partition for address in owned}
+    return any(
+        partition not in partitions
+        for statement in (DUE, BLOCKED)
+        for (partition,) in execute(alias, statement, (topic, group)).fetchall()
+    )
 
 
 def unread_streams(alias: str, group: str, topic: str) -> list[Address]:

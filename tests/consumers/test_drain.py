@@ -2,11 +2,14 @@
 
 import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 from django.db import connection, transaction
 
 from sqlqueue import Postpone, Retry, publish
+from sqlqueue.core.stream import Stream
+from sqlqueue.log.schedule import move_due
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Offset, Topic
 from tests.consuming import Consuming, states
 from tests.processes import wait_until
@@ -115,3 +118,27 @@ def test_an_open_transaction_holds_it_up_no_longer_than_its_messages_are_invisib
     thread.join()
     consuming.drain()
     assert seen == [0, 2, 1]
+
+
+def test_what_enters_the_log_between_two_looks_is_not_missed(
+    consuming: Consuming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler, of this process or another, may move a due message at any moment."""
+    consuming.consumer("t", lambda delivery: None)
+    subscriber = consuming.subscriber(residents=False)
+    subscriber.start()
+    try:
+        subscriber.turn()
+        assert not subscriber.anything_due()
+        unread = subscriber.reader.unread
+
+        def unread_before_it_is_moved(streams: Sequence[Stream]) -> bool:
+            found = unread(streams)
+            move_due("default")
+            return found
+
+        monkeypatch.setattr(subscriber.reader, "unread", unread_before_it_is_moved)
+        publish("t", 1, delay=0)
+        assert subscriber.anything_due()
+    finally:
+        subscriber.close()

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,13 +97,13 @@ def test_every_event_is_in_the_documents_with_its_level() -> None:
     assert told == events()
 
 
-@pytest.mark.parametrize("file", MODULES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_nothing_secret_is_named_in_a_log_call(file: Path) -> None:
-    names = {
-        name
-        for module, call in logging_calls()
-        if module == file
+def test_nothing_secret_is_named_in_a_log_call() -> None:
+    secrets = {"payload", "headers", "password", "PASSWORD", "settings_dict", "DATABASES", "environ"}
+    found = {
+        (str(file.relative_to(ROOT)), name)
+        for file, call in logging_calls()
         for node in ast.walk(call)
         for name in (getattr(node, "id", ""), getattr(node, "attr", ""), getattr(node, "arg", "") or "")
+        if name in secrets
     }
-    assert not names & {"payload", "headers", "password", "PASSWORD", "settings_dict", "DATABASES", "environ"}
+    assert not found

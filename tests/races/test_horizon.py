@@ -111,6 +111,12 @@ def test_eight_publishers_that_wait_for_each_other_lose_nothing(write: Write) ->
 # -- the horizon itself ------------------------------------------------------------------------------------------------
 
 
+def new_id() -> str:
+    """Return an id that no earlier test has used: one that was just deleted stays in InnoDB's index for a while, and a
+    transaction that uses it again locks its neighbourhood."""
+    return uuid.uuid4().hex
+
+
 def probe_often(horizon: Horizon) -> int:
     """Probe as a busy consumer does; return the horizon."""
     for _ in range(20):
@@ -149,8 +155,8 @@ def test_it_does_not_pass_what_precedes_a_savepoint_that_was_rolled_back() -> No
     """Rolling back to the savepoint gives up nothing that was held before it."""
     horizon = Horizon("default")
     with OpenTransaction() as open_transaction:
-        kept = open_transaction.do(lambda: one_by_one(["kept"]))
-        open_transaction.do(lambda: roll_back_to_a_savepoint(one_by_one, ["never"]))
+        kept = open_transaction.do(lambda: one_by_one([new_id()]))
+        open_transaction.do(lambda: roll_back_to_a_savepoint(one_by_one, [new_id()]))
         publish(TOPIC, "later")
         assert probe_often(horizon) < kept
         open_transaction.commit()
@@ -159,8 +165,7 @@ def test_it_does_not_pass_what_precedes_a_savepoint_that_was_rolled_back() -> No
 @GATED
 def test_it_does_not_pass_what_precedes_an_id_that_is_known() -> None:
     """What finds out that a message is there already gives up nothing either."""
-    name = uuid.uuid4().hex  # in InnoDB's index an id that was just deleted is still there, and would be locked with
-    known = f"{name}-known"  # its neighbourhood
+    known = new_id()
     publish(TOPIC, "known", id=known)
     horizon = Horizon("default")
     with OpenTransaction() as open_transaction:
@@ -175,7 +180,8 @@ def test_it_does_not_pass_what_precedes_an_id_that_is_known() -> None:
 @pytest.mark.parametrize("may_repeat", [False, True])
 def test_it_does_not_pass_a_copy_that_the_server_has_made(may_repeat: bool) -> None:
     original = publish(TOPIC, 1).offset
-    row = LogRow(TOPIC, 0, 0, "", "copy", Stored("sqlqueue_message", "offset", original or 0), None, "")
+    copy = new_id()
+    row = LogRow(TOPIC, 0, 0, "", copy, Stored("sqlqueue_message", "offset", original or 0), None, "")
     horizon = Horizon("default")
     with OpenTransaction() as open_transaction:
         open_transaction.do(lambda: insert_many("default", [row], may_repeat))
@@ -183,13 +189,13 @@ def test_it_does_not_pass_a_copy_that_the_server_has_made(may_repeat: bool) -> N
         assert probe_often(horizon) < later
         open_transaction.commit()
     assert horizon.wait() >= later
-    assert Message.objects.get(message_id="copy").payload == 1
+    assert Message.objects.get(message_id=copy).payload == 1
 
 
 def publish_after_a_savepoint() -> int:
     """Publish, roll back to before that, and publish again; return the offset that stays."""
-    roll_back_to_a_savepoint(one_by_one, ["never"])
-    return one_by_one(["kept"])
+    roll_back_to_a_savepoint(one_by_one, [new_id()])
+    return one_by_one([new_id()])
 
 
 @GATED
