@@ -31,7 +31,7 @@ FOR_ALL_SUITES := system system-faketime system-prometheus system-systemd system
 	$(VENV)/.mysql $(VENV)/.spark $(VENV)/.browser
 
 .DEFAULT_GOAL := help
-# One thing after another, for several of them install something; `make test` then runs its suites two at a time.
+# One thing after another, for several of them install something; `make test` then runs its suites three at a time.
 ifndef SUITES
 .NOTPARALLEL:
 endif
@@ -52,7 +52,7 @@ site: $(VENV)/.demo ## Open the demo's site and admin, with its consumers runnin
 	$(BIN)/python manage.py site
 
 test: $(FOR_ALL_SUITES) lint ## Prove it: lint, the suite on SQLite and on a private MariaDB server, Spark, a browser
-	$(MAKE) SUITES=1 --jobs=2 --keep-going --output-sync=target test-mariadb test-sqlite test-spark test-browser
+	$(MAKE) SUITES=1 --jobs=3 --keep-going --output-sync=target test-mariadb test-sqlite test-spark test-browser
 
 test-sqlite: $(VENV)/.test ## The suite on SQLite only
 	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) $(WITHOUT_GUESTS)

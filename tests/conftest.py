@@ -88,6 +88,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("database"):
         if name not in marker.args:
             pytest.skip(f"concerns {', '.join(marker.args)}; this run is on {name}")
+    if item.get_closest_marker("once") and name != "sqlite":
+        pytest.skip("does the same whatever the database is: the run on sqlite has it")
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,8 @@ import pytest
 
 from tests.documents import ROOT, DocumentError, Rehearsal
 
+pytestmark = pytest.mark.once
+
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
 

@@ -15,7 +15,7 @@ SMALL = ("sqlqueue_topic", "sqlqueue_consumer_group", "sqlqueue_replay")
 
 
 def test_every_page_is_cheap(admin_client: Client) -> None:
-    Crowd(messages=40_000, letters=10_000)
+    Crowd(messages=16_000, letters=4_000)
     recorder = Recorder()
     expensive = []
     for name, (address, values) in visits().items():

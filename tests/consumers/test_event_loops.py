@@ -139,7 +139,12 @@ class TestABlockedLoop:
         consuming.drain()
         assert done == ["later", "blocked"]
 
-    def test_when_too_many_block_theirs_the_consumer_ends(self, consuming: Consuming) -> None:
+    def test_when_too_many_block_theirs_the_consumer_ends(
+        self, consuming: Consuming, monkeypatch: pytest.MonkeyPatch, settings
+    ) -> None:
+        monkeypatch.setattr("sqlqueue.consumers.event_loop.STANDS_STILL", 0.1)
+        monkeypatch.setattr("sqlqueue.consumers.event_loop.LOOKS", 1)
+        settings.SQLQUEUE = {**settings.SQLQUEUE, "SHUTDOWN_TIMEOUT": 1.0}
         gate = consuming.gate()
 
         @consuming.consumer("t", max_attempts=1, visibility_timeout=0.1, ordering="none")

@@ -331,7 +331,11 @@ class TestLeaseLost:
         assert attempts == [1, 2]
         assert "of another partition" in letters()[0].last_error
 
-    def test_the_engines_own_is_neither_charged_nor_told(self, consuming: Consuming, attempts: list[int]) -> None:
+    def test_the_engines_own_is_neither_charged_nor_told(
+        self, consuming: Consuming, settings, attempts: list[int]
+    ) -> None:
+        settings.SQLQUEUE = {**QUICK, "HEARTBEAT_INTERVAL": 0.5}  # that often a renewal tells what is lost
+
         @consuming.consumer("t", max_attempts=1)
         def handle(delivery) -> None:
             attempts.append(delivery.attempt)

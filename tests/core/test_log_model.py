@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from unittest import mock
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -33,6 +34,8 @@ from sqlqueue.core.outcomes import COMMITTED, DEAD, HANDED_BACK, LOST, POSTPONED
 from sqlqueue.core.plan import ALONE, NOT_IN_FLIGHT, TOGETHER, Hand, Message, Plan, Run, StoredRow
 from sqlqueue.core.stream import Address, Manners, Stream
 from sqlqueue.log.fetch import Found
+
+pytestmark = pytest.mark.once
 
 OPEN, VISIBLE, ROLLED_BACK, COLLECTED = "open", "visible", "rolled back", "collected"
 FLUSH = 5.0

@@ -9,6 +9,8 @@ import pytest
 from example_project.flights import data
 from example_project.flights.data import TOTAL_FLIGHTS, Flight, FlightDataMissing, read_flights
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(scope="module")
 def flights() -> Sequence[Flight]:

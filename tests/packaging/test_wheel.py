@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "sqlqueue"
 # Django is fetched and installed: slower than other tests.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
 
 SETTINGS = """
 SECRET_KEY = "x"

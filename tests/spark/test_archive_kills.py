@@ -40,7 +40,7 @@ def test_killed_anywhere_and_run_again_the_archive_holds_each_message_once(
     settings.SQLQUEUE = OPTIONS
     folder = tmp_path / "archive"
     chance = random.Random()
-    published = publish_some(80)
+    published = publish_some(60)
 
     def start():
         words = ["--segment-rows=20", "--no-receipts", "--wait=120", "--master=local[1]"]
@@ -67,7 +67,7 @@ def test_killed_anywhere_and_run_again_the_archive_holds_each_message_once(
         assert set(held) <= published
         collect("default", known_horizon())
         assert published - set(Message.objects.values_list("offset", flat=True)) <= set(held)
-        published |= publish_some(30)
+        published |= publish_some(20)
     command = start()
     assert command.wait(TIMEOUT) == 0, command.output
     assert offsets_in(folder) == dict.fromkeys(published, 1)
