@@ -1,5 +1,6 @@
 """Exponential backoff: doubling, bounded, spread."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,17 +11,18 @@ SECONDS = st.floats(0.001, 10_000)
 
 def test_the_defaults_double_from_a_second_to_an_hour() -> None:
     delays = [Backoff().delay(attempt, lambda: 0.5) for attempt in (1, 2, 3, 12, 13, 100)]
-    assert delays == [1.0, 2.0, 4.0, 2048.0, 3600.0, 3600.0]
+    assert delays == [1.0, 2.0, 4.0, 2048.0, 3600 / 1.33, 3600 / 1.33]
+    assert Backoff().delay(100, lambda: 1.0) == pytest.approx(3600)
 
 
 @given(st.integers(-5, 10_000), SECONDS, SECONDS, st.floats(0, 1), st.floats(0, 1))
-def test_a_delay_lies_within_its_jitter(
+def test_a_delay_lies_within_its_jitter_and_never_above_the_longest(
     attempt: int, first: float, longest: float, jitter: float, chance: float
 ) -> None:
-    backoff = Backoff(first, longest, jitter)
-    plain = Backoff(first, longest, 0.0).delay(attempt)
-    assert plain <= longest
-    assert plain * (1 - jitter) - 1e-9 <= backoff.delay(attempt, lambda: chance) <= plain * (1 + jitter) + 1e-9
+    delay = Backoff(first, longest, jitter).delay(attempt, lambda: chance)
+    plain = Backoff(first, longest / (1 + jitter), 0.0).delay(attempt)
+    assert plain * (1 - jitter) - 1e-9 <= delay <= plain * (1 + jitter) + 1e-9
+    assert delay <= longest + 1e-9
 
 
 @given(st.integers(1, 100), SECONDS, SECONDS)
