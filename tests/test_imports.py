@@ -81,6 +81,10 @@ def test_every_public_name_is_there(name: str) -> None:
     assert getattr(sqlqueue, name).__name__ == name
 
 
+def test_what_can_be_had_is_listed() -> None:
+    assert set(sqlqueue.__all__) < set(dir(sqlqueue))
+
+
 def test_a_name_that_there_is_not_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'publsh'"):
         sqlqueue.publsh  # noqa: B018

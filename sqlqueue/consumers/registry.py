@@ -115,7 +115,8 @@ def consumer(topic: str, **options: Any) -> Callable[[Handler], Handler]:
     the handler gets a list of up to batch_size deliveries; atomic: it runs in one transaction with its own ack; start:
     "earliest" or "latest", for a group that is new.
 
-    Raises ConfigurationError for an option that is unknown or cannot work.
+    Raises ConfigurationError for an option that is unknown or cannot work, and for a function that cannot be called
+    with one argument.
     """
     if callable(topic):
         raise ConfigurationError('@consumer needs the topic: @consumer("flights")')
@@ -126,6 +127,7 @@ def _registering(topic: str, options: dict[str, Any]) -> Callable[[Handler], Han
     made = build(topic, options)
 
     def decorate(handler: Handler) -> Handler:
+        _check_signature(handler, made["manners"].batch)
         if inspect.iscoroutinefunction(handler) and made["manners"].atomic:
             raise ConfigurationError(
                 f"{handler.__qualname__} is async and atomic, but Django's transactions are not async: "
@@ -135,6 +137,23 @@ def _registering(topic: str, options: dict[str, Any]) -> Callable[[Handler], Han
         return handler
 
     return decorate
+
+
+def _check_signature(handler: Callable[..., Any], batch: bool) -> None:
+    name = getattr(handler, "__qualname__", repr(handler))
+    short = name.rpartition(".")[2]
+    argument = "deliveries" if batch else "delivery"
+    right = f"write def {short if short.isidentifier() else 'handle'}({argument}): a handler is called with " + (
+        "a list of deliveries" if batch else "one delivery, which has payload and headers"
+    )
+    try:
+        inspect.signature(handler).bind(None)
+    except TypeError:
+        raise ConfigurationError(f"{name}{inspect.signature(handler)} cannot handle deliveries; {right}") from None
+    except ValueError:
+        return  # written in C, it has no signature to be looked at
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise ConfigurationError(f"{name} is a generator, so calling it does nothing: leave the yield out; {right}")
 
 
 def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """@consumer: what it takes, what it refuses, and whom a process is to run."""
 
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,14 @@ def handle(delivery) -> None: ...
 def registered():
     (found,) = registry.consumers.values()
     return found
+
+
+def generator(delivery: Any) -> Iterator[None]:
+    yield
+
+
+async def async_generator(delivery: Any) -> AsyncIterator[None]:
+    yield
 
 
 def test_without_options_it_is_as_documented() -> None:
@@ -104,6 +114,31 @@ def test_a_topic_whose_dead_letters_could_have_no_name_is_refused() -> None:
 def test_everything_that_is_wrong_is_named_together() -> None:
     with pytest.raises(ConfigurationError, match=r"ordering .*; max_attempts .*; batch "):
         consumer("t", ordering="x", max_attempts=-1, batch=None)
+
+
+@pytest.mark.parametrize(
+    ("handler", "batch", "said"),
+    [
+        (lambda: None, False, r"\(\) cannot handle deliveries; write def .*\(delivery\): .* one delivery"),
+        (lambda payload, headers: None, False, r"\(payload, headers\) cannot"),
+        (lambda payload, headers: None, True, r"\(deliveries\): .* a list of deliveries"),
+        (lambda *, delivery: None, False, r"\(\*, delivery\) cannot"),
+        (generator, False, "generator is a generator, so calling it does nothing"),
+        (async_generator, False, "async_generator is a generator"),
+    ],
+)
+def test_a_function_that_cannot_be_called_with_a_delivery_is_refused(
+    consuming: Consuming, handler: Callable[..., Any], batch: bool, said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        consuming.consumer("t", handler, batch=batch)
+    assert not registry.consumers
+
+
+@pytest.mark.parametrize("handler", [lambda delivery, more=1: None, lambda *anything: None, print])
+def test_what_can_be_called_with_a_delivery_is_taken(consuming: Consuming, handler: Callable[..., Any]) -> None:
+    consuming.consumer("t", handler)
+    assert registry.consumers
 
 
 def test_the_topic_may_not_be_left_out() -> None:
