@@ -60,7 +60,7 @@ def problems(seen: Survey) -> Iterator[Problem]:
     if seen.horizon_age > OPEN_TOO_LONG:
         yield Problem(
             _("Long transaction"),
-            _("A transaction that publishes has been open for %(age)s, and holds the horizon back.")
+            _("A transaction that publishes is open, for at most %(age)s, and holds the horizon back.")
             % {"age": duration(seen.horizon_age)},
             _("Nothing is lost, but watermarks wait for it. Find it in the database's process list, and end it."),
         )

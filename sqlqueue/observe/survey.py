@@ -6,16 +6,20 @@ up to SAMPLE messages a stream, and reckoned from how densely its ends are fille
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
+from django.db import connections
+
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.database.fields import DatabaseNow
-from sqlqueue.database.horizon import highest_offset
+from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.database.transactions import refusal
 from sqlqueue.models import ConsumerGroup, PublishGate, SubscriberHeartbeat, Topic, dead_letter_topic
 from sqlqueue.observe.blocked import blocked_in_groups
 from sqlqueue.observe.full import full_streams, held_streams, may_be_full
@@ -29,6 +33,7 @@ TABLES_AT_ONCE = 120
 STANDS_STILL = 60.0  # seconds without a settle, although there is something to do
 HELD_BACK = 300.0  # seconds for which a failing message may hold the watermark before that is called stuck
 OVERDUE = 60.0  # seconds
+LOOKS = (0.0, 0.01, 0.03)  # seconds before each look at the horizon
 
 # Every stream of every group: a row for each (group, topic, partition, priority). The gate's slots are the numbers of
 # the priorities. Index: the unique keys of groups, leases and offsets.
@@ -147,9 +152,10 @@ class TopicSurvey:
 class Survey:
     """How everything stands at one time of the database's clock.
 
-    horizon_lag: offsets above the horizon as the live consumers know it; horizon_age: for how many seconds the first
-    message above it has been there. Both as of their last heartbeats; 0 without consumers. failing: background tasks of
-    live consumers that fail again and again, and of what. servers: the database servers that live consumers write to.
+    horizon_lag: offsets above the horizon, which a transaction that publishes holds back; horizon_age: for how many
+    seconds the first message above it has been there, so for how long at most. 0 without consumers. failing: background
+    tasks of live consumers that fail again and again, and of what. servers: the database servers that live consumers
+    write to.
     """
 
     taken_at: datetime
@@ -192,8 +198,8 @@ class Backlog(NamedTuple):
 
 
 def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
-    """Look at everything once, or at only one topic and its groups, or one of these. Fresh figures, but for the
-    horizon's, which are as old as a heartbeat. `subscribers` is always all that are alive."""
+    """Look at everything once, or at only one topic and its groups, or one of these. `subscribers` is always all that
+    are alive."""
     highest = highest_offset(alias)
     streams = streams_of(alias, only, only_group) if only else all_streams(alias)
     first = first_unacked(alias, streams)
@@ -201,6 +207,7 @@ def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
     topics = _topics(alias, only)
     paused = {topic.name for topic in topics if topic.paused}
     alive, members, known, failing_tasks, servers = _subscribers(alias)
+    known = _looked_at(alias, known, highest) if alive else known
     groups = _paused_groups(alias, only, only_group)
     states, blocked = _states(alias, list(groups)), blocked_in_groups(alias, list(groups), MOST_ROWS)
     letters = _letters(alias, [topic.name for topic in topics if topic.name.endswith(DEAD_LETTER_SUFFIX)])
@@ -382,6 +389,19 @@ def _letters(alias: str, topics: Sequence[str]) -> dict[tuple[str, str], int]:
 def _scheduled(alias: str, refused: bool) -> dict[str, tuple[int, int]]:
     rows = execute(alias, SCHEDULED, (round(OVERDUE * 1_000_000), refused, MOST_ROWS)).fetchall()
     return {topic: (count, int(overdue)) for topic, count, overdue in rows}
+
+
+def _looked_at(alias: str, known: int, highest: int) -> int:
+    """Return the horizon as a few looks of one's own show it, or as it is known: what consumers know of it is as old as
+    their heartbeats, and behind whatever was published since."""
+    if known < highest and not refusal(connections[alias]):
+        horizon = Horizon(alias)
+        for pause in LOOKS:
+            time.sleep(pause)
+            if horizon.probe(highest) >= highest:
+                break
+        known = max(known, horizon.value)
+    return known
 
 
 def _horizon(alias: str, known: int, highest: int) -> tuple[int, float]:

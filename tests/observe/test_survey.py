@@ -1,5 +1,6 @@
 """The survey tells how everything stands, and costs a handful of statements."""
 
+import time
 from datetime import timedelta
 
 import pytest
@@ -11,12 +12,13 @@ from sqlqueue import Delivery, NewMessage, Reject, Retry, publish, publish_many
 from sqlqueue.log.groups import register
 from sqlqueue.log.pause import pause
 from sqlqueue.log.seek import offset_before
-from sqlqueue.models import Activity, Message, Offset
+from sqlqueue.models import Activity, Message, Offset, SubscriberHeartbeat
 from sqlqueue.observe.activity import rates
 from sqlqueue.observe.partitions import survey_partitions
 from sqlqueue.observe.survey import GroupSurvey, survey
 from tests.consuming import Consuming
 from tests.processes import wait_until
+from tests.transactions import OpenTransaction
 
 ALIAS = "default"
 
@@ -192,3 +194,29 @@ def test_only_one_topic_is_looked_at(consuming: Consuming) -> None:
     assert [(group.topic, group.lag) for group in seen.groups] == [("t", 1)]
     register(ALIAS, "second", "t")
     assert [group.group for group in survey(ALIAS, "t", "second").groups] == ["second"]
+
+
+def test_a_heartbeat_that_knows_less_is_no_open_transaction(consuming: Consuming) -> None:
+    consuming.consumer("t", lambda delivery: None)
+    consuming.start()
+    wait_until(lambda: survey(ALIAS).subscribers == 1)
+    publish("t", 1)
+    SubscriberHeartbeat.objects.update(horizon=0)
+    seen = survey(ALIAS)
+    assert (seen.horizon_lag, seen.horizon_age) == (0, 0.0)
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_a_transaction_that_publishes_holds_the_horizon_back_while_it_is_open(consuming: Consuming) -> None:
+    consuming.consumer("t", lambda delivery: None)
+    consuming.start()
+    wait_until(lambda: survey(ALIAS).subscribers == 1)
+    with OpenTransaction() as open_transaction:
+        open_transaction.do(lambda: publish("t", "open"))
+        publish("t", "after")
+        time.sleep(0.1)
+        seen = survey(ALIAS)
+        assert seen.horizon_lag > 0
+        assert 0.1 <= seen.horizon_age < 60
+        open_transaction.commit()
+    assert survey(ALIAS).horizon_lag == 0

@@ -92,7 +92,7 @@ class Command(QueueCommand):
         )
         if seen.horizon_age > 1:
             self.say(
-                f"The horizon is {seen.horizon_lag} offsets behind: a transaction that publishes has been open for some"
+                f"The horizon is {seen.horizon_lag} offsets behind: a transaction that publishes is open, for at most"
                 f" {ago(seen.horizon_age)}."
             )
         self.say()
