@@ -24,7 +24,7 @@ from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import may, require
 from sqlqueue.admin.verbs import PausableAdmin
 from sqlqueue.conf import settings
-from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 from sqlqueue.log import groups
 from sqlqueue.log.reset import reset
 from sqlqueue.models import ConsumerGroup, SubscriberHeartbeat
@@ -103,7 +103,7 @@ class ConsumerGroupAdmin(PausableAdmin):
     def _move(self, request: HttpRequest, group: ConsumerGroup, form: MoveForm) -> HttpResponse:
         try:
             used = reset(settings.DATABASE, group.consumer_group, group.topic, form.target, form.partition_asked)
-        except ConfigurationError as error:
+        except (ConfigurationError, HorizonUnknown) as error:
             self.message_user(request, str(error), messages.ERROR)
             return HttpResponseRedirect(self.page("change", group))
         place = {"offset": used, "partition": form.partition_asked}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from typing import Final
+
 from django.db.models import Min
 
 from sqlqueue.database import faults
@@ -9,6 +12,8 @@ from sqlqueue.database.horizon import Horizon
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.groups import lock_topic, revoke
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Offset, PartitionLease, Topic
+
+PATIENCE: Final = 30.0  # seconds for the transactions that publish to end
 
 
 def reset(alias: str, group: str, topic: str, target: int, partition: int | None = None) -> int:
@@ -19,13 +24,14 @@ def reset(alias: str, group: str, topic: str, target: int, partition: int | None
     offset that was used.
 
     Raises ConfigurationError for a group, topic or partition that is not there, and inside a transaction: the horizon
-    cannot be known in one.
+    cannot be known in one. Raises HorizonUnknown if a transaction that publishes stays open for half a minute.
     """
     leases = PartitionLease.objects.using(alias).filter(topic=topic, consumer_group=group)
     if not leases.filter(**({} if partition is None else {"partition": partition})).exists():
         place = f"topic {topic!r}" + ("" if partition is None else f", partition {partition}")
         raise ConfigurationError(f"group {group!r} has nothing to reset in {place}: it is not registered there")
-    horizon = Horizon(alias).wait()
+    give_up_at = time.monotonic() + PATIENCE
+    horizon = Horizon(alias).wait(lambda: time.monotonic() > give_up_at)
     return faults.run(alias, _reset, alias, group, topic, min(max(target, 0), horizon), partition)
 
 

@@ -3,12 +3,14 @@
 import pytest
 from django.db import transaction
 
-from sqlqueue import ConfigurationError, publish_many
+from sqlqueue import ConfigurationError, publish, publish_many
 from sqlqueue.database.horizon import highest_offset
+from sqlqueue.exceptions import HorizonUnknown
 from sqlqueue.log.groups import register
 from sqlqueue.log.reset import reset
 from sqlqueue.testing import drain
 from tests.consuming import Consuming, offset_row
+from tests.transactions import OpenTransaction
 
 
 def test_a_partition_that_nobody_has_acquired_begins_at_the_target(consuming: Consuming) -> None:
@@ -37,3 +39,18 @@ def test_it_is_refused_in_a_transaction_which_would_hold_up_publishers(consuming
     register("default", "default", "t")
     with transaction.atomic(), pytest.raises(ConfigurationError, match="outside of transaction"):
         reset("default", "default", "t", 0)
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_it_does_not_wait_for_ever_for_a_transaction_that_publishes(
+    consuming: Consuming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sqlqueue.log.reset.PATIENCE", 0.3)
+    publish_many("t", range(3))
+    register("default", "default", "t")
+    with OpenTransaction() as open_transaction:
+        open_transaction.do(lambda: publish("others", 1))
+        with pytest.raises(HorizonUnknown, match="a transaction that publishes has been open"):
+            reset("default", "default", "t", 0)
+        open_transaction.commit()
+    assert reset("default", "default", "t", 0) == 0
