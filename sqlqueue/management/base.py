@@ -7,18 +7,20 @@ import os
 import select
 import sys
 import time
-from argparse import ArgumentParser
+from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DEFAULT_DB_ALIAS
 from django.db import Error as DatabaseError
 
 from sqlqueue.conf import settings
 from sqlqueue.core.lines import printable
 from sqlqueue.database import faults
+from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.management import terminal
 
@@ -26,6 +28,27 @@ from sqlqueue.management import terminal
 DECLINED = 3  # the question was not answered with yes: nothing was done
 UNREACHABLE = 4  # the database does not answer
 INTERRUPTED = 130
+
+
+def migrate_first(alias: str, error: DatabaseError) -> CommandError | None:
+    """Return what to say of an error that comes of tables which are not there, or not as this version needs them."""
+    if faults.classify(error) is faults.Fault.OTHER and pending_migrations(alias):
+        text = f"the queue's tables in {alias!r} are not up to date: run `python manage.py migrate sqlqueue`"
+        return CommandError(text if alias == DEFAULT_DB_ALIAS else f"{text[:-1]} --database {alias}`")
+    return None
+
+
+class VerbParser(CommandParser):
+    """A verb's arguments, behind which Django's common options may stand as well as before them."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        common = self.add_argument_group("common options, as of every command")
+        common.add_argument("-v", "--verbosity", type=int, choices=range(4), default=SUPPRESS)
+        for name in ("--settings", "--pythonpath"):
+            common.add_argument(name, default=SUPPRESS)
+        for name in ("--traceback", "--no-color", "--force-color", "--skip-checks"):
+            common.add_argument(name, action="store_true", default=SUPPRESS)
 
 
 class QueueCommand(BaseCommand):
@@ -49,6 +72,8 @@ class QueueCommand(BaseCommand):
         except CommandError as error:
             raise CommandError(printable(str(error), keep="\n"), returncode=error.returncode) from error
         except DatabaseError as error:
+            if (first := migrate_first(self.alias, error)) is not None:
+                raise first from error
             if faults.classify(error) is not faults.Fault.GONE:
                 raise
             text = f"the database {settings.DATABASE!r} does not answer: {error}"
@@ -61,6 +86,10 @@ class QueueCommand(BaseCommand):
             sys.exit(INTERRUPTED)
 
     # -- words of several commands ------------------------------------------------------------------------------------
+
+    def add_verbs(self, parser: ArgumentParser) -> Any:
+        """Return what verbs are added to; the chosen one is the option `verb`."""
+        return parser.add_subparsers(dest="verb", required=True, parser_class=VerbParser)
 
     def add_json(self, parser: ArgumentParser) -> None:
         """Add --json."""

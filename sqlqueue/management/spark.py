@@ -10,8 +10,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.db import Error as DatabaseError
 
+from sqlqueue.conf import settings
 from sqlqueue.exceptions import HorizonUnknown, LeaseLost, SqlqueueError
+from sqlqueue.management.base import migrate_first
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +52,10 @@ class SparkCommand(BaseCommand):
             raise CommandError(str(error), returncode=TRY_AGAIN) from error
         except SqlqueueError as error:
             raise CommandError(str(error)) from error
+        except DatabaseError as error:
+            if (first := migrate_first(settings.DATABASE, error)) is None:
+                raise
+            raise first from error
         except KeyboardInterrupt:
             raise CommandError("interrupted: run it again, and it goes on where it stopped", returncode=130) from None
 

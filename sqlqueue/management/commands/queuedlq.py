@@ -7,7 +7,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandError
 
 from sqlqueue.log import replay
 from sqlqueue.log.letters import failures, topics_with_letters
@@ -30,14 +30,14 @@ class Command(QueueCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the verbs."""
-        verbs = parser.add_subparsers(dest="verb", required=True, parser_class=CommandParser)
+        verbs = self.add_verbs(parser)
         listing = verbs.add_parser("list", help="by topic, group and fingerprint, the most frequent first")
         listing.add_argument("--topic", default="", help="only of this topic")
         listing.add_argument("--group", default="", help="only of this group")
         self.add_json(listing)
         showing = verbs.add_parser("show", help="one dead letter with its payload, headers and error")
         showing.add_argument(
-            "offset", type=arguments.offset, help="its offset in the dead-letter topic, as list and the logs tell it"
+            "offset", type=arguments.offset, help="its own offset in the dead-letter topic, as list shows it"
         )
         self.add_json(showing)
         replaying = verbs.add_parser("replay", help="order them to be delivered again; consumer processes do it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandError
 
 from sqlqueue.log.groups import remove
 from sqlqueue.management import arguments, moving
@@ -23,7 +23,7 @@ class Command(QueueCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the verbs."""
-        verbs = parser.add_subparsers(dest="verb", required=True, parser_class=CommandParser)
+        verbs = self.add_verbs(parser)
         listing = verbs.add_parser("list", help="show the registered groups")
         listing.add_argument("--topic", default="", help="only of this topic")
         self.add_json(listing)
