@@ -16,7 +16,7 @@ from sqlqueue.database.gate import REPLAYER, take_duty
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.fates import ACKED, DEAD, fate
 from sqlqueue.log.redrive import Choice, redrive_some
-from sqlqueue.models import ConsumerGroup, Message, Replay
+from sqlqueue.models import ConsumerGroup, Message, Replay, dead_letter_topic
 from sqlqueue.models.replay import ACTIVE, CANCELLED, DONE, FAILED, NEW, RUNNING, TRIAL
 
 logger = logging.getLogger("sqlqueue")
@@ -148,9 +148,12 @@ def _step(alias: str, number: int, most: int) -> bool:
 def _move(alias: str, replay: Replay, most: int) -> bool:
     """Deliver at most so many again; return whether any were."""
     moved = redrive_some(alias, _left(replay), most)
+    left = _left(replay).deliverable(alias).first(alias)  # what another transaction has locked is left, too
     if moved:
         replay.done += len(moved)
-        replay.reached = moved[-1].offset
+        replay.reached = moved[-1].offset if left is None else left - 1
+    elif left is not None and replay.state == NEW:
+        return False
     if moved and replay.trial and replay.state == NEW:
         replay.state = TRIAL
         first = moved[0]
@@ -158,7 +161,7 @@ def _move(alias: str, replay: Replay, most: int) -> bool:
         replay.trial_offset = copies.get(message_id=first.id).offset
         return True
     replay.state = RUNNING
-    if len(moved) < most and _left(replay).deliverable(alias).first(alias) is None:  # else they are locked
+    if left is None:
         gone = replace(_left(replay), after=0).undeliverable(alias)
         replay.state = DONE if replay.done or not gone else FAILED
         replay.note = _note("; ".join(filter(None, [gone, replay.note])))
@@ -213,8 +216,11 @@ def _due(replay: Replay) -> int:
 def _look_at_the_trial(alias: str, replay: Replay) -> None:
     """Look what became of the first one; note the result in the order."""
     message = Message.objects.using(alias).filter(offset=replay.trial_offset).first()
-    if message is None:  # collected: only what was acked is
+    if message is None:  # collected: it was acked, or died again and left a letter
         replay.state = RUNNING
+        letters = Message.objects.using(alias).filter(topic=dead_letter_topic(replay.topic))
+        if letters.filter(original_offset=replay.trial_offset).exists():
+            replay.state, replay.note = FAILED, f"the first one, offset {replay.trial_offset}, died again"
         return
     group = message.target_group
     outcome = fate(alias, message, group)

@@ -13,7 +13,7 @@ from sqlqueue.log import replay as replay_module
 from sqlqueue.log.redeliver import redeliver
 from sqlqueue.log.replay import AT_ONCE, cancel, carry_out, order
 from sqlqueue.models import Message, Replay
-from sqlqueue.models.replay import CANCELLED, DONE, FAILED, RUNNING, TRIAL
+from sqlqueue.models.replay import CANCELLED, DONE, FAILED, NEW, RUNNING, TRIAL
 from tests.consuming import Consuming
 from tests.transactions import OpenTransaction
 
@@ -255,6 +255,40 @@ def test_what_another_has_locked_is_waited_for(consuming: Consuming, ledger: Led
         assert state(replay) == (RUNNING, 10, 11)
     carry_out_all()
     assert state(replay) == (DONE, 11, 11)
+
+
+@pytest.mark.skipif("connection.vendor == 'sqlite'", reason="SQLite has no lock of a row")
+def test_the_oldest_that_another_has_locked_is_not_passed(consuming: Consuming, ledger: Ledger) -> None:
+    letters = Message.objects.dead_letters("g", "t").order_by("offset")
+    replay = order(ALIAS, "t")
+    with OpenTransaction() as person:
+        person.do(lambda: letters.select_for_update()[0])
+        carry_out_all()
+        assert state(replay) == (RUNNING, 10, 11)
+    carry_out_all()
+    assert state(replay) == (DONE, 11, 11)
+
+
+@pytest.mark.skipif("connection.vendor == 'sqlite'", reason="SQLite has no lock of a row")
+def test_no_trial_is_left_out_since_all_are_locked(consuming: Consuming, ledger: Ledger) -> None:
+    replay = order(ALIAS, "t", trial=True)
+    with OpenTransaction() as person:
+        person.do(lambda: list(Message.objects.dead_letters("g", "t").select_for_update()))
+        carry_out_all()
+        assert state(replay) == (NEW, 0, 11)
+    carry_out_all()
+    assert state(replay) == (TRIAL, 1, 11)
+
+
+def test_a_trial_that_died_and_was_collected_has_failed(consuming: Consuming, ledger: Ledger) -> None:
+    replay = order(ALIAS, "t", trial=True)
+    carry_out_all()
+    consuming.drain()  # it dies again
+    replay.refresh_from_db()
+    Message.objects.filter(offset=replay.trial_offset).delete()
+    carry_out_all()
+    assert state(replay) == (FAILED, 1, 11)
+    assert "died again" in replay.note
 
 
 class TestWhatPythonCanReadAndNotWriteAgain:
