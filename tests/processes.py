@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from django.db import connections
@@ -74,12 +74,14 @@ class ManageCommand:
     It leads a process group, so that end() also ends the children it may have left.
     """
 
-    def __init__(self, *arguments: str, output: Path, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *arguments: str, output: Path, env: dict[str, str] | None = None, script: Path = ROOT / "manage.py"
+    ) -> None:
         self.arguments = arguments
         self._output = output
         with output.open("wb") as file:
             self._process = subprocess.Popen(
-                [sys.executable, str(ROOT / "manage.py"), *arguments],
+                [sys.executable, str(script), *arguments],
                 cwd=ROOT,
                 env=environment(**(env or {})),
                 stdin=subprocess.DEVNULL,
@@ -166,10 +168,11 @@ class ManageCommands:
         self._folder = folder
         self._started: list[ManageCommand] = []
 
-    def __call__(self, *arguments: str, env: dict[str, str] | None = None) -> ManageCommand:
-        """Start `python manage.py` with these arguments; `env` is added to its environment."""
+    def __call__(self, *arguments: str, **options: Any) -> ManageCommand:
+        """Start `python manage.py` with these arguments; options: `env`, which is added to its environment, and
+        another `script`."""
         output = self._folder / f"process-{len(self._started) + 1}.log"
-        command = ManageCommand(*arguments, output=output, env=env)
+        command = ManageCommand(*arguments, output=output, **options)
         self._started.append(command)
         return command
 

@@ -6,6 +6,7 @@ import faulthandler
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -81,6 +82,8 @@ def serve(orders: Orders, name: str, line: Connection | None, pulse: Pulse, port
         subscriber.run(drain=orders.drain)
     finally:
         close_windows(windows)
+    if subscriber.failed:
+        sys.exit(1)
 
 
 def _listen(line: Connection, stop: Callable[[], None]) -> None:

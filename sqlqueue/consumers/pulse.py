@@ -58,6 +58,11 @@ class Pulse:
         return time.monotonic() - self._beats.kept if self._beats.kept else None
 
     @property
+    def has_started(self) -> bool:
+        """It has taken up its work, whatever came of it."""
+        return bool(self._beats.started)
+
+    @property
     def serves(self) -> bool:
         """It has started, and does not stop."""
-        return bool(self._beats.started) and not self._beats.stopping
+        return self.has_started and not self._beats.stopping

@@ -33,6 +33,7 @@ logger = logging.getLogger("sqlqueue")
 
 SHORT_LIFE = 10.0  # seconds: one that dies sooner is restarted later each time
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
+STARTS_TRIED = 4  # in a row, by a drain: processes that die before they have started
 HUNG_LOOKS = 10  # at the pulses, in the time after which a loop hangs
 LAST_CHANCE = 5.0  # seconds that a process which hangs has after SIGTERM, should it come to life
 
@@ -59,6 +60,7 @@ class Supervisor:
         self._pending: list[float] = []  # when to start the next ones
         self._wanted = processes  # less those that have drained everything
         self._pause = FIRST_PAUSE
+        self._died_at_start = 0  # processes, one after another
         self._looked_at = time.monotonic()
         self._stops = 0
         self._failed = False
@@ -68,7 +70,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Run until everything is done or stopped; return the exit status: 0, or 1 if processes had to be left
-        behind."""
+        behind, or a drain's could not start."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._on_signal)
             signal.signal(signal.SIGINT, self._on_signal)
@@ -180,7 +182,7 @@ class Supervisor:
             if self._shared is not None and child.process.pid is not None:
                 self._shared.bury(child.process.pid)
             code = child.process.exitcode
-            if code == 0 and (self._stops or self.orders.drain):
+            if code == 0 and (self._stops or (self.orders.drain and child.ended_at is None)):
                 self._wanted -= 1
                 continue
             if code != 0:
@@ -188,11 +190,23 @@ class Supervisor:
             if self._stops:
                 self._failed = self._failed or code != 0
                 continue
+            self._died_at_start = 0 if child.pulse.has_started else self._died_at_start + 1
+            if self.orders.drain and self._died_at_start >= STARTS_TRIED:
+                self._give_up(code)
+                continue
             lived = time.monotonic() - child.started
             self._pause = FIRST_PAUSE if lived > SHORT_LIFE else min(self._pause * 2, LONGEST_PAUSE)
             self._pending.append(time.monotonic() + self._pause)
             facts = {"child": child.process.pid, "subscriber": child.name, "exit": code, "lived": lived}
             logger.error(line("process_died", **facts, restart_in=self._pause))
+
+    def _give_up(self, code: int | None) -> None:
+        """Whoever waits for a drain's end is told that it does not come. What still runs ends in order."""
+        meaning = "none of them has started to work: what each has said before it died tells why"
+        logger.error(line("drain_given_up", died=self._died_at_start, exit=code, meaning=meaning))
+        self._failed = True
+        self._stops = max(1, self._stops)
+        self._pass_on()
 
     def _free(self, child: Child) -> None:
         """Free a dead incarnation's leases now instead of when they expire; it can do nothing any more."""

@@ -5,12 +5,14 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
 from sqlqueue import NewMessage, publish, publish_many
+from sqlqueue.consumers.supervisor import STARTS_TRIED
 from sqlqueue.models import ConsumerGroup, DeliveryState, Offset, PartitionLease, SubscriberHeartbeat
 from tests.app.models import Effect
 from tests.processes import ManageCommand, wait_until
@@ -111,6 +113,25 @@ class TestDrain:
         publish("slow", 2)
         assert run("--drain", "--topic", "slow").wait() == 0
         assert (values("ended"), values("aircraft"), values("delays")) == (["2"], [], [])
+
+    def test_processes_that_cannot_start_end_it(self, run: Run) -> None:
+        publish("flights", 1)
+        command = run("--drain", "--processes", "2", CONSUMERS_MODULE="childless")
+        assert command.wait() == 1, command.output
+        assert command.output.count("RuntimeError: no room for me") >= STARTS_TRIED
+        assert f"event=drain_given_up died={STARTS_TRIED} exit=1" in command.output
+        assert_nobody_is_left()
+
+    def test_a_main_module_that_runs_when_it_is_imported_is_named(self, run: Run, tmp_path: Path) -> None:
+        script = tmp_path / "unguarded.py"
+        script.write_text(
+            "import sys; from django.core.management import execute_from_command_line as go; go(sys.argv)"
+        )
+        publish("flights", 1)
+        command = run("--drain", script=script)
+        assert command.wait() == 1, command.output
+        assert f"imports its main module {script}" in command.output
+        assert "Traceback" not in command.output
 
     def test_without_a_supervisor(self, run: Run) -> None:
         publish("flights", 1)

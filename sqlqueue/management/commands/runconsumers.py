@@ -88,6 +88,13 @@ class Command(BaseCommand):
             status = Supervisor(orders, options["processes"], ports).run()
         except ConfigurationError as error:
             raise CommandError(f"runconsumers cannot go on: {error}") from error
+        except RuntimeError as error:
+            if "__mp_main__" not in sys.modules:  # so multiprocessing calls a main module that it imports once more
+                raise
+            raise CommandError(
+                f"runconsumers has started this process, which imports its main module {sys.argv[0]}, and that runs "
+                'the command once more: put its call of Django\'s under `if __name__ == "__main__":`'
+            ) from error
         if status:
             sys.exit(status)
 
