@@ -24,6 +24,7 @@ OVER: dict[str, str] = {
     "consumers.registry:MOST_OF_A_BATCH": "tests/test_options.py::test_a_consumers_option",
     "consumers.subscriber:RELEASED_AT_ONCE": "tests/consumers/test_over_limits.py::test_everything_is_handled_once_and_in_order",  # noqa: E501
     "consumers.throttle:MOST": "tests/consumers/test_over_limits.py::test_everything_is_handled_once_and_in_order",
+    "consumers.supervisor:STARTS_TRIED": "tests/management/test_runconsumers.py::test_processes_that_cannot_start_end_it",  # noqa: E501
     "consumers.suspects:TURN": "tests/consumers/test_suspects.py::test_others_are_delivered_between_them_and_never_beside_one",  # noqa: E501
     "core.bounds:DAY": "tests/test_options.py::test_a_setting",
     "core.bounds:MOST_ATTEMPTS": "tests/test_options.py::test_a_whole_number_of_a_verb",
@@ -126,6 +127,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "consumers.recorder:INTERVAL",
         "consumers.subscriber:DRAIN_CHECK",
         "consumers.subscriber:FIRST_PATIENCE",
+        "consumers.subscriber:OPTIONS_CHECK",
         "consumers.subscriber:REGISTER_CHECK",
         "consumers.supervisor:FIRST_PAUSE",
         "consumers.supervisor:HUNG_LOOKS",
@@ -142,6 +144,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "log.bell:QUIET",
         "log.bell:RECOVERY",
         "log.replay:INTERVAL",
+        "log.reset:PATIENCE",
         "management.commands.queuedlq:LOOK_EVERY",
         "management.commands.queuetail:PATIENCE",
         "observe.recent:PATIENCE",

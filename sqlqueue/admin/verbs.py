@@ -97,5 +97,5 @@ class PausableAdmin(OrderedAdmin):
                 self.message_user(request, text % {"what": row}, messages.WARNING)
                 continue
             note(request, [row], CHANGE, _("Paused.") if paused else _("Resumed."))
-            text = _("%(what)s is paused: what is in hand is finished.") if paused else _("%(what)s goes on.")
+            text = _("%(what)s is paused: what runs goes on to its end.") if paused else _("%(what)s goes on.")
             self.message_user(request, text % {"what": row}, messages.SUCCESS)

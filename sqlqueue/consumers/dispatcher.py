@@ -24,7 +24,7 @@ from sqlqueue.consumers.suspects import SuspectTurns
 from sqlqueue.consumers.tally import Tally
 from sqlqueue.consumers.throttle import Throttle
 from sqlqueue.core import outcomes
-from sqlqueue.core.outcomes import UNSTARTED, Outcome, VisibilityTimeout
+from sqlqueue.core.outcomes import SUPERSEDED, UNSTARTED, Outcome, VisibilityTimeout
 from sqlqueue.core.plan import Hand, Plan, Run
 from sqlqueue.core.stream import Stream
 from sqlqueue.database import faults
@@ -110,12 +110,15 @@ class Dispatcher:
                 self._out_of_hand(hand)
                 count += 1
         while self._ended:
-            run = self._ended.popleft()
-            if self._runs.pop(run, None) is not None:
-                self._in_company -= _company(run)
+            self._over(self._ended.popleft())
         self.throttle.finished(count, now)
         self.throttle.handed(self.outstanding)
         return count > 0
+
+    def _over(self, run: Run) -> None:
+        """A run has ended, or is given up: the thread of one that hangs has been replaced."""
+        if self._runs.pop(run, None) is not None:
+            self._in_company -= _company(run)
 
     def _out_of_hand(self, hand: Hand) -> None:
         self.outstanding = max(0, self.outstanding - 1)
@@ -168,8 +171,9 @@ class Dispatcher:
             if offset is None:
                 continue
             if self.outstanding:
-                self._turns.wait(now)
-                return {}
+                if self._turns.wait(now, {subscription.place for subscription in self._runs.values()}):
+                    return {}
+                break
             if not self._turns.go_on(now):
                 break
             self.reader.load(stream, [offset], now)
@@ -184,7 +188,7 @@ class Dispatcher:
         return self._choose_others(streams, now)
 
     def _choose_others(self, streams: Sequence[Stream], now: float) -> dict[Stream, list[Run]]:
-        order = list(self.throttle.in_turn(streams))
+        order = [s for s in self.throttle.in_turn(streams) if not self._turns.waits_for(self.ownership.of(s).place)]
         looped = {stream: self.ownership.of(stream).consumer.is_async for stream in order}
         on_loop = [run for run, subscription in self._runs.items() if subscription.consumer.is_async]
         pieces = sum(1 if run.batch else sum(hand.outcome is None for hand in run.hands) for run in on_loop)
@@ -276,6 +280,12 @@ class Dispatcher:
         for hand in run.stop():
             self._reports.append((hand, UNSTARTED))
 
+    def take_back_paused(self) -> None:
+        """Hand back what has not started of groups that are paused."""
+        for run, subscription in list(self._runs.items()):
+            if subscription.paused:
+                self.take_back(run)
+
     def take_back_all(self) -> None:
         """Hand back everything that has not started."""
         for run in list(self._runs):
@@ -284,7 +294,8 @@ class Dispatcher:
     # -- what takes too long ------------------------------------------------------------------------------------------
 
     def end_overruns(self, now: float) -> bool:
-        """End the hands whose visibility timeout has passed: their handlers may go on, but their outcomes are void.
+        """End the hands whose visibility timeout has passed: their handlers may go on, but their outcomes are void, and
+        they count no more as in hand.
 
         Returns False if so many handlers hang that this process is of no more use.
         """
@@ -294,7 +305,7 @@ class Dispatcher:
         self.pool.look(now)
         for run, subscription in list(self._runs.items()):
             late = [hand for hand in run.hands if _overrun(hand, now)]
-            if not late or run.stream.lost or (blame := self.pool.blame(run, now)) is Blame.OPEN:
+            if not late or (blame := self.pool.blame(run, now)) is Blame.OPEN:
                 continue
             self.take_back(run)
             consumer = subscription.consumer
@@ -304,9 +315,13 @@ class Dispatcher:
                 if blame is Blame.ANOTHERS:
                     outcome = HELD_UP
                 hand.finished = now
-                if run.stream.finish(hand, outcome, now):
+                if run.stream.lost:  # and with it every right to write what became of it
+                    hand.outcome = SUPERSEDED
+                    self._out_of_hand(hand)
+                elif run.stream.finish(hand, outcome, now):
                     self._out_of_hand(hand)
             self.pool.abandon(run)
+            self._over(run)
         return not self.pool.exhausted
 
     # -- telling ------------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ class Ownership:
     def balance(self, horizon: int, clock: Callable[[], float]) -> bool:
         """Take up to the fair share of every subscription, and mark the excess as leaving; return whether any was
         taken. All subscriptions together, in a handful of statements."""
-        self._refresh()
+        self.refresh()
         holdings = {each.place: Holding(each.partitions, each.holding) for each in self.subscriptions}
         take: list[int] = []
         free: dict[tuple[str, str], list[int]] = {}
@@ -95,7 +95,7 @@ class Ownership:
                 line("several_servers", subscriber=self.subscriber, servers=", ".join(servers), meaning=meaning)
             )
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
         """Read the options that may change while running: pauses, history."""
         for place, options in served(self.alias, self.subscriber).items():
             if place in self._by_place:

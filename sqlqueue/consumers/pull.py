@@ -17,7 +17,7 @@ from sqlqueue.consumers.pool import Pool
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.core import outcomes
-from sqlqueue.core.outcomes import UNSTARTED, Outcome
+from sqlqueue.core.outcomes import SUPERSEDED, UNSTARTED, Outcome
 from sqlqueue.core.plan import Hand, Run
 from sqlqueue.database import faults
 from sqlqueue.exceptions import ConfigurationError, LeaseLost, Postpone, Reject, Retry, seconds
@@ -26,38 +26,45 @@ LOOK_AGAIN = 0.2  # seconds between two looks at whether the engine still lives
 
 
 class PulledDelivery(Delivery):
-    """A delivery that its receiver settles: ack, retry, postpone or reject, each once."""
+    """A delivery that its receiver settles: by one of ack, retry, postpone and reject. To call that again does nothing;
+    another one is refused."""
 
     def __init__(self, pulled: _PullPool, run: Run, hand: Hand):
         super().__init__(hand)
         self._pulled, self._run = pulled, run
-        self.settled = False
+        self.settled = ""  # by which of its methods
 
     def ack(self) -> None:
         """Done: never deliver it to this group again."""
-        self._settle(outcomes.SUCCESS)
+        self._settle("ack", outcomes.SUCCESS)
 
     def retry(self, delay: float | timedelta | None = None, reason: str = "") -> None:
         """Deliver again after `delay` seconds, or the backoff; the attempt counts. A dead letter at the last one."""
-        self._decide(Retry(reason, delay=delay))
+        self._decide("retry", Retry(reason, delay=delay))
 
     def postpone(self, delay: float | timedelta, reason: str = "") -> None:
         """Deliver again after `delay` seconds; no attempt is charged."""
-        self._decide(Postpone(reason, delay=delay))
+        self._decide("postpone", Postpone(reason, delay=delay))
 
     def reject(self, reason: str) -> None:
         """Straight to the dead letters."""
-        self._decide(Reject(reason))
+        self._decide("reject", Reject(reason))
 
-    def _decide(self, said: Exception) -> None:
+    def _decide(self, how: str, said: Exception) -> None:
         consumer = self._pulled.consumer
-        self._settle(outcomes.decide(said, self.attempt, consumer.manners.max_attempts, consumer.backoff))
+        self._settle(how, outcomes.decide(said, self.attempt, consumer.manners.max_attempts, consumer.backoff))
 
-    def _settle(self, outcome: Outcome) -> None:
+    def _settle(self, how: str, outcome: Outcome) -> None:
+        if self.settled == how:
+            return
         if self.settled:
-            raise ConfigurationError(f"{self!r} has been settled already")
-        self.check_lease()
-        self.settled = True
+            raise ConfigurationError(f"{self!r} has been settled already, by {self.settled}()")
+        try:
+            self.check_lease()
+        except LeaseLost:
+            self._pulled.settle(self._run, self._hand, SUPERSEDED)  # it is no more in the receiver's hands
+            raise
+        self.settled = how
         self._pulled.settle(self._run, self._hand, outcome)
 
 
@@ -131,6 +138,10 @@ class _Engine:
         finally:
             self._started.set()
 
+    def stop(self) -> None:
+        """Ask for its end, which does not wait for what the receiver has not settled."""
+        self._subscriber.stop_soon(timeout=0.0)
+
     @property
     def ended(self) -> bool:
         """It runs no more."""
@@ -144,13 +155,18 @@ class _Engine:
 
 
 class Deliveries:
-    """Iterate over it. It ends after `timeout` seconds without a delivery (None: never), or by leaving its block.
+    """Iterate over it. It ends after `timeout` seconds without a delivery (None: never), by close(), or by leaving its
+    block.
 
     What has ended the engine is raised here.
     """
 
     def __init__(self, pool: _PullPool, engine: _Engine, timeout: float | None):
         self._pool, self._engine, self._timeout = pool, engine, timeout
+
+    def close(self) -> None:
+        """End the iteration, from whichever thread or signal handler; what is unsettled is handed back, uncharged."""
+        self._engine.stop()
 
     def __iter__(self) -> Iterator[PulledDelivery]:
         waited_since = looked_at = time.monotonic()

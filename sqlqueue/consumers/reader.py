@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from sqlqueue.core.stream import Address, Stream
 from sqlqueue.core.window import Read
 from sqlqueue.database.horizon import Horizon
-from sqlqueue.log.fetch import WATCH_SPAN, Found, due, fetch, gather, load, pulse, scan, watch
+from sqlqueue.log.fetch import FIRST, WATCH_SPAN, Found, due, fetch, gather, load, pulse, scan, watch
 
 RESCAN_SHARE = 20  # while the horizon is held back, looking for late commits may take one part in so many of the time
 RESCAN_AT_LEAST = 0.05  # seconds
@@ -27,7 +27,8 @@ class Reader:
         """Begin anew: nothing is known of the log's end."""
         self.horizon = Horizon(self.alias)
         self.highest = 0
-        self.scheduled = False  # a scheduled message is due
+        self.due_in: float | None = None  # seconds until a scheduled message is due, as of the last look
+        self._noticed: dict[tuple[str, str], tuple[int, int, int]] = {}  # by (group, topic): how far the look has come
         self._watched_to = 0  # the horizon at the last watch from there on
         self._watched_high = 0
         self._rescan_at = 0.0
@@ -40,7 +41,7 @@ class Reader:
         before the probe, and what is read in a newer snapshot than the probe. While the horizon is held back, only what
         is new is watched, and the rest now and then, for late commits.
         """
-        self.highest, self.scheduled = pulse(self.alias)
+        self.highest, self.due_in = pulse(self.alias)
         before = self.horizon.value
         reached = self.horizon.probe(self.highest)
         rose = reached > self._watched_to
@@ -113,13 +114,19 @@ class Reader:
             stream.bring(asked, gather(self.alias, stream.address, [offset for offset, _ in asked]), now)
         return len(asked)
 
-    def notice_changes(self, group: str, topic: str, streams: Mapping[Address, Stream], now: float) -> None:
-        """Look for rows that are due in the database but not in memory: a person has rescheduled them there."""
+    def notice_changes(self, group: str, topic: str, streams: Mapping[Address, Stream], now: float) -> bool:
+        """Look for rows that are due in the database but not in memory: a person has rescheduled them there. Some at a
+        time; return whether there are more to be looked at."""
         partitions = {address.partition for address in streams}
-        for address, offsets in due(self.alias, group, topic, partitions, CHANGES_AT_ONCE).items():
-            if (stream := streams.get(address)) is not None:
-                for offset in offsets:
-                    stream.reschedule(offset, now)
+        beyond = self._noticed.pop((group, topic), FIRST)
+        found = due(self.alias, group, topic, partitions, beyond, CHANGES_AT_ONCE)
+        for partition, priority, offset in found:
+            if (stream := streams.get(Address(group, topic, partition, priority))) is not None:
+                stream.reschedule(offset, now)
+        if len(found) < CHANGES_AT_ONCE:
+            return False
+        self._noticed[group, topic] = found[-1]
+        return True
 
     def load(self, stream: Stream, offsets: Sequence[int], now: float) -> None:
         """Load due rows of a stream, with their messages."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -42,6 +43,7 @@ logger = logging.getLogger("sqlqueue")
 RELEASED_AT_ONCE = 200  # partitions; more if a single group has more
 FIRST_PATIENCE = 0.5  # seconds for which a start waits for the horizon; what is left is done between two turns
 REGISTER_CHECK = 0.1  # seconds between two looks whether that is possible
+OPTIONS_CHECK = 0.8  # seconds between two looks at what is paused: nothing starts a second after a pause
 DRAIN_CHECK = 0.2  # seconds between two looks at whether anything is due
 
 
@@ -80,6 +82,7 @@ class Subscriber:
             give_up=self._give_up,
         )
         self.stopping = False
+        self.failed = False  # it ends, and has not done what it was to do
         self._stop_deadline = 0.0
         self._rung = False
         self._lost: deque[list[Stream]] = deque()
@@ -89,7 +92,8 @@ class Subscriber:
         self._doorbell: bell.Doorbell | None = None
         self._stop_listening: Callable[[], None] = lambda: None
         self._pause: float = settings.POLL_INTERVAL
-        self._look_at = self._balance_at = self._notice_at = self._register_at = 0.0
+        self._scheduled_at = math.inf
+        self._look_at = self._balance_at = self._options_at = self._notice_at = self._register_at = 0.0
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -217,7 +221,9 @@ class Subscriber:
         active = [subscription for subscription in self.subscriptions if not subscription.paused]
         return anything_scheduled(self.alias, {subscription.consumer.topic for subscription in active}) or any(
             self.reader.unread(list(subscription.streams.values()))
-            or anything_due(self.alias, *subscription.place, set(subscription.streams))
+            or anything_due(
+                self.alias, *subscription.place, subscription.consumer.manners.ordering, set(subscription.streams)
+            )
             for subscription in active
         )
 
@@ -279,7 +285,10 @@ class Subscriber:
         except ServerChanged:
             settled = []  # whoever takes the partitions recovers what was in hand
         if settled is not None:
-            faults.patiently(self.alias, self.ownership.release, partitions, give_up=self._out_of_time)
+            before = connections[self.alias].connection
+            faults.patiently(self.alias, self.ownership.release, partitions, give_up=self._give_up)
+            if connections[self.alias].connection is not before:
+                self.dispatcher.server.doubtful = True
 
     # -- one round ----------------------------------------------------------------------------------------------------
 
@@ -320,13 +329,19 @@ class Subscriber:
             self._register_at = now + REGISTER_CHECK
             if self._registration.go_on(self.reader.horizon):
                 self._balance_at = 0.0
-        if now >= self._balance_at and not self.stopping:
-            self._balance()
+        if now >= min(self._balance_at, self._options_at) and not self.stopping:
+            if now >= self._balance_at:
+                self._balance()
+            else:
+                self.ownership.refresh()
+            self.dispatcher.take_back_paused()
+            self._options_at = now + OPTIONS_CHECK
         streams = self.ownership.streams()
         if not self.stopping:
             worked = self._read(streams, now) or worked
         if not self.dispatcher.end_overruns(now):
             logger.error(line("pool_exhausted", subscriber=self.name, meaning="too many handlers hang"))
+            self.failed = True
             self.stop()
         worked = self.dispatcher.advance(streams, now, hand_out=not self.stopping) or worked
         if not self.stopping:
@@ -346,18 +361,19 @@ class Subscriber:
     def _read(self, streams: Sequence[Stream], now: float) -> bool:
         """Look for news, fetch for whoever has room, load due rows; return whether there was anything."""
         news = False
-        if now >= self._look_at or self._rung:
+        if now >= min(self._look_at, self._scheduled_at) or self._rung:
             self._rung = False
             news = self.reader.look(streams, now)
-            if self.reader.scheduled and self._scheduler is not None:
-                self._scheduler.wake()
             self._look_at = now + self._pause
+            self._scheduled_at = self._follow_schedule()
         if now >= self._notice_at:
             self._notice_at = now + settings.HEARTBEAT_INTERVAL
             self._limits.look(streams, self.reader.horizon.value, now)
             for subscription in self.subscriptions:
-                if any(stream.next_due() is not None for stream in subscription.streams.values()):
+                if any(stream.next_due() is not None for stream in subscription.streams.values()) and (
                     self.reader.notice_changes(*subscription.place, subscription.streams, now)
+                ):
+                    self._notice_at = now  # there are more
         count = self.reader.read([stream for stream in streams if self.ownership.hands_out(stream)], now)
         for stream in streams:
             offsets = stream.due_rows(now, stream.manners.batch_size)
@@ -365,13 +381,23 @@ class Subscriber:
                 self.reader.load(stream, offsets, now)
         return news or count > 0
 
+    def _follow_schedule(self) -> float:
+        """Have what is due moved into the log; return when the next scheduled message is due."""
+        due_in = self.reader.due_in
+        if due_in is None or self._scheduler is None:
+            return math.inf
+        if due_in <= 0:
+            self._scheduler.wake()
+            return math.inf  # the next look tells whether there is more
+        return self.clock() + due_in
+
     def _sleep(self, streams: Sequence[Stream]) -> float:
         """Return how long nothing needs this thread: until a report, a ring, a due row, the next look or balance."""
         if self.dispatcher.reported or self._lost or self._rung:
             return 0.0
         idle = not self.dispatcher.outstanding
         now = self.clock()
-        pause = min(self._pause, self._balance_at - now)
+        pause = min(self._pause, self._balance_at - now, self._scheduled_at - now)
         for stream in streams:
             if not self.ownership.hands_out(stream):
                 continue

@@ -13,11 +13,11 @@ from sqlqueue.database.dialects import dialect, execute
 STREAMS_OF_ONE_FETCH = 32
 WATCH_SPAN = 20_000  # offsets that one watch passes; a wider gap is a backlog, and every stream is looked at
 
-# The pulse of an idle consumer: the highest offset, and whether a scheduled message is due. Index: the ends of the
-# log's primary key and of (refused, due_at).
+# The pulse of an idle consumer: the highest offset, and in how many seconds the next scheduled message is due. Index:
+# the ends of the log's primary key and of (refused, due_at).
 PULSE = """
     SELECT (SELECT MAX("offset") FROM sqlqueue_message),
-    EXISTS (SELECT 1 FROM sqlqueue_scheduled_message WHERE refused = {false} AND due_at <= {now})
+    (SELECT {due_in} FROM sqlqueue_scheduled_message WHERE refused = {false} ORDER BY due_at LIMIT 1)
 """
 # Which streams have messages in a range of the log? Index: the primary key.
 WATCH = """
@@ -52,12 +52,16 @@ LOAD = """
     AND s.message_offset IN ({marks})
 """
 # Rows of a group's partitions that are due and have been handed out before, and those that a person has changed, whose
-# attempts are BY_HAND: few, for the owner of these soon hands them out. Index: the states' unique key.
+# attempts are BY_HAND. Mostly few, for the owner of the former soon hands them out; some at a time, beyond the last one
+# of the time before. Index: the states' unique key.
 DUE = """
     SELECT "partition", priority, message_offset FROM sqlqueue_delivery_state WHERE topic = %s AND consumer_group = %s
     AND "partition" IN ({marks}) AND in_flight = 0
-    AND (retry_count < 0 OR (retry_count > 0 AND acked = {false})) AND invisible_until <= {now} LIMIT %s
+    AND (retry_count < 0 OR (retry_count > 0 AND acked = {false})) AND invisible_until <= {now}
+    AND ("partition" > %s OR ("partition" = %s AND (priority > %s OR (priority = %s AND message_offset > %s))))
+    ORDER BY "partition", priority, message_offset LIMIT %s
 """
+FIRST = (-1, -1, -1)  # before every (partition, priority, offset)
 BY_HAND = -1  # the attempts of a row that a person has acked, or let have its attempts anew; they count as 0
 JOINED = 'm."offset", m.partition_key, m.message_id, m.payload, m.headers, {created}, m.target_group'
 
@@ -69,10 +73,11 @@ class Found(NamedTuple):
     messages: list[Message]
 
 
-def pulse(alias: str) -> tuple[int, bool]:
-    """Return the highest visible offset, and whether a scheduled message is due."""
-    highest, due = execute(alias, PULSE).fetchone()
-    return highest or 0, bool(due)
+def pulse(alias: str) -> tuple[int, float | None]:
+    """Return the highest visible offset, and in how many seconds the next scheduled message is due: 0 or less if one
+    is, None if there is none."""
+    highest, due_in = execute(alias, PULSE.replace("{due_in}", dialect(alias).remaining("due_at"))).fetchone()
+    return highest or 0, None if due_in is None else float(due_in)
 
 
 def watch(alias: str, low: int, high: int) -> set[tuple[str, int, int]]:
@@ -133,14 +138,15 @@ def scan(alias: str, address: Address, low: int, high: int) -> list[tuple[int, s
     return [(offset, key) for offset, key in execute(alias, SCAN, (*values, SCAN_LIMIT)).fetchall()]
 
 
-def due(alias: str, group: str, topic: str, partitions: Collection[int], most: int) -> dict[Address, list[int]]:
-    """Return the offsets of rows of these partitions that the database holds to be due, or acked by a person: at most
-    `most`, by stream."""
-    found: dict[Address, list[int]] = {}
+def due(
+    alias: str, group: str, topic: str, partitions: Collection[int], beyond: tuple[int, int, int], most: int
+) -> list[tuple[int, int, int]]:
+    """Return the (partition, priority, offset) of rows of these partitions that the database holds to be due, or acked
+    by a person: at most `most` beyond one of them, in their order."""
     text = DUE.replace("{marks}", ", ".join(["%s"] * len(partitions)))
-    for partition, priority, offset in execute(alias, text, (topic, group, *partitions, most)).fetchall():
-        found.setdefault(Address(group, topic, partition, priority), []).append(offset)
-    return found
+    partition, priority, offset = beyond
+    place = (partition, partition, priority, priority, offset)
+    return [tuple(row) for row in execute(alias, text, (topic, group, *partitions, *place, most)).fetchall()]
 
 
 def load(alias: str, address: Address, offsets: Iterable[int]) -> dict[int, tuple[StoredRow, Message | None]]:

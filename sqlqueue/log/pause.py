@@ -1,4 +1,4 @@
-"""Pause: what is paused is read by nobody until it is resumed; what was in hand is finished. Its leases stay."""
+"""Pause: of what is paused no delivery starts until it is resumed; what runs goes on to its end. Its leases stay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from sqlqueue.models import ConsumerGroup, Topic
 def pause(alias: str, topic: str, group: str = "") -> bool:
     """Pause a topic for all groups, or one group of it; return whether it was not paused yet.
 
-    Consumers notice within BALANCE_INTERVAL. Raises ConfigurationError if there is no such topic or group.
+    Consumers notice within a second, and hand back what they have in hand and not started. Raises ConfigurationError if
+    there is no such topic or group.
     """
     return _set(alias, topic, group, True)
 

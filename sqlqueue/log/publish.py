@@ -108,7 +108,13 @@ def _publish(
     info = topic_info(alias, topic)
     row = _row(alias, dialect(alias), info, payload, key, id, headers, priority, group)
     if delay is not None or at is not None:
-        schedule(alias, row, _due(delay, at), at)
+        due_in = _due(delay, at)
+        schedule(alias, row, due_in, at)
+        if at is not None:
+            due_in = (at - datetime.now(timezone.utc)).total_seconds()
+        assert due_in is not None
+        if due_in < 2 * settings.IDLE_POLL_INTERVAL:  # idle consumers might not look in time
+            ring_after_commit(alias)
         return Published(None, row.id, True)
     offset, created = insert_one(alias, row, id is not None)
     if created:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 
 from django.db import Error, connections
 
@@ -33,6 +35,12 @@ MOVED_AT_ONCE = 500
 HEAVY = "SELECT payload, headers FROM sqlqueue_scheduled_message WHERE id = %s"
 # Is anything due? Index: (refused, due_at).
 ANY_DUE = "SELECT 1 FROM sqlqueue_scheduled_message WHERE refused = {false} AND due_at <= {now} LIMIT 1"
+# The places of what is due, some at a time beyond the last one of the time before. Index: (refused, due_at).
+BEYOND = " AND (due_at > %s OR (due_at = %s AND id > %s))"
+DUE_PLACES = """
+    SELECT id, topic, partition_key, due_at FROM sqlqueue_scheduled_message
+    WHERE refused = {false} AND due_at <= {now}{beyond} ORDER BY due_at, id LIMIT %s
+"""
 # Which are due? Read without locks: a locking read would wait for every open transaction that has inserted here, and at
 # REPEATABLE READ would hold up those that are about to. Index: (refused, due_at).
 # What is heavy is not read with all the others, but by itself.
@@ -75,21 +83,30 @@ def move_due(alias: str) -> int:
     if execute(alias, ANY_DUE).fetchone() is None:
         return 0
     try:
-        return faults.run_once(alias, _move, alias)
+        moved = faults.run_once(alias, _move, alias)
     except Error as error:
         if connections[alias].in_atomic_block or faults.classify(error) is Fault.GONE:
             raise
-        return _move_one_by_one(alias)
+        moved = 0
+    if moved is None:
+        return 0
+    return moved or _move_one_by_one(alias)
 
 
 def _move_one_by_one(alias: str) -> int:
-    """Move due messages in a transaction each, past those that cannot be moved."""
+    """Move due messages in a transaction each, past those that cannot be moved now and those of their keys behind them,
+    however many these are."""
     moved, waiting = 0, set()
-    for id, _, topic, key, *_ in execute(alias, DUE, (MOVED_AT_ONCE,)).fetchall():
+    for id, topic, key in _due_places(alias):
         if key and (topic, key) in waiting:
             continue
         try:
-            moved += faults.run_once(alias, _move, alias, id)
+            one = faults.run_once(alias, _move, alias, id)
+            if one is None:
+                break
+            if not one:  # another transaction has locked it
+                waiting.add((topic, key))
+            moved += one
         except Error as error:
             fault = faults.classify(error)
             if fault is Fault.GONE:
@@ -99,13 +116,30 @@ def _move_one_by_one(alias: str) -> int:
                 logger.info(line("scheduled_message_waits", id=id, topic=topic, error=error))
             else:
                 _refuse(alias, id, topic, f"the database refuses it: {error}")
+        if moved >= MOVED_AT_ONCE:
+            break
     return moved
 
 
-def _move(alias: str, only: int | None = None) -> int:
-    """Move the next due messages, or `only` this one, in the caller's transaction."""
+def _due_places(alias: str) -> Iterator[tuple[int, str, str]]:
+    """Yield the (id, topic, key) of everything that is due, in its order."""
+    beyond: tuple[Any, ...] = ()
+    while True:
+        text = DUE_PLACES.replace("{beyond}", BEYOND if beyond else "")
+        found = execute(alias, text, (*beyond, MOVED_AT_ONCE)).fetchall()
+        for id, topic, key, _ in found:
+            yield id, topic, key
+        if len(found) < MOVED_AT_ONCE:
+            return
+        last, *_, due_at = found[-1]
+        beyond = (due_at, due_at, last)
+
+
+def _move(alias: str, only: int | None = None) -> int | None:
+    """Move the next due messages, or `only` this one, in the caller's transaction; return how many were dealt with: 0
+    if another transaction has locked one of them, None if another process has the duty."""
     if not take_duty(alias, SCHEDULER):
-        return 0
+        return None
     due = execute(alias, DUE, (MOVED_AT_ONCE,)) if only is None else execute(alias, STILL_DUE, (only,))
     found = due.fetchall()
     taken, rows = [], []
@@ -119,7 +153,7 @@ def _move(alias: str, only: int | None = None) -> int:
         words = dialect(alias)
         lock = words.lock_free("sqlqueue_scheduled_message", "id", len(taken))
         if len(execute(alias, lock, taken).fetchall()) != len(taken):
-            return 0  # a person is just cancelling one of them: read again
+            return 0  # another transaction is just changing one of them: each by itself, then
         insert_many(alias, rows, may_repeat=True)
         execute(alias, words.delete("sqlqueue_scheduled_message", "id", len(taken)), taken)
         ring_after_commit(alias)

@@ -76,7 +76,7 @@ def test_pausing_needs_its_permission_and_a_token_and_is_noted(
     row.refresh_from_db()
     assert row.paused
     assert [(entry.object_repr, entry.change_message) for entry in LogEntry.objects.all()] == [(str(row), "Paused.")]
-    assert "is paused: what is in hand is finished" in page(may, address(row, "change"))
+    assert "is paused: what runs goes on to its end" in page(may, address(row, "change"))
     assert may.post(address(row, "pause")).status_code == 302
     assert LogEntry.objects.count() == 1
     may.post(address(row, "resume"))

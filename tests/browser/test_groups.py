@@ -14,7 +14,7 @@ def test_a_paused_group_gets_nothing_until_it_is_resumed(operator: Visitor, shop
     page = operator.open("/admin/sqlqueue/consumergroup/")
     page.get_by_role("row", name="mail").get_by_role("link").click()
     page.get_by_role("button", name="Pause").click()
-    expect(page.get_by_text("is paused: what is in hand is finished")).to_be_visible()
+    expect(page.get_by_text("is paused: what runs goes on to its end")).to_be_visible()
     assert ConsumerGroup.objects.get(consumer_group="mail").paused
 
     wait_until(lambda: shop.paused("mail"))

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 import pytest
 from django.db import connection, transaction
 
-from sqlqueue import Postpone, Retry, publish
+from sqlqueue import NewMessage, Postpone, Retry, publish, publish_many
+from sqlqueue.core.keys import partition_of
 from sqlqueue.core.stream import Stream
+from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.log.schedule import move_due
+from sqlqueue.log.status import anything_due
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Offset, Topic
-from tests.consuming import Consuming, states
+from tests.consuming import QUICK, Consuming, states
 from tests.processes import wait_until
 
 
@@ -118,6 +121,33 @@ def test_an_open_transaction_holds_it_up_no_longer_than_its_messages_are_invisib
     thread.join()
     consuming.drain()
     assert seen == [0, 2, 1]
+
+
+@pytest.mark.parametrize("ordering", ["key", "partition"])
+def test_two_of_them_leave_what_was_handed_back_behind_a_message_that_waits(
+    consuming: Consuming, settings, ordering: str
+) -> None:
+    """It is due by its own row, and only its owner remembers behind what it stands."""
+    settings.SQLQUEUE = {**QUICK, "PARTITIONS": 2}
+    seen: list[int] = []
+
+    @consuming.consumer("t", ordering=ordering)
+    def handle(delivery) -> None:
+        seen.append(delivery.payload)
+        if delivery.payload == 0:
+            raise Retry(delay=0.5 if delivery.attempt == 1 else 3600)
+
+    for partition in range(2):
+        key = next(key for key in map(str, range(50)) if partition_of(key, 2) == partition)
+        publish_many("t", [NewMessage(number, key=key) for number in range(20)])
+    hosts = [consuming.start(), consuming.start()]
+    wait_until(lambda: seen == [0, 0, 0, 0] and all(len(host.subscriber.ownership.streams()) == 1 for host in hosts))
+    wait_until(lambda: all(host.subscriber.idle for host in hosts))
+    for host in hosts:
+        assert not host.subscriber.anything_due()
+    assert not anything_due("default", "default", "t", ordering)
+    DeliveryState.objects.filter(retry_count__gt=0).update(invisible_until=DatabaseNow())
+    assert anything_due("default", "default", "t", ordering)
 
 
 def test_what_enters_the_log_between_two_looks_is_not_missed(

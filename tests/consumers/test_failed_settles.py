@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from django.db import Error, connection
@@ -9,6 +10,7 @@ from django.db import Error, connection
 from sqlqueue import publish
 from sqlqueue.models import PartitionLease, Receipt
 from tests.consuming import Consuming
+from tests.servers.processlist import end_this_threads_connection
 
 
 @contextmanager
@@ -40,3 +42,28 @@ def test_a_process_whose_settle_fails_for_good_leaves_its_messages_to_the_next(c
     PartitionLease.objects.update(valid_until=None, holder="")  # as its supervisor does, or its expiry
     consuming.drain()
     assert attempts == [1, 2]
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_a_connection_that_is_lost_in_a_release_may_mean_that_the_server_was_restarted(
+    consuming: Consuming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consuming.consumer("t", lambda delivery: None)
+    subscriber = consuming.subscriber(residents=False)
+    subscriber.start()
+    try:
+        subscriber.turn()
+        release, tries = subscriber.ownership.release, []
+
+        def cut_off(partitions: Any) -> None:
+            tries.append(partitions)
+            if len(tries) == 1:
+                end_this_threads_connection()
+            release(partitions)
+
+        monkeypatch.setattr(subscriber.ownership, "release", cut_off)
+        subscriber._release({one: one.holding for one in subscriber.subscriptions})
+        assert len(tries) == 2
+        assert subscriber.dispatcher.server.doubtful
+    finally:
+        subscriber.close()

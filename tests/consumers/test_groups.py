@@ -254,6 +254,28 @@ class TestPause:
         what.objects.update(paused=False)
         wait_until(lambda: seen == [1, 2])
 
+    def test_what_runs_ends_and_what_waits_in_the_process_does_not_start(self, consuming: Consuming) -> None:
+        gate = consuming.gate()
+        seen: list[int] = []
+
+        @consuming.consumer("t")
+        def handle(delivery) -> None:
+            seen.append(delivery.payload)
+            gate.wait(60)
+
+        publish_many("t", [NewMessage(number, key="a") for number in range(20)])
+        host = consuming.start(threads=1)
+        wait_until(lambda: seen == [0] and host.subscriber.dispatcher.outstanding > 1)
+        Topic.objects.update(paused=True)
+        wait_until(lambda: host.subscriber.dispatcher.outstanding == 1)
+        gate.set()
+        wait_until(lambda: not host.subscriber.dispatcher.outstanding)
+        assert seen == [0]
+        Topic.objects.update(paused=False)
+        wait_until(lambda: seen == list(range(20)))
+        host.stop()
+        assert not DeliveryState.objects.exists()
+
     def test_a_paused_group_pauses_no_other(self, consuming: Consuming) -> None:
         seen: list[str] = []
         for group in ("one", "two"):

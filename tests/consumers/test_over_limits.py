@@ -157,3 +157,28 @@ def test_a_consumer_beyond_those_that_are_rung_hears_of_news_by_itself(
     for number in range(3):
         publish("t", number)
         wait_until(lambda: seen == [*range(number + 1)])  # noqa: B023  called by this turn
+
+
+def test_what_a_person_has_acked_hides_nothing_that_is_rescheduled_beyond_it(
+    consuming: Consuming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their rows stay as long as the first of their key waits, here in the first partition."""
+    monkeypatch.setattr(reader, "CHANGES_AT_ONCE", 3)
+    attempts: dict[str, int] = defaultdict(int)
+
+    @consuming.consumer("t")
+    def handle(delivery: Delivery) -> None:
+        attempts[delivery.key] += 1
+        raise Retry(delay=3600)
+
+    first, last = (
+        next(key for key in map(str, range(99)) if partition_of(key, 3) == partition) for partition in (0, 2)
+    )
+    offsets = [publish("t", 1, key=key).offset for key in [*[first] * 11, last]]
+    consuming.start()
+    wait_until(lambda: DeliveryState.objects.filter(retry_count=1, in_flight=0).count() == 2)
+    wait_until(lambda: BlockedRange.objects.exists())
+    assert acknowledge(ALIAS, GROUP, "t", offsets[1:-1]) == Changed(10, 0)
+    assert reschedule(ALIAS, GROUP, "t", [offsets[-1]]) == Changed(1, 0)
+    wait_until(lambda: attempts[last] == 2, 20, "the change is not noticed")
+    assert DeliveryState.objects.filter(acked=True).count() == 10

@@ -1,15 +1,18 @@
 """subscribe(): the engine as a pull loop; the receiver settles each delivery."""
 
+import threading
 import time
 from itertools import islice
 
 import pytest
+from django.db import transaction
 
 from sqlqueue import ConfigurationError, InvalidMessage, LeaseLost, publish, publish_many, subscribe
 from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.log.groups import revoke
 from sqlqueue.log.reset import reset
 from sqlqueue.models import DeliveryState, Message, PartitionLease, SubscriberHeartbeat
-from tests.consuming import Consuming, seconds_until_due, states
+from tests.consuming import QUICK, Consuming, seconds_until_due, states
 from tests.processes import wait_until
 from tests.servers.processlist import end_this_threads_connection
 from tests.servers.session import connection_id
@@ -137,9 +140,34 @@ def test_a_delivery_is_settled_once(consuming: Consuming) -> None:
     with subscribe("t", timeout=PATIENCE) as deliveries:
         delivery = next(iter(deliveries))
         delivery.ack()
-        for again in (delivery.ack, delivery.retry, lambda: delivery.reject("x")):
-            with pytest.raises(ConfigurationError, match="settled already"):
-                again()
+        for another in (delivery.retry, lambda: delivery.reject("x")):
+            with pytest.raises(ConfigurationError, match=r"settled already, by ack\(\)"):
+                another()
+
+
+def test_settling_it_once_more_in_the_same_way_does_nothing(consuming: Consuming) -> None:
+    publish_many("t", ["acked", "rejected"])
+    with subscribe("t", timeout=PATIENCE) as deliveries:
+        for delivery in islice(deliveries, 2):
+            for _ in range(2):
+                delivery.ack() if delivery.payload == "acked" else delivery.reject("wrong")
+    assert Message.objects.get(topic="t_dlq").payload == "rejected"
+    assert not states("t")
+    assert received(0) == []
+
+
+def test_another_thread_may_end_it(consuming: Consuming) -> None:
+    publish("t", 1)
+    with subscribe("t") as deliveries:
+        waiting = iter(deliveries)
+        unsettled = next(waiting)
+        closing = threading.Timer(0.3, deliveries.close)
+        closing.start()
+        assert list(waiting) == []
+        closing.join()
+        with pytest.raises(LeaseLost):
+            unsettled.ack()
+    assert received(1) == [1]
 
 
 def test_a_wrong_delay_settles_nothing(consuming: Consuming) -> None:
@@ -177,6 +205,27 @@ def test_what_was_reset_is_not_its_receivers_any_more(consuming: Consuming) -> N
         assert (again.payload, again.attempt) == (1, 1)
         again.ack()
     assert received(0) == []
+
+
+def test_a_receiver_that_has_lost_a_delivery_gets_the_next_ones(consuming: Consuming, settings) -> None:
+    settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1, "HEARTBEAT_INTERVAL": 0.5}
+    publish_many("t", [1, 2])
+    seen: list[tuple[object, int]] = []
+    with subscribe("t", timeout=PATIENCE, ordering="none") as deliveries:
+        for delivery in deliveries:
+            if not seen:
+                with transaction.atomic():
+                    revoke("default", "default", "t")
+                wait_until(lambda delivery=delivery: delivery._hand.stream.lost)
+                with pytest.raises(LeaseLost):
+                    delivery.ack()
+                seen.append((delivery.payload, delivery.attempt))
+                continue
+            delivery.ack()
+            seen.append((delivery.payload, delivery.attempt))
+            if {payload for payload, _ in seen[1:]} == {1, 2}:
+                break
+    assert not states("t")
 
 
 def test_groups_are_apart(consuming: Consuming) -> None:

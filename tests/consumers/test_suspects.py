@@ -21,11 +21,16 @@ SUSPECTS = 30
 
 def leave_in_hand(topic: str) -> None:
     """What a process leaves behind that is killed while it has a partition's messages in hand."""
+    have_in_hand(topic)
+    PartitionLease.objects.filter(topic=topic).update(holder="")
+
+
+def have_in_hand(topic: str) -> None:
+    """Have a partition's messages in hand."""
     horizon = highest_offset("default")
     groups.register("default", "g", topic)
     acquire("default", "killed", "g", topic, [0], priorities=1, lease_duration=3600, horizon=horizon)
     Offset.objects.filter(topic=topic).update(claimed_to=horizon)
-    PartitionLease.objects.filter(topic=topic).update(holder="")
 
 
 @pytest.mark.parametrize("handler", ["short", "longer than a turn"])
@@ -93,3 +98,48 @@ def test_suspects_that_come_later_have_a_whole_turn() -> None:
     assert turns.go_on(10.0)
     turns.end()
     assert [turns.go_on(moment) for moment in (100.0, 100.9)] == [True, True]
+
+
+def test_what_runs_for_long_keeps_its_own_group_waiting_and_no_other(
+    consuming: Consuming, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that runs a long handler takes over what another had in hand when it was killed."""
+    settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1}
+    monkeypatch.setattr(suspects, "TURN", 0.1)
+    gate = consuming.gate()
+    done: list[str] = []
+
+    def handle(delivery: Delivery) -> None:
+        if delivery.payload == "long":
+            gate.wait(60)
+        done.append(delivery.topic)
+        if delivery.topic == "others" and not gate.is_set():
+            publish("others", None)
+
+    for topic in ("long", "others", "suspects"):
+        consuming.consumer(topic, handle, group="g", ordering="none")
+    publish("long", "long")
+    publish_many("suspects", range(5))
+    have_in_hand("suspects")
+    host = consuming.start()
+    wait_until(lambda: host.subscriber.dispatcher.outstanding == 1)
+    PartitionLease.objects.filter(topic="suspects").update(holder="")
+    wait_until(lambda: any(stream.has_suspects for stream in host.subscriber.ownership.streams()))
+    publish("long", "another")
+    publish("others", None)
+    wait_until(lambda: done.count("others") > 20)
+    assert set(done) == {"others"}  # the suspects wait until they are alone, and the group with long work for them
+    gate.set()
+    wait_until(lambda: done.count("suspects") == 5 and done.count("long") == 2)
+    assert done.index("suspects") < len(done) - 1 - done[::-1].index("long")
+
+
+def test_a_wait_in_vain_ends_with_a_turn_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspects, "TURN", 1.0)
+    turns = SuspectTurns()
+    assert [turns.wait(moment, [("g", "t")]) for moment in (10.0, 10.9, 11.2)] == [True, True, False]
+    assert [turns.of_others(moment) for moment in (12.3, 12.4)] == [True, False]
+    assert turns.waits_for(("g", "t"))
+    assert not turns.waits_for(("g", "u"))
+    turns.end()
+    assert not turns.waits_for(("g", "t"))

@@ -7,8 +7,10 @@ import threading
 import time
 
 import pytest
+from django.db import transaction
 
-from sqlqueue import Retry, publish
+from sqlqueue import Retry, publish, publish_many
+from sqlqueue.log.groups import revoke
 from sqlqueue.models import Message
 from sqlqueue.signals import delivery_settled
 from tests.app.models import Effect
@@ -49,6 +51,58 @@ def test_the_reason_is_kept(consuming: Consuming) -> None:
     consuming.start()
     wait_until(lambda: Message.objects.filter(topic="t_dlq").exists())
     assert "still running after its visibility timeout" in Message.objects.get(topic="t_dlq").last_error
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_handlers_that_never_return_keep_nothing_else_waiting(consuming: Consuming, batch: bool) -> None:
+    """More of them than may be in hand at once, and fewer than end the process."""
+    gate = consuming.gate()
+    seen: list[object] = []
+
+    @consuming.consumer("t", visibility_timeout=0.2, max_attempts=3, backoff=0, batch=batch)
+    def handle(given) -> None:
+        deliveries = given if batch else [given]
+        if any(delivery.payload == "hangs" for delivery in deliveries):
+            gate.wait()
+            return
+        seen.extend(delivery.payload for delivery in deliveries)
+
+    publish("t", "hangs", key="a")
+    consuming.start(threads=1)
+    wait_until(lambda: Message.objects.filter(topic="t_dlq").exists())
+    publish_many("t", range(20))
+    wait_until(lambda: sorted(seen, key=str) == sorted(range(20), key=str))
+
+
+def test_a_handler_that_hangs_while_its_partition_is_lost_keeps_nothing_waiting(consuming: Consuming, settings) -> None:
+    settings.SQLQUEUE = {**QUICK, "PARTITIONS": 2, "HEARTBEAT_INTERVAL": 0.5}
+    gate = consuming.gate()
+    seen: list[object] = []
+
+    @consuming.consumer("t", visibility_timeout=1.5, ordering="none")
+    def handle(delivery) -> None:
+        if delivery.payload == "hangs" and delivery.attempt == 1:
+            gate.wait()
+        seen.append(delivery.payload)
+
+    publish("t", "hangs")
+    host = consuming.start(threads=1)
+    wait_until(lambda: host.subscriber.dispatcher.outstanding)
+    with transaction.atomic():
+        revoke("default", "default", "t")
+    publish_many("t", range(20))
+    wait_until(lambda: len(seen) == 21)
+    assert not host.subscriber.dispatcher.outstanding
+
+
+def test_a_process_with_too_many_that_hang_has_failed(consuming: Consuming) -> None:
+    gate = consuming.gate()
+    consuming.consumer("t", lambda delivery: gate.wait(), visibility_timeout=0.1, max_attempts=1, ordering="none")
+    publish_many("t", range(40))
+    host = consuming.start(threads=1, drain=True)
+    wait_until(lambda: not host.running)
+    assert host.subscriber.failed
+    assert host.subscriber.anything_due()
 
 
 def test_a_drain_waits_for_the_redelivery(consuming: Consuming) -> None:

@@ -126,9 +126,9 @@ class Tables:
 
     # What the reader's statements answer.
 
-    def pulse(self, alias: str) -> tuple[int, bool]:
+    def pulse(self, alias: str) -> tuple[int, float | None]:
         self.interrupt()
-        return max(self.visible(), default=0), False
+        return max(self.visible(), default=0), None
 
     def watch(self, alias: str, low: int, high: int) -> set[tuple[str, int, int]]:
         self.interrupt()

@@ -11,10 +11,11 @@ from django.db.models import F
 from sqlqueue import publish
 from sqlqueue.conf import settings
 from sqlqueue.database.dialects import dialect, execute
+from sqlqueue.log import schedule
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.signals import message_refused
-from tests.consuming import Consuming
+from tests.consuming import QUICK, Consuming
 from tests.processes import wait_until
 from tests.refusing import refusing
 from tests.servers.session import wait_for_locks
@@ -87,6 +88,18 @@ class TestWhenItIsDue:
         wait_until(lambda: seen)
         assert seen == ["soon"]
         assert [message.payload for message in ScheduledMessage.objects.all()] == ["later"]
+
+    def test_idle_consumers_sleep_until_it_is_due_and_no_longer(self, consuming: Consuming, settings) -> None:
+        settings.SQLQUEUE = {**QUICK, "POLL_INTERVAL": 20.0, "IDLE_POLL_INTERVAL": 20.0}
+        seen: list[object] = []
+        consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
+        publish("t", "first", delay=2)
+        publish("t", "much later", delay=3600)
+        host = consuming.start()
+        wait_until(lambda: seen == ["first"], timeout=10)
+        wait_until(lambda: not host.subscriber.dispatcher.outstanding)
+        publish("t", "earlier than what they wait for", delay=0.5)
+        wait_until(lambda: len(seen) == 2, timeout=10)
 
     def test_it_takes_everything_with_it(self, settings, consuming: Consuming) -> None:
         settings.SQLQUEUE = {"TOPICS": {"t": {"priorities": 3}}}
@@ -289,3 +302,32 @@ class TestOneThatCannotBeMoved:
         move_all()
         assert [payload for payload in log() if "another" not in str(payload)] == ["published first", "behind it"]
         assert not ScheduledMessage.objects.exists()
+
+    @pytest.mark.database("mariadb", "mysql", "postgresql")
+    def test_what_another_transaction_changes_holds_up_its_key_alone(self) -> None:
+        for number in range(3):
+            publish("t", number, key="a", delay=0)
+            publish("t", f"b{number}", key="b", delay=0)
+        mine = ScheduledMessage.objects.filter(partition_key="a").order_by("id")
+        with OpenTransaction() as other:
+            other.do(lambda: mine.filter(id=mine[0].id).update(priority=0))
+            move_all()
+            assert log() == ["b0", "b1", "b2"]
+            other.commit()
+        move_all()
+        assert [payload for payload in log() if isinstance(payload, int)] == [0, 1, 2]
+
+    @pytest.mark.database("mariadb", "mysql", "postgresql")
+    def test_however_many_of_a_key_wait_the_others_go_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(schedule, "MOVED_AT_ONCE", 3)
+        for number in range(10):
+            publish("t", number, key="a", delay=0)
+        publish("t", "of another key", key="b", delay=0)
+        mine = ScheduledMessage.objects.filter(partition_key="a").order_by("id")
+        with OpenTransaction() as other:
+            other.do(lambda: mine.filter(id=mine[0].id).update(priority=0))
+            move_all()
+            assert log() == ["of another key"]
+            other.commit()
+        move_all()
+        assert [payload for payload in log() if isinstance(payload, int)] == list(range(10))

@@ -36,6 +36,8 @@ class Command(PausingCommand):
         """Pause."""
         what = self.what(options)
         if pause(self.alias, options["topic"], options["group"]):
-            self.say(f"Paused {what}. What is in hand is finished; its messages are kept.", done=True)
+            self.say(
+                f"Paused {what}. Within a second no handler starts; what runs ends, and messages are kept.", done=True
+            )
         else:
             self.say(f"There was nothing to do: {what} was paused already.")
