@@ -116,7 +116,7 @@ class Dispatcher:
         return count > 0
 
     def _over(self, run: Run) -> None:
-        """A run has ended, or is given up: the thread of one that hangs has been replaced."""
+        """A run has ended, or nothing is expected of it any more: the thread of one that hangs has been replaced."""
         if self._runs.pop(run, None) is not None:
             self._in_company -= _company(run)
 
@@ -321,7 +321,8 @@ class Dispatcher:
                 elif run.stream.finish(hand, outcome, now):
                     self._out_of_hand(hand)
             self.pool.abandon(run)
-            self._over(run)
+            if not any(hand.started and not hand.finished for hand in run.hands):
+                self._over(run)
         return not self.pool.exhausted
 
     # -- telling ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import time
 import pytest
 from django.db import transaction
 
-from sqlqueue import Retry, publish, publish_many
+from sqlqueue import NewMessage, Retry, publish, publish_many
 from sqlqueue.log.groups import revoke
 from sqlqueue.models import Message
 from sqlqueue.signals import delivery_settled
@@ -72,6 +72,23 @@ def test_handlers_that_never_return_keep_nothing_else_waiting(consuming: Consumi
     wait_until(lambda: Message.objects.filter(topic="t_dlq").exists())
     publish_many("t", range(20))
     wait_until(lambda: sorted(seen, key=str) == sorted(range(20), key=str))
+
+
+def test_of_a_batch_that_hangs_each_comes_again_when_its_own_time_is_over(consuming: Consuming) -> None:
+    gate = consuming.gate()
+    again: list[object] = []
+
+    @consuming.consumer("t", visibility_timeout=0.2, backoff=0, batch=True)
+    def handle(deliveries) -> None:
+        if deliveries[0].attempt == 1:
+            deliveries[0].extend(1.0)
+            gate.wait()
+        else:
+            again.extend(delivery.payload for delivery in deliveries)
+
+    publish_many("t", [NewMessage(number, key="a") for number in range(3)])
+    consuming.start(threads=1)
+    wait_until(lambda: sorted(again, key=str) == [0, 1, 2])
 
 
 def test_a_handler_that_hangs_while_its_partition_is_lost_keeps_nothing_waiting(consuming: Consuming, settings) -> None:
