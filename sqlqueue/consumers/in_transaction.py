@@ -10,9 +10,8 @@ from typing import Any
 from django.db import Error, transaction
 
 from sqlqueue.consumers.connections import Undisturbed, restore, states
-from sqlqueue.core import outcomes
 from sqlqueue.core.lines import line
-from sqlqueue.core.outcomes import COMMITTED, SUPERSEDED, UNSTARTED, Outcome
+from sqlqueue.core.outcomes import SUPERSEDED, UNSTARTED, Outcome, committed_at
 from sqlqueue.core.plan import Hand, Run
 from sqlqueue.database import faults
 from sqlqueue.database.dialects import dialect
@@ -68,7 +67,7 @@ class InTransaction:
             except Exception as error:
                 if committed:
                     logger.error(line("commit_hook_failed", **self._facts(hands), error=error), exc_info=error)
-                    return _committed(moved_to)
+                    return committed_at(moved_to)
                 if handled and isinstance(error, LeaseLost):
                     return SUPERSEDED
                 fault = faults.classify(error) if isinstance(error, Error) else Fault.OTHER
@@ -81,7 +80,7 @@ class InTransaction:
                 if fault in (Fault.GONE, Fault.CONTENTION) and not begun:
                     return self._not_begun(hands, error)
                 raise
-            return _committed(moved_to)
+            return committed_at(moved_to)
         raise AssertionError("unreachable")
 
     def _not_begun(self, hands: list[Hand], error: Exception) -> Outcome:
@@ -113,8 +112,4 @@ class InTransaction:
         position, acked = known
         if not acked:
             raise error
-        return _committed(position)
-
-
-def _committed(moved_to: int | None) -> Outcome:
-    return COMMITTED if moved_to is None else Outcome(outcomes.ACKED, committed=True, moved_to=moved_to)
+        return committed_at(position)

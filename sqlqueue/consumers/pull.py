@@ -10,6 +10,9 @@ from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from django.db import connections, transaction
+
+from sqlqueue.conf import settings
 from sqlqueue.consumers.connections import CONNECTIONS_LAST
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.handling import Handling, Report
@@ -21,6 +24,7 @@ from sqlqueue.core.outcomes import SUPERSEDED, UNSTARTED, Outcome
 from sqlqueue.core.plan import Hand, Run
 from sqlqueue.database import faults
 from sqlqueue.exceptions import ConfigurationError, LeaseLost, Postpone, Reject, Retry, seconds
+from sqlqueue.log.atomic import settle_run
 
 LOOK_AGAIN = 0.2  # seconds between two looks at whether the engine still lives
 
@@ -32,11 +36,47 @@ class PulledDelivery(Delivery):
     def __init__(self, pulled: _PullPool, run: Run, hand: Hand):
         super().__init__(hand)
         self._pulled, self._run = pulled, run
-        self.settled = ""  # by which of its methods
+        self._settled = ""  # by which of its methods
+        self._commits: _Commits | None = None  # what is told of the transaction that it was acked in
+
+    @property
+    def settled(self) -> str:
+        """By which of its methods it has been settled; "" if by none, or in a transaction that was rolled back."""
+        if self._commits is not None and self._commits.rolled_back:
+            self._settled, self._commits = "", None
+        return self._settled
 
     def ack(self) -> None:
-        """Done: never deliver it to this group again."""
-        self._settle("ack", outcomes.SUCCESS)
+        """Done: never deliver it to this group again. In a transaction of the queue's database it is part of that: it
+        commits with it, or not at all.
+
+        Raises ConfigurationError in a transaction of another database: its rollback could not take the ack back.
+        """
+        alias = self._pulled.alias
+        held = [one.alias for one in connections.all(initialized_only=True) if one.in_atomic_block]
+        if alias in held:
+            self._ack_in_transaction(alias)
+        elif held:
+            raise ConfigurationError(
+                f"{self!r} is acked in a transaction of {held[0]!r}, and would stay so if that is rolled back: ack it "
+                "once that has committed"
+            )
+        else:
+            self._settle("ack", outcomes.SUCCESS)
+
+    def _ack_in_transaction(self, alias: str) -> None:
+        if self._is_settled("ack"):
+            return
+        moved_to = settle_run(alias, self._run, [self._hand])
+        self._settled = "ack"
+        self._commits = _Commits(
+            alias, lambda: self._pulled.settle(self._run, self._hand, outcomes.committed_at(moved_to))
+        )
+
+    @property
+    def uncommitted(self) -> bool:
+        """It was acked in a transaction that is still open."""
+        return self._commits is not None and self._commits.open
 
     def retry(self, delay: float | timedelta | None = None, reason: str = "") -> None:
         """Deliver again after `delay` seconds, or the backoff; the attempt counts. A dead letter at the last one."""
@@ -55,8 +95,14 @@ class PulledDelivery(Delivery):
         self._settle(how, outcomes.decide(said, self.attempt, consumer.manners.max_attempts, consumer.backoff))
 
     def _settle(self, how: str, outcome: Outcome) -> None:
+        if not self._is_settled(how):
+            self._settled = how
+            self._pulled.settle(self._run, self._hand, outcome)
+
+    def _is_settled(self, how: str) -> bool:
+        """Tell whether it has been settled in this way; refuse another one, and what is not the receiver's any more."""
         if self.settled == how:
-            return
+            return True
         if self.settled:
             raise ConfigurationError(f"{self!r} has been settled already, by {self.settled}()")
         try:
@@ -64,15 +110,36 @@ class PulledDelivery(Delivery):
         except LeaseLost:
             self._pulled.settle(self._run, self._hand, SUPERSEDED)  # it is no more in the receiver's hands
             raise
-        self.settled = how
-        self._pulled.settle(self._run, self._hand, outcome)
+        return False
+
+
+class _Commits:
+    """Learns what becomes of the transaction, or of the savepoint, that is open now on this thread's connection."""
+
+    def __init__(self, alias: str, then: Callable[[], None]):
+        self._connection, self._then, self._committed = connections[alias], then, False
+        transaction.on_commit(self, using=alias)
+
+    def __call__(self) -> None:
+        self._committed = True
+        self._then()
+
+    @property
+    def open(self) -> bool:
+        """It may still be rolled back. Django forgets the hooks of what was."""
+        return any(hook[1] is self for hook in self._connection.run_on_commit)
+
+    @property
+    def rolled_back(self) -> bool:
+        """It is over, and has not been committed."""
+        return not self._committed and not self.open
 
 
 class _PullPool(Pool):
     """Hands runs to whoever iterates, one delivery at a time and in their order."""
 
-    def __init__(self, consumer: Consumer, report: Report, ended: Callable[[Run], None]):
-        self.consumer, self._report, self._ended = consumer, report, ended
+    def __init__(self, alias: str, consumer: Consumer, report: Report, ended: Callable[[Run], None]):
+        self.alias, self.consumer, self._report, self._ended = alias, consumer, report, ended
         self.deliveries: SimpleQueue[PulledDelivery | None] = SimpleQueue()
         self._handling: Handling | None = None
 
@@ -170,7 +237,13 @@ class Deliveries:
 
     def __iter__(self) -> Iterator[PulledDelivery]:
         waited_since = looked_at = time.monotonic()
+        delivery: PulledDelivery | None = None
         while True:
+            if delivery is not None and delivery.uncommitted:
+                raise ConfigurationError(
+                    f"{delivery!r} was acked in a transaction that is still open, for which the group's other messages "
+                    "wait: commit it before the next delivery is waited for"
+                )
             try:
                 delivery = self._pool.deliveries.get(timeout=LOOK_AGAIN)
             except Empty:
@@ -212,7 +285,7 @@ def subscribe(
     pools: list[_PullPool] = []
 
     def make_pool(report: Report, ended: Callable[[Run], None]) -> _PullPool:
-        pools.append(_PullPool(consumer, report, ended))
+        pools.append(_PullPool(settings.DATABASE, consumer, report, ended))
         return pools[0]
 
     # A process's throttle lets twice its threads in; here that is what may be unsettled with the receiver at once.

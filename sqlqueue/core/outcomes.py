@@ -40,6 +40,12 @@ UNSTARTED: Final = Outcome(HANDED_BACK)
 SUPERSEDED: Final = Outcome(LOST)
 
 
+def committed_at(moved_to: int | None) -> Outcome:
+    """Return the outcome of a transaction that has acked by itself: it moved the stored position there, or wrote a row
+    (None)."""
+    return COMMITTED if moved_to is None else Outcome(ACKED, committed=True, moved_to=moved_to)
+
+
 def describe(error: BaseException) -> str:
     """Return an error's traceback as text."""
     try:

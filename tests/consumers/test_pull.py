@@ -3,15 +3,17 @@
 import threading
 import time
 from itertools import islice
+from pathlib import Path
 
 import pytest
-from django.db import transaction
+from django.db import connections, transaction
 
-from sqlqueue import ConfigurationError, InvalidMessage, LeaseLost, publish, publish_many, subscribe
+from sqlqueue import ConfigurationError, InvalidMessage, LeaseLost, NewMessage, publish, publish_many, subscribe
 from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.log.groups import revoke
 from sqlqueue.log.reset import reset
 from sqlqueue.models import DeliveryState, Message, PartitionLease, SubscriberHeartbeat
+from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming, seconds_until_due, states
 from tests.processes import wait_until
 from tests.servers.processlist import end_this_threads_connection
@@ -154,6 +156,89 @@ def test_settling_it_once_more_in_the_same_way_does_nothing(consuming: Consuming
     assert Message.objects.get(topic="t_dlq").payload == "rejected"
     assert not states("t")
     assert received(0) == []
+
+
+class TestAckInATransaction:
+    """Of the queue's database: both commit, or neither does."""
+
+    def test_it_commits_with_it(self, consuming: Consuming) -> None:
+        publish_many("t", range(20))
+        with subscribe("t", timeout=PATIENCE, ordering="none") as deliveries:
+            for delivery in islice(deliveries, 20):
+                with transaction.atomic():
+                    Effect.objects.create(name="seen", value=str(delivery.payload))
+                    delivery.ack()
+                    delivery.ack()
+                    assert delivery.settled == "ack"
+        assert sorted(map(int, Effect.objects.values_list("value", flat=True))) == list(range(20))
+        assert received(0) == []
+        assert not states("t")
+
+    def test_what_was_rolled_back_is_unsettled(self, consuming: Consuming) -> None:
+        publish("t", 1)
+        with subscribe("t", timeout=PATIENCE) as deliveries:
+            delivery = next(iter(deliveries))
+            with transaction.atomic():
+                delivery.ack()
+                transaction.set_rollback(True)
+            assert not delivery.settled
+        assert states("t") == []
+        assert received(1) == [1]
+        assert received(0) == []
+
+    def test_it_can_be_settled_again_then(self, consuming: Consuming) -> None:
+        publish_many("t", [NewMessage(number, key="a") for number in range(3)])
+        with subscribe("t", timeout=PATIENCE) as deliveries:
+            waiting = iter(deliveries)
+            for _ in range(3):
+                delivery = next(waiting)
+                with transaction.atomic():
+                    with transaction.atomic():
+                        delivery.ack()
+                        transaction.set_rollback(True)
+                    assert not delivery.settled
+                    delivery.ack()
+        assert received(0) == []
+        assert not states("t")
+
+    def test_the_next_one_is_not_waited_for_in_it(self, consuming: Consuming) -> None:
+        publish_many("t", [1, 2])
+        with subscribe("t", timeout=PATIENCE) as deliveries:
+            waiting = iter(deliveries)
+            first = next(waiting)
+            with transaction.atomic():
+                first.ack()
+                with pytest.raises(ConfigurationError, match="in a transaction that is still open"):
+                    next(waiting)
+        assert received(1) == [3 - first.payload]
+
+    def test_a_lost_one_is_refused(self, consuming: Consuming) -> None:
+        publish("t", 1)
+        with subscribe("t", timeout=PATIENCE) as deliveries:
+            delivery = next(iter(deliveries))
+            with transaction.atomic():
+                revoke("default", "default", "t")
+            with transaction.atomic(), pytest.raises(LeaseLost):
+                delivery.ack()
+            assert not delivery.settled
+        assert received(1) == [1]
+
+    def test_another_databases_is_refused(self, consuming: Consuming, tmp_path: Path) -> None:
+        own = connections.databases["default"]
+        other = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "other.sqlite3"), "OPTIONS": {}}
+        connections.databases["elsewhere"] = own | other
+        connections["elsewhere"].connect()
+        publish("t", 1)
+        try:
+            with subscribe("t", timeout=PATIENCE) as deliveries:
+                delivery = next(iter(deliveries))
+                with transaction.atomic(using="elsewhere"), pytest.raises(ConfigurationError, match="of 'elsewhere'"):
+                    delivery.ack()
+                delivery.ack()
+        finally:
+            connections["elsewhere"].close()
+            del connections["elsewhere"], connections.databases["elsewhere"]
+        assert received(0) == []
 
 
 def test_another_thread_may_end_it(consuming: Consuming) -> None:
