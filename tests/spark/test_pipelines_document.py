@@ -44,7 +44,7 @@ def test_the_blocks_of_the_page_run(spark: SparkSession, tmp_path: Path, setting
                 *(word.replace(word, str(tmp_path / PLACES[word])) if word in PLACES else word for word in words)
             )
             commands += 1
-    assert commands == 12
+    assert commands == 11
     archived = {row["offset"] for row in rows_in(tmp_path / "lake")}
     assert len(archived) == 4
     assert ArchiveSegment.objects.of("flights").count() == 1
