@@ -109,7 +109,7 @@ def test_a_handler_that_hangs_while_its_partition_is_lost_keeps_nothing_waiting(
         revoke("default", "default", "t")
     publish_many("t", range(20))
     wait_until(lambda: len(seen) == 21)
-    assert not host.subscriber.dispatcher.outstanding
+    wait_until(lambda: not host.subscriber.dispatcher.outstanding)
 
 
 def test_a_process_with_too_many_that_hang_has_failed(consuming: Consuming) -> None:
