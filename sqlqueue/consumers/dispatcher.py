@@ -315,7 +315,7 @@ class Dispatcher:
                 if blame is Blame.ANOTHERS:
                     outcome = HELD_UP
                 hand.finished = now
-                if run.stream.lost:  # and with it every right to write what became of it
+                if run.stream.lost:  # only the partition's owner may write the outcome
                     hand.outcome = SUPERSEDED
                     self._out_of_hand(hand)
                 elif run.stream.finish(hand, outcome, now):

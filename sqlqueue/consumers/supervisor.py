@@ -201,7 +201,8 @@ class Supervisor:
             logger.error(line("process_died", **facts, restart_in=self._pause))
 
     def _give_up(self, code: int | None) -> None:
-        """Whoever waits for a drain's end is told that it does not come. What still runs ends in order."""
+        """End a drain whose processes cannot start, with a log line and status 1. Processes that still run are stopped
+        gracefully."""
         meaning = "none of them has started to work: what each has said before it died tells why"
         logger.error(line("drain_given_up", died=self._died_at_start, exit=code, meaning=meaning))
         self._failed = True

@@ -245,9 +245,10 @@ def test_an_order_whose_offsets_are_none_fails_and_holds_up_nothing(another: str
     assert state(other) == (DONE, 1, 1)
 
 
-@pytest.mark.skipif("connection.vendor == 'sqlite'", reason="SQLite has no lock of a row")
-def test_what_another_has_locked_is_waited_for(consuming: Consuming, ledger: Ledger) -> None:
-    letters = Message.objects.dead_letters("g", "t").order_by("-offset")
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+@pytest.mark.parametrize("first", ["offset", "-offset"])
+def test_what_another_has_locked_is_waited_for(consuming: Consuming, ledger: Ledger, first: str) -> None:
+    letters = Message.objects.dead_letters("g", "t").order_by(first)
     replay = order(ALIAS, "t")
     with OpenTransaction() as person:
         person.do(lambda: letters.select_for_update()[0])
@@ -257,19 +258,7 @@ def test_what_another_has_locked_is_waited_for(consuming: Consuming, ledger: Led
     assert state(replay) == (DONE, 11, 11)
 
 
-@pytest.mark.skipif("connection.vendor == 'sqlite'", reason="SQLite has no lock of a row")
-def test_the_oldest_that_another_has_locked_is_not_passed(consuming: Consuming, ledger: Ledger) -> None:
-    letters = Message.objects.dead_letters("g", "t").order_by("offset")
-    replay = order(ALIAS, "t")
-    with OpenTransaction() as person:
-        person.do(lambda: letters.select_for_update()[0])
-        carry_out_all()
-        assert state(replay) == (RUNNING, 10, 11)
-    carry_out_all()
-    assert state(replay) == (DONE, 11, 11)
-
-
-@pytest.mark.skipif("connection.vendor == 'sqlite'", reason="SQLite has no lock of a row")
+@pytest.mark.database("mariadb", "mysql", "postgresql")
 def test_no_trial_is_left_out_since_all_are_locked(consuming: Consuming, ledger: Ledger) -> None:
     replay = order(ALIAS, "t", trial=True)
     with OpenTransaction() as person:

@@ -1,4 +1,4 @@
-"""What somebody meets who tries the commands before anything else."""
+"""The commands before `migrate` has been run, and their options."""
 
 from pathlib import Path
 
