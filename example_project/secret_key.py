@@ -1,4 +1,4 @@
-"""The secret key of one checkout: made once, kept in a file that only its owner may read."""
+"""The secret key of a checkout: created once, and kept in a file that only its owner may read."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def checkout_secret_key(path: Path) -> str:
-    """Return the key in the file at `path`, made first if there is none.
+    """Return the key in the file at `path`, which is created if it does not exist.
 
-    A site in production gives its own key in the environment's SECRET_KEY instead.
+    A site in production sets SECRET_KEY in its environment instead.
     """
     if not path.exists():
         # Written whole under another name and then linked, so that two processes that start together agree on one key.

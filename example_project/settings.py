@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import django
 import environ
 
 from example_project.secret_key import checkout_secret_key
@@ -28,7 +29,10 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "sqlqueue",
     "example_project.flights",
+    "example_project.reports",
 ]
+if django.VERSION < (6, 0):
+    INSTALLED_APPS += ["django_tasks"]  # what later ones have themselves
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -64,14 +68,14 @@ DEMO_DATABASE = VAR_DIR / "demo.sqlite3"
 
 
 def _database() -> dict[str, Any]:
-    """Return the default database's settings, with what its vendor needs for a queue."""
+    """Return the default database's settings, with the options that a queue needs on its vendor."""
     database: dict[str, Any]
     if env.str("DATABASE_URL", default=""):
         database = env.db_url("DATABASE_URL")
     else:
         database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(DEMO_DATABASE)}
-    # A consumer's thread goes through what Django does at the end of a request after every message: with the default,
-    # 0 seconds, each message would pay for a new connection.
+    # A consumer's thread closes old connections after every message, as Django does after a request: with the default,
+    # 0 seconds, each message would need a new connection.
     database.setdefault("CONN_MAX_AGE", 600)
     options = database.setdefault("OPTIONS", {})
     if database["ENGINE"].endswith("sqlite3"):
@@ -94,8 +98,9 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "static/"
 
-# Nothing is ever collected, so that `checkflights` can compare the whole log at any time.
-SQLQUEUE = {"RETENTION": None}
+# No flight is ever collected, so that `checkflights` can compare the whole log at any time.
+SQLQUEUE = {"TOPICS": {"flights": {"retention": None}, "tasks.default": {"partitions": 1}}}
+TASKS = {"default": {"BACKEND": "sqlqueue.tasks.SqlQueueBackend"}}
 
 LOGGING = {
     "version": 1,

@@ -1,4 +1,4 @@
-"""The site's rooms: the home page, the admin, how the queue is, and the metrics."""
+"""The site's URLs: the home page, the admin, the queue's endpoints, and the metrics."""
 
 from django.contrib import admin
 from django.urls import include, path

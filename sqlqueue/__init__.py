@@ -8,72 +8,112 @@ from typing import TYPE_CHECKING, Any
 from sqlqueue.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from sqlqueue.consumers.async_pull import asubscribe
     from sqlqueue.consumers.delivery import Delivery
+    from sqlqueue.consumers.periodic import periodic
     from sqlqueue.consumers.pull import subscribe
     from sqlqueue.consumers.registry import consumer
+    from sqlqueue.core.new_message import NewMessage
     from sqlqueue.exceptions import (
         ConfigurationError,
         InvalidMessage,
+        InvalidResult,
         LeaseLost,
+        PayloadMismatch,
         Postpone,
         Reject,
         Retry,
         SqlqueueError,
     )
-    from sqlqueue.log.publish import NewMessage, Published, PublishedMany, publish, publish_many, publish_on_commit
-    from sqlqueue.log.redrive import discard, redrive
+    from sqlqueue.log.publish import apublish, apublish_many, publish, publish_many, publish_on_commit
+    from sqlqueue.log.published import Published, PublishedMany
+    from sqlqueue.log.scheduled import Scheduled, acancel, aget_scheduled, cancel, cancel_all, get_scheduled
+    from sqlqueue.operations.replay import discard, replay
+    from sqlqueue.stats.message_status import GroupStatus, MessageStatus, aget_status, get_status
 
 # Names resolve at their first use, so that `from sqlqueue import publish` works in models.py too, before the apps are
 # ready.
-_HOMES = {
+_MODULES = {
     "ConfigurationError": "sqlqueue.exceptions",
     "Delivery": "sqlqueue.consumers.delivery",
+    "GroupStatus": "sqlqueue.stats.message_status",
     "InvalidMessage": "sqlqueue.exceptions",
+    "InvalidResult": "sqlqueue.exceptions",
     "LeaseLost": "sqlqueue.exceptions",
-    "NewMessage": "sqlqueue.log.publish",
+    "MessageStatus": "sqlqueue.stats.message_status",
+    "NewMessage": "sqlqueue.core.new_message",
+    "PayloadMismatch": "sqlqueue.exceptions",
     "Postpone": "sqlqueue.exceptions",
-    "Published": "sqlqueue.log.publish",
-    "PublishedMany": "sqlqueue.log.publish",
+    "Published": "sqlqueue.log.published",
+    "PublishedMany": "sqlqueue.log.published",
     "Reject": "sqlqueue.exceptions",
     "Retry": "sqlqueue.exceptions",
+    "Scheduled": "sqlqueue.log.scheduled",
     "SqlqueueError": "sqlqueue.exceptions",
+    "acancel": "sqlqueue.log.scheduled",
+    "aget_scheduled": "sqlqueue.log.scheduled",
+    "aget_status": "sqlqueue.stats.message_status",
+    "apublish": "sqlqueue.log.publish",
+    "apublish_many": "sqlqueue.log.publish",
+    "asubscribe": "sqlqueue.consumers.async_pull",
+    "cancel": "sqlqueue.log.scheduled",
+    "cancel_all": "sqlqueue.log.scheduled",
     "consumer": "sqlqueue.consumers.registry",
-    "discard": "sqlqueue.log.redrive",
+    "discard": "sqlqueue.operations.replay",
+    "get_scheduled": "sqlqueue.log.scheduled",
+    "get_status": "sqlqueue.stats.message_status",
+    "periodic": "sqlqueue.consumers.periodic",
     "publish": "sqlqueue.log.publish",
     "publish_many": "sqlqueue.log.publish",
     "publish_on_commit": "sqlqueue.log.publish",
-    "redrive": "sqlqueue.log.redrive",
+    "replay": "sqlqueue.operations.replay",
     "subscribe": "sqlqueue.consumers.pull",
 }
 
 __all__ = [
     "ConfigurationError",
     "Delivery",
+    "GroupStatus",
     "InvalidMessage",
+    "InvalidResult",
     "LeaseLost",
+    "MessageStatus",
     "NewMessage",
+    "PayloadMismatch",
     "Postpone",
     "Published",
     "PublishedMany",
     "Reject",
     "Retry",
+    "Scheduled",
     "SqlqueueError",
+    "acancel",
+    "aget_scheduled",
+    "aget_status",
+    "apublish",
+    "apublish_many",
+    "asubscribe",
+    "cancel",
+    "cancel_all",
     "consumer",
     "discard",
+    "get_scheduled",
+    "get_status",
+    "periodic",
     "publish",
     "publish_many",
     "publish_on_commit",
-    "redrive",
+    "replay",
     "subscribe",
 ]
 
 
 def __getattr__(name: str) -> Any:
     try:
-        home = _HOMES[name]
+        module = _MODULES[name]
     except KeyError:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    return getattr(import_module(home), name)
+    return getattr(import_module(module), name)
 
 
 def __dir__() -> list[str]:

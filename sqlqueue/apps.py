@@ -1,4 +1,4 @@
-"""The Django app."""
+"""The Django app of sqlqueue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from django.utils.translation import gettext_lazy as _
 
 
 class SqlqueueConfig(AppConfig):
-    """Registers the checks and the filling of the publish gate. Opens nothing, asks nothing."""
+    """Registers system checks, signal receivers and the filling of the publish gate. Opens no connection and no
+    port."""
 
     name = "sqlqueue"
     label = "sqlqueue"
@@ -19,21 +20,23 @@ class SqlqueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Connect what waits for Django's own signals."""
-        from sqlqueue import checks  # noqa: F401  registers them
-        from sqlqueue.observe import logs
+        """Connect the receivers and register the checks."""
+        from sqlqueue import checks, deploy_checks  # noqa: F401  the import registers them
+        from sqlqueue.monitoring import logs
+        from sqlqueue.tasks import set_up
 
         logs.connect()
+        set_up.connect()
         if find_spec("prometheus_client") is not None:
-            from sqlqueue.observe import metrics
+            from sqlqueue.monitoring import metrics
 
             metrics.connect()
         post_migrate.connect(prepare, sender=self, dispatch_uid="sqlqueue.gate")
 
 
 def prepare(using: str, **kwargs: Any) -> None:
-    """Fill the gate, see that no offset is handed out again, and forget the known topics: after every `migrate`, and
-    after a `flush` has emptied the tables."""
+    """Fill the publish gate, raise the log's sequence above all known offsets, and forget the cached topics. Runs after
+    every `migrate` and `flush`."""
     from django.db import connections, router
 
     from sqlqueue.database.sequence import catch_up

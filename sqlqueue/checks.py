@@ -1,9 +1,9 @@
-"""System checks. Their numbers are for good: sqlqueue.E001 … errors, sqlqueue.W… warnings."""
+"""System checks: sqlqueue.E001 and so on are errors, sqlqueue.W… warnings. A number never changes its meaning."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.apps import apps
@@ -14,30 +14,53 @@ from django.db import Error as DatabaseError
 from django.db import connections, router
 
 from sqlqueue.conf import settings
+from sqlqueue.consumers.periodic import declared
 from sqlqueue.consumers.registry import registry
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import sequence
-from sqlqueue.database.server import findings
+from sqlqueue.database.server_checks import ServerProblem, findings, findings_of_settings
 from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.log import topic_options
+from sqlqueue.log.encoding import writer
+from sqlqueue.log.topics import require_declared
+from sqlqueue.payloads.topic_types import type_of
 
 TAG = "sqlqueue"
+MOST_LISTED = 5  # topics of a warning
 
 
 @register(TAG)
 def check_settings(**kwargs: Any) -> list[CheckMessage]:
     """E001: the SQLQUEUE setting is wrong (unknown options, wrong values, a lease shorter than two heartbeats)."""
-    found: list[CheckMessage] = [
-        Error(problem, hint="See the settings in the documentation.", id="sqlqueue.E001")
-        for problem in settings.problems()
-    ]
-    if not found and settings.DATABASE not in connections:
-        text = f"SQLQUEUE['DATABASE'] names the alias {settings.DATABASE!r}, which DATABASES does not have"
-        found.append(Error(text, hint=f"It has: {', '.join(connections)}.", id="sqlqueue.E001"))
+    hint = "Correct SQLQUEUE in the settings: docs/guide.md has its options and their bounds."
+    found: list[CheckMessage] = [Error(problem, hint=hint, id="sqlqueue.E001") for problem in settings.problems()]
+    if not found:
+        try:
+            writer(settings.JSON_ENCODER)
+        except ConfigurationError as error:
+            found.append(Error(str(error), hint="Name a class that can be imported.", id="sqlqueue.E001"))
+    return found
+
+
+@register(TAG)
+def check_payload_types(**kwargs: Any) -> list[CheckMessage]:
+    """E025: the payload type that TOPICS gives a topic cannot be imported or used, or msgspec is not installed."""
+    if settings.problems():
+        return []
+    found: list[CheckMessage] = []
+    for topic in settings.TOPICS:
+        try:
+            type_of(topic)
+        except ConfigurationError as error:
+            hint = f"Correct SQLQUEUE['TOPICS'][{topic!r}]['payload_type'], or leave it out."
+            found.append(Error(f"topic {topic!r}: {error}", hint=hint, id="sqlqueue.E025"))
     return found
 
 
 @register(TAG)
 def check_consumers(**kwargs: Any) -> list[CheckMessage]:
     """E010: a `consumers` module cannot be imported or has a wrong option; E011: two handlers for one group and topic;
+    E026: a periodic schedule is in SCHEDULES and in the code;
     W012: a visibility timeout that outlives the shutdown, or is shorter than what the lease needs."""
     if settings.problems():
         return []
@@ -46,17 +69,21 @@ def check_consumers(**kwargs: Any) -> list[CheckMessage]:
     except ConfigurationError as error:
         return [Error(str(error), hint="Correct the @consumer that it names.", id="sqlqueue.E010")]
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
+        frame = traceback.extract_tb(error.__traceback__)[-1]
         text = f"a {settings.CONSUMERS_MODULE!r} module cannot be imported: {error!r}"
-        return [Error(text, hint=f"See {place.filename}, line {place.lineno}.", id="sqlqueue.E010")]
+        return [Error(text, hint=f"See {frame.filename}, line {frame.lineno}.", id="sqlqueue.E010")]
     found: list[CheckMessage] = []
+    try:
+        declared()
+    except ConfigurationError as error:
+        found.append(Error(str(error), hint="Names of schedules are unique.", id="sqlqueue.E026"))
     for first, second in registry.duplicates:
         text = f"{first.name} and {second.name} both handle topic {first.topic!r} for group {first.group!r}"
         hint = "Give one of them another group: each group gets every message."
         found.append(Error(text, hint=hint, id="sqlqueue.E011"))
     for consumer in registry.consumers.values():
-        if consumer.manners.atomic and consumer.manners.visibility_timeout > 3600:
-            timeout = consumer.manners.visibility_timeout
+        if consumer.options.atomic and consumer.options.visibility_timeout > 3600:
+            timeout = consumer.options.visibility_timeout
             text = f"{consumer.name} is atomic and may run for {timeout:g} s in one transaction"
             hint = "A long transaction holds locks and the horizon; split the work, or do not make it atomic."
             found.append(Caution(text, hint=hint, id="sqlqueue.W012"))
@@ -70,7 +97,7 @@ def check_consumers(**kwargs: Any) -> list[CheckMessage]:
 def check_aliases(**kwargs: Any) -> list[CheckMessage]:
     """W020: business models live on another alias, where publishing in their transaction is not one with it;
     W021: USE_TZ is off; E022: the queue's models are routed elsewhere; E023: its alias has autocommit off."""
-    if settings.problems() or settings.DATABASE not in connections:
+    if settings.problems():
         return []
     found: list[CheckMessage] = []
     alias = settings.DATABASE
@@ -99,26 +126,34 @@ def check_aliases(**kwargs: Any) -> list[CheckMessage]:
     return found
 
 
+@register(TAG)
+def check_options_of_sqlite(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """W006, W007, as far as the settings show it. With `check --database` the database itself is examined."""
+    if settings.problems() or settings.DATABASE in (databases or ()):
+        return []
+    return [_message(problem) for problem in findings_of_settings(settings.DATABASE)]
+
+
 @register(TAG, Tags.database)
 def check_server(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """E002 to E005, W006, W007, W009, W014, W015: what of the server speaks against the queue's promises. Runs with
+    """E002 to E005, W006, W007, W009, W014 to E016: a server that cannot keep the queue's guarantees. Runs with
     `check --database`."""
     if not databases or settings.problems() or settings.DATABASE not in databases:
         return []
     try:
-        return [
-            (Error if finding.error else Caution)(
-                finding.text, hint=finding.hint, id=f"sqlqueue.{'E' if finding.error else 'W'}{finding.number:03}"
-            )
-            for finding in findings(settings.DATABASE)
-        ]
+        return [_message(problem) for problem in findings(settings.DATABASE)]
     except DatabaseError as error:
         return [Error(f"the queue's database does not answer: {error}", id="sqlqueue.E008")]
 
 
+def _message(problem: ServerProblem) -> CheckMessage:
+    kind, initial = (Error, "E") if problem.error else (Caution, "W")
+    return kind(problem.text, hint=problem.hint, id=f"sqlqueue.{initial}{problem.number:03}")
+
+
 @register(TAG, Tags.database)
 def check_offsets(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """E024: offsets would be handed out again below what is known of them. Runs with `check --database`."""
+    """E024: the log's sequence is below offsets that are known. Runs with `check --database`."""
     if not databases or settings.problems() or settings.DATABASE not in databases:
         return []
     try:
@@ -128,8 +163,58 @@ def check_offsets(databases: Sequence[str] | None = None, **kwargs: Any) -> list
     if not mark.fell_back:
         return []
     text = (
-        f"the log's sequence stands at offset {mark.handed_out}, and {mark.column} is at {mark.known}: it fell back (a "
-        "restore, a failover, TRUNCATE), and what is published next would not be delivered"
+        f"the log's sequence stands at offset {mark.last_issued}, and {mark.column} is at {mark.known}: it fell back "
+        "(a restore, a failover, TRUNCATE), and what is published next would not be delivered"
     )
     hint = "Run `python manage.py migrate sqlqueue`, which raises it; then replay what was published meanwhile."
     return [Error(text, hint=hint, id="sqlqueue.E024")]
+
+
+@register(TAG, Tags.database)
+def check_topics(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """W030: a topic has other partitions or priorities than the settings say; W031: a consumer, or a schedule of
+    SCHEDULES, of a topic that is not declared. Runs with `check --database`."""
+    if not databases or settings.problems() or settings.DATABASE not in databases:
+        return []
+    try:
+        return [*_fixed_options(settings.DATABASE), *_undeclared(settings.DATABASE)]
+    except DatabaseError:  # E008 says so, or the tables are not there yet
+        return []
+
+
+def _fixed_options(alias: str) -> Iterator[CheckMessage]:
+    found = topic_options.all_differences(alias, topic_options.FIXED)
+    differences = [one for one in found if not one.topic.endswith(DEAD_LETTER_SUFFIX)]
+    unnamed = [one for one in differences if not settings.names(one.topic) and one.option == "partitions"]
+    for one in differences:
+        if one not in unnamed:
+            text = f"topic {one.topic!r} has {one.stored} {one.option}, and the settings say {one.wanted}"
+            hint = f"They cannot be changed yet: say {one.stored} in SQLQUEUE['TOPICS'][{one.topic!r}][{one.option!r}]."
+            yield Caution(text, hint=hint, id="sqlqueue.W030")
+    if unnamed:
+        some = ", ".join(f"{one.topic!r} {one.stored}" for one in unnamed[:MOST_LISTED])
+        more = f" and {len(unnamed) - MOST_LISTED} more" if len(unnamed) > MOST_LISTED else ""
+        text = f"PARTITIONS is {settings.PARTITIONS}, and topics that TOPICS does not name have others: {some}{more}"
+        hint = (
+            "They cannot be changed yet, and PARTITIONS is for new topics: name those in TOPICS, with what they have."
+        )
+        yield Caution(text, hint=hint, id="sqlqueue.W030")
+
+
+def _undeclared(alias: str) -> Iterator[CheckMessage]:
+    try:
+        registry.discover()
+    except Exception:  # E010 says so
+        return
+    for consumer in registry.consumers.values():
+        try:
+            require_declared(alias, consumer.topic)
+        except ConfigurationError as error:
+            hint = "Until the topic is declared the consumer has nothing to read; it begins once it is."
+            yield Caution(f"{consumer.name} consumes nothing: {error}", hint=hint, id="sqlqueue.W031")
+    for schedule in settings.schedules().values():
+        try:
+            require_declared(alias, schedule.topic)
+        except ConfigurationError as error:
+            hint = "Until the topic is declared its ticks are refused; what falls due meanwhile counts as missed."
+            yield Caution(f"schedule {schedule.name!r} publishes nothing: {error}", hint=hint, id="sqlqueue.W031")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 LONGEST_DELAY = 10 * 365 * 86_400.0  # seconds: ten years
+SHORTEST_LIFE = 0.001  # seconds: the step of the databases' coarsest clock, SQLite's
 
 
 class SqlqueueError(Exception):
@@ -17,6 +18,10 @@ class ConfigurationError(SqlqueueError):
 
 class InvalidMessage(SqlqueueError, ValueError):
     """A message was refused where it entered; nothing was written."""
+
+
+class InvalidResult(SqlqueueError, ValueError):
+    """A handler whose consumer keeps results has returned what cannot be stored; its message is a dead letter."""
 
 
 class LeaseLost(SqlqueueError):
@@ -33,6 +38,11 @@ class BrokenTransaction(SqlqueueError):
 
 class HorizonUnknown(SqlqueueError):
     """No probe of the publish gate has finished yet: some transaction that publishes has been open all the time."""
+
+
+class WorkerEnded(SqlqueueError):
+    """The error of a task whose message was given up before an attempt could say how it ended: its consumer process
+    was killed each time. It is never raised."""
 
 
 class Unreachable(SqlqueueError):
@@ -53,6 +63,15 @@ def seconds(value: float | timedelta, name: str = "delay") -> float:
     return float(number)
 
 
+def lifetime(value: float | timedelta) -> float:
+    """Return after how many seconds, in whole milliseconds, a message expires; refuse what is no duration, too short,
+    or too long."""
+    number = seconds(value, "expires")
+    if number < SHORTEST_LIFE:
+        raise InvalidMessage(f"expires must be at least a millisecond, not {value!r}: leave it out for never")
+    return round(number, 3)
+
+
 class Retry(Settlement):
     """Deliver again after `delay` seconds (or the consumer's backoff); the attempt counts."""
 
@@ -71,3 +90,7 @@ class Postpone(Settlement):
 
 class Reject(Settlement):
     """Straight to the dead letters, with the reason."""
+
+
+class PayloadMismatch(Reject):
+    """A message's payload does not fit the type that its consumer reads it as; names the field."""

@@ -1,7 +1,7 @@
-"""Facts, announced once, after they have become true; logs and metrics subscribe to them.
+"""Django signals of the queue; logs and metrics receive them.
 
-Every signal's sender is the `sqlqueue` module's class or function that did the work; the arguments are listed here. A
-receiver that raises is logged and changes nothing.
+Each is sent once, after the event. Its sender is the class or function of `sqlqueue` that did the work; the arguments
+are listed here. If a receiver raises, that is logged and has no other effect.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Any
 
 from django.dispatch import Signal
 
-from sqlqueue.core.lines import line
+from sqlqueue.core.logfmt import logfmt
 
 logger = logging.getLogger("sqlqueue")
 
-# Of the hot path: announced once for what was done together.
-handed_out = Signal()  # group, topic, partition, count
-settled_together = Signal()  # group, topic, partition, hands: of sqlqueue.core.plan, each with its outcome
+# Of the hot path: sent once for many deliveries.
+deliveries_dispatched = Signal()  # group, topic, partition, count
+deliveries_settled = Signal()  # group, topic, partition, attempts (of core.settle_plan: SettledAttempt)
 
 message_published = Signal()  # topic, count
 delivery_settled = Signal()  # group, topic, partition, offset, outcome, attempt, seconds, error
-delivery_failed = Signal()  # the same, of the retried ones only
+delivery_failed = Signal()  # the same arguments, only for the outcome "retried"
 dead_lettered = Signal()  # group, topic, partition, offset, attempt, error
 lease_acquired = Signal()  # subscriber, group, topic, partitions
 lease_released = Signal()  # subscriber, group, topic, partitions
@@ -29,16 +29,20 @@ lease_lost = Signal()  # subscriber, group, topic, partition
 subscriber_started = Signal()  # subscriber, subscriptions
 subscriber_stopped = Signal()  # subscriber
 messages_collected = Signal()  # topic, count
-group_away = Signal()  # group, topic: nobody serves it, and collection waits for it
+results_collected = Signal()  # count
+group_away = Signal()  # group, topic: no process serves it, and collection waits for it
 database_unreachable = Signal()  # subscriber, error
-verb_failed = Signal()  # verb, fault, error: of the database, and is run again
-message_refused = Signal()  # scheduled message's id, topic, reason
+operation_retried = Signal()  # operation, error_kind, error: a database error; it is run again
+task_killed = Signal()  # id (of a task whose message became a dead letter without an outcome of its own)
+message_refused = Signal()  # id (of the scheduled message), topic, reason
+ticks_published = Signal()  # schedule, topic, policy (its `missed`), count, missed (whether some were), seconds (late)
+tick_refused = Signal()  # schedule, reason
 
 
-def announce(signal: Signal, sender: Any, **facts: Any) -> None:
-    """Tell every receiver; one that raises is logged and keeps nobody else from hearing."""
+def announce(signal: Signal, sender: Any, **arguments: Any) -> None:
+    """Send a signal to every receiver; one that raises is logged, and the others still receive it."""
     if not signal.receivers:
         return
-    for receiver, answer in signal.send_robust(sender, **facts):
-        if isinstance(answer, Exception):
-            logger.error(line("receiver_failed", receiver=receiver, error=answer), exc_info=answer)
+    for receiver, result in signal.send_robust(sender, **arguments):
+        if isinstance(result, Exception):
+            logger.error(logfmt("receiver_failed", receiver=receiver, error=result), exc_info=result)

@@ -1,50 +1,229 @@
-"""For the tests of projects that use sqlqueue; also inside TestCase."""
+"""Helpers for the tests of projects that use sqlqueue; they also work inside TestCase."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import connections
 
 from sqlqueue.conf import settings
-from sqlqueue.consumers.pool import InlinePool
-from sqlqueue.consumers.registry import registry
+from sqlqueue.consumers.inline_executor import Failures
+from sqlqueue.consumers.periodic import declared
+from sqlqueue.consumers.pools import InlinePool
+from sqlqueue.consumers.registry import Consumer, registry
 from sqlqueue.consumers.subscriber import Subscriber
-from sqlqueue.exceptions import seconds
+from sqlqueue.core.periodic import tick_id
+from sqlqueue.database import clock
+from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError, seconds
+from sqlqueue.log.due_times import move, next_due
+from sqlqueue.log.publish import publish
 from sqlqueue.log.schedule import move_due
-from sqlqueue.models import Message
+from sqlqueue.models import Message, PeriodicSchedule, ScheduledMessage
+from sqlqueue.payloads.content_types import content_type_of
+from sqlqueue.payloads.versions import callers
+from sqlqueue.twins import refuse_in_async
 
 
-def drain(*, groups: Iterable[str] = (), topics: Iterable[str] = (), timeout: float = 30.0) -> int:
+def drain(
+    *,
+    groups: Iterable[str] = (),
+    topics: Iterable[str] = (),
+    timeout: float = 30.0,
+    raise_errors: bool = False,
+    until: datetime | None = None,
+    ahead: timedelta | float | None = None,
+) -> int:
     """Run every due delivery inline, in this thread and on this connection, until nothing is due; return how many
     settled.
 
-    What is due later (a retry with a delay, a scheduled message) stays. Handlers see what the test has written, inside
-    TestCase too; what they raise becomes a retry or a dead letter, as in production. Raises TimeoutError after
-    `timeout` seconds: a handler that always retries at once never ends.
+    Handlers see what the test has written, inside TestCase too, and async ones as well: their database calls run in
+    this thread; what they start in threads of their own does not. In an async test: `await sync_to_async(drain)()`.
+
+    What handlers raise becomes a retry or a dead letter, as in production. raise_errors: the first error is raised from
+    here, too, once its delivery has been settled so; what was to be delivered behind it is left for the next drain.
+    Retry, Postpone and Reject are no errors.
+
+    What is due later (a retry with a delay, a scheduled message) stays. until (an aware datetime) or ahead (seconds or
+    a timedelta from now): deliveries due by then are run as well, in the order of their times, and so are those that
+    they schedule, counted from when they were due. So are the ticks of periodic schedules that fall due on the way, for
+    the handlers that are drained; each is published once, also by a later drain. No clock is changed: later deliveries
+    keep their times, and the next drain begins at the present time again.
+
+    An async handler is cancelled when its visibility timeout has passed, which is a failure as in production; a sync
+    one cannot be ended. Raises TimeoutError after `timeout` seconds: a handler that always retries at once never ends.
     """
+    refuse_in_async("drain", "await sync_to_async(drain)()")
     timeout = seconds(timeout, "timeout")
+    alias: str = settings.DATABASE
+    end = _end(alias, until, ahead)
     registry.discover()
-    subscriber = Subscriber(registry.select(groups, topics), pool=InlinePool, residents=False)
-    deadline = time.monotonic() + timeout
+    consumers = registry.select(groups, topics)
+    deadline, failures = time.monotonic() + timeout, Failures(raise_errors)
+    with _time_passing(alias, consumers) as passing:
+        settled = _run_due(consumers, deadline, timeout, failures)
+        while end is not None and passing.to_next([(each.group, each.topic) for each in consumers], end):
+            settled += _run_due(consumers, deadline, timeout, failures)
+    return settled
+
+
+def _end(alias: str, until: datetime | None, ahead: timedelta | float | None) -> datetime | None:
+    if until is not None and ahead is not None:
+        raise ConfigurationError("give until or ahead, not both")
+    if ahead is not None:
+        return clock.now(alias) + timedelta(seconds=seconds(ahead, "ahead"))
+    if until is None:
+        return None
+    if not isinstance(until, datetime) or until.utcoffset() is None:
+        raise ConfigurationError(f"until must be an aware datetime (with a time zone), not {until!r}")
+    if until > clock.now(alias) + timedelta(seconds=LONGEST_DELAY):
+        raise ConfigurationError(f"until must lie within ten years from now, not {until!r}")
+    return until
+
+
+def _run_due(consumers: Sequence[Consumer], deadline: float, timeout: float, failures: Failures) -> int:
+    subscriber = Subscriber(
+        consumers, pool=lambda report, ended: InlinePool(report, ended, failures), background_tasks=False
+    )
     subscriber.start()
     try:
-        while True:
+        while failures.ends is None:
             while move_due(subscriber.alias):
                 pass
-            subscriber.keep()
-            subscriber.turn()
+            subscriber.renew_leases()
+            subscriber.run_once()
             if subscriber.idle and not subscriber.anything_due():
                 break
             if time.monotonic() > deadline:
                 raise TimeoutError(
                     f"deliveries were still due after {timeout:g} s: does a handler retry at once for ever?"
                 )
+    except KeyboardInterrupt:
+        subscriber.stop(timeout=0.0)  # no outcome will be reported for the interrupted handler
+        raise
     finally:
-        subscriber.close()
+        try:
+            subscriber.close()
+        finally:
+            failures.raise_it()
     return subscriber.settled
 
 
-def published(topic: str = "") -> list[Message]:
-    """Return what is in the log now, oldest first: of one topic, or of all. Payloads and headers are decoded."""
-    messages = Message.objects.using(settings.DATABASE).order_by("offset")
-    return list(messages.filter(topic=topic) if topic else messages)
+class _SimulatedTime:
+    """Lets time pass by moving all due times nearer, and publishes the ticks of periodic schedules on the way."""
+
+    def __init__(self, alias: str, consumers: Sequence[Consumer]):
+        self._alias, self.passed = alias, timedelta()
+        self._reached = clock.now(alias)  # what is due by then has run, or waits behind another message
+        self._ticks = _Ticks(alias, consumers, self._reached)
+
+    def to_next(self, group_topics: Sequence[tuple[str, str]], end: datetime) -> bool:
+        """Advance to the next due time of these (group, topic); return False if that is after the end."""
+        due = next_due(self._alias, group_topics, self._reached)
+        dues = [] if due is None else [due + self.passed]
+        at = min([*dues, *self._ticks.next()], default=None)
+        if at is None or at > end:
+            return False
+        step = max(at - self.passed - clock.now(self._alias), timedelta())
+        if step:
+            move(self._alias, -step)
+        self.passed += step
+        self._reached = clock.now(self._alias)
+        self._ticks.publish(at)
+        return True
+
+
+class _Ticks:
+    """The ticks of periodic schedules, for the handlers of some consumers, after a time."""
+
+    def __init__(self, alias: str, consumers: Sequence[Consumer], after: datetime):
+        drained = {(each.topic, group) for each in consumers for group in (each.group, "")}
+        paused = PeriodicSchedule.objects.using(alias).filter(paused=True).values_list("name", flat=True)
+        wanted = [one for one in declared().values() if (one.topic, one.group) in drained]
+        names = set(paused) if wanted else set()
+        self._schedules = [one for one in wanted if one.name not in names]
+        self._after = after
+
+    def next(self) -> list[datetime]:
+        """Return when each schedule is due next."""
+        return [one.recurrence.after(self._after) for one in self._schedules]
+
+    def publish(self, until: datetime) -> None:
+        """Publish what is due up to a time."""
+        for one in self._schedules:
+            for tick in one.recurrence.between(self._after, until):
+                publish(one.topic, one.payload_of(tick), key=one.key, id=tick_id(one.name, tick), group=one.group)
+        self._after = max(self._after, until)
+
+
+@contextmanager
+def _time_passing(alias: str, consumers: Sequence[Consumer]) -> Iterator[_SimulatedTime]:
+    """Let time pass inside; at the end, restore the times of what is still not due."""
+    passing = _SimulatedTime(alias, consumers)
+    try:
+        yield passing
+    finally:
+        if passing.passed and not connections[alias].needs_rollback:
+            move(alias, passing.passed)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedMessage:
+    """A message as a test sees it. payload: of bytes, these; content_type: of bytes, None for JSON; offset: in the log,
+    None while it is scheduled; due_at: when it enters the log, None once it has; refusal: why a scheduled one cannot
+    enter it; group: its target group, "" for all; row: the instance of the model, for everything else."""
+
+    topic: str
+    payload: Any
+    key: str
+    id: str
+    headers: dict[str, Any]
+    priority: int
+    group: str
+    offset: int | None
+    due_at: datetime | None
+    refusal: str
+    row: Message | ScheduledMessage
+    content_type: str | None = None
+
+    @property
+    def partition_key(self) -> str:
+        """The key, by its column's name."""
+        return self.key
+
+    @property
+    def message_id(self) -> str:
+        """The id, by its column's name."""
+        return self.id
+
+
+def published(topic: str = "") -> list[PublishedMessage]:
+    """Return the published messages, of one topic or of all: first those in the log by offset, then the scheduled ones
+    by due time."""
+    refuse_in_async("published", "await sync_to_async(published)()")
+    named = {"topic": topic} if topic else {}
+    log = Message.objects.using(settings.DATABASE).filter(**named).order_by("offset")
+    later = ScheduledMessage.objects.using(settings.DATABASE).filter(**named).order_by("due_at", "id")
+    return [
+        *(_published(message, offset=message.offset, due_at=None, refusal="") for message in log),
+        *(_published(message, offset=None, due_at=message.due_at, refusal=message.refusal or "") for message in later),
+    ]
+
+
+def _published(row: Message | ScheduledMessage, **where: Any) -> PublishedMessage:
+    return PublishedMessage(
+        topic=row.topic,
+        payload=row.payload if row.body is None else bytes(row.body),
+        key=row.partition_key,
+        id=row.message_id or "",  # of plain SQL: it gets one when it enters the log
+        headers=callers(row.headers or {}),
+        priority=row.priority,
+        group=row.target_group,
+        row=row,
+        content_type=None if row.body is None else content_type_of(row.headers),
+        **where,
+    )

@@ -12,5 +12,6 @@ urlpatterns = [
     path("health/ready", views.ready, name="ready"),
     path("health/", views.health, name="health"),
     path("status/", views.status, name="status"),
+    path("message/", views.message, name="message"),
     path("openapi.json", views.openapi, name="openapi"),
 ]

@@ -10,7 +10,7 @@ from tests.processes import ManageCommand
 
 
 class Answered(NamedTuple):
-    """What a port has answered; status 0: nobody answers, or not to the end."""
+    """The answer of a port; status 0: no answer, or an incomplete one."""
 
     status: int
     text: str

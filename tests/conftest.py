@@ -32,6 +32,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 DATABASE = pytest.StashKey[TestDatabase]()
 # What make test-spark and make test-browser install for their suites; the header says what is absent.
 NEEDS = {"spark": "pyspark", "browser": "playwright"}
+if django.VERSION < (6, 0):
+    NEEDS["tasks"] = "django_tasks"
 collect_ignore = [suite for suite, package in NEEDS.items() if not find_spec(package)]
 
 # Each run of the suite tries the same examples; with --hypothesis-profile=explore each run tries others.
@@ -85,10 +87,14 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     name = item.config.stash[DATABASE].name
+    of_servers = False
     for marker in item.iter_markers("database"):
+        of_servers = "sqlite" not in marker.args
         if name not in marker.args:
             pytest.skip(f"concerns {', '.join(marker.args)}; this run is on {name}")
-    if item.get_closest_marker("once") and name != "sqlite":
+    if item.get_closest_marker("long") and not os.environ.get("LONG"):
+        pytest.skip("takes its time: make test-long runs it")
+    if item.get_closest_marker("once") and name != "sqlite" and not of_servers:
         pytest.skip("does the same whatever the database is: the run on sqlite has it")
 
 

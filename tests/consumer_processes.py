@@ -9,13 +9,13 @@ from typing import Any
 
 from sqlqueue import publish
 from sqlqueue.models import DeliveryState, Message, Offset, PartitionLease, SubscriberHeartbeat
-from tests.app.adversities import HANDLED
+from tests.app.crash_handlers import HANDLED
 from tests.app.models import Effect
 from tests.processes import ManageCommand, ManageCommands, wait_until
 
 GROUP = "default"
 QUICK: dict[str, Any] = {
-    "CONSUMERS_MODULE": "adversities",
+    "CONSUMERS_MODULE": "crash_handlers",
     "PARTITIONS": 4,
     "LEASE_DURATION": 60,
     "HEARTBEAT_INTERVAL": 0.5,
@@ -28,7 +28,7 @@ LAST_STATEMENT = 0.7  # seconds that a server may take to end a statement, its c
 
 
 class Consumers:
-    """Starts `runconsumers` for topics of tests.app.adversities, and publishes to them; a fixture."""
+    """Starts `runconsumers` for topics of tests.app.crash_handlers, and publishes to them; a fixture."""
 
     def __init__(self, manage: ManageCommands, folder: Path, options: dict[str, Any]) -> None:
         self._manage, self._options = manage, options
@@ -81,7 +81,7 @@ def wait_for_shares(topic: str, subscribers: int) -> dict[str, int]:
 
 
 def in_flight(topic: str, subscriber: str) -> set[str]:
-    """Return the ids of the messages that a subscriber has been handed and has not settled, as the tables have it."""
+    """Return the ids of the messages that are in flight with a subscriber, as the tables say."""
     found: set[int] = set()
     leases = PartitionLease.objects.filter(topic=topic, holder=subscriber)
     for lease in leases:
@@ -113,7 +113,7 @@ def in_flight_at_last(topic: str, subscriber: str) -> set[str]:
 
 
 def runs(pid: int) -> bool:
-    """Tell whether a process runs; one that has ended and is not yet buried does not."""
+    """Tell whether a process runs; one that has ended and is not reaped yet does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

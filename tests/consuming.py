@@ -8,7 +8,7 @@ from sqlqueue import consumer
 from sqlqueue.conf import settings
 from sqlqueue.consumers.registry import Consumer, registry
 from sqlqueue.consumers.subscriber import Subscriber
-from sqlqueue.database.dialects import dialect, execute
+from sqlqueue.database.statements import dialect, execute
 from sqlqueue.models import DeliveryState, Offset
 
 # What makes a test quick, and changes no promise.
@@ -71,8 +71,8 @@ class Consuming:
 
     def __init__(self) -> None:
         registry.discover()  # once, so that what the apps register stays out of the test
-        self._present = registry.consumers, registry.duplicates
-        registry.consumers, registry.duplicates = {}, []
+        self._present = registry.consumers, registry.duplicates, registry.schedules
+        registry.consumers, registry.duplicates, registry.schedules = {}, [], {}
         self._hosts: list[Host] = []
         self._gates: list[threading.Event] = []
 
@@ -120,7 +120,7 @@ class Consuming:
         try:
             self.end_hosts()
         finally:
-            registry.consumers, registry.duplicates = self._present
+            registry.consumers, registry.duplicates, registry.schedules = self._present
 
 
 def offset_row(topic: str, group: str = "default", partition: int = 0) -> Offset:

@@ -1,4 +1,4 @@
-"""How far groups are, as the tables tell it; for waiting until there is nothing left to do."""
+"""The progress of groups in the tables, for waiting until everything is settled."""
 
 from sqlqueue import publish
 from sqlqueue.conf import settings
@@ -31,12 +31,12 @@ def settled(topic: str, group: str) -> bool:
 
 
 def wait_until_settled(topic: str, group: str, timeout: float = 60.0) -> None:
-    """Return when everything is settled; raise AssertionError, with how the group stands, when time is up."""
-    wait_until(lambda: settled(topic, group), timeout, lambda: standing(topic, group))
+    """Return when everything is settled; raise AssertionError, with the group's progress, after so many seconds."""
+    wait_until(lambda: settled(topic, group), timeout, lambda: progress_of(topic, group))
 
 
-def standing(topic: str, group: str) -> str:
-    """Return how a group stands, for a test's failure."""
+def progress_of(topic: str, group: str) -> str:
+    """Return a group's progress, for a test's failure."""
     states = DeliveryState.objects.filter(topic=topic, consumer_group=group)
     offsets = Offset.objects.filter(topic=topic, consumer_group=group)
     rows = list(states.values_list("partition", "message_offset", "acked", "in_flight", "retry_count")[:20])
@@ -68,6 +68,6 @@ def let_a_round_pass(topic: str, *groups: str, name: str = "round") -> set[str]:
 
 
 def dead_letter_offsets(topic: str, group: str) -> list[int]:
-    """Return the offsets at which a group's dead letters stood in their topic."""
+    """Return the offsets that a group's dead letters had in their topic."""
     dead = Message.objects.filter(topic=dead_letter_topic(topic), failed_group=group)
     return sorted(dead.values_list("original_offset", flat=True))

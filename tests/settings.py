@@ -5,8 +5,10 @@ process started by tests.processes it names the test database itself.
 """
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
+import django
 import environ
 
 BASE_DIR = Path(__file__).resolve().parent
@@ -61,6 +63,8 @@ INSTALLED_APPS = [
     "tests.app",
     "example_project.flights",
 ]
+if django.VERSION < (6, 0) and find_spec("django_tasks"):
+    INSTALLED_APPS += ["django_tasks"]  # what later ones have themselves
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -84,3 +88,5 @@ TEMPLATES = [
 
 # Processes that tests start get theirs through the environment.
 SQLQUEUE = json.loads(env("SQLQUEUE", default="{}"))
+if "TASKS" in env:
+    TASKS = json.loads(env("TASKS"))

@@ -51,8 +51,8 @@ class RunningSubscriber:
     What ends it too early is raised at the end.
     """
 
-    def __init__(self, *consumers: Consumer, name: str = "", threads: int = 4) -> None:
-        self.subscriber = Subscriber(consumers, name=name, threads=threads)
+    def __init__(self, *consumers: Consumer, name: str = "", threads: int = 4, background_tasks: bool = True) -> None:
+        self.subscriber = Subscriber(consumers, name=name, threads=threads, background_tasks=background_tasks)
         self._started = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"subscriber {name}", daemon=True)
@@ -70,7 +70,7 @@ class RunningSubscriber:
 
     def holding(self) -> set[int]:
         """The partitions that it holds, of all its topics."""
-        return {partition for _, _, partition in self.subscriber.ownership.tokens()}
+        return {partition for _, _, partition in self.subscriber.ownership.leases()}
 
     def start(self) -> None:
         """Return when its groups are registered and it is heard of."""

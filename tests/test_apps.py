@@ -4,7 +4,7 @@ import pytest
 from django.core.management import call_command
 
 from sqlqueue import publish
-from sqlqueue.database.entry import SLOTS
+from sqlqueue.database.insert_sql import SLOTS
 from sqlqueue.models import PublishGate, Topic
 from sqlqueue.testing import published
 

@@ -7,16 +7,17 @@ from django.core.checks import ERROR, WARNING, CheckMessage, run_checks
 from django.db import DatabaseError, connection, connections
 from django.test import override_settings
 
-from sqlqueue import consumer
-from sqlqueue.checks import TAG
+from sqlqueue import consumer, periodic
+from sqlqueue.checks import MOST_LISTED, TAG
 from sqlqueue.consumers.registry import registry
-from sqlqueue.database.server import findings
+from sqlqueue.database.server_checks import findings
+from sqlqueue.log.topics import dead_letters, topic_info
 from tests.consuming import Consuming
 from tests.servers.session import isolate, isolation_option
 
 
 def found(server: bool = False) -> list[CheckMessage]:
-    return run_checks(tags=[TAG], databases=["default"] if server else None)
+    return run_checks(tags=[TAG], databases=["default"] if server else [])  # Django 6.1: None is all
 
 
 def only(number: str, server: bool = False) -> CheckMessage:
@@ -75,7 +76,7 @@ class TestSettings:
 
     def test_e001_an_alias_that_there_is_not(self) -> None:
         with override_settings(SQLQUEUE={"DATABASE": "queue"}):
-            assert "default" in only("E001").hint
+            assert "it has: default" in only("E001").msg
 
     def test_w013_polling_slower_than_leases_last(self) -> None:
         with override_settings(SQLQUEUE={"IDLE_POLL_INTERVAL": 31}):
@@ -126,6 +127,16 @@ class TestConsumers:
         assert ".two both" in message.msg
         assert "another group" in message.hint
 
+    def test_e026_a_schedule_of_the_settings_and_one_of_the_code_have_a_name(self, consuming: Consuming) -> None:
+        periodic("0 3 * * *", name="nightly")(lambda delivery: None)
+        with override_settings(SQLQUEUE={"SCHEDULES": {"nightly": {"every": 60, "topic": "t"}}}):
+            message = only("E026")
+        assert "rename one" in message.msg
+
+    def test_e001_a_schedule_that_never_fires(self) -> None:
+        with override_settings(SQLQUEUE={"SCHEDULES": {"n": {"cron": "0 0 30 2 *", "topic": "t"}}}):
+            assert "never fires" in only("E001").msg
+
     def test_the_same_handler_again_is_no_duplicate(self, consuming: Consuming) -> None:
         def one(delivery) -> None: ...
 
@@ -166,10 +177,10 @@ class TestAliases:
 @pytest.mark.django_db(transaction=True)
 class TestServer:
     def test_it_is_asked_only_with_database(self, monkeypatch) -> None:
-        monkeypatch.setattr("sqlqueue.database.server.SQLITE_LEAST", (99,))
-        monkeypatch.setattr("sqlqueue.database.server.MARIADB_LEAST", (99,))
-        monkeypatch.setattr("sqlqueue.database.server.MYSQL_LEAST", (99,))
-        monkeypatch.setattr("sqlqueue.database.server.POSTGRESQL_LEAST", (99,))
+        monkeypatch.setattr("sqlqueue.database.server_checks.SQLITE_LEAST", (99,))
+        monkeypatch.setattr("sqlqueue.database.server_checks.MARIADB_LEAST", (99,))
+        monkeypatch.setattr("sqlqueue.database.server_checks.MYSQL_LEAST", (99,))
+        monkeypatch.setattr("sqlqueue.database.server_checks.POSTGRESQL_LEAST", (99,))
         assert found() == []
         assert found(server=True) != []
 
@@ -254,7 +265,7 @@ class TestServer:
             connection.close()
 
     @pytest.mark.database("postgresql")
-    def test_e005_connections_that_hand_out_offsets_of_their_own(self) -> None:
+    def test_e005_connections_that_cache_offsets_of_their_own(self) -> None:
         try:
             with connection.cursor() as cursor:
                 cursor.execute('ALTER TABLE sqlqueue_message ALTER COLUMN "offset" SET CACHE 20')
@@ -282,7 +293,52 @@ class TestServer:
 
     def test_e008_a_database_that_does_not_answer(self, monkeypatch) -> None:
         def refuse(alias: str):
-            raise DatabaseError("nobody is there")
+            raise DatabaseError("no server answers")
 
         monkeypatch.setattr("sqlqueue.checks.findings", refuse)
-        assert "nobody is there" in only("E008", server=True).msg
+        assert "no server answers" in only("E008", server=True).msg
+
+
+@pytest.mark.django_db
+class TestTopics:
+    def test_w030_partitions_and_priorities_that_cannot_be_changed(self, consuming: Consuming) -> None:
+        with override_settings(SQLQUEUE={"TOPICS": {"t": {"partitions": 8, "priorities": 2}}}):
+            topic_info("default", "t")
+            dead_letters("default", "t")
+            assert found(server=True) == []
+        with override_settings(SQLQUEUE={"TOPICS": {"t": {"partitions": 16, "priorities": 2}}}):
+            message = only("W030", server=True)
+            assert "topic 't' has 8 partitions, and the settings say 16" in message.msg
+            assert "cannot be changed yet: say 8 in SQLQUEUE['TOPICS']['t']['partitions']" in message.hint
+            assert found() == []
+        with override_settings(SQLQUEUE={"TOPICS": {"t": {"partitions": 8}}}):
+            assert "topic 't' has 2 priorities, and the settings say 1" in only("W030", server=True).msg
+
+    def test_w030_topics_whose_partitions_differ_from_those_of_new_ones(self, consuming: Consuming) -> None:
+        for number in range(MOST_LISTED + 2):
+            topic_info("default", f"t{number}")
+        with override_settings(SQLQUEUE={"PARTITIONS": 16}):
+            message = only("W030", server=True)
+        assert "PARTITIONS is 16" in message.msg
+        assert message.msg.endswith(f"'t{MOST_LISTED - 1}' 32 and 2 more")
+
+    def test_w031_a_schedule_of_a_topic_that_nothing_declares(self, consuming: Consuming) -> None:
+        options = {"TOPICS": {"orders": {}}, "SCHEDULES": {"sync": {"every": 60, "topic": "ordrs"}}}
+        with override_settings(SQLQUEUE=options):
+            message = only("W031", server=True)
+        assert "schedule 'sync' publishes nothing: topic 'ordrs' is not declared" in message.msg
+
+    def test_w031_a_consumer_of_a_topic_that_nothing_declares(self, consuming: Consuming) -> None:
+        consuming.consumer("ordrs", lambda delivery: None)
+        consuming.consumer("orders", lambda delivery: None)
+        consuming.consumer("orders_dlq", lambda delivery: None)
+        assert found(server=True) == []
+        with override_settings(SQLQUEUE={"TOPICS": {"orders": {}}}):
+            message = only("W031", server=True)
+            assert "consumes nothing: topic 'ordrs' is not declared. Did you mean 'orders'?" in message.msg
+            assert found() == []
+        with override_settings(SQLQUEUE={"TOPICS": {"orders": {}}, "STRICT_TOPICS": False}):
+            assert found(server=True) == []
+        topic_info("default", "ordrs")
+        with override_settings(SQLQUEUE={"TOPICS": {"orders": {}}}):
+            assert found(server=True) == []

@@ -7,8 +7,11 @@ from django.conf import settings as django_settings
 from django.test import override_settings
 
 from sqlqueue import ConfigurationError, publish
-from sqlqueue.conf import WEEK, settings
+from sqlqueue.conf import settings
+from sqlqueue.core.bounds import WEEK
 from sqlqueue.models import Topic
+
+pytestmark = pytest.mark.once
 
 
 def test_without_the_setting_the_defaults_hold() -> None:
@@ -57,7 +60,7 @@ def test_a_topics_limits_are_its_own_and_else_the_general_ones() -> None:
     own = {"t": {"max_lag": None, "max_age": 5}, "u": {"no_subscriber": False}}
     health = {"max_lag": 100, "max_age": timedelta(hours=1), "no_subscriber": True, "topics": own}
     with override_settings(SQLQUEUE={"HEALTH": health}):
-        found = {name: settings.limits(name) for name in ("t", "u", "v")}
+        found = {name: settings.health_limits(name) for name in ("t", "u", "v")}
     assert [(o.max_lag, o.max_age, o.max_dead_letters, o.no_subscriber) for o in found.values()] == [
         (None, 5.0, None, True),
         (100, 3600.0, None, False),
@@ -102,6 +105,10 @@ def test_a_wrong_token_is_refused_without_being_told() -> None:
         ({"TOPICS": {"t": {"partitions": 0}}}, r"TOPICS\['t'\]\['partitions'\] must be a whole number"),
         ({"TOPICS": {"t": {"priorities": 101}}}, r"TOPICS\['t'\]\['priorities'\] must be a whole number"),
         ({"TOPICS": {"t": {"retention": "week"}}}, r"TOPICS\['t'\]\['retention'\] must be seconds"),
+        (
+            {"TOPICS": {"t_dlq": {"retention": 60}}},
+            r"TOPICS\['t_dlq'\]\['retention'\] cannot be: dead letters are kept",
+        ),
         ({"TOPICS": {"t": {"history": "some"}}}, r"TOPICS\['t'\]\['history'\] must be one of"),
         ({"HEALTH": []}, "HEALTH must be a dict"),
         ({"HEALTH": {"max_lags": 5}}, "HEALTH has no option 'max_lags'. Did you mean 'max_lag'?"),
@@ -118,7 +125,7 @@ def test_a_wrong_token_is_refused_without_being_told() -> None:
         ({"STATUS_TOKEN": "short"}, "STATUS_TOKEN must be a string of 16 or more"),
         ({"STATUS_TOKEN": "with a space in it"}, "STATUS_TOKEN must be a string of 16 or more"),
         ({"STATUS_TOKEN": None}, "STATUS_TOKEN must be a string of 16 or more"),
-        ({"SURVEY_INTERVAL": -1}, "SURVEY_INTERVAL must be seconds"),
+        ({"STATS_INTERVAL": -1}, "STATS_INTERVAL must be seconds"),
         ({"HUNG_AFTER": 0}, "HUNG_AFTER must be seconds .* from 0.001"),
         ({"MAX_PAYLOAD_BYTES": 0}, "MAX_PAYLOAD_BYTES must be a whole number from 1 to 268435455"),
         ({"MAX_PAYLOAD_BYTES": 2**28}, "MAX_PAYLOAD_BYTES must be a whole number from 1 to 268435455"),

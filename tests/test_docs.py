@@ -9,7 +9,7 @@ from tests.documents import ROOT, DocumentError, Rehearsal
 
 pytestmark = pytest.mark.once
 
-DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 
 
 @pytest.mark.timeout(900)  # some documents start forty processes, one after another

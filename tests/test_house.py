@@ -1,12 +1,15 @@
 """The rules of the house that ruff, mypy and import-linter (make lint) do not know."""
 
 import ast
+import re
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from django.core.management import CommandError, call_command
+
+pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "sqlqueue"
@@ -42,6 +45,29 @@ def test_the_core_is_pure() -> None:
 def test_there_are_no_junk_drawers() -> None:
     drawers = [str(path.relative_to(ROOT)) for path in PACKAGE.rglob("*") if path.stem in JUNK_DRAWERS]
     assert not drawers
+
+
+COMPARED = re.compile(r"fencing_token\W*(=|<|>|!=|\bIN\b|\bIS\b)\W*%s", re.IGNORECASE)
+LOOKUPS = {"filter", "exclude", "get", "Q"}
+
+
+def comparisons_of_tokens(file: Path) -> Iterator[str]:
+    """Yield where a module compares a fencing token with a value: in the text of a statement, or in a lookup."""
+    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            compares = bool(COMPARED.search(node.value))
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in LOOKUPS:
+            compares = any((keyword.arg or "").startswith("fencing_token") for keyword in node.keywords)
+        else:
+            continue
+        if compares:
+            yield f"{file.relative_to(ROOT)}:{node.lineno}"
+
+
+def test_the_fence_stands_in_one_place() -> None:
+    fence = PACKAGE / "log" / "fence.py"
+    assert len(list(comparisons_of_tokens(fence))) == 1
+    assert not [place for file in MODULES if file != fence for place in comparisons_of_tokens(file)]
 
 
 @pytest.mark.django_db

@@ -9,6 +9,8 @@ import pytest
 import sqlqueue
 from tests.limits import NO_LIMITS, OVER
 
+pytestmark = pytest.mark.once
+
 PACKAGE = Path(sqlqueue.__file__).parent
 ROOT = PACKAGE.parent
 

@@ -1,7 +1,8 @@
-"""Every number, text and switch that can be given is refused where it enters if nobody can mean it: infinite, negative,
+"""Every number, text and switch that can be given is refused where it enters if it makes no sense: infinite, negative,
 absurd. A new option that is not listed here fails."""
 
 import argparse
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from datetime import datetime, timedelta, timezone
@@ -23,13 +24,20 @@ from sqlqueue import (
     subscribe,
 )
 from sqlqueue import testing as sqlqueue_testing
-from sqlqueue.conf import Limits, Options, TopicOptions, settings
+from sqlqueue.conf import settings
 from sqlqueue.consumers.registry import DEFAULTS
+from sqlqueue.core.setting.health import HealthLimits
+from sqlqueue.core.setting.queue import QueueOptions
+from sqlqueue.core.setting.topics import TopicOptions
 from sqlqueue.exceptions import SqlqueueError
-from sqlqueue.log import redrive, replay, reschedule
-from sqlqueue.log.redeliver import redeliver
-from sqlqueue.models import Message, ScheduledMessage, Topic
+from sqlqueue.management import arguments
+from sqlqueue.models import Message, ScheduledMessage
+from sqlqueue.operations import replay, replay_requests, reschedule
+from sqlqueue.operations.republish import republish
+from tests.factories import TopicFactory
 from tests.management.running import run
+
+pytestmark = pytest.mark.once
 
 INFINITE = float("inf")
 NO_NUMBERS = [INFINITE, -INFINITE, float("nan"), -1, -0.5, 1e300, 10**400, "5", [], {}, b"5", 1 + 2j]
@@ -42,6 +50,7 @@ NO_MAPPINGS = [5, "x", [], None]
 SETTINGS: dict[str, list[Any]] = {
     "DATABASE": NO_TEXTS[:3],
     "TOPICS": NO_MAPPINGS,
+    "STRICT_TOPICS": NO_SWITCHES,
     "PARTITIONS": [*NO_WHOLE, None, 0],
     "RETENTION": NO_DURATIONS,
     "HISTORY": [*NO_TEXTS, "some"],
@@ -56,11 +65,13 @@ SETTINGS: dict[str, list[Any]] = {
     "SHUTDOWN_TIMEOUT": [*NO_DURATIONS, None],
     "THREADS": [*NO_WHOLE, None, 0],
     "CONSUMERS_MODULE": [*NO_TEXTS, "a b", ".x"],
+    "JSON_ENCODER": [*NO_TEXTS, "json", "a b.c", ".x"],
     "WAKE": NO_SWITCHES,
     "WAKE_ADDRESS": [*NO_TEXTS, "a b", "::1"],
     "HEALTH": NO_MAPPINGS,
     "STATUS_TOKEN": [5, None, "short", "\0" * 20],
-    "SURVEY_INTERVAL": [*NO_DURATIONS, None],
+    "SCHEDULES": NO_MAPPINGS,
+    "STATS_INTERVAL": [*NO_DURATIONS, None],
     "HUNG_AFTER": [*NO_DURATIONS, None, 0],
     "MAX_PAYLOAD_BYTES": [*NO_WHOLE, None, 0],
 }
@@ -69,6 +80,10 @@ OF_TOPICS: dict[str, list[Any]] = {
     "priorities": [*NO_WHOLE, None, 0],
     "retention": NO_DURATIONS,
     "history": [*NO_TEXTS, "some"],
+    "payload_type": [5, "", "\0", b"x", [], {}, "orders", "a b.c"],
+    "payload_version": [*NO_WHOLE, 0],
+    "priority_weights": [5, "", b"x", {}, 1.5, True],
+    "unique_for": [*NO_DURATIONS, 0, False],
 }
 OF_LIMITS: dict[str, list[Any]] = {
     "max_lag": [value for value in NO_WHOLE if value != 10**400],
@@ -81,13 +96,18 @@ OF_CONSUMERS: dict[str, list[Any]] = {
     "ordering": [*NO_TEXTS, "keys"],
     "max_attempts": [*NO_WHOLE, 0],
     "visibility_timeout": [*NO_DURATIONS, None, 0],
-    "backoff": [*NO_DURATIONS, None],
+    "backoff": [*NO_DURATIONS, None, lambda: 1],
     "max_backoff": [*NO_DURATIONS, None],
+    "keep_results": [*NO_DURATIONS, 0],
     "jitter": [*NO_NUMBERS, True, None, 1.5, timedelta(0)],
+    "retry_for": [5, "OSError", int, OSError("x"), (), (OSError, "ValueError"), Retry],
+    "reject_for": [5, "OSError", int, OSError("x"), (OSError, "ValueError"), Postpone],
     "batch": NO_SWITCHES,
     "atomic": NO_SWITCHES,
     "batch_size": [*NO_WHOLE, None, 0],
     "start": [*NO_TEXTS, "now"],
+    "payload_type": [5, "", b"x", [], {}, "no.such.Type", "json", threading.Lock],
+    "upcast": [5, "x", [], {}, {0: str}, {"1": str}, {1: "x"}, {1: str}],
 }
 
 
@@ -97,9 +117,9 @@ def each(table: dict[str, list[Any]]) -> list[Any]:
 
 
 def test_every_option_is_listed() -> None:
-    assert set(SETTINGS) == {field.name for field in fields(Options)}
+    assert set(SETTINGS) == {field.name for field in fields(QueueOptions)}
     assert set(OF_TOPICS) == {field.name for field in fields(TopicOptions)}
-    assert set(OF_LIMITS) == {field.name for field in fields(Limits)}
+    assert set(OF_LIMITS) == {field.name for field in fields(HealthLimits)}
     assert set(OF_CONSUMERS) == set(DEFAULTS)
 
 
@@ -134,10 +154,11 @@ DELAYS: dict[str, Callable[[Any], object]] = {
     "publish_on_commit": lambda delay: publish_on_commit("t", 1, delay=delay),
     "Retry": lambda delay: Retry(delay=delay),
     "Postpone": lambda delay: Postpone(delay=delay),
-    "redeliver": lambda delay: redeliver("t", "g", [1], delay=delay),
+    "republish": lambda delay: republish("t", "g", [1], delay=delay),
     "reschedule": lambda delay: reschedule.reschedule("default", "g", "t", [1], delay=delay),
     "reprioritize": lambda delay: reschedule.reprioritize("default", "g", "t", [1], 0, delay=delay),
     "drain": lambda timeout: sqlqueue_testing.drain(timeout=timeout),
+    "drain ahead": lambda ahead: sqlqueue_testing.drain(ahead=ahead),
     "subscribe": lambda timeout: subscribe("t", timeout=timeout).__enter__(),
 }
 
@@ -170,10 +191,10 @@ def test_a_time_that_is_never(at: datetime) -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("value", [*NO_WHOLE], ids=lambda value: f"{value!r:.20}")
-def test_a_whole_number_of_a_verb(value: Any) -> None:
+def test_a_whole_number_of_an_operation(value: Any) -> None:
     for take in (
-        lambda: redrive.redrive("t", limit=value),
-        lambda: redrive.discard("t", limit=value),
+        lambda: replay.replay("t", limit=value),
+        lambda: replay.discard("t", limit=value),
         lambda: reschedule.reschedule("default", "g", "t", [1], attempts=value),
     ):
         with pytest.raises(SqlqueueError, match="must be a whole number from 0 to"):
@@ -184,7 +205,7 @@ def test_a_whole_number_of_a_verb(value: Any) -> None:
 @pytest.mark.parametrize("rate", [*NO_NUMBERS, True, 0], ids=lambda value: f"{value!r:.20}")
 def test_a_rate(rate: Any) -> None:
     with pytest.raises(ConfigurationError, match="the rate must be"):
-        replay.order("default", "t", rate=rate)
+        replay_requests.request_replay("default", "t", rate=rate)
 
 
 @pytest.mark.parametrize("seconds", NO_DURATIONS, ids=lambda value: f"{value!r:.20}")
@@ -210,9 +231,13 @@ COMMANDS = (
     "queuedoctor",
     "queuegroup",
     "queuepause",
+    "queueprune",
     "queuepublish",
-    "queuereplay",
+    "queuepurge",
+    "queuereschedule",
     "queueresume",
+    "queueschedules",
+    "queueschema",
     "queuestatus",
     "queuetail",
 )
@@ -220,17 +245,17 @@ NO_WORDS = ["inf", "-inf", "nan", "1e300", "9" * 5000, "-1", "", "x", "0x5"]
 
 
 def numbers(command: str) -> list[tuple[list[str], argparse.Action]]:
-    """Return the verbs before each option of a command that takes a number, and the option."""
+    """Return the operations before each option of a command that takes a number, and the option."""
     made = load_command_class("sqlqueue", command).create_parser("manage.py", command)
 
-    def of(parser: argparse.ArgumentParser, verbs: list[str]) -> Iterator[tuple[list[str], argparse.Action]]:
+    def of(parser: argparse.ArgumentParser, operations: list[str]) -> Iterator[tuple[list[str], argparse.Action]]:
         own = {action.dest for action in CommandParser()._actions} | {"verbosity"}
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):
-                for verb, below in action.choices.items():
-                    yield from of(below, [*verbs, verb])
-            elif action.type is not None and action.dest not in own:
-                yield verbs, action
+                for operation, below in action.choices.items():
+                    yield from of(below, [*operations, operation])
+            elif action.type not in (None, arguments.moment) and action.dest not in own:
+                yield operations, action
 
     return list(of(made, []))
 
@@ -245,11 +270,11 @@ def test_all_commands_are_listed() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_number_on_the_command_line(command: str) -> None:
-    for _verbs, action in numbers(command):
+    for _operations, action in numbers(command):
         assert action.type not in (int, float), f"{command} {action.dest} has no bounds"
         assert callable(action.type)
         for word in NO_WORDS:
-            with pytest.raises(argparse.ArgumentTypeError, match=r"is no (whole )?number from"):
+            with pytest.raises(argparse.ArgumentTypeError, match=r"is not a (whole )?number from"):
                 action.type(word)
 
 
@@ -257,18 +282,18 @@ def test_a_number_on_the_command_line(command: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["queuedlq", "replay", "t", "--rate", "inf"], "argument --rate: 'inf' is no number from 0.01 to 1,000,000"),
-        (["queuestatus", "--watch", "1e300"], "argument --watch: '1e300' is no number from 0.1 to 86,400"),
-        (["queuetail", "t", "--from", "9" * 30], "is no offset: the highest is 9223372036854775807"),
-        (["queuetail", "t", "--from", "9" * 5000], "is no offset"),
-        (["queuetail", "t", "--from", "9" * 400 + "d"], "is longer ago than any log"),
+        (["queuedlq", "replay", "t", "--rate", "inf"], "argument --rate: 'inf' is not a number from 0.01 to 1,000,000"),
+        (["queuestatus", "--watch", "1e300"], "argument --watch: '1e300' is not a number from 0.1 to 86,400"),
+        (["queuetail", "t", "--from", "9" * 30], "is not an offset: the highest is 9223372036854775807"),
+        (["queuetail", "t", "--from", "9" * 5000], "is not an offset"),
+        (["queuetail", "t", "--from", "9" * 400 + "d"], "is longer ago than 100 years"),
         (["runconsumers", "--check", "--processes", "100000"], "--processes must be a whole number from 0 to 1000"),
         (["runconsumers", "--check", "--threads", "100000"], "--threads must be a whole number from 1 to 1000"),
         (["runconsumers", "--check", "--health-port", "70000"], "there is no such port"),
     ],
 )
 def test_a_command_that_was_given_one(words: list[str], said: str) -> None:
-    Topic.objects.create(name="t", partitions=1)
+    TopicFactory()
     ended = run(*words)
     assert ended.code == 1
     assert said in ended.err

@@ -1,4 +1,4 @@
-"""More than goes at once goes all the same: each test has more to do than one statement, transaction or turn takes."""
+"""More than goes at once goes all the same: each test has more to do than one statement, transaction or pass takes."""
 
 import json
 from datetime import datetime, timezone
@@ -9,7 +9,7 @@ import pytest
 from sqlqueue import NewMessage, publish, publish_many, testing
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.leases import acquire
-from sqlqueue.log import collect, groups, redeliver, redrive, replay, reschedule, schedule
+from sqlqueue.log import collect, groups, schedule
 from sqlqueue.management.commands import queuedlq, queuepublish
 from sqlqueue.models import (
     DeliveryState,
@@ -18,11 +18,12 @@ from sqlqueue.models import (
     PartitionLease,
     Replay,
     ScheduledMessage,
-    dead_letter_topic,
     hourly,
 )
 from sqlqueue.models.replay import DONE
+from sqlqueue.operations import replay, replay_requests, republish, requests, reschedule
 from tests.consuming import QUICK, Consuming
+from tests.factories import DeadLetterFactory, ScheduledMessageFactory
 from tests.management.running import run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -35,13 +36,10 @@ def one_partition(settings) -> None:
     settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1, "RETENTION": 0}
 
 
-def bury(count: int) -> None:
+def add_dead_letters(count: int) -> None:
     """Put so many dead letters of topic t and group g into the log."""
     groups.register(ALIAS, "g", "t")
-    letter = {"topic": dead_letter_topic("t"), "partition": 0, "payload": 1, "failed_group": "g", "original_topic": "t"}
-    Message.objects.bulk_create(
-        [Message(**letter, message_id=f"g:{number}", original_offset=number) for number in range(count)], 200
-    )
+    DeadLetterFactory.insert(count)
 
 
 def letters() -> int:
@@ -52,39 +50,39 @@ def offsets() -> list[int]:
     return list(Message.objects.filter(topic="t").values_list("offset", flat=True))
 
 
-def test_dead_letters_are_redriven_past_one_transaction() -> None:
-    count = 2 * redrive.AT_ONCE + 1
-    bury(count)
-    assert redrive.redrive("t") == count
+def test_dead_letters_are_replayed_past_one_transaction() -> None:
+    count = 2 * replay.AT_ONCE + 1
+    add_dead_letters(count)
+    assert replay.replay("t") == count
     assert (letters(), Message.objects.filter(topic="t").count()) == (0, count)
 
 
 def test_a_replay_goes_past_one_step() -> None:
-    count = 2 * replay.AT_ONCE + 1
-    bury(count)
-    replay.order(ALIAS, "t")
-    while replay.carry_out(ALIAS):
+    count = 2 * requests.AT_ONCE + 1
+    add_dead_letters(count)
+    replay_requests.request_replay(ALIAS, "t")
+    while replay_requests.carry_out(ALIAS):
         pass
     order = Replay.objects.get()
     assert (order.state, order.done, letters()) == (DONE, count, 0)
 
 
 def test_dead_letters_are_discarded_past_one_statement() -> None:
-    bury(2 * redrive.DISCARDED_AT_ONCE + 1)
-    assert redrive.discard("t") == 2 * redrive.DISCARDED_AT_ONCE + 1
+    add_dead_letters(2 * replay.DISCARDED_AT_ONCE + 1)
+    assert replay.discard("t") == 2 * replay.DISCARDED_AT_ONCE + 1
     assert letters() == 0
 
 
 def test_the_command_discards_past_one_call() -> None:
     count = 2 * queuedlq.DISCARDED_AT_ONCE + 1
-    bury(count)
+    add_dead_letters(count)
     assert run("queuedlq", "discard", "t", "--no-input").out == f"Deleted {count} dead letters.\n"
 
 
-def test_messages_are_redelivered_past_one_transaction() -> None:
-    count = 2 * redeliver.AT_ONCE + 1
+def test_messages_are_republished_past_one_transaction() -> None:
+    count = 2 * republish.AT_ONCE + 1
     publish_many("t", range(count))
-    assert redeliver.redeliver("t", "g", offsets()) == count
+    assert republish.republish("t", "g", offsets()) == count
     assert len(offsets()) == 2 * count
 
 
@@ -96,10 +94,9 @@ def test_messages_are_acknowledged_past_one_transaction(consuming: Consuming) ->
     assert DeliveryState.objects.filter(acked=True).count() == count
 
 
-def test_scheduled_messages_move_past_one_turn() -> None:
+def test_scheduled_messages_move_past_one_iteration() -> None:
     count = 2 * schedule.MOVED_AT_ONCE + 1
-    row = {"topic": "t", "payload": 1}
-    ScheduledMessage.objects.bulk_create([ScheduledMessage(**row) for _ in range(count)], 200)
+    ScheduledMessageFactory.insert(count)
     while schedule.move_due(ALIAS):
         pass
     assert (ScheduledMessage.objects.count(), len(offsets())) == (0, count)
@@ -136,7 +133,11 @@ def test_partitions_are_taken_past_one_transaction(settings) -> None:
 def test_hours_are_stored_past_one_statement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hourly, "AT_ONCE", 2)
     columns = HourlyStatistic.objects.all().columns
-    row = {"topic": "t", "consumer_group": "", **dict.fromkeys([*columns.counts, *columns.figures, *columns.places], 0)}
+    row = {
+        "topic": "t",
+        "consumer_group": "",
+        **dict.fromkeys([*columns.counts, *columns.figures, *columns.progress], 0),
+    }
     hours = [datetime(2026, 1, 1, hour, tzinfo=timezone.utc) for hour in range(7)]
     for published in (1, 2):
         rows = [{**row, "hour": hour, "published": published} for hour in hours]

@@ -1,4 +1,4 @@
-"""Signals announce facts once they are true; whoever hears them cannot change them."""
+"""Signals announce what has happened; a receiver that fails changes nothing of it."""
 
 import logging
 from collections.abc import Iterator
@@ -52,11 +52,11 @@ def test_the_life_of_a_subscriber(consuming: Consuming, heard: list) -> None:
     assert names[1:3] == ["subscriber_started", "lease_acquired"]
     assert names[-2:] == ["lease_released", "subscriber_stopped"]
     assert facts_of(heard, "subscriber_started") == [{"subscriber": subscriber.name, "subscriptions": [("g", "t")]}]
-    place = {"subscriber": subscriber.name, "group": "g", "topic": "t", "partitions": [0, 1, 2, 3]}
-    assert facts_of(heard, "lease_acquired") == facts_of(heard, "lease_released") == [place]
+    lease = {"subscriber": subscriber.name, "group": "g", "topic": "t", "partitions": [0, 1, 2, 3]}
+    assert facts_of(heard, "lease_acquired") == facts_of(heard, "lease_released") == [lease]
 
 
-def test_the_fate_of_deliveries(consuming: Consuming, heard: list) -> None:
+def test_the_outcomes_of_deliveries(consuming: Consuming, heard: list) -> None:
     @consuming.consumer("t", max_attempts=2, backoff=0)
     def handle(delivery) -> None:
         if delivery.payload == "reject":

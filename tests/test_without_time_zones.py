@@ -12,12 +12,13 @@ from django.test import Client, override_settings
 from django.utils.timezone import get_default_timezone
 
 from sqlqueue import Delivery, publish
-from sqlqueue.consumers.recorder import Recorder
-from sqlqueue.consumers.tally import Tally
+from sqlqueue.consumers.background.outcome_counter import OutcomeCounter
+from sqlqueue.consumers.background.stats_recorder import StatsRecorder
 from sqlqueue.log.groups import register
 from sqlqueue.models import Activity, ConsumerGroup
 from tests.admin.test_overview import page, words
 from tests.consuming import Consuming
+from tests.factories import ActivityFactory
 from tests.management.running import run
 
 
@@ -45,8 +46,8 @@ def test_places_in_the_log_are_found_by_their_time(word: str, consuming: Consumi
     register("default", "g", "t")
     assert "now" in run("queuetail", "t", "--from", before, "--no-follow").out
     assert "now" not in run("queuetail", "t", "--from", local(-HOUR), "--no-follow").out
-    assert run("queuereplay", "t", "--from", before, "--group", "g", "--no-input").code == 0
-    assert run("queuegroup", "reset", "t", "g", "--to", before, "--no-input").code == 0
+    assert run("queuegroup", "rewind", "t", "--from", before, "--group", "g", "--no-input").code == 0
+    assert run("queuegroup", "skip", "t", "--group", "g", "--to", before, "--no-input").code == 0
 
 
 def test_the_admin_searches_by_time_and_delivers_again_from_one(client: Client) -> None:
@@ -57,7 +58,7 @@ def test_the_admin_searches_by_time_and_delivers_again_from_one(client: Client) 
     for since, shown in ((local(HOUR), True), (local(-HOUR), False)):
         asked = urlencode({"topic": "t", "since": since, "until": ""})
         assert ("found" in words(page(client, f"/admin/sqlqueue/message/?{asked}"))) is shown
-    assert page(client, f"/admin/sqlqueue/consumergroup/{group}/replay/?{urlencode({'time': local(HOUR)})}")
+    assert page(client, f"/admin/sqlqueue/consumergroup/{group}/move/?{urlencode({'time': local(HOUR)})}")
     assert offset
 
 
@@ -71,8 +72,8 @@ def test_a_delivery_knows_when_it_was_published(consuming: Consuming) -> None:
 
 
 def test_the_recorder_forgets_what_is_old() -> None:
-    Activity.objects.create(topic="t", consumer_group="g", minute=datetime.now() - timedelta(days=30), acked=1)  # noqa: DTZ005
-    Recorder("default", Tally()).turn()
+    ActivityFactory(minute=datetime.now() - timedelta(days=30), acked=1)  # noqa: DTZ005
+    StatsRecorder("default", OutcomeCounter()).run_once()
     assert not Activity.objects.exists()
 
 

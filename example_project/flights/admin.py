@@ -42,7 +42,7 @@ class AlertAdmin(admin.ModelAdmin):
 
 @admin.register(PublishedBatch)
 class PublishedBatchAdmin(admin.ModelAdmin):
-    """How far the file has been published."""
+    """The rows of the file that have been published."""
 
     list_display = ["start", "stop", "published_at"]
     ordering = ["-start"]

@@ -4,7 +4,7 @@ from django.apps import AppConfig
 
 
 class FlightsConfig(AppConfig):
-    """Flight operations: its handlers, in `consumers.py`, are found by sqlqueue."""
+    """Flight operations. sqlqueue finds its handlers in `consumers.py`."""
 
     name = "example_project.flights"
     label = "flights"

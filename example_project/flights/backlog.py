@@ -1,4 +1,4 @@
-"""How far behind each group is."""
+"""The backlog of each group."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from example_project.flights.rules import TOPIC
 from sqlqueue.models import DeliveryState, Message, Offset
 
 COUNTED = 10_000
-"""Rows are counted up to here, so that the home page costs the same however many there are."""
+"""The most rows that are counted, so that the home page takes the same time however many there are."""
 
 
 @dataclass(frozen=True, slots=True)
-class GroupStanding:
-    """Where a group stands in a topic. Numbers of messages go up to COUNTED."""
+class GroupBacklog:
+    """A group's backlog in a topic. Numbers of messages go up to COUNTED."""
 
     group: str
     topic: str
@@ -25,7 +25,7 @@ class GroupStanding:
     """The highest offset up to which it has read a partition."""
     unread: int
     unsettled: int
-    """Messages behind its positions that are in flight, failed or delayed."""
+    """Messages at or below its positions that are in flight, failed or delayed."""
     dead_letters: int
 
     @property
@@ -34,13 +34,13 @@ class GroupStanding:
         return self.unread >= COUNTED
 
 
-def group_standings() -> list[GroupStanding]:
-    """Return where the flights' groups stand; a partition that a group has never leased is not counted."""
+def group_backlogs() -> list[GroupBacklog]:
+    """Return the backlogs of the flights' groups, without the partitions that a group has never leased."""
     groups: dict[str, list[Offset]] = defaultdict(list)
     for row in Offset.objects.filter(topic=TOPIC).order_by("consumer_group"):
         groups[row.consumer_group].append(row)
     return [
-        GroupStanding(
+        GroupBacklog(
             group=group,
             topic=TOPIC,
             position=max(row.position for row in rows),
@@ -53,11 +53,11 @@ def group_standings() -> list[GroupStanding]:
 
 
 def _unread(offsets: list[Offset]) -> int:
-    """Count the messages above a group's positions, a query for each: together they would not use the log's index."""
+    """Count the messages above a group's positions, with a query for each: one query would not use the log's index."""
     unread = 0
     for row in offsets:
-        stream = Message.objects.filter(topic=row.topic, partition=row.partition, priority=row.priority)
-        unread += _counted(stream.filter(offset__gt=row.position), COUNTED - unread)
+        partition = Message.objects.filter(topic=row.topic, partition=row.partition, priority=row.priority)
+        unread += _counted(partition.filter(offset__gt=row.position), COUNTED - unread)
         if unread >= COUNTED:
             break
     return unread

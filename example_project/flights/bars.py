@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -27,11 +29,11 @@ POLL_SECONDS = 0.5
 
 
 class ConsumersFailed(Exception):
-    """The consumers' process left with an error; its log says why."""
+    """`runconsumers` exited with an error; its log says why."""
 
 
 def publish_with_bar(console: Console, total: int) -> tuple[int, float]:
-    """Publish what is not published yet of the first `total` flights; return how many that were, and the seconds."""
+    """Publish those of the first `total` flights that are not published yet; return how many, and the seconds."""
     published = 0
     started = time.monotonic()
     with _progress(console) as progress:
@@ -42,33 +44,46 @@ def publish_with_bar(console: Console, total: int) -> tuple[int, float]:
     return published, time.monotonic() - started
 
 
-def consume_with_bars(console: Console, log: Path) -> float:
-    """Run the consumers until everything due is settled, a bar for each group; return the seconds."""
+@contextmanager
+def running_consumers(log: Path) -> Iterator[RunningConsumers]:
+    """Run the consumers of all topics while the body runs."""
+    with child("runconsumers", "--processes", "2", "--threads", "4", log=log, DEBUG="false") as process:
+        yield RunningConsumers(process)
+
+
+class RunningConsumers:
+    """The process of `runconsumers`."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def wait(self, seconds: float) -> None:
+        """Let them go on for so long. Raises ConsumersFailed if they end."""
+        try:
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return
+        raise ConsumersFailed(f"runconsumers ended with exit code {code}.")
+
+
+def consume_with_bars(console: Console, consumers: RunningConsumers) -> float:
+    """Wait until every group has settled all flights, with a bar for each; return the seconds. Raises
+    ConsumersFailed."""
     counter = SettledCounter(TOPIC)
     started = time.monotonic()
-    command = ["runconsumers", "--topic", TOPIC, "--processes", "2", "--threads", "4", "--drain"]
-    with _progress(console) as progress, child(*command, log=log, DEBUG="false") as consumers:
+    with _progress(console) as progress:
         bars = {group: progress.add_task(group, total=counter.total) for group in GROUPS}
-        while (code := _wait(consumers)) is None:
-            _show(progress, bars, counter)
-        seconds = time.monotonic() - started
-        _show(progress, bars, counter)
-    if code:
-        raise ConsumersFailed(f"The consumers left with exit code {code}.")
-    return seconds
+        while not _show(progress, bars, counter):
+            consumers.wait(POLL_SECONDS)
+    return time.monotonic() - started
 
 
-def _wait(process: subprocess.Popen[bytes]) -> int | None:
-    try:
-        return process.wait(POLL_SECONDS)
-    except subprocess.TimeoutExpired:
-        return None
-
-
-def _show(progress: Progress, bars: dict[str, TaskID], counter: SettledCounter) -> None:
-    for group, settled in counter.settled().items():
-        if group in bars:
-            progress.update(bars[group], completed=settled)
+def _show(progress: Progress, bars: dict[str, TaskID], counter: SettledCounter) -> bool:
+    """Show how far they are; return whether that is everything."""
+    settled = counter.settled()
+    for group, bar in bars.items():
+        progress.update(bar, completed=settled.get(group, 0))
+    return all(settled.get(group, 0) == counter.total for group in bars)
 
 
 def _progress(console: Console) -> Progress:

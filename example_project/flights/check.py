@@ -16,7 +16,7 @@ from example_project.flights.rules import TOPIC
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was found, and how it compares with what was expected."""
+    """The results in the tables, and their comparison with the expected ones."""
 
     flights: int
     settled: dict[str, int]
@@ -30,9 +30,9 @@ class Check:
 
 
 def check_flights() -> Check:
-    """Compare what the groups have made of all published flights with the direct computation over the file."""
+    """Compare the groups' results for all published flights with the direct computation over the file."""
     flights = PublishedBatch.objects.published_rows()
     settled = SettledCounter(TOPIC).settled()
-    letters = dead_letters()
-    comparisons = compare_results(expected_results(read_flights(flights)), found_results(settled, letters))
-    return Check(flights, settled, letters, comparisons)
+    found = dead_letters()
+    comparisons = compare_results(expected_results(read_flights(flights)), found_results(settled, found))
+    return Check(flights, settled, found, comparisons)

@@ -1,4 +1,4 @@
-"""Management commands that run as processes of their own beside this one."""
+"""Management commands as child processes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ GRACE_SECONDS = 30.0
 
 @contextmanager
 def child(*arguments: str, log: Path | None = None, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a management command while the body runs, and end it, by its id, when the body ends in whatever way.
+    """Run a management command while the body runs, and end it, by its id, when the body returns or raises.
 
-    Its output goes to the file `log`, or where this process's output goes. It is in a session of its own: a Ctrl-C in
-    the terminal reaches this process only, which then ends the child once and in order.
+    Its output goes to the file `log`, or to this process's output. It has a session of its own: a Ctrl-C in the
+    terminal reaches this process only, which then ends the child.
     """
     output = log.open("wb") if log else None
     try:
@@ -44,7 +44,7 @@ def child(*arguments: str, log: Path | None = None, **environment: str) -> Itera
 
 
 def end(process: subprocess.Popen[bytes], grace: float = GRACE_SECONDS) -> None:
-    """End a process: ask, wait `grace` seconds, then kill."""
+    """End a process: send SIGTERM, wait `grace` seconds, then kill it."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -56,7 +56,7 @@ def end(process: subprocess.Popen[bytes], grace: float = GRACE_SECONDS) -> None:
 
 @contextmanager
 def leaving_on_sigterm() -> Iterator[None]:
-    """Leave the body by SystemExit when a SIGTERM comes, so that its children are ended too."""
+    """Raise SystemExit in the body on SIGTERM, so that its children are ended, too."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         sys.exit(128 + number)

@@ -1,4 +1,4 @@
-"""Comparing found results with expected ones."""
+"""Comparison of found results with expected ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EQUAL = "equal the direct computation"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One entry that is not as expected; None stands for an entry that is not there."""
+    """One entry that is not as expected; None means that there is no entry."""
 
     key: Any
     expected: Any
@@ -22,7 +22,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How one kind of results compares: how many were expected, how many are equal, and every difference."""
+    """The comparison of one kind of results: how many were expected, how many are equal, and every difference."""
 
     promise: str
     claim: str

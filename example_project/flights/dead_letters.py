@@ -1,4 +1,4 @@
-"""The flights' dead letters, as people speak of them."""
+"""The flights' dead letters, with flight, reason and error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlqueue.models import Message
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One flight that one group gave up, after so many attempts; `error` is the last line of what was raised."""
+    """A flight that is a dead letter of a group; attempts: how many there were; error: the exception's last line."""
 
     group: str
     flight: str
@@ -21,7 +21,7 @@ class DeadLetter:
 
 
 def dead_letters() -> list[DeadLetter]:
-    """Return the dead letters of all groups, in the order in which they were given up."""
+    """Return the dead letters of all groups, the oldest first."""
     rows = Message.objects.dead_letters(topic=TOPIC).order_by("offset")
     return [
         DeadLetter(
@@ -36,10 +36,10 @@ def dead_letters() -> list[DeadLetter]:
 
 
 def _reason(error: str) -> str:
-    """Return the reason that a last error names: one of the rules' words, or the error itself."""
+    """Return the reason that an error names, one of those in rules.py, or the error itself."""
     return next((reason for reason in (NO_TAIL_NUMBER, NEVER_DEPARTED) if error.endswith(reason)), error)
 
 
 def _last_line(error: str) -> str:
-    """Return the line of a traceback that says what was raised."""
+    """Return the last line of a traceback, which names the exception."""
     return error.strip().rpartition("\n")[2]

@@ -1,4 +1,4 @@
-"""Adding up the delays of a batch of published flights."""
+"""The delays of a batch of published flights, added up."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from example_project.flights.results import DelayTotals
 
 
-def delays_by_place(flights: Iterable[dict[str, Any]]) -> dict[tuple[str, str], DelayTotals]:
+def delays_by_airport_and_carrier(flights: Iterable[dict[str, Any]]) -> dict[tuple[str, str], DelayTotals]:
     """Return the totals of published flights by airport and carrier."""
     delays: dict[tuple[str, str], list[int | None]] = defaultdict(list)
     for flight in flights:
         delays[flight["origin"], flight["carrier"]].append(flight["departure_delay"])
-    return {place: _totals(some) for place, some in delays.items()}
+    return {airport_and_carrier: _totals(some) for airport_and_carrier, some in delays.items()}
 
 
 def _totals(delays: list[int | None]) -> DelayTotals:

@@ -1,4 +1,4 @@
-"""The demo's own database file: the only one that the demo may remove, and never while somebody uses it."""
+"""The demo's own database file: the only one that the demo may remove, and never while it is in use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_demo_database() -> bool:
 
 
 def remove_demo_database() -> bool:
-    """Remove the demo's file and return whether there was one; the caller has seen that it is the demo's."""
+    """Remove the demo's file and return whether there was one; the caller has checked is_demo_database()."""
     connections.close_all()
     existed = Path(settings.DEMO_DATABASE).exists()
     for suffix in ("", "-wal", "-shm"):
@@ -31,7 +31,7 @@ def remove_demo_database() -> bool:
 
 @contextmanager
 def demo_in_use() -> Iterator[None]:
-    """Hold the demo's lock while the body runs; the system releases it whatever becomes of this process."""
+    """Hold the demo's lock while the body runs; it ends with this process. Raises DemoDatabaseInUse."""
     with (settings.VAR_DIR / "demo.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""The direct computation: what the groups' results must be, straight from the file and without the queue."""
+"""The direct computation: the results that the groups must have, from the file and without the queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from example_project.flights.rules import GROUPS, LONG_DELAY_MINUTES, NEVER_DEPA
 
 
 def expected_results(flights: Iterable[Flight]) -> FlightResults:
-    """Return what the groups must have made of `flights`, consumed in this order."""
+    """Return the results that the groups must have after consuming `flights` in this order."""
     results = FlightResults()
     for flight in flights:
         results.messages[flight.id] = results.messages.get(flight.id, 0) + 1
@@ -32,16 +32,16 @@ def _add_to_aircraft(results: FlightResults, flight: Flight) -> None:
 
 
 def _add_to_delays(results: FlightResults, flight: Flight) -> None:
-    place = (flight.origin, flight.carrier)
-    known = results.delays.get(place, DelayTotals(0, 0, 0, 0, None))
+    airport_and_carrier = (flight.origin, flight.carrier)
+    known = results.delays.get(airport_and_carrier, DelayTotals(0, 0, 0, 0, None))
     delay = flight.departure_delay
     if delay is None:
-        results.delays[place] = DelayTotals(
+        results.delays[airport_and_carrier] = DelayTotals(
             known.flights + 1, known.departed, known.cancelled + 1, known.total_delay, known.max_delay
         )
     else:
         longest = delay if known.max_delay is None else max(known.max_delay, delay)
-        results.delays[place] = DelayTotals(
+        results.delays[airport_and_carrier] = DelayTotals(
             known.flights + 1, known.departed + 1, known.cancelled, known.total_delay + delay, longest
         )
 

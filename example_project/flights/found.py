@@ -1,4 +1,4 @@
-"""What the groups have really made of the flights, read from the tables."""
+"""The groups' results, read from the tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlqueue.models import Message
 
 
 def found_results(settled: dict[str, int], dead_letters: list[DeadLetter]) -> FlightResults:
-    """Return the results in the tables, with what is known already of the settled flights and the dead letters."""
+    """Return the results in the tables, with the settled counts and dead letters that the caller has read."""
     ids = Message.objects.filter(topic=TOPIC).values_list("message_id", flat=True)
     return FlightResults(
         messages=dict(Counter(ids.iterator(chunk_size=10_000))),
@@ -33,9 +33,9 @@ def found_results(settled: dict[str, int], dead_letters: list[DeadLetter]) -> Fl
 
 
 def _by_group_and_flight(dead_letters: list[DeadLetter]) -> dict[tuple[str, str], str]:
-    """Return the reasons by group and flight; a flight given up twice by a group has both, which nobody expects."""
+    """Return the reasons by group and flight; a second dead letter of one flight and group adds its reason."""
     reasons: dict[tuple[str, str], str] = {}
-    for letter in dead_letters:
-        place = (letter.group, letter.flight)
-        reasons[place] = f"{reasons[place]}, {letter.reason}" if place in reasons else letter.reason
+    for dead_letter in dead_letters:
+        key = (dead_letter.group, dead_letter.flight)
+        reasons[key] = f"{reasons[key]}, {dead_letter.reason}" if key in reasons else dead_letter.reason
     return reasons

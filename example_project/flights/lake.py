@@ -1,4 +1,4 @@
-"""The flights as Spark sees them: the file's rows as messages, and the archive's messages as flights again."""
+"""The flights as DataFrames: the file's rows as messages, and archived messages as flights."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FLIGHT = (
 
 
 def unpack(folder: Path) -> Path:
-    """Unpack the installed package's file, which Spark cannot read as it is; return where it is."""
+    """Unpack the installed package's zip file, which Spark cannot read; return the path of the CSV file."""
     folder.mkdir(parents=True, exist_ok=True)
     with (
         zipfile.ZipFile(data_file()) as archive,
@@ -60,14 +60,14 @@ def flight_messages(rows: DataFrame) -> DataFrame:
 
 
 def flights(messages: DataFrame) -> DataFrame:
-    """Return archived messages as flights, with the hour (0 to 23) at which each was to depart."""
+    """Return archived messages as flights, with the hour (0 to 23) of the scheduled departure."""
     flight = F.from_json("payload", FLIGHT)
     rows = messages.select("offset", "id", flight.alias("flight")).select("offset", "id", "flight.*")
     return rows.withColumn("hour", F.floor(F.col("scheduled_departure") / 100).cast("int"))
 
 
 def delays(flights: DataFrame, *by: str) -> DataFrame:
-    """Return the delays of departures in total: by airport and carrier as DelayStatistic has them, or by others."""
+    """Return the totals of departure delays by the columns `by`, with the columns of DelayStatistic."""
     departed = F.col("departure_delay").isNotNull()
     return flights.groupBy(*by).agg(
         F.count(F.lit(1)).alias("flights"),
@@ -79,6 +79,6 @@ def delays(flights: DataFrame, *by: str) -> DataFrame:
 
 
 def _plain(column: str) -> Column:
-    """Numbers as whole ones: Spark takes a column with missing values for one of fractions when a row says 1.0."""
+    """Return numbers as integers: Spark infers doubles for a column with missing values if a row says 1.0."""
     text = {"carrier", "date", "origin", "dest", "tailnum"}
     return F.col(column) if column in text else F.col(column).cast("int")

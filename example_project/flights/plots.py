@@ -1,4 +1,4 @@
-"""Plots of what the pipeline has found, as PNG."""
+"""Plots of the pipeline's results, as PNG."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PALETTE = ("#2a6f97", "#c1440e", "#588157", "#7b2cbf", "#b08900", "#5c677d")
 
 
 def plot_delays(rows: Iterable[Row], folder: Path) -> Path:
-    """Plot the mean delay of departures by the hour at which they were to leave, a line for each busy carrier."""
+    """Plot the mean departure delay by scheduled hour, with a line for each of the busiest carriers."""
     carriers: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
     for row in rows:
         carriers[row["carrier"]][row["hour"]] = (row["total_delay"], row["departed"])
@@ -37,7 +37,7 @@ def plot_delays(rows: Iterable[Row], folder: Path) -> Path:
 
 
 def plot_latency(rows: Iterable[Row], folder: Path) -> Path:
-    """Plot, for each group, which share of its messages was settled how long after being published."""
+    """Plot, for each group, the share of messages that was settled within so many seconds of being published."""
     figure, axes = plt.subplots(figsize=(8, 4.5))
     groups: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for row in rows:
@@ -55,7 +55,7 @@ def plot_latency(rows: Iterable[Row], folder: Path) -> Path:
 
 
 def plot_outcomes(rows: Iterable[Row], folder: Path) -> Path:
-    """Plot how each group's deliveries ended, other than well, in total."""
+    """Plot how many of each group's deliveries ended in which way, other than acked."""
     totals: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for row in rows:
         for outcome in ("retried", "postponed", "dead"):

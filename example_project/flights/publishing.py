@@ -1,4 +1,4 @@
-"""Publishing the file's flights."""
+"""Publishing of the file's flights."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ BATCH_ROWS = 500
 
 
 class OtherPublisher(Exception):
-    """Somebody else is publishing the same rows."""
+    """Another process is publishing the same rows."""
 
 
 def publish_flights(total: int, batch_rows: int = BATCH_ROWS) -> Iterator[int]:
-    """Publish what is not published yet of the file's first `total` flights; yield each batch's size after its commit.
+    """Publish those of the file's first `total` flights that are not published yet; yield each batch's size after its
+    commit.
 
-    A batch's messages and its PublishedBatch row are one transaction: a run that was killed goes on where it stopped.
+    A batch's messages and its PublishedBatch row are one transaction: after a killed run the next one continues.
+    Raises OtherPublisher.
     """
     start = PublishedBatch.objects.published_rows()
     flights = read_flights(max(start, total), start=start)
@@ -31,12 +33,12 @@ def publish_flights(total: int, batch_rows: int = BATCH_ROWS) -> Iterator[int]:
             _claim_rows(start, start + len(batch))
             publish_many(TOPIC, [flight_message(flight) for flight in batch])
         start += len(batch)
-        reset_queries()  # with DEBUG Django remembers every statement: here, the whole file
+        reset_queries()  # with DEBUG Django keeps every statement in memory
         yield len(batch)
 
 
 def flight_message(flight: Flight) -> NewMessage:
-    """Return a flight as a message: in order with its aircraft's other flights, and published once whatever happens."""
+    """Return a flight as a message: its key keeps the aircraft's flights in order, its id is published once."""
     return NewMessage(flight.payload(), key=flight.tail_number or "", id=flight.id)
 
 

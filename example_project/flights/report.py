@@ -1,4 +1,4 @@
-"""The report of the flights' consumption, for people."""
+"""The report of the flights' consumption."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHOWN_DIFFERENCES = 3
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """How long the phases took, in seconds; consuming has its processes' start in it."""
+    """published: flights; publishing, consuming: seconds, the start of the consumer processes included."""
 
     published: int
     publishing: float
@@ -55,7 +55,7 @@ def report(check: Check, timings: Timings | None = None) -> Iterator[RenderableT
 
 def groups_table(check: Check) -> Table:
     """Return each group's totals."""
-    letters = Counter(letter.group for letter in check.dead_letters)
+    dead_letters = Counter(dead_letter.group for dead_letter in check.dead_letters)
     receipts = dict(
         Receipt.objects.filter(topic=TOPIC).values_list("consumer_group").annotate(count=Count("pk")).order_by()
     )
@@ -65,7 +65,7 @@ def groups_table(check: Check) -> Table:
             group,
             f"{check.settled.get(group, 0):,}",
             f"{check.flights:,}",
-            f"{letters[group]:,}",
+            f"{dead_letters[group]:,}",
             f"{receipts.get(group, 0):,}",
         )
     return table
@@ -92,15 +92,15 @@ def carriers_table() -> Table:
 
 
 def dead_letters_table(dead_letters: list[DeadLetter]) -> Table:
-    """Return the dead letters by group and reason, each with one of them."""
+    """Return the dead letters by group and reason, with an example of each."""
     kinds: dict[tuple[str, str], list[DeadLetter]] = defaultdict(list)
-    for letter in dead_letters:
-        kinds[letter.group, letter.reason].append(letter)
+    for dead_letter in dead_letters:
+        kinds[dead_letter.group, dead_letter.reason].append(dead_letter)
     table = _table("Dead letters", "group", "reason", ">flights", ">attempts", "for example")
-    for (group, reason), letters in kinds.items():
-        attempts = sorted({letter.attempts for letter in letters})
+    for (group, reason), some in kinds.items():
+        attempts = sorted({dead_letter.attempts for dead_letter in some})
         span = str(attempts[0]) if len(attempts) == 1 else f"{attempts[0]}–{attempts[-1]}"
-        table.add_row(group, escape(reason), f"{len(letters):,}", span, escape(letters[0].flight))
+        table.add_row(group, escape(reason), f"{len(some):,}", span, escape(some[0].flight))
     return table
 
 
@@ -125,7 +125,7 @@ def _rates(check: Check, timings: Timings) -> Iterator[Text]:
         yield Text(f"Published {_rate(timings.published, 'flights', timings.publishing)}.")
     yield Text(
         f"Settled {_rate(deliveries, 'messages', timings.consuming)} "
-        f"over {len(GROUPS)} groups, with the start of the consumers' processes.\n"
+        f"over {len(GROUPS)} groups, the start of the consumer processes included.\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""What the three groups make of the flights: the values that are compared."""
+"""The results of the three groups: the values that are compared."""
 
 from __future__ import annotations
 

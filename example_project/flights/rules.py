@@ -1,4 +1,4 @@
-"""What flight operations agreed on: names and limits that its modules share."""
+"""Names and limits that the modules of flight operations share."""
 
 TOPIC = "flights"
 GROUPS = ("aircraft", "delays", "alerts")

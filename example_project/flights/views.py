@@ -5,16 +5,16 @@ from __future__ import annotations
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from example_project.flights.backlog import group_standings
+from example_project.flights.backlog import group_backlogs
 from example_project.flights.models import Aircraft, Alert, PublishedBatch
 
 
 def home(request: HttpRequest) -> HttpResponse:
-    """Show what the site is, how far each group is, and where to look further."""
+    """Show the purpose of the site, each group's backlog, and links to the admin."""
     context = {
         "published": PublishedBatch.objects.published_rows(),
         "aircraft": Aircraft.objects.count(),
         "alerts": Alert.objects.count(),
-        "standings": group_standings(),
+        "backlogs": group_backlogs(),
     }
     return render(request, "home.html", context)

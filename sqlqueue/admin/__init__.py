@@ -1,4 +1,5 @@
-"""The pages for people, in Django's admin: one file a model or page. They parse, call the verbs, and show."""
+"""The operators' pages in Django's admin, one module for each model or page: they parse a request, call operations and
+show stats. Only a project's own admin site imports it, for `register`."""
 
 from django.contrib.admin import AdminSite
 from django.contrib.admin import site as default_site
@@ -10,8 +11,10 @@ from sqlqueue.admin.leases import LeaseAdmin
 from sqlqueue.admin.messages import MessageAdmin
 from sqlqueue.admin.offsets import OffsetAdmin
 from sqlqueue.admin.overview import OverviewAdmin
+from sqlqueue.admin.periodic_schedules import PeriodicScheduleAdmin
 from sqlqueue.admin.receipts import ReceiptAdmin
 from sqlqueue.admin.replays import ReplayAdmin
+from sqlqueue.admin.reschedulings import ReschedulingAdmin
 from sqlqueue.admin.scheduled_messages import ScheduledMessageAdmin
 from sqlqueue.admin.subscribers import SubscriberAdmin
 from sqlqueue.admin.topics import TopicAdmin
@@ -24,8 +27,10 @@ __all__ = [
     "MessageAdmin",
     "OffsetAdmin",
     "OverviewAdmin",
+    "PeriodicScheduleAdmin",
     "ReceiptAdmin",
     "ReplayAdmin",
+    "ReschedulingAdmin",
     "ScheduledMessageAdmin",
     "SubscriberAdmin",
     "TopicAdmin",
@@ -35,6 +40,6 @@ __all__ = [
 
 def register(site: AdminSite) -> None:
     """Register every page with an admin site of the project's own, beside the default one."""
-    for model, page in default_site._registry.items():
+    for model, model_admin in default_site._registry.items():
         if model._meta.app_label == "sqlqueue" and not site.is_registered(model):
-            site.register(model, type(page))
+            site.register(model, type(model_admin))

@@ -1,16 +1,16 @@
-"""Blocked ranges: the messages that wait behind an earlier one of their key, a row for each key."""
+"""Blocked ranges: messages that wait behind an earlier one of their key, one row for each key."""
 
 from __future__ import annotations
 
 from django.contrib import admin
 
-from sqlqueue.admin.ordered import OrderedAdmin
+from sqlqueue.admin.keyset_sections import SectionedAdmin
 from sqlqueue.models import BlockedRange
 
 
 @admin.register(BlockedRange)
-class BlockedRangeAdmin(OrderedAdmin):
-    """By topic, group, partition and key. A message's own page says whether it waits."""
+class BlockedRangeAdmin(SectionedAdmin):
+    """The list of blocked ranges, by topic, group, partition and key."""
 
     list_display = ("partition_key", "consumer_group", "topic", "partition", "priority", "low", "high", "messages")
     search_fields = ("=topic",)

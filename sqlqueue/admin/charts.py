@@ -1,13 +1,16 @@
-"""Small charts: what an inline SVG draws, and says to those who do not see it."""
+"""Small charts as inline SVG, each with a description for screen readers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.utils import formats, timezone
+from django.utils import formats
 from django.utils.translation import gettext as _
+
+from sqlqueue.stats.moments import moment
 
 WIDTH, HEIGHT = 320, 80
 BUCKETS = 60
@@ -17,31 +20,32 @@ Value = float | None
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """name: for the ids; path: of the SVG, in WIDTH × HEIGHT; kind: "line", "bars" or "failures"."""
+    """One chart. name: for the ids of its elements; path: of the SVG, in WIDTH × HEIGHT; kind: "line", "bars" or
+    "failures"."""
 
     name: str
     title: str
     description: str
     path: str
     kind: str
-    first: str  # the time at the left
-    highest: str
-    last: str
+    first: str  # the time at the left end
+    last: str  # the time at the right end
+    axis: Sequence[str]  # the values at the top, in the middle and at the bottom
 
     width = WIDTH
     height = HEIGHT
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """The time that a chart shows, in BUCKETS parts."""
+class TimeRange:
+    """The time that a chart shows, in BUCKETS equal parts."""
 
     until: datetime
     length: timedelta
 
     @property
     def since(self) -> datetime:
-        """When it begins."""
+        """Its start."""
         return self.until - self.length
 
     @property
@@ -54,14 +58,14 @@ class Span:
         return min(BUCKETS - 1, max(0, int((minute - self.since).total_seconds() / self.part)))
 
     def sums(self, rows: Iterable[tuple[datetime, float]]) -> list[Value]:
-        """Return the sum of each part a second."""
+        """Return the rate of each part: the sum of its values, a second."""
         parts: list[Value] = [0.0] * BUCKETS
         for minute, value in rows:
             parts[self.index(minute)] = (parts[self.index(minute)] or 0.0) + value / self.part
         return parts
 
     def latest(self, rows: Iterable[tuple[datetime, float | None]]) -> list[Value]:
-        """Return the last value of each part, None where there is none; rows: oldest first."""
+        """Return the last value of each part, None for a part without one. rows: oldest first."""
         parts: list[Value] = [None] * BUCKETS
         for minute, value in rows:
             if value is not None:
@@ -69,47 +73,54 @@ class Span:
         return parts
 
     def at(self, index: int) -> str:
-        """Return when a part begins, as people write it."""
-        return clock(self.since + timedelta(seconds=index * self.part))
-
-
-def clock(moment: datetime) -> str:
-    """Return the time of day in the current time zone."""
-    return formats.time_format(timezone.localtime(moment) if timezone.is_aware(moment) else moment, "TIME_FORMAT")
+        """Return the start of a part as a text."""
+        return moment(self.since + timedelta(seconds=index * self.part))
 
 
 def number(value: float) -> str:
-    """Return a figure of a chart: whole, or with two decimals if it is small."""
-    return formats.number_format(value, 0 if value >= 10 or value == int(value) else 2, force_grouping=True)
+    """Return a value as a text: whole, or with decimals if it is a fraction below 10."""
+    decimals = 0 if value >= 10 or value == int(value) else max(2, 1 - math.floor(math.log10(value)))
+    return formats.number_format(value, decimals, force_grouping=True)
 
 
-def chart(name: str, title: str, kind: str, values: Sequence[Value], span: Span) -> Chart:
-    """Return a chart of one value a part of the span."""
+def chart(name: str, title: str, kind: str, values: Sequence[Value], time_range: TimeRange) -> Chart:
+    """Return a chart with one value for each part of the time range."""
     known = [(index, value) for index, value in enumerate(values) if value is not None]
     top = max((value for _index, value in known), default=0.0)
     peak = next((index for index, value in known if value == top), 0)
-    facts = {"since": span.at(0), "until": clock(span.until), "top": number(top), "when": span.at(peak)}
+    texts = {"since": time_range.at(0), "until": moment(time_range.until), "top": number(top)}
+    texts["when"] = time_range.at(peak)
     if not known:
-        description = _("From %(since)s to %(until)s: nobody looked.") % facts
+        description = _("From %(since)s to %(until)s: no data.") % texts
     elif top == 0:
-        description = _("From %(since)s to %(until)s: 0 all the time.") % facts
+        description = _("From %(since)s to %(until)s: 0 all the time.") % texts
     else:
-        facts["last"] = number(known[-1][1])
-        description = _("From %(since)s to %(until)s: %(last)s at the end, at most %(top)s at %(when)s.") % facts
-    path = _line(values, top) if kind == "line" else _bars(values, top)
-    return Chart(name, title, description, path, kind, facts["since"], facts["top"], facts["until"])
+        texts["last"] = number(known[-1][1])
+        description = _("From %(since)s to %(until)s: %(last)s at the end, at most %(top)s at %(when)s.") % texts
+    scale = rounded_up(top)
+    path = _line(values, scale) if kind == "line" else _bars(values, scale)
+    axis = [number(part * scale) for part in (1, 0.5, 0)]
+    return Chart(name, title, description, path, kind, texts["since"], texts["until"], axis)
+
+
+def rounded_up(top: float) -> float:
+    """Return the upper end of an axis: the next 1, 2 or 5 times a power of ten; 1 if there is no positive value."""
+    if top <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(top))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= top * (1 - 1e-9))
 
 
 def _line(values: Sequence[Value], top: float) -> str:
-    """Return a line through the parts that are known; one that stands alone is a short dash."""
-    step, words, drawing = WIDTH / len(values), [], False
+    """Return the path of a line through the parts that have a value."""
+    step, commands, drawing = WIDTH / len(values), [], False
     for index, value in enumerate(values):
         if value is None:
             drawing = False
             continue
-        words.append(f"{'L' if drawing else 'M'}{index * step:.1f} {_height(value, top):.1f}h{step:.1f}")
+        commands.append(f"{'L' if drawing else 'M'}{index * step:.1f} {_height(value, top):.1f}h{step:.1f}")
         drawing = True
-    return "".join(words)
+    return "".join(commands)
 
 
 def _bars(values: Sequence[Value], top: float) -> str:

@@ -1,4 +1,4 @@
-"""Dead letters: sorted by how they failed; each kind can be looked through, replayed and discarded."""
+"""Pages of dead letters: grouped by failure, listed, and chosen for actions."""
 
 from __future__ import annotations
 
@@ -8,48 +8,49 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 
-from sqlqueue.admin.keyset import cut, place
-from sqlqueue.admin.letter_orders import LETTER_ORDERS, LISTED, LetterOrder
-from sqlqueue.admin.orders import chosen_offsets, give
+from sqlqueue.admin.actions.base import chosen_offsets, run_action
+from sqlqueue.admin.actions.dead_letter_actions import DEAD_LETTER_ACTIONS, LISTED, DeadLetterAction
+from sqlqueue.admin.keyset import cut, page_keys
 from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import ModelAdmin, may, require
 from sqlqueue.conf import settings
-from sqlqueue.log.letters import MOST_READ, failures, has_more, letters, topics_with_letters
-from sqlqueue.log.search import messages_at
+from sqlqueue.core.outcomes import storable
 from sqlqueue.models import ConsumerGroup
+from sqlqueue.stats.dead_letters import MOST_READ, dead_letters, failures, has_more, topics_with_dead_letters
+from sqlqueue.stats.search import messages_at
 
 PAGE = 50
 
 
 def urls(model_admin: ModelAdmin) -> list[URLPattern]:
-    """Return the pages' addresses: `sqlqueue_message_dead_letters` (takes ?topic= and ?group=), `…_letters`,
-    `…_letter_order`."""
+    """Return the URLs of the pages. `sqlqueue_message_dead_letters` takes ?topic= and ?group=,
+    `sqlqueue_message_dead_letter_list` also ?fingerprint=, ?before= and ?after=."""
     pages = DeadLetterPages(model_admin)
-    safe = model_admin.admin_site.admin_view
+    protected = model_admin.admin_site.admin_view
     return [
-        path("dead-letters/", safe(pages.kinds), name="sqlqueue_message_dead_letters"),
-        path("dead-letters/letters/", safe(pages.letters), name="sqlqueue_message_letters"),
-        path("dead-letters/order/<slug:name>/", safe(pages.order), name="sqlqueue_message_letter_order"),
+        path("dead-letters/", protected(pages.failures), name="sqlqueue_message_dead_letters"),
+        path("dead-letters/list/", protected(pages.dead_letters), name="sqlqueue_message_dead_letter_list"),
+        path("dead-letters/action/<slug:name>/", protected(pages.action), name="sqlqueue_message_dead_letter_action"),
     ]
 
 
-def offered(request: HttpRequest) -> list[type[LetterOrder]]:
-    """Return what the user may do with dead letters."""
-    return [kind for kind in LETTER_ORDERS.values() if all(may(request, codename) for codename in kind.permissions)]
+def permitted_actions(request: HttpRequest) -> list[type[DeadLetterAction]]:
+    """Return the actions that the user may run on dead letters."""
+    return [one for one in DEAD_LETTER_ACTIONS.values() if all(may(request, name) for name in one.permissions)]
 
 
 class DeadLetterPages:
-    """The pages, inside the admin of the messages."""
+    """The views. They belong to the admin of the messages."""
 
     def __init__(self, model_admin: ModelAdmin) -> None:
         self.admin = model_admin
 
-    def kinds(self, request: HttpRequest) -> HttpResponse:
-        """Show how often which failure was met, of one topic or all, of one group or all."""
+    def failures(self, request: HttpRequest) -> HttpResponse:
+        """Show the failures, most frequent first, of one topic or all and of one group or all."""
         require(request, "view_message")
         alias = settings.DATABASE
-        topics = topics_with_letters(alias)
-        topic, group = self._topic(request.GET.get("topic", ""), topics), request.GET.get("group", "")
+        topics = topics_with_dead_letters(alias)
+        topic, group = self._topic(request.GET.get("topic", ""), topics), storable(request.GET.get("group", ""))
         groups = ConsumerGroup.objects.using(alias).order_by("consumer_group").distinct()
         context = {
             "found": failures(alias, [topic] if topic else topics, group),
@@ -58,57 +59,58 @@ class DeadLetterPages:
             "topic": topic,
             "group": group,
             "most": MOST_READ,
-            "orders": offered(request),
+            "actions": permitted_actions(request),
         }
         return show(self.admin, request, "dead_letters", _("Dead letters"), context)
 
-    def letters(self, request: HttpRequest) -> HttpResponse:
-        """Show dead letters of one topic, newest first: of one group or all, of one fingerprint or any."""
+    def dead_letters(self, request: HttpRequest) -> HttpResponse:
+        """List dead letters of one topic, newest first, of one group or all and of one fingerprint or any."""
         require(request, "view_message")
         alias = settings.DATABASE
-        topic, group = request.GET.get("topic", ""), request.GET.get("group", "")
-        if not self._topic(topic, topics_with_letters(alias)):
+        topic, group = request.GET.get("topic", ""), storable(request.GET.get("group", ""))
+        if not self._topic(topic, topics_with_dead_letters(alias)):
             raise Http404
-        fingerprint = request.GET.get("fingerprint")
-        before, after = place(request)
+        fingerprint = storable(request.GET["fingerprint"]) if "fingerprint" in request.GET else None
+        before, after = page_keys(request)
 
-        def of(**options: int | None) -> list[int]:
-            return letters(alias, topic, PAGE + 1, group=group, fingerprint=fingerprint, **options)
+        def read(**options: int | None) -> list[int]:
+            return dead_letters(alias, topic, PAGE + 1, group=group, fingerprint=fingerprint, **options)
 
-        offsets = of(after=after) if after is not None else []
+        offsets = read(after=after) if after is not None else []
         if len(offsets) < PAGE:
-            after, offsets = None, of(before=before)
+            after, offsets = None, read(before=before)
         page = cut(messages_at(alias, offsets, *LISTED, "last_error"), PAGE, before=before, after=after)
-        which = {"topic": topic, "group": group} | ({} if fingerprint is None else {"fingerprint": fingerprint})
+        query = {"topic": topic, "group": group} | ({} if fingerprint is None else {"fingerprint": fingerprint})
         context = {
             "page": page,
             "more": has_more(alias, topic),
             "most": MOST_READ,
-            "older_link": page.older and "?" + urlencode({**which, "before": page.older}),
-            "newer_link": page.newer and "?" + urlencode({**which, "after": page.newer}),
-            "newest_link": "?" + urlencode(which),
+            "older_link": page.older and "?" + urlencode({**query, "before": page.older}),
+            "newer_link": page.newer and "?" + urlencode({**query, "after": page.newer}),
+            "newest_link": "?" + urlencode(query),
             "topic": topic,
             "group": group,
             "fingerprint": fingerprint,
-            "orders": offered(request),
+            "actions": permitted_actions(request),
         }
-        return show(self.admin, request, "letters", _("Dead letters of %s") % topic, context)
+        return show(self.admin, request, "dead_letter_list", _("Dead letters of %s") % topic, context)
 
-    def order(self, request: HttpRequest, name: str) -> HttpResponse:
-        """Ask for an order about dead letters, or carry it out."""
-        if name not in LETTER_ORDERS:
+    def action(self, request: HttpRequest, name: str) -> HttpResponse:
+        """Ask for confirmation of an action on dead letters, or carry it out."""
+        if name not in DEAD_LETTER_ACTIONS:
             raise Http404
-        kind = LETTER_ORDERS[name]
-        require(request, "view_message", *kind.permissions)
-        topic, group = request.POST.get("topic", ""), request.POST.get("group", "")
-        if request.method == "POST" and not self._topic(topic, topics_with_letters(settings.DATABASE)):
+        action_class = DEAD_LETTER_ACTIONS[name]
+        require(request, "view_message", *action_class.permissions)
+        topic, group = request.POST.get("topic", ""), storable(request.POST.get("group", ""))
+        if request.method == "POST" and not self._topic(topic, topics_with_dead_letters(settings.DATABASE)):
             raise Http404
-        site, print_ = self.admin.admin_site.name, request.POST.get("fingerprint", "")
-        back = reverse(f"{site}:sqlqueue_message_dead_letters")
-        done_at = f"{back}?{urlencode({'topic': topic, 'group': group})}"
+        site, fingerprint = self.admin.admin_site.name, storable(request.POST.get("fingerprint", ""))
+        failures_url = reverse(f"{site}:sqlqueue_message_dead_letters")
+        success_url = f"{failures_url}?{urlencode({'topic': topic, 'group': group})}"
         offsets = None if "all" in request.POST else chosen_offsets(request)
-        address = reverse(f"{site}:sqlqueue_message_letter_order", args=[name])
-        return give(self.admin, request, kind(topic, group, print_, offsets, done_at, site), address)
+        url = reverse(f"{site}:sqlqueue_message_dead_letter_action", args=[name])
+        action = action_class(topic, group, fingerprint, offsets, success_url, site)
+        return run_action(self.admin, request, action, url)
 
     def _topic(self, name: str, known: list[str]) -> str:
         return name if name in known else ""

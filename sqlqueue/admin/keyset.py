@@ -1,34 +1,38 @@
-"""Lists that stay quick however long the table is: newest first, and from there to older and newer ones by key.
+"""Lists that are paged by primary key, newest first.
 
-No row is counted, none is skipped: a page is one look into an index, wherever it stands.
+No row is counted or skipped: each page is one range of an index, so that it takes as long in a long table as in a short
+one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.contrib.admin import ShowFacets
 from django.contrib.admin.views.main import ChangeList
+from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from sqlqueue.admin.permissions import ReadOnlyAdmin
+from sqlqueue.core.outcomes import storable
+from sqlqueue.stats.moments import moment
 
-BEFORE, AFTER = "before", "after"  # parameters of a page: what stands below, or above, this key
+BEFORE, AFTER = "before", "after"  # parameters of a page: its rows have keys below, or above, this one
 
 
 class Page(NamedTuple):
-    """Rows, newest first; below which key there are older ones, above which there are newer ones (None: there are
-    not)."""
+    """One page. rows: newest first; older: below this key there are older rows, newer: above this one there are newer
+    rows (None: there are none)."""
 
     rows: Sequence[Any]
     older: int | None = None
     newer: int | None = None
 
 
-def place(request: HttpRequest) -> tuple[int | None, int | None]:
-    """Return the keys that a page is to stand below, and above, as its address says."""
+def page_keys(request: HttpRequest) -> tuple[int | None, int | None]:
+    """Return the keys of the request: the page's rows are to be below the first, or above the second."""
 
     def key(name: str) -> int | None:
         value = request.GET.get(name, "")
@@ -39,7 +43,7 @@ def place(request: HttpRequest) -> tuple[int | None, int | None]:
 
 
 def page_of(rows: QuerySet[Any], most: int, before: int | None, after: int | None) -> Page:
-    """Return a page of at most so many rows, by their whole primary key."""
+    """Return a page of at most `most` rows, by their integer primary key."""
     if after is not None:
         above = list(rows.filter(pk__gt=after).order_by("pk")[: most + 1])
         if len(above) >= most:
@@ -50,7 +54,8 @@ def page_of(rows: QuerySet[Any], most: int, before: int | None, after: int | Non
 
 
 def cut(found: Sequence[Any], most: int, *, before: int | None = None, after: int | None = None) -> Page:
-    """Return a page of what was found below or above a key, newest first: one more than the page holds, if there is."""
+    """Return a page of the rows found below or above a key, newest first. found: up to one row more than the page
+    holds, which tells that there are more."""
     more = len(found) > most
     if after is not None:
         rows = found[1:] if more else found
@@ -61,22 +66,22 @@ def cut(found: Sequence[Any], most: int, *, before: int | None = None, after: in
 
 
 class KeysetChangeList(ChangeList):
-    """Django's list, with pages by key."""
+    """Django's change list, paged by key."""
 
     model_admin: KeysetAdmin
     page: Page
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
-        """Newest first, always."""
+        """Return the only order that there is: newest first."""
         return ["-pk"]
 
     def get_filters_params(self, params: Any = None) -> dict[str, Any]:
-        """Leave out what is no filter."""
-        kept = super().get_filters_params(params)
-        return {name: value for name, value in kept.items() if name not in self._own}
+        """Leave out the parameters of pages and searches, which are no filters."""
+        params = super().get_filters_params(params)
+        return {name: value for name, value in params.items() if name not in self._own}
 
     def get_query_string(self, new_params: Mapping[str, Any] | None = None, remove: Any = None) -> str:
-        """Another filter begins at its newest rows."""
+        """Leave out the keys of the present page: another filter begins at its newest rows."""
         return super().get_query_string({BEFORE: None, AFTER: None, **(new_params or {})}, remove)
 
     def get_results(self, request: HttpRequest) -> None:
@@ -90,17 +95,17 @@ class KeysetChangeList(ChangeList):
 
     @property
     def older_link(self) -> str | None:
-        """The address of the older ones."""
+        """The URL of the next older page."""
         return None if self.page.older is None else self.get_query_string({BEFORE: self.page.older})
 
     @property
     def newer_link(self) -> str | None:
-        """The address of the newer ones."""
+        """The URL of the next newer page."""
         return None if self.page.newer is None else self.get_query_string({AFTER: self.page.newer})
 
     @property
     def newest_link(self) -> str:
-        """The address of the newest ones."""
+        """The URL of the newest page."""
         return self.get_query_string()
 
     @property
@@ -108,20 +113,49 @@ class KeysetChangeList(ChangeList):
         return (BEFORE, AFTER, *self.model_admin.own_parameters)
 
 
+def _time(field: models.DateTimeField[Any, Any]) -> Callable[[models.Model], str]:
+    """Return a list column that shows a field's times with their zone."""
+
+    def shown(row: models.Model) -> str:
+        return moment(getattr(row, field.name))
+
+    shown.__name__ = field.name  # the cell's class
+    shown.short_description = field.verbose_name  # type: ignore[attr-defined]
+    return shown
+
+
 class KeysetAdmin(ReadOnlyAdmin):
-    """A read-only table in pages by key. Search fields, if any, must begin with "=" and have an index."""
+    """A read-only table, paged by key. Search fields, if any, must begin with "=" and have an index."""
 
     change_list_template = "admin/sqlqueue/keyset_change_list.html"
     show_full_result_count = False
     show_facets = ShowFacets.NEVER
     sortable_by = ()
+    empty_value_display = "–"
     list_per_page = 50
-    own_parameters: Sequence[str] = ()  # of the list's address, which are no filters of Django's
+    own_parameters: Sequence[str] = ()  # query parameters that are no filters of Django's
+
+    class Media:
+        css = {"all": ("sqlqueue/admin.css",)}
+
+    def get_list_display(self, request: HttpRequest) -> list[Any]:
+        """Replace columns of times by ones that show the zone."""
+        times = {field.name: field for field in self.opts.fields if isinstance(field, models.DateTimeField)}
+        return [_time(times[name]) if name in times else name for name in super().get_list_display(request)]
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """Pages by key."""
+        """Return the change list that is paged by key."""
         return KeysetChangeList
 
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
+        """Allow only the lookups of the list's own filters. Another lookup on a column would scan the table, and the
+        database may refuse it (an invalid regular expression, half a range)."""
+        column, _, kind = lookup.partition("__")
+        if column not in {"pk", *(field.name for field in self.opts.fields)}:
+            return super().lookup_allowed(lookup, value, request)
+        filters = {one[0] if isinstance(one, (tuple, list)) else one for one in self.get_list_filter(request)}
+        return column in filters and kind in ("exact", "isnull") and storable(value) == value
+
     def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> Page:
-        """Return the page that the address asks for."""
-        return page_of(changes.queryset, self.list_per_page, *place(request))
+        """Return the page that the request asks for."""
+        return page_of(changes.queryset, self.list_per_page, *page_keys(request))

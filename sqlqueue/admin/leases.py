@@ -1,4 +1,4 @@
-"""Leases: who owns which partition."""
+"""Leases: the owner of each partition of each group."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from django.contrib import admin
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from sqlqueue.admin.ordered import OrderedAdmin, section_of
+from sqlqueue.admin.keyset_sections import SectionedAdmin, section_of
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.models import PartitionLease
 
 FREE, EXPIRED, HELD = range(3)
-WORDS = {FREE: _("nobody owns it"), EXPIRED: _("has expired"), HELD: _("held")}
+STATES = {FREE: _("free"), EXPIRED: _("expired"), HELD: _("held")}
 
 
 @admin.register(PartitionLease)
-class LeaseAdmin(OrderedAdmin):
-    """Partitions that nobody owns first, then those whose owner has not renewed in time."""
+class LeaseAdmin(SectionedAdmin):
+    """The list of leases: free ones first, then expired ones."""
 
     list_display = ("consumer_group", "topic", "partition", "state", "holder", "valid_until", "fencing_token")
     search_fields = ("=holder",)
     key = ("topic", "consumer_group", "partition")
 
     def sections(self) -> Sequence[Q]:
-        """Free, expired, held. A row for each partition of each group."""
+        """Return the conditions for free, expired and held leases."""
         current = Q(valid_until__gt=DatabaseNow())
         return [Q(holder=""), ~Q(holder="") & ~current, ~Q(holder="") & current]
 
     @admin.display(description=_("state"))
     def state(self, lease: PartitionLease) -> str:
-        """In words."""
-        return str(WORDS[section_of(lease)])
+        """Show the state as a text."""
+        return str(STATES[section_of(lease)])

@@ -1,4 +1,4 @@
-"""Addresses of the queue's pages, for those who may see them."""
+"""URLs of the queue's pages, as far as the user may see them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from django.utils.http import urlencode
 from sqlqueue.admin.permissions import may
 
 
-def page(request: HttpRequest, model: str, name: str, key: int | str | None = None, **query: str) -> str:
-    """Return the address of a model's page ("changelist", "change", …) in the present admin site; "" if the user may
-    not see it, or the site has not registered the model."""
+def page_url(request: HttpRequest, model: str, name: str, key: int | str | None = None, **query: str) -> str:
+    """Return the URL of a model's page ("changelist", "change", …) in the current admin site; "" if the user may not
+    view the model, or the site has not registered it."""
     if not may(request, f"view_{model}"):
         return ""
     site = getattr(request, "current_app", "admin")
     try:
-        address = reverse(f"admin:sqlqueue_{model}_{name}", args=[] if key is None else [quote(key)], current_app=site)
+        url = reverse(f"admin:sqlqueue_{model}_{name}", args=[] if key is None else [quote(key)], current_app=site)
     except NoReverseMatch:
         return ""
-    return f"{address}?{urlencode(query)}" if query else address
+    return f"{url}?{urlencode(query)}" if query else url

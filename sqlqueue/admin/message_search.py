@@ -1,4 +1,4 @@
-"""The form that searches the log, and the page that it finds."""
+"""The search of the log: its form, and the page of messages that it finds."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sqlqueue.admin.keyset import Page, cut, page_of
 from sqlqueue.admin.times import MomentField
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
-from sqlqueue.database.admission import TopicInfo
-from sqlqueue.log.search import HIGHEST, by_id, by_key, messages_at, newest, oldest, topic_of
+from sqlqueue.database.validation import TopicInfo
 from sqlqueue.log.seek import MARGIN, offset_before, within_calendar
 from sqlqueue.models import Message, Topic
+from sqlqueue.stats.search import HIGHEST, by_id, by_key, messages_at, newest, oldest, topic_of
 
 SHOWN = (
     "offset",
@@ -29,20 +29,20 @@ SHOWN = (
     "failed_group",
     "fingerprint",
 )
-WHEN = "%Y-%m-%dT%H:%M"
+DATETIME_FORMAT = "%Y-%m-%dT%H:%M"
 
 
-class When(forms.DateTimeInput):
-    """The browser's own field for a time."""
+class DateTimeLocalInput(forms.DateTimeInput):
+    """The browser's own field for a date and time."""
 
     input_type = "datetime-local"
 
     def __init__(self) -> None:
-        super().__init__(format=WHEN)
+        super().__init__(format=DATETIME_FORMAT)
 
 
 class SearchForm(forms.Form):
-    """What to look for. All of it has an index, but for the key, which is searched backwards in steps."""
+    """What to search for. Every field has an index except the key, for which partitions are read backwards in steps."""
 
     topic = forms.ChoiceField(label=gettext_lazy("Topic"), required=False)
     key = forms.CharField(label=gettext_lazy("Key"), required=False, max_length=KEY_LENGTH, strip=False)
@@ -51,13 +51,13 @@ class SearchForm(forms.Form):
     since = MomentField(
         label=gettext_lazy("Since"),
         required=False,
-        widget=When,
+        widget=DateTimeLocalInput,
         help_text=gettext_lazy("to within some seconds"),
     )
     until = MomentField(
         label=gettext_lazy("Until"),
         required=False,
-        widget=When,
+        widget=DateTimeLocalInput,
         help_text=gettext_lazy("to within some seconds"),
     )
 
@@ -69,15 +69,15 @@ class SearchForm(forms.Form):
         topic.choices = [("", _("all")), *((name, name) for name in names)]
 
     def clean(self) -> dict[str, Any]:
-        """A key and an id belong to a topic."""
+        """Refuse a key or an id without a topic."""
         wanted: dict[str, Any] = super().clean() or self.cleaned_data
         if (wanted.get("key") or wanted.get("message_id")) and not wanted.get("topic") and "topic" not in self.errors:
-            self.add_error("topic", _("Choose the topic in which this key or id is to be found."))
+            self.add_error("topic", _("Choose a topic: keys and ids are searched in one topic."))
         return wanted
 
 
 def found(form: SearchForm, most: int, before: int | None, after: int | None) -> tuple[Page, int | None]:
-    """Return the page that a valid form asks for, and down to which offset a key was searched, if not to the end."""
+    """Return the page that a valid form asks for, and down to which offset a key was searched (None: to the end)."""
     alias, wanted = settings.DATABASE, form.cleaned_data
     name = wanted["topic"]
     if wanted["offset"] is not None:
@@ -92,7 +92,11 @@ def found(form: SearchForm, most: int, before: int | None, after: int | None) ->
         rows_between = Message.objects.using(alias).filter(offset__gt=low, offset__lte=high).only(*SHOWN)
         return page_of(rows_between, most, before, after), None
     if wanted["message_id"]:
-        return Page(messages_at(alias, by_id(alias, topic, wanted["message_id"]), *SHOWN)), None
+        offsets = by_id(alias, topic, wanted["message_id"], most + 1, wanted["key"] or None)
+        if len(offsets) > most:
+            text = _("More than %d messages have this id, with different keys. Enter the key, too, to see the others.")
+            form.add_error("key", text % most)
+        return Page(messages_at(alias, offsets[:most], *SHOWN)), None
     if wanted["key"]:
         scan = by_key(alias, topic, wanted["key"], most, low, high if before is None else min(high, before - 1))
         return Page(messages_at(alias, scan.offsets, *SHOWN), scan.reached), scan.reached
@@ -100,7 +104,7 @@ def found(form: SearchForm, most: int, before: int | None, after: int | None) ->
 
 
 def _in_topic(topic: TopicInfo, most: int, low: int, high: int, before: int | None, after: int | None) -> Page:
-    """A topic, by the index of its streams."""
+    """Return a page of a topic, by the index of (topic, partition, priority, offset)."""
     alias = settings.DATABASE
     if after is not None:
         above = oldest(alias, topic, most + 1, max(low, after), high)

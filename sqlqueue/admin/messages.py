@@ -1,130 +1,190 @@
-"""Messages: searched without counting or scanning, shown with what became of them, and what can be done with them."""
+"""Messages: the list with its search, the page of a message with its status in every group, and the actions on both."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from sqlqueue.admin import dead_letters
-from sqlqueue.admin.keyset import KeysetAdmin, KeysetChangeList, Page, place
-from sqlqueue.admin.message_orders import MESSAGE_ORDERS
+from sqlqueue.admin.actions.base import OffersActions, chosen_offsets, run_action
+from sqlqueue.admin.actions.deletion import Delete
+from sqlqueue.admin.actions.message_actions import MESSAGE_ACTIONS, MessageAction
+from sqlqueue.admin.bodies import download
+from sqlqueue.admin.cells import code, key_id, tag
+from sqlqueue.admin.keyset import KeysetAdmin, KeysetChangeList, Page, page_keys
 from sqlqueue.admin.message_search import SearchForm, found
-from sqlqueue.admin.orders import chosen_offsets, give
 from sqlqueue.admin.pages import show
-from sqlqueue.admin.permissions import may, require
+from sqlqueue.admin.permissions import require
+from sqlqueue.admin.previews import show_outcomes, show_previews
 from sqlqueue.conf import settings
-from sqlqueue.log.fates import ACKED, DEAD, FAILING, HANDED, OTHERS, UNREAD, WAITING, fates
+from sqlqueue.core.outcomes import ACKED, DEAD
 from sqlqueue.models import Message, Receipt
+from sqlqueue.stats import message_status
+from sqlqueue.stats.bodies import bodies
+from sqlqueue.stats.delivery_status import FAILING, IN_FLIGHT, OTHER_GROUP, UNREAD, WAITING
+from sqlqueue.stats.message_status import EXPIRED, RETRYING, SCHEDULED, GroupStatus, status_of
 
+ALL_ACTIONS: dict[str, type[MessageAction]] = {**MESSAGE_ACTIONS, Delete.name: Delete}
 MOST_SHOWN = 100_000  # characters of a payload
-MOST_RECEIPTS = 100
+MOST_RECEIPTS = 100  # on the page of a message
 STATES = {
     UNREAD: gettext_lazy("not read yet"),
-    HANDED: gettext_lazy("in hand"),
+    IN_FLIGHT: gettext_lazy("in flight"),
     FAILING: gettext_lazy("failing, waits for its next attempt"),
     WAITING: gettext_lazy("waiting"),
     ACKED: gettext_lazy("acknowledged"),
     DEAD: gettext_lazy("dead letter"),
-    OTHERS: gettext_lazy("for another group"),
+    OTHER_GROUP: gettext_lazy("for another group"),
+}
+UNUSUAL = (FAILING, DEAD)
+# On the page of a message.
+GROUP_STATES = {
+    SCHEDULED: gettext_lazy("scheduled"),
+    message_status.WAITING: gettext_lazy("waiting"),
+    message_status.IN_FLIGHT: gettext_lazy("in flight"),
+    RETRYING: gettext_lazy("failing, waits for its next attempt"),
+    ACKED: gettext_lazy("acknowledged"),
+    DEAD: gettext_lazy("dead letter"),
+    EXPIRED: gettext_lazy("expired"),
 }
 
 
+def _original(alias: str, dead_letter: Message) -> Message | None:
+    """Return the message that a dead letter is a copy of; None if it has been collected."""
+    messages = Message.objects.using(alias).without_content()
+    return messages.filter(topic=dead_letter.original_topic, offset=dead_letter.original_offset).first()
+
+
+def _statuses(alias: str, message: Message) -> list[tuple[GroupStatus, Any, str]]:
+    """Return the status of a message in each group, with its label and the result as text."""
+    groups = status_of(alias, message).groups.values()
+    return [(one, GROUP_STATES[one.state], "" if one.result is None else pretty(one.result)) for one in groups]
+
+
+def last_line(error: str) -> str:
+    """Return the last line of a traceback: the exception."""
+    return error.strip().rpartition("\n")[2]
+
+
+def label(state: str) -> str:
+    """Return a state as a list shows it: an unusual one in a frame."""
+    return tag(STATES[state]) if state in UNUSUAL else str(STATES[state])
+
+
 def pretty(value: Any) -> str:
-    """Return JSON as people read it, the beginning if it is very long."""
+    """Return a value as indented JSON, cut after MOST_SHOWN characters."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     return text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "\n…"
 
 
 @admin.register(Message)
-class MessageAdmin(KeysetAdmin):
-    """The log."""
+class MessageAdmin(OffersActions, KeysetAdmin):
+    """The list and the pages of messages."""
 
     change_list_template = "admin/sqlqueue/messages.html"
-    list_display = ("offset", "topic", "partition", "partition_key", "message_id", "created_at", "remark")
+    action_classes = ALL_ACTIONS
+    list_display = ("offset", "topic", "key_and_id", "preview", "outcomes", "created_at")
     list_display_links = ("offset",)
     own_parameters = tuple(SearchForm.base_fields)
 
-    @admin.display(description=gettext_lazy("remark"))
-    def remark(self, message: Message) -> str:
-        """Say whether it is a dead letter, or for one group alone."""
+    @admin.display(description=gettext_lazy("key and id"))
+    def key_and_id(self, message: Message) -> str:
+        """Show key and id, cut where they are long."""
+        return key_id(message.partition_key, message.message_id)
+
+    @admin.display(description=gettext_lazy("payload"))
+    def preview(self, message: Message) -> str:
+        """Show the beginning of the payload."""
+        return code(message.preview)  # type: ignore[attr-defined]
+
+    @admin.display(description=gettext_lazy("status"))
+    def outcomes(self, message: Message) -> str:
+        """Show the status in each group; of a dead letter, the group in which it failed and the fingerprint."""
         if message.failed_group:
-            return _("dead letter of %(group)s: %(fingerprint)s") % {
+            text = _("dead letter of %(group)s: %(fingerprint)s") % {
                 "group": message.failed_group,
                 "fingerprint": message.fingerprint,
             }
-        return _("for %s alone") % message.target_group if message.target_group else ""
+            return format_html("{}", text)
+        lines = ((one.group, label(one.state), seconds) for one, seconds in message.outcomes)  # type: ignore[attr-defined]
+        return format_html_join("", '<div class="sqlqueue-outcome">{}: {} {}</div>', lines) or "–"
 
     def get_urls(self) -> list[URLPattern]:
-        """Add the orders' pages, and the dead letters'."""
-        order = self.admin_site.admin_view(self.order_view)
+        """Add the pages of actions, of bytes, and of dead letters."""
+        action = self.admin_site.admin_view(self.action_view)
         return [
-            path("order/<slug:name>/", order, name="sqlqueue_message_order"),
+            path("action/<slug:name>/", action, name="sqlqueue_message_action"),
+            path("<int:offset>/body/", self.admin_site.admin_view(self.body_view), name="sqlqueue_message_body"),
             *dead_letters.urls(self),
             *super().get_urls(),
         ]
 
     def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> Page:
-        """Search."""
+        """Return the page that the search form asks for; an empty one if the form is not valid."""
         form = SearchForm(request.GET)
         changes.search = form  # type: ignore[attr-defined]
         if not form.is_valid():
             return Page([])
-        page, changes.searched_to = found(form, self.list_per_page, *place(request))  # type: ignore[attr-defined]
+        page, changes.searched_to = found(form, self.list_per_page, *page_keys(request))  # type: ignore[attr-defined]
+        show_previews(Message, page.rows)
+        show_outcomes(page.rows)
         return page
 
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Offer what the user may do."""
-
-        def asked(name: str) -> Callable[..., HttpResponse]:
-            return lambda _admin, request, _chosen: self.order_view(request, name)
-
-        kinds = MESSAGE_ORDERS.values()
-        offered = [kind for kind in kinds if all(may(request, codename) for codename in kind.permissions)]
-        return super().get_actions(request) | {kind.name: (asked(kind.name), kind.name, kind.label) for kind in offered}
-
-    def order_view(self, request: HttpRequest, name: str) -> HttpResponse:
-        """Ask for an order about the ticked messages, or carry it out."""
-        if name not in MESSAGE_ORDERS:
+    def action_view(self, request: HttpRequest, name: str) -> HttpResponse:
+        """Ask for confirmation of an action on the ticked messages, or carry it out."""
+        if name not in ALL_ACTIONS:
             raise Http404
-        kind = MESSAGE_ORDERS[name]
-        require(request, "view_message", *kind.permissions)
+        action_class = ALL_ACTIONS[name]
+        require(request, "view_message", *action_class.permissions)
         site = self.admin_site.name
-        order = kind(chosen_offsets(request), reverse(f"{site}:sqlqueue_message_changelist"))
-        return give(self, request, order, reverse(f"{site}:sqlqueue_message_order", args=[name]))
+        action = action_class(chosen_offsets(request), reverse(f"{site}:sqlqueue_message_changelist"))
+        return run_action(self, request, action, reverse(f"{site}:sqlqueue_message_action", args=[name]))
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
+        """Return the rows without bytes, which no page shows."""
+        return super().get_queryset(request).defer("body")
+
+    def body_view(self, request: HttpRequest, offset: int) -> HttpResponse:
+        """Return the bytes of a message as a file to save."""
+        require(request, "view_message")
+        return download(Message, offset)
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """Show a message and what became of it in every group."""
+        """Show a message and its status in every group."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         message = self.get_object(request, unquote(object_id))
         if message is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined]
         alias = settings.DATABASE
-        receipts = Receipt.objects.using(alias).filter(message_offset=message.offset).order_by("consumer_group", "id")
+        original = _original(alias, message) if message.failed_group else message
+        offset = message.original_offset if message.failed_group else message.offset
+        receipts = Receipt.objects.using(alias).filter(message_offset=offset).order_by("consumer_group", "id")
         shown = list(receipts[:MOST_RECEIPTS])
         context = {
             "message": message,
             "payload": pretty(message.payload),
+            "body": bodies(Message, [message.pk]).get(message.pk) if message.payload is None else None,
             "headers": pretty(message.headers) if message.headers else "",
-            "fates": [(fate, STATES[fate.state]) for fate in fates(alias, message)],
+            "exception": last_line(message.last_error or ""),
+            "original": original,
+            "subject_offset": offset,
+            "statuses": _statuses(alias, original) if original else [],
             "receipts": shown,
             "unlisted": receipts.count() - len(shown) if len(shown) == MOST_RECEIPTS else 0,
-            "orders": [
-                kind
-                for kind in MESSAGE_ORDERS.values()
-                if not message.failed_group and all(may(request, codename) for codename in kind.permissions)
-            ],
-            "letter_orders": dead_letters.offered(request) if message.failed_group else [],
+            "actions": [] if message.failed_group else self.permitted_actions(request),
+            "dead_letter_actions": dead_letters.permitted_actions(request) if message.failed_group else [],
         }
         return show(self, request, "message", _("Message %d") % message.offset, context)

@@ -1,4 +1,4 @@
-"""Where a group is to be moved to: the form, and the offset that it means."""
+"""The form that says where a group is moved to, and the offset that this means."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sqlqueue.models import ConsumerGroup, Topic
 
 
 class MoveForm(forms.Form):
-    """A partition or all, and an offset or a time: from there on messages are delivered again, or skipped."""
+    """The partition (empty: all), and the offset or the time from which on the group reads."""
 
     partition = forms.IntegerField(
         label=gettext_lazy("Partition"), help_text=gettext_lazy("empty: all"), min_value=0, required=False
@@ -41,7 +41,7 @@ class MoveForm(forms.Form):
         self.group = group
 
     def clean_partition(self) -> int | None:
-        """Refuse one that the topic does not have."""
+        """Refuse a partition that the topic does not have."""
         given: int | None = self.cleaned_data["partition"]
         topic = Topic.objects.using(settings.DATABASE).filter(name=self.group.topic).first()
         if given is not None and (topic is None or given >= topic.partitions):
@@ -57,8 +57,8 @@ class MoveForm(forms.Form):
         return self.cleaned_data
 
     @property
-    def partition_asked(self) -> int | None:
-        """The partition, None for all."""
+    def chosen_partition(self) -> int | None:
+        """The partition; None for all."""
         return self.cleaned_data["partition"]
 
     @cached_property

@@ -1,16 +1,16 @@
-"""Offsets: where each group stands in each partition."""
+"""Offsets: the position and the watermark of each group in each partition."""
 
 from __future__ import annotations
 
 from django.contrib import admin
 
-from sqlqueue.admin.ordered import OrderedAdmin
+from sqlqueue.admin.keyset_sections import SectionedAdmin
 from sqlqueue.models import Offset
 
 
 @admin.register(Offset)
-class OffsetAdmin(OrderedAdmin):
-    """By topic, group and partition. A group's own page says which ones stand still."""
+class OffsetAdmin(SectionedAdmin):
+    """The list of offset rows, by topic, group and partition. A group's own page marks the stuck ones."""
 
     list_display = (
         "consumer_group",

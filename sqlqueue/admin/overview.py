@@ -1,4 +1,4 @@
-"""The overview: how every topic and group stands, what needs attention, and how the last hours went."""
+"""The overview: the stats of every topic and group, what needs attention, and charts of the last hours."""
 
 from __future__ import annotations
 
@@ -10,96 +10,102 @@ from typing import Any
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 
-from sqlqueue.admin.charts import Chart, Span, chart
-from sqlqueue.admin.durations import duration
-from sqlqueue.admin.links import page
+from sqlqueue.admin.attention import VisibleFindings, visible_findings
+from sqlqueue.admin.charts import Chart, TimeRange, chart
+from sqlqueue.admin.links import page_url
+from sqlqueue.admin.navigation import arrange, internals
 from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import ReadOnlyAdmin
-from sqlqueue.admin.problems import Problem, problems
 from sqlqueue.conf import settings
 from sqlqueue.models import ConsumerGroup, Overview
-from sqlqueue.observe.activity import Rate, lags, rates, totals
-from sqlqueue.observe.survey import GroupSurvey, Survey, TopicSurvey, survey
+from sqlqueue.stats.attention import findings, of_group
+from sqlqueue.stats.durations import duration
+from sqlqueue.stats.groups import GroupSurvey
+from sqlqueue.stats.survey import Survey, survey
+from sqlqueue.stats.throughput import Rate, lags, rates, totals
+from sqlqueue.stats.topics import TopicSurvey
 
 HOURS = (1, 6, 24, 168)
 USUAL_HOURS = 6
-RECENT = timedelta(hours=1)  # what a group's own small chart shows
+RECENT = timedelta(hours=1)  # shown by the small chart of a group
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A group as the page shows it. url, letters: the addresses of its own page, and of its dead letters."""
+    """A group as the page shows it. url, dead_letters_url: of its page, and of its dead letters ("": the user may not
+    see them)."""
 
     url: str
-    letters: str
-    seen: GroupSurvey
+    dead_letters_url: str
+    stats: GroupSurvey
     rate: Rate
     lag: Chart | None
-    words: Sequence[str]
+    states: Sequence[str]
 
     @property
     def oldest(self) -> str:
         """The age of the oldest message that is not acked."""
-        return "–" if self.seen.oldest_age is None else duration(self.seen.oldest_age)
+        return "–" if self.stats.oldest_age is None else duration(self.stats.oldest_age)
 
     @property
     def drained(self) -> str:
-        """When the lag will be gone, if it goes on falling as it has."""
-        return drained(self.seen, self.rate)
+        """When the lag will be gone at its present rate, as a text."""
+        return drained(self.stats, self.rate)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """A topic and its groups."""
+    """A topic and its groups as the page shows them."""
 
     url: str
-    seen: TopicSurvey
+    stats: TopicSurvey
     groups: Sequence[GroupRow]
 
     @property
     def retention(self) -> str:
-        """How long it keeps messages."""
-        return _("for ever") if self.seen.retention is None else duration(self.seen.retention)
+        """Its retention as a text."""
+        return _("for ever") if self.stats.retention is None else duration(self.stats.retention)
 
 
 def drained(group: GroupSurvey, rate: Rate) -> str:
-    """Return when a group's lag will be gone at the pace of the last minutes, in words; "" if there is none."""
+    """Return when a group's lag will be gone at the rate of the last minutes, as a text; "" if there is no lag."""
     if not group.lag:
         return ""
     if rate.falling is None:
-        return _("pace not known yet")
+        return _("rate not known yet")
     if rate.falling > 0:
         return _("gone in about %(time)s") % {"time": duration(group.lag / rate.falling)}
     return _("grows") if rate.falling < 0 else _("does not fall")
 
 
 def states(group: GroupSurvey) -> list[str]:
-    """Return the words that say how a group is; none if nothing is to be said."""
-    words = []
-    if group.paused:
-        words.append(_("paused"))
+    """Return the unusual states of a group as texts."""
+    found = []
+    if group.paused:  # its partitions have no owner and stand still by intention
+        return [_("paused")]
     if group.away:
-        words.append(_("away: holds back collection"))
-    elif group.stuck:
-        words.append(_("stuck"))
-    if group.unowned:
-        words.append(_("%(count)d without owner") % {"count": group.unowned})
-    return words
+        return [_("away: holds back collection")]
+    if group.stuck:
+        found.append(_("stuck"))
+    if group.unowned and group.subscribers:
+        found.append(_("%(count)d without owner") % {"count": group.unowned})
+    return found
 
 
-def hours_asked(request: HttpRequest) -> int:
-    """Return for how many hours the charts are to be."""
+def requested_hours(request: HttpRequest) -> int:
+    """Return for how many hours the request asks for charts."""
     given = request.GET.get("hours", "")
     return int(given) if given in {str(hours) for hours in HOURS} else USUAL_HOURS
 
 
-def all_charts(alias: str, span: Span) -> list[Chart]:
-    """Return throughput, lag and failures of all groups together."""
-    rows = totals(alias, span.since)
+def all_charts(alias: str, time_range: TimeRange) -> list[Chart]:
+    """Return charts of the throughput, lag and failures of all groups together."""
+    rows = totals(alias, time_range.since)
     return three_charts(
-        span,
+        time_range,
         [(row["minute"], row["acked"]) for row in rows],
         [(row["minute"], row["lag"]) for row in rows],
         [(row["minute"], row["retried"] + row["dead"]) for row in rows],
@@ -107,109 +113,120 @@ def all_charts(alias: str, span: Span) -> list[Chart]:
 
 
 def three_charts(
-    span: Span,
+    time_range: TimeRange,
     acked: Sequence[tuple[datetime, float]],
     lag: Sequence[tuple[datetime, float | None]],
     failed: Sequence[tuple[datetime, float]],
 ) -> list[Chart]:
-    """Return the charts of these minutes, oldest first."""
+    """Return charts of throughput, lag and failures from values by minute, oldest first."""
     return [
-        chart("throughput", _("Acknowledged a second"), "bars", span.sums(acked), span),
-        chart("lag", _("Lag in messages"), "line", span.latest(lag), span),
-        chart("failures", _("Failures a second"), "failures", span.sums(failed), span),
+        chart("throughput", _("Acknowledged a second"), "bars", time_range.sums(acked), time_range),
+        chart("lag", _("Lag in messages"), "line", time_range.latest(lag), time_range),
+        chart("failures", _("Failures a second"), "failures", time_range.sums(failed), time_range),
     ]
 
 
-class Rows:
-    """Composes the page's rows for one request: everything that they have in common is read once, in three
-    statements."""
+class OverviewRows:
+    """Makes the rows of topics and groups for one request. Three statements read what they have in common."""
 
-    def __init__(self, request: HttpRequest, alias: str, seen: Survey):
-        self.request, self.seen = request, seen
+    def __init__(self, request: HttpRequest, alias: str, stats: Survey):
+        self.request, self.stats = request, stats
         groups = ConsumerGroup.objects.using(alias).values_list("id", "topic", "consumer_group")
         self._keys = {(topic, group): key for key, topic, group in groups}
-        self._rates = rates(alias, seen.taken_at)
-        self._lags = lags(alias, seen.taken_at - RECENT)
+        self._rates = rates(alias, stats.taken_at)
+        self._lags = lags(alias, stats.taken_at - RECENT)
 
     def topics(self) -> list[TopicRow]:
         """Return every topic with its groups."""
-        return [self._topic(topic) for topic in self.seen.topics]
+        return [self._topic(topic) for topic in self.stats.topics]
 
     def topic(self, name: str) -> TopicRow | None:
-        """Return one topic; None for one of dead letters."""
-        return next((self._topic(topic) for topic in self.seen.topics if topic.name == name), None)
+        """Return one topic; None for a dead-letter topic."""
+        return next((self._topic(topic) for topic in self.stats.topics if topic.name == name), None)
 
     def group(self, topic: str, group: str) -> GroupRow | None:
         """Return one group; None if it is not registered."""
-        seen = self.seen.group(topic, group)
-        return None if seen is None else self._group(seen)
+        stats = self.stats.group(topic, group)
+        return None if stats is None else self._group(stats)
 
-    def problems_of(self, topic: str, group: str) -> list[tuple[Problem, list[tuple[str, str]]]]:
-        """Return what needs attention of one group, each with links (text, address)."""
-        return [(one, links) for one, links in self.problems() if (one.topic, one.group) == (topic, group)]
+    def attention(self) -> VisibleFindings:
+        """Return what needs attention."""
+        return visible_findings(self.request, findings(self.stats), self._url)
 
-    def problems(self) -> list[tuple[Problem, list[tuple[str, str]]]]:
-        """Return what needs attention, each with links (text, address)."""
-        return [(one, self._links(one)) for one in problems(self.seen)]
+    def attention_of(self, topic: str, group: str) -> VisibleFindings:
+        """Return what needs attention of one group."""
+        stats = self.stats.group(topic, group)
+        retention = next((one.retention for one in self.stats.topics if one.name == topic), None)
+        return visible_findings(self.request, of_group(stats, retention) if stats else (), self._url)
 
     def _topic(self, topic: TopicSurvey) -> TopicRow:
-        groups = [group for group in self.seen.groups if group.topic == topic.name]
-        url = page(self.request, "topic", "change", topic.name)
+        groups = [group for group in self.stats.groups if group.topic == topic.name]
+        url = page_url(self.request, "topic", "change", topic.name)
         return TopicRow(url, topic, [self._group(group) for group in groups])
 
     def _group(self, group: GroupSurvey) -> GroupRow:
-        place, title = (group.topic, group.group), _("Lag in the last hour")
-        looks, span = self._lags.get(place, []), Span(self.seen.taken_at, RECENT)
-        small = chart(f"lag-{self._keys.get(place)}", title, "line", span.latest(looks), span) if looks else None
-        rate = self._rates.get(place, Rate(0.0, 0.0, None))
+        group_topic = (group.topic, group.group)
+        rate = self._rates.get(group_topic, Rate(0.0, 0.0, None))
         return GroupRow(
-            self._url(place),
-            letters_page(self.request, group),
+            self._url(group_topic),
+            dead_letters_url(self.request, group),
             group,
             rate,
-            small,
+            self._lag_chart(group_topic),
             states(group),
         )
 
-    def _url(self, place: tuple[str, str]) -> str:
-        key = self._keys.get(place)
-        return "" if key is None else page(self.request, "consumergroup", "change", key)
+    def _lag_chart(self, group_topic: tuple[str, str]) -> Chart | None:
+        lags_by_minute = self._lags.get(group_topic)
+        if not lags_by_minute:
+            return None
+        time_range, name = TimeRange(self.stats.taken_at, RECENT), f"lag-{self._keys.get(group_topic)}"
+        return chart(name, _("Lag in the last hour"), "line", time_range.latest(lags_by_minute), time_range)
 
-    def _links(self, problem: Problem) -> list[tuple[str, str]]:
-        links = []
-        if problem.offset is not None:
-            text = _("Message %(offset)d") % {"offset": problem.offset}
-            links.append((text, page(self.request, "message", "change", problem.offset)))
-        if problem.group:
-            links.append((_("The group's page"), self._url((problem.topic, problem.group))))
-        if problem.scheduled:
-            links.append((_("Scheduled messages"), page(self.request, "scheduledmessage", "changelist")))
-        return links
+    def _url(self, group_topic: tuple[str, str]) -> str:
+        key = self._keys.get(group_topic)
+        return "" if key is None else page_url(self.request, "consumergroup", "change", key)
 
 
-def letters_page(request: HttpRequest, group: GroupSurvey) -> str:
-    """Return the address of a group's dead letters."""
-    return page(request, "message", "dead_letters", topic=group.topic, group=group.group)
+def dead_letters_url(request: HttpRequest, group: GroupSurvey) -> str:
+    """Return the URL of a group's dead letters; "" if the user may not see them."""
+    return page_url(request, "message", "dead_letters", topic=group.topic, group=group.group)
 
 
 @admin.register(Overview)
 class OverviewAdmin(ReadOnlyAdmin):
-    """One page in the place of a list: it needs "sqlqueue.view_overview"."""
+    """A page instead of a list. It needs the permission `view_overview`."""
+
+    def __init__(self, model: type[Overview], admin_site: admin.AdminSite) -> None:
+        super().__init__(model, admin_site)
+        arrange(admin_site)
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the page of internals."""
+        view = self.admin_site.admin_view(self.internals_view)
+        return [path("internals/", view, name="sqlqueue_overview_internals"), *super().get_urls()]
+
+    def internals_view(self, request: HttpRequest) -> HttpResponse:
+        """List the internal tables that the user may view. Raises PermissionDenied if there are none."""
+        tables = internals(self.admin_site, request)
+        if not tables:
+            raise PermissionDenied
+        return show(self, request, "internals", _("Internals"), {"tables": tables})
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show how everything stands."""
+        """Show the stats of all topics and groups."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        alias, hours = settings.DATABASE, hours_asked(request)
-        seen = survey(alias)
+        alias, hours = settings.DATABASE, requested_hours(request)
+        stats = survey(alias)
         request.current_app = self.admin_site.name
-        rows = Rows(request, alias, seen)
+        rows = OverviewRows(request, alias, stats)
         context = {
-            "seen": seen,
-            "horizon_age": duration(seen.horizon_age),
-            "problems": rows.problems(),
+            "stats": stats,
+            "horizon_age": duration(stats.horizon_age),
+            "attention": rows.attention(),
             "topics": rows.topics(),
-            "charts": all_charts(alias, Span(seen.taken_at, timedelta(hours=hours))),
+            "charts": all_charts(alias, TimeRange(stats.taken_at, timedelta(hours=hours))),
             "hours": hours,
             "choices": HOURS,
             **(extra_context or {}),

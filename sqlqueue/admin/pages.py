@@ -1,4 +1,4 @@
-"""Pages of the admin that are no lists."""
+"""What the pages of the admin that are no lists have in common."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from django.template.response import TemplateResponse
 
 from sqlqueue.admin.permissions import ModelAdmin
 
+# Seconds for which a request waits for transactions that publish. It occupies a worker of the web server meanwhile.
+LOCK_TIMEOUT = 3.0
+
 
 def show(
     model_admin: ModelAdmin, request: HttpRequest, template: str, title: object, context: Mapping[str, Any]
 ) -> TemplateResponse:
-    """Return a page of a model's admin, in the site's frame. template: its name below admin/sqlqueue/."""
+    """Return a page of a model's admin, with the context of its site. template: its name below admin/sqlqueue/, without
+    the suffix."""
     site = model_admin.admin_site
     request.current_app = site.name
-    frame = {**site.each_context(request), "title": title, "opts": model_admin.opts}
-    return TemplateResponse(request, f"admin/sqlqueue/{template}.html", {**frame, **context})
+    base = {**site.each_context(request), "title": title, "opts": model_admin.opts}
+    return TemplateResponse(request, f"admin/sqlqueue/{template}.html", {**base, **context})

@@ -1,4 +1,4 @@
-"""Who may do what: nothing in the queue's tables is edited by hand, and every verb has a permission of its own."""
+"""Permissions: users cannot edit the queue's tables, and every operation has a permission of its own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from sqlqueue.conf import settings
+from sqlqueue.core.outcomes import storable
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
@@ -30,20 +31,25 @@ def require(request: HttpRequest, *codenames: str) -> None:
 
 
 class ReadOnlyAdmin(ModelAdmin):
-    """Shows a table on the queue's database to whoever may view it, and lets nobody edit it: the verbs do."""
+    """Shows a table of the queue's database to users who may view it. Only operations change it."""
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the rows on the queue's database, with or without the router."""
+        """Return the rows on the queue's database, whether its router is installed or not."""
         return super().get_queryset(request).using(settings.DATABASE)
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return the row with the key of a URL, None if there is none. The key may have characters that a database
+        refuses."""
+        return super().get_object(request, storable(object_id), from_field)
+
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody adds rows by hand."""
+        """Return False: only operations add rows."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody edits rows by hand."""
+        """Return False: only operations change rows."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody deletes rows by hand."""
+        """Return False: only operations delete rows."""
         return False

@@ -1,4 +1,4 @@
-"""Receipts: what became of deliveries."""
+"""Receipts: the outcomes of deliveries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlqueue.models import Receipt
 
 @admin.register(Receipt)
 class ReceiptAdmin(KeysetAdmin):
-    """Newest first; to be found by a message's offset."""
+    """The list of receipts, newest first. The search finds those of a message by its offset."""
 
     list_display = (
         "message_offset",
@@ -28,5 +28,5 @@ class ReceiptAdmin(KeysetAdmin):
 
     @admin.display(description=_("seconds"))
     def seconds(self, receipt: Receipt) -> str:
-        """How long it took."""
+        """Show how long the handler took."""
         return f"{(receipt.finished_at - receipt.started_at).total_seconds():.3f}"

@@ -1,4 +1,4 @@
-"""Replays: orders to deliver dead letters again, how far they are, and how to stop them."""
+"""Replays: requests to deliver dead letters again, with the progress and a button that cancels."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from sqlqueue.admin.actions.base import log_action
 from sqlqueue.admin.keyset import KeysetAdmin
-from sqlqueue.admin.orders import note
 from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import may, require
 from sqlqueue.conf import settings
-from sqlqueue.log.replay import cancel
 from sqlqueue.models import Replay
+from sqlqueue.operations.replay_requests import cancel
 
 
 @admin.register(Replay)
 class ReplayAdmin(KeysetAdmin):
-    """The orders, newest first."""
+    """The list of replays, newest first."""
 
     list_display = (
         "id",
@@ -40,18 +40,18 @@ class ReplayAdmin(KeysetAdmin):
 
     @admin.display(description=gettext_lazy("progress"))
     def progress(self, replay: Replay) -> str:
-        """Say how far it is."""
+        """Show how many dead letters of how many are done."""
         return _("%(done)d of %(total)d") % {"done": replay.done, "total": replay.total}
 
     def get_urls(self) -> list[URLPattern]:
-        """Add the address that stops an order."""
-        stop = self.admin_site.admin_view(self.cancel_view)
-        return [path("<int:number>/cancel/", stop, name="sqlqueue_replay_cancel"), *super().get_urls()]
+        """Add the view that cancels a replay."""
+        cancel_view = self.admin_site.admin_view(self.cancel_view)
+        return [path("<int:number>/cancel/", cancel_view, name="sqlqueue_replay_cancel"), *super().get_urls()]
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """Show how far an order is."""
+        """Show a replay and its progress."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         replay = self.get_object(request, unquote(object_id))
@@ -64,7 +64,7 @@ class ReplayAdmin(KeysetAdmin):
         return show(self, request, "replay", _("Replay of dead letters of %s") % replay.topic, context)
 
     def cancel_view(self, request: HttpRequest, number: int) -> HttpResponse:
-        """Stop an order."""
+        """Cancel the rest of a replay."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         require(request, "view_replay", "replay_message")
@@ -73,8 +73,8 @@ class ReplayAdmin(KeysetAdmin):
             raise Http404
         if cancel(settings.DATABASE, number):
             sentence = _("Cancelled. What was delivered stays delivered.")
-            note(request, [replay], CHANGE, sentence)
+            log_action(request, [replay], CHANGE, sentence)
             messages.success(request, sentence)
         else:
-            messages.warning(request, _("There was nothing to cancel any more."))
+            messages.warning(request, _("There was nothing left to cancel."))
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:sqlqueue_replay_change", args=[number]))

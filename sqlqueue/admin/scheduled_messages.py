@@ -1,34 +1,62 @@
-"""Scheduled messages: on their way into the log, or refused by it."""
+"""Scheduled messages: those that wait for their time, and those that the log has refused."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from django.contrib import admin
-from django.db.models import Q
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html
 from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
 
-from sqlqueue.admin.ordered import OrderedAdmin
+from sqlqueue.admin.cells import code, key_id, tag
+from sqlqueue.admin.keyset import KeysetChangeList, Page
+from sqlqueue.admin.previews import show_previews
+from sqlqueue.admin.scheduled_pages import ScheduledPages
 from sqlqueue.models import ScheduledMessage
 
 
 @admin.register(ScheduledMessage)
-class ScheduledMessageAdmin(OrderedAdmin):
-    """The refused ones first, with their refusal; then what is due first."""
+class ScheduledMessageAdmin(ScheduledPages):
+    """The list of scheduled messages: refused ones first, with the reason; then by the time at which they are due."""
 
-    list_display = ("id", "topic", "state", "due_at", "partition_key", "message_id", "priority", "target_group")
+    list_display = ("id", "topic", "state", "due_at", "preview", "key_and_id")
     list_filter = ("refused",)
     search_fields = ("=id",)
     key = ("due_at", "id")
 
     def sections(self) -> Sequence[Q]:
-        """Index: (refused, due_at)."""
+        """Return the conditions for refused and waiting messages. Index: (refused, due_at)."""
         return [Q(refused=True), Q(refused=False)]
+
+    def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> Page:
+        """Return a page, each row with the beginning of its payload."""
+        found = super().get_page(request, changes)
+        show_previews(ScheduledMessage, found.rows)
+        return found
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ScheduledMessage]:
+        """Return the rows without payloads: a page shows only their beginnings."""
+        return super().get_queryset(request).defer("payload", "headers", "body")
+
+    @admin.display(description=_("payload"))
+    def preview(self, message: ScheduledMessage) -> str:
+        """Show the beginning of the payload."""
+        return code(message.preview)  # type: ignore[attr-defined]
+
+    @admin.display(description=_("key and id"))
+    def key_and_id(self, message: ScheduledMessage) -> str:
+        """Show key and id, cut where they are long, and the target group, if there is one."""
+        html = key_id(message.partition_key, message.message_id)
+        if not message.target_group:
+            return html
+        return format_html("{}<div>{}</div>", html, _("for %s alone") % message.target_group)
 
     @admin.display(description=_("state"))
     def state(self, message: ScheduledMessage) -> str:
-        """Why it was refused, or that it waits."""
+        """Show why it was refused, or that it waits."""
         if message.refused:
-            return f"{_('refused')}: {Truncator(message.refusal or '').chars(300)}"
+            return format_html("{} {}", tag(_("refused")), Truncator(message.refusal or "").chars(300))
         return str(_("waits"))

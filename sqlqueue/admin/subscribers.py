@@ -1,4 +1,4 @@
-"""Subscribers: who is alive, and who has stopped beating."""
+"""Subscribers: those that are alive, and those whose heartbeat has expired."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from django.contrib import admin
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from sqlqueue.admin.ordered import OrderedAdmin, section_of
-from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.admin.keyset_sections import SectionedAdmin, section_of
 from sqlqueue.models import SubscriberHeartbeat
 
 
 @admin.register(SubscriberHeartbeat)
-class SubscriberAdmin(OrderedAdmin):
-    """Those that have missed their beats first; they are removed some minutes after they have died."""
+class SubscriberAdmin(SectionedAdmin):
+    """The list of subscribers: those whose heartbeat has expired first. They are removed some minutes later."""
 
     list_display = (
         "subscriber",
@@ -31,11 +30,11 @@ class SubscriberAdmin(OrderedAdmin):
     key = ("topic", "consumer_group", "subscriber")
 
     def sections(self) -> Sequence[Q]:
-        """The dead before the living. Few rows: one for each process and group."""
-        alive = Q(expires_at__gt=DatabaseNow())
+        """Return the conditions for expired and alive subscribers. Few rows: one for each process and group."""
+        alive = SubscriberHeartbeat.objects.living()
         return [~alive, alive]
 
     @admin.display(description=_("alive"), boolean=True)
     def alive(self, subscriber: SubscriberHeartbeat) -> bool:
-        """Whether its last beat still counts."""
+        """Show whether the last heartbeat is still valid."""
         return section_of(subscriber) == 1

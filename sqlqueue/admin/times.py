@@ -1,4 +1,4 @@
-"""Times that people type."""
+"""Form fields for times."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from datetime import datetime, timezone
 from typing import Any
 
 from django import forms
+from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, make_aware
 
 
 class MomentField(forms.DateTimeField):
-    """A time in the site's zone, aware of it also where USE_TZ is off."""
+    """A time in the site's time zone. Its value is aware, also with USE_TZ = False."""
 
     def to_python(self, value: Any) -> datetime | None:
-        """Return it, None if it is empty."""
+        """Return the time; None for an empty field."""
         at = super().to_python(value)
         if at is None or not is_naive(at):
             return at
@@ -21,3 +22,26 @@ class MomentField(forms.DateTimeField):
             return make_aware(at)
         except OverflowError:  # at an end of the calendar
             return at.replace(tzinfo=timezone.utc)
+
+
+class StoredMomentField(MomentField):
+    """A stored time that users may change.
+
+    The field shows no zone, so in the hour that is repeated when clocks are set back its text stands for two times. A
+    text that the user has not changed means the stored time.
+    """
+
+    stored: datetime | None = None  # in the site's zone
+
+    def to_python(self, value: Any) -> datetime | None:
+        """Return the time; None for an empty field."""
+        if self.stored is not None and isinstance(value, str) and _parsed(value) == self.stored.replace(tzinfo=None):
+            return self.stored
+        return super().to_python(value)
+
+
+def _parsed(text: str) -> datetime | None:
+    try:
+        return parse_datetime(text.strip())
+    except ValueError:
+        return None

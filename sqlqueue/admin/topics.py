@@ -1,29 +1,58 @@
-"""Topics: their options, how their groups stand, and the buttons that pause and resume them."""
+"""Topics: the list, the page of a topic with its options and groups, and the page that overrides options."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse
+from django.db import models
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_http_methods
 
-from sqlqueue.admin.overview import Rows
+from sqlqueue.admin.actions.base import log_action
+from sqlqueue.admin.cells import tag
+from sqlqueue.admin.overview import OverviewRows
 from sqlqueue.admin.pages import show
-from sqlqueue.admin.verbs import PausableAdmin
+from sqlqueue.admin.permissions import may, require
+from sqlqueue.admin.purging import PurgeableAdmin
+from sqlqueue.admin.topic_options import OptionsForm, option_notes, sentence
 from sqlqueue.conf import settings
+from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.log.topic_options import override
 from sqlqueue.models import Topic
-from sqlqueue.observe.survey import survey
+from sqlqueue.stats.durations import duration
+from sqlqueue.stats.moments import moment
+from sqlqueue.stats.survey import survey
 
 
 @admin.register(Topic)
-class TopicAdmin(PausableAdmin):
-    """The topics by name, dead-letter topics among them."""
+class TopicAdmin(PurgeableAdmin):
+    """The list of topics by name, dead-letter topics included."""
 
-    list_display = ("name", "paused", "partitions", "priorities", "retention", "history", "created_at")
+    list_display = ("name", "state", "partitions", "priorities", "kept", "history", "created_at")
     list_filter = ("paused",)
     search_fields = ("=name",)
     key = ("name",)
+
+    @admin.display(description=gettext_lazy("state"))
+    def state(self, topic: Topic) -> str:
+        """Show unusual states only."""
+        return tag(_("paused")) if topic.paused else ""
+
+    @admin.display(description=gettext_lazy("kept for"))
+    def kept(self, topic: Topic) -> str:
+        """Show the retention."""
+        return _("for ever") if topic.retention is None else duration(topic.retention)
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the page of a topic's options."""
+        view = require_http_methods(["GET", "HEAD", "POST"])(self.options_view)
+        return [self.row_path("options", view), *super().get_urls()]
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -32,14 +61,49 @@ class TopicAdmin(PausableAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         request.current_app = self.admin_site.name
-        topic = self.row(request, object_id)
-        rows = Rows(request, settings.DATABASE, survey(settings.DATABASE, topic.name))
+        topic = self.get_row(request, object_id)
+        rows = OverviewRows(request, settings.DATABASE, survey(settings.DATABASE, topic.name))
         context = {
             "row": topic,
             "topic": rows.topic(topic.name),
-            "fields": [(field, field.value_from_object(topic)) for field in self.opts.fields],
-            "pause_url": self.page("pause", topic) if self.has_pause_permission(request) else "",
-            "resume_url": self.page("resume", topic) if self.has_pause_permission(request) else "",
+            "fields": [(field.verbose_name, _shown(field, topic)) for field in self.opts.fields],
+            "pause_url": self.row_url("pause", topic) if self.has_pause_permission(request) else "",
+            "resume_url": self.row_url("resume", topic) if self.has_pause_permission(request) else "",
+            "options_url": self.row_url("options", topic) if may(request, "change_topic") else "",
+            "option_notes": option_notes(topic),
+            "purge_url": self.purge_url(request, topic),
             **(extra_context or {}),
         }
         return show(self, request, "topic", topic.name, context)
+
+    def options_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show which options override the settings (GET), and change that (POST)."""
+        require(request, "change_topic")
+        request.current_app = self.admin_site.name
+        topic = self.get_row(request, object_id)
+        form = OptionsForm(topic, request.POST if request.method == "POST" else None)
+        if form.is_bound and form.is_valid():
+            try:
+                changed = override(settings.DATABASE, topic.name, form.overrides)
+            except ConfigurationError as error:  # it was removed meanwhile
+                self.message_user(request, str(error), messages.ERROR)
+            else:
+                text = " ".join(map(sentence, changed)) or _("Nothing was changed.")
+                if changed:
+                    log_action(request, [topic], CHANGE, text)
+                self.message_user(request, text, messages.SUCCESS)
+            return HttpResponseRedirect(self.row_url("change", topic))
+        context = {"row": topic, "form": form}
+        return show(self, request, "topic_options", _("Options of %(topic)s") % {"topic": topic}, context)
+
+
+def _shown(field: models.Field[Any, Any], topic: Topic) -> str:
+    """Return a value of a topic as a text."""
+    value = field.value_from_object(topic)
+    if field.name == "retention":
+        return _("for ever") if value is None else duration(value)
+    if isinstance(field, models.DateTimeField):
+        return moment(value)
+    if isinstance(value, bool):
+        return _("yes") if value else _("no")
+    return "–" if value in (None, "") else str(value)

@@ -1,6 +1,6 @@
 """A check for django-health-check (4.8 or later), where that is installed.
 
-Name it in its view: `HealthCheckView.as_view(checks=["sqlqueue.api.health_check.QueueHealth"])`.
+Name it in that package's view: `HealthCheckView.as_view(checks=["sqlqueue.api.health_check.QueueHealth"])`.
 """
 
 from __future__ import annotations
@@ -11,20 +11,24 @@ from django.db import connections
 from health_check.base import HealthCheck
 from health_check.exceptions import ServiceUnavailable, ServiceWarning
 
-from sqlqueue.observe import answers
+from sqlqueue.monitoring import responses
 
 
 @dataclasses.dataclass
 class QueueHealth(HealthCheck):  # type: ignore[misc]  # that package has no types
-    """The queue's database answers, its migrations are applied, and no limit of SQLQUEUE['HEALTH'] is passed."""
+    """Checks that the queue's database answers, its migrations are applied, and no limit of SQLQUEUE['HEALTH'] is
+    passed."""
 
     def run(self) -> None:
-        """Raise what is wrong. No names: whoever may open that page may not be one who may see them. It waits for the
-        database, so it is run in a thread, whose connections it closes."""
+        """Run the check. Errors name no topics or groups, since that page does not check the permission to see them.
+
+        The package runs it in a thread, whose connections it closes.
+        Raises ServiceUnavailable if the queue cannot be used, ServiceWarning if a limit is passed.
+        """
         try:
-            if answers.ready(detailed=False).status != 200:
+            if responses.ready(detailed=False).status != 200:
                 raise ServiceUnavailable("the queue's database does not answer, or lacks migrations")
-            if answers.health(detailed=False).status != 200:
+            if responses.health(detailed=False).status != 200:
                 raise ServiceWarning("a limit of the queue's health is passed")
         finally:
             connections.close_all()

@@ -1,16 +1,20 @@
-"""The OpenAPI description of the endpoints, made from the very values that they answer with."""
+"""The OpenAPI description of the endpoints, made from the types of the values that they answer with."""
 
 from __future__ import annotations
 
 import types
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from sqlqueue import __version__
-from sqlqueue.observe.answers import GROUP_FIGURES
-from sqlqueue.observe.health import Excess
-from sqlqueue.observe.survey import GroupSurvey, Survey
+from sqlqueue.monitoring.health import Excess
+from sqlqueue.monitoring.responses import GROUP_FIGURES
+from sqlqueue.stats.attention import Finding
+from sqlqueue.stats.groups import GroupSurvey
+from sqlqueue.stats.message_status import MessageStatus
+from sqlqueue.stats.survey import Survey
 
 PLAIN: dict[type, dict[str, Any]] = {
     bool: {"type": "boolean"},
@@ -27,7 +31,7 @@ OK = {
 }
 NOT_OK = {
     "type": "object",
-    "description": "Strangers are told nothing more.",
+    "description": "`problem` needs the token or the permission.",
     "properties": {"ok": {"const": False}, "problem": {"type": "string"}},
     "required": ["ok"],
     "additionalProperties": False,
@@ -38,12 +42,21 @@ ERROR = {
     "required": ["error"],
     "additionalProperties": False,
 }
-DETAILS: list[dict[str, list[str]]] = [{}, {"token": []}, {"session": []}]  # each is enough; {}: none
+TEXTS = {
+    "200": "Yes",
+    "400": "The question is wrong",
+    "401": "Not logged in",
+    "403": "Permission denied",
+    "404": "Unknown",
+    "503": "No",
+}
+DETAILS: list[dict[str, list[str]]] = [{}, {"token": []}, {"session": []}]  # any of these; {}: none is needed
 
 
 def description(prefix: str) -> dict[str, Any]:
-    """Return the document for endpoints below a path."""
-    judged = {"ok": {"type": "boolean"}, "taken_at": _schema(datetime), "passed": _schema(list[Excess])}
+    """Return the document for the endpoints below a URL path."""
+    lists = {"passed": _schema(list[Excess]), "attention": _schema(list[Finding])}
+    judged = {"ok": {"type": "boolean"}, "taken_at": _schema(datetime), **lists}
     figures = _schema(Survey)["properties"]
     group = {**_schema(GroupSurvey)["properties"], "away": {"type": "boolean"}}
     health = {**judged, "groups": {"type": "array", "items": _object({name: group[name] for name in GROUP_FIGURES})}}
@@ -52,8 +65,8 @@ def description(prefix: str) -> dict[str, Any]:
         "info": {
             "title": "sqlqueue",
             "version": __version__,
-            "description": "How the message queue is. Details need the token of SQLQUEUE['STATUS_TOKEN'], or a user "
-            "with the permission sqlqueue.view_topic.",
+            "description": "Health and status of the message queue. Details need the token of "
+            "SQLQUEUE['STATUS_TOKEN'], or a user with the permission sqlqueue.view_topic.",
         },
         "servers": [{"url": prefix}],
         "paths": {
@@ -67,9 +80,19 @@ def description(prefix: str) -> dict[str, Any]:
                 DETAILS,
             ),
             "/status/": _path(
-                "Everything that is known, for those who may see it.",
+                "All stats. Needs the token or the permission.",
                 {"200": "Status", "401": "Error", "403": "Error", "503": "NotOk"},
                 DETAILS[1:],
+            ),
+            "/message/": _with_parameters(
+                _path(
+                    "The status of one message in every group. Needs the token, or sqlqueue.view_message, too.",
+                    {"200": "Message", "400": "Error", "401": "Error", "403": "Error", "404": "Error", "503": "NotOk"},
+                    DETAILS[1:],
+                ),
+                topic="the message's topic",
+                id="its id",
+                key="its key, if it has one",
             ),
         },
         "components": {
@@ -78,6 +101,7 @@ def description(prefix: str) -> dict[str, Any]:
                 "NotOk": NOT_OK,
                 "Error": ERROR,
                 "Health": _object(health),
+                "Message": _object(_message()),
                 "Status": _object({**figures, "groups": {"type": "array", "items": _object(group)}, **judged}),
             },
             "securitySchemes": {
@@ -88,18 +112,33 @@ def description(prefix: str) -> dict[str, Any]:
     }
 
 
-def _path(summary: str, answers: dict[str, Any], security: list[dict[str, list[str]]] | None = None) -> dict[str, Any]:
-    responses = {status: _response(status, names) for status, names in answers.items()}
+def _message() -> dict[str, Any]:
+    """Return the properties of a message's status."""
+    return {**_schema(MessageStatus)["properties"], "finished": {"type": "boolean"}}
+
+
+def _with_parameters(path: dict[str, Any], **names: str) -> dict[str, Any]:
+    """Return a path with these parameters in its query, of which all but the last are needed."""
+    *needed, _ = names
+    parameters = [
+        {"name": name, "in": "query", "required": name in needed, "description": text, "schema": {"type": "string"}}
+        for name, text in names.items()
+    ]
+    return {**path, "parameters": parameters}
+
+
+def _path(summary: str, schemas: dict[str, Any], security: list[dict[str, list[str]]] | None = None) -> dict[str, Any]:
+    responses = {status: _response(status, names) for status, names in schemas.items()}
     operation = {"summary": summary, "responses": responses, "security": [{}] if security is None else security}
-    bodiless = {status: {"description": response["description"]} for status, response in responses.items()}
-    return {"get": operation, "head": {**operation, "responses": bodiless}}
+    without_bodies = {status: {"description": response["description"]} for status, response in responses.items()}
+    return {"get": operation, "head": {**operation, "responses": without_bodies}}
 
 
 def _response(status: str, names: str | list[str]) -> dict[str, Any]:
     references = [{"$ref": f"#/components/schemas/{name}"} for name in ([names] if isinstance(names, str) else names)]
     schema = references[0] if len(references) == 1 else {"oneOf": references}
-    said = {"200": "Yes", "401": "Nobody is known", "403": "Not this user", "503": "No"}[status]
-    return {"description": said, "content": {"application/json": {"schema": schema}}}
+    text = TEXTS[status]
+    return {"description": text, "content": {"application/json": {"schema": schema}}}
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
@@ -112,7 +151,9 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _schema(kind: Any) -> dict[str, Any]:
-    """Return the schema of a type as JSON shows it."""
+    """Return the JSON schema of a type. Raises TypeError for a type without one."""
+    if kind is Any:
+        return {}
     if kind in PLAIN:
         return dict(PLAIN[kind])
     if is_dataclass(kind) and isinstance(kind, type):
@@ -122,4 +163,6 @@ def _schema(kind: Any) -> dict[str, Any]:
         return {"type": "array", "items": _schema(get_args(kind)[0])}
     if get_origin(kind) in (Union, types.UnionType):
         return {"anyOf": [{"type": "null"} if part is type(None) else _schema(part) for part in get_args(kind)]}
+    if get_origin(kind) is Mapping:
+        return {"type": "object", "additionalProperties": _schema(get_args(kind)[1])}
     raise TypeError(f"no schema for {kind!r}")

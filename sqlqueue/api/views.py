@@ -1,67 +1,77 @@
-"""The REST endpoints. Only GET and HEAD; nobody on the way may keep an answer; strangers learn ok or not ok."""
+"""The REST endpoints. They accept only GET and HEAD, forbid caching, and show details only to permitted requests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from django.contrib.auth.decorators import login_not_required
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from sqlqueue.api.access import is_known, may_see
+from sqlqueue.api.access import MESSAGES, TOPICS, is_logged_in, may_see_details
 from sqlqueue.api.openapi import description
-from sqlqueue.observe import answers
-from sqlqueue.observe.answers import Answer
+from sqlqueue.database.transactions import outside_transactions
+from sqlqueue.monitoring import responses
+from sqlqueue.monitoring.responses import HealthResponse
 
 View = Callable[[HttpRequest], HttpResponse]
 
 
-def endpoint(answer: Callable[[HttpRequest], Answer]) -> View:
-    """Make a view of a function that answers. It runs outside of ATOMIC_REQUESTS, and behind no login: a database that
-    is away, and a probe that has no account, are what it is for."""
+def endpoint(answer: Callable[[HttpRequest], HealthResponse]) -> View:
+    """Return a view that sends what a function answers. It runs outside of ATOMIC_REQUESTS and needs no login, since
+    probes have no account and must be answered without a database, too."""
 
     def view(request: HttpRequest) -> HttpResponse:
         status, body = answer(request)
-        response = HttpResponse(answers.as_json(body), content_type="application/json", status=status)
+        response = HttpResponse(responses.as_json(body), content_type="application/json", status=status)
         if status == 401:
             response.headers["WWW-Authenticate"] = 'Bearer realm="sqlqueue"'
         return response
 
     view.__doc__ = answer.__doc__
-    return login_not_required(transaction.non_atomic_requests(never_cache(require_safe(view))))
+    return login_not_required(outside_transactions(never_cache(require_safe(view))))
 
 
 @endpoint
-def live(request: HttpRequest) -> Answer:
-    """The process answers."""
-    return answers.live()
+def live(request: HttpRequest) -> HealthResponse:
+    """Answer that the process is alive."""
+    return responses.live()
 
 
 @endpoint
-def ready(request: HttpRequest) -> Answer:
-    """The database answers, and the queue's migrations are applied."""
-    return answers.ready(may_see(request))
+def ready(request: HttpRequest) -> HealthResponse:
+    """Answer whether the database answers and the queue's migrations are applied."""
+    return responses.ready(may_see_details(request))
 
 
 @endpoint
-def health(request: HttpRequest) -> Answer:
-    """No limit of the settings is passed; in detail, each group's figures."""
-    return answers.health(may_see(request))
+def health(request: HttpRequest) -> HealthResponse:
+    """Answer whether no limit of the settings is passed; in detail, with each group's figures."""
+    return responses.health(may_see_details(request))
 
 
 @endpoint
-def status(request: HttpRequest) -> Answer:
-    """Everything, for those who may see it."""
-    if may_see(request):
-        return answers.status()
-    if is_known(request):
-        return Answer(403, {"error": "this needs the permission sqlqueue.view_topic"})
-    return Answer(401, {"error": "log in, or send the token: Authorization: Bearer …"})
+def status(request: HttpRequest) -> HealthResponse:
+    """Answer all stats, to requests that may see them."""
+    return responses.status() if may_see_details(request) else _refusal(request, TOPICS)
 
 
 @endpoint
-def openapi(request: HttpRequest) -> Answer:
-    """The description of these endpoints."""
-    return Answer(200, description(request.path.rsplit("/", 1)[0] or "/"))
+def message(request: HttpRequest) -> HealthResponse:
+    """Answer the status of one message in every group, to requests that may see its result."""
+    if not may_see_details(request, TOPICS, MESSAGES):
+        return _refusal(request, TOPICS, MESSAGES)
+    return responses.message(*(request.GET.get(name, "") for name in ("topic", "id", "key")))
+
+
+def _refusal(request: HttpRequest, *permissions: str) -> HealthResponse:
+    if is_logged_in(request):
+        return HealthResponse(403, {"error": f"this needs the permission {' and '.join(permissions)}"})
+    return HealthResponse(401, {"error": "log in, or send the token: Authorization: Bearer …"})
+
+
+@endpoint
+def openapi(request: HttpRequest) -> HealthResponse:
+    """Answer the description of these endpoints."""
+    return HealthResponse(200, description(request.path.rsplit("/", 1)[0] or "/"))

@@ -1,5 +1,5 @@
-"""The connections of a thread in which handlers run: that they work before a delivery, and that no handler leaves one
-behind that would spoil the next delivery. Handlers may use any alias."""
+"""The connections of a thread that runs handlers: they are checked before a delivery and restored after it, so that no
+handler spoils the next delivery. Handlers may use any alias."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from django.dispatch import receiver
 from sqlqueue.database import driver
 from sqlqueue.exceptions import BrokenTransaction
 
-CONNECTIONS_LAST = 1.0  # seconds between two looks at whether connections still work
+CONNECTIONS_LAST = 1.0  # seconds between two checks whether connections still work
 
 now = time.monotonic
 _care = threading.local()
 
 
-class State(NamedTuple):
-    """How a connection stands, as far as it can be told without asking the server."""
+class ConnectionState(NamedTuple):
+    """The transaction state of a connection, as far as it is known without a query."""
 
     autocommit: bool
     in_atomic_block: bool
     savepoints: int
-    transaction: int  # as the driver knows it: 0 none, or not told; 3: a failed one
+    transaction: int  # as the driver knows it: 0: none or unknown; 3: a failed one
 
 
 def close_stale_connections() -> None:
@@ -37,7 +37,7 @@ def close_stale_connections() -> None:
         if connection.connection is None or connection.in_atomic_block:
             continue
         connection.close_if_unusable_or_obsolete()
-        # Django trusts a connection that has met no error yet; the server may have ended it for being idle.
+        # Django trusts a connection without an error so far; the server may have closed it for being idle.
         if connection.connection is not None and not connection.is_usable():
             connection.close()
 
@@ -53,13 +53,13 @@ def care_for_connections() -> None:
 
 @receiver(connection_created)
 def _note(connection: Any, **_: Any) -> None:
-    # Closed ones go: a verb may open one of its own, of the same alias, for a moment.
+    # Drop closed ones: an operation may open another connection of the same alias for a moment.
     others = [known for known in _opened() if known is not connection and known.connection is not None]
     _care.opened = [*others, connection]
 
 
 def _opened() -> list[Any]:
-    """Return the connections that this thread has ever opened. Django's own list would cost more than a delivery."""
+    """Return the connections that this thread has ever opened. Django's own list costs more than a delivery."""
     try:
         return _care.opened
     except AttributeError:
@@ -67,14 +67,14 @@ def _opened() -> list[Any]:
         return _care.opened
 
 
-def states() -> dict[Any, State]:
-    """Return how those of this thread's connections stand that are not idle."""
+def states() -> dict[Any, ConnectionState]:
+    """Return the states of those of this thread's connections that are not idle."""
     return {connection: _state(connection) for connection in _opened() if not _is_idle(connection)}
 
 
-def restore(before: dict[Any, State]) -> list[str]:
-    """Let every connection of this thread stand as it did before; return what was wrong. What has lost its server is
-    closed, and so is, rolled back, what is inside a transaction or has autocommit off."""
+def restore(before: dict[Any, ConnectionState]) -> list[str]:
+    """Restore every connection of this thread to the state that it had before; return what was wrong. A connection that
+    has lost its server is closed; one in a transaction or without autocommit is rolled back and closed."""
     left: list[str] = []
     for connection in _opened():
         was, now_is = before.get(connection), None if _is_idle(connection) else _state(connection)  # None: idle
@@ -89,8 +89,8 @@ def restore(before: dict[Any, State]) -> list[str]:
 
 
 class Undisturbed:
-    """Entered around a handler. At its end the thread's connections are restored; raises BrokenTransaction if one had
-    to be rolled back and the handler has raised nothing itself."""
+    """A context around a handler: at its end the thread's connections are restored. Raises BrokenTransaction if one had
+    to be rolled back and the handler has not raised."""
 
     __slots__ = ("_before",)
 
@@ -103,13 +103,13 @@ class Undisturbed:
             raise BrokenTransaction(f"the handler returned and left {', '.join(left)}; what it wrote was rolled back")
 
 
-def _idle(connection: Any) -> State:
-    """Return how a connection stands that is fresh, or not open."""
-    return State(connection.settings_dict["AUTOCOMMIT"], False, 0, 0)
+def _idle(connection: Any) -> ConnectionState:
+    """Return the state of a connection that is new, or not open."""
+    return ConnectionState(connection.settings_dict["AUTOCOMMIT"], False, 0, 0)
 
 
 def _is_idle(connection: Any) -> bool:
-    """Tell whether a connection stands as a fresh one: nearly all do, before a delivery and after it."""
+    """Return whether a connection has the state of a new one: nearly all do, before a delivery and after it."""
     if connection.connection is None:
         return True
     if connection.in_atomic_block or connection.savepoint_ids or connection.closed_in_transaction:
@@ -117,14 +117,14 @@ def _is_idle(connection: Any) -> bool:
     return driver.standing(connection) == (connection.settings_dict["AUTOCOMMIT"], 0)
 
 
-def _state(connection: Any) -> State:
+def _state(connection: Any) -> ConnectionState:
     autocommit, transaction = connection.autocommit, 0
     if not connection.closed_in_transaction:
         autocommit, transaction = driver.standing(connection)
-    return State(autocommit, connection.in_atomic_block, len(connection.savepoint_ids), transaction)
+    return ConnectionState(autocommit, connection.in_atomic_block, len(connection.savepoint_ids), transaction)
 
 
-def _difference(before: State, after: State) -> str:
+def _difference(before: ConnectionState, after: ConnectionState) -> str:
     if after.in_atomic_block and (not before.in_atomic_block or after.savepoints > before.savepoints):
         return "inside an atomic block"
     if after.autocommit != before.autocommit:
@@ -137,7 +137,7 @@ def _difference(before: State, after: State) -> str:
 
 
 def _roll_back_and_close(connection: Any) -> None:
-    """Whatever state it is in; its next query opens it anew."""
+    """Roll a connection back and close it, in any state; its next query opens it again."""
     if connection.closed_in_transaction:
         connection.connection = None
     connection.in_atomic_block = connection.closed_in_transaction = connection.needs_rollback = False
@@ -147,5 +147,5 @@ def _roll_back_and_close(connection: Any) -> None:
         connection.rollback()
     with suppress(Error):
         connection.close()
-    if connection.connection is not None:  # SQLite's in memory, which does not close
+    if connection.connection is not None:  # a SQLite database in memory, which does not close
         connection.set_autocommit(connection.settings_dict["AUTOCOMMIT"])

@@ -20,57 +20,59 @@ from sqlqueue.consumers.connections import (
     care_for_connections,
     close_stale_connections,
 )
-from sqlqueue.core.plan import Run
+from sqlqueue.core.settle_plan import Execution
 
 T = TypeVar("T")
 
-at_work: ContextVar[Run | None] = ContextVar("sqlqueue_at_work", default=None)  # whose code a task runs
+current_execution: ContextVar[Execution | None] = ContextVar(
+    "sqlqueue_current_execution", default=None
+)  # whose code a task runs
 
 
-class Call(NamedTuple):
-    """One that waits for its turn, or runs."""
+class DatabaseCall(NamedTuple):
+    """A call that waits in the queue, or runs, and the execution that it belongs to."""
 
     future: Future[Any]
     do: Callable[[], Any]
-    run: Run | None
+    execution: Execution | None
 
 
 class DatabaseThread(Executor):
-    """Runs what handlers of one event loop hand to `sync_to_async`, one call after another, with connections of its
-    own that are looked at around each call. A call that leaves one inside a transaction fails: the connections are
-    shared, and the next call may be another handler's.
+    """Runs what handlers of one event loop pass to `sync_to_async`, one call after another, with connections of its own
+    that are checked around each call. A call that leaves one inside a transaction fails: the connections are shared,
+    and the next call may be another handler's.
 
     asgiref's own thread is one for the whole process, and a call that hangs in it would hold up every loop and the
     process's end.
     """
 
     def __init__(self, name: str):
-        self.running: Run | None = None
-        self._calls: SimpleQueue[Call | None] = SimpleQueue()
-        self._waiting: deque[Run | None] = deque()
+        self.running: Execution | None = None
+        self._calls: SimpleQueue[DatabaseCall | None] = SimpleQueue()
+        self._waiting: deque[Execution | None] = deque()
         self._context = ThreadSensitiveContext()
         SyncToAsync.context_to_thread_executor[self._context] = self
         self.thread = threading.Thread(target=self._work, name=name, daemon=True)
         self.thread.start()
 
     def serve(self) -> None:
-        """Let the calls of the current task, and of those that it starts, run here."""
+        """Let the calls of the current asyncio task, and of the tasks that it starts, run in this thread."""
         SyncToAsync.thread_sensitive_context.set(self._context)
 
     def submit(self, call: Callable[..., T], /, *args: Any, **options: Any) -> Future[T]:
-        """Queue a call; for asgiref."""
+        """Queue a call; asgiref calls this."""
         future: Future[T] = Future()
-        run = at_work.get()
-        self._waiting.append(run)
-        self._calls.put(Call(future, functools.partial(call, *args, **options), run))
+        execution = current_execution.get()
+        self._waiting.append(execution)
+        self._calls.put(DatabaseCall(future, functools.partial(call, *args, **options), execution))
         return future
 
-    def waits(self, run: Run) -> bool:
-        """Tell whether a call of this run waits for another run's to end."""
-        return run is not self.running and run in self._waiting
+    def waits(self, execution: Execution) -> bool:
+        """Return whether a call of this execution waits for a call of another execution."""
+        return execution is not self.running and execution in self._waiting
 
     def end(self, timeout: float) -> None:
-        """End when the calls that wait have been done, and wait so long for that."""
+        """End the thread once all queued calls have run; wait up to `timeout` seconds for that."""
         self._calls.put(None)
         self.thread.join(timeout)
 
@@ -79,13 +81,13 @@ class DatabaseThread(Executor):
             while (call := self._next()) is not None:
                 self._waiting.popleft()
                 if call.future.set_running_or_notify_cancel():
-                    self.running = call.run
+                    self.running = call.execution
                     self._do(call)
                     self.running = None
         finally:
             connections.close_all()
 
-    def _do(self, call: Call) -> None:
+    def _do(self, call: DatabaseCall) -> None:
         try:
             care_for_connections()
             with Undisturbed():
@@ -95,7 +97,7 @@ class DatabaseThread(Executor):
         else:
             call.future.set_result(result)
 
-    def _next(self) -> Call | None:
+    def _next(self) -> DatabaseCall | None:
         try:
             return self._calls.get(timeout=CONNECTIONS_LAST)
         except Empty:

@@ -1,4 +1,4 @@
-"""A delivery: a message as handed to a handler."""
+"""A delivery: a message as given to a handler."""
 
 from __future__ import annotations
 
@@ -8,84 +8,146 @@ from functools import cached_property
 from typing import Any
 
 from sqlqueue.core.codec import decode
-from sqlqueue.core.plan import Hand
+from sqlqueue.core.keys import checked_text
+from sqlqueue.core.settle_plan import Attempt
 from sqlqueue.database.clock import moment
-from sqlqueue.exceptions import LeaseLost, seconds
+from sqlqueue.exceptions import InvalidMessage, LeaseLost, seconds
+from sqlqueue.log.progress import Reported
+from sqlqueue.models.progress import NOTE_LENGTH
+from sqlqueue.payloads.content_types import content_type_of
+from sqlqueue.payloads.reader import PayloadReader
+from sqlqueue.payloads.versions import callers
+
+MOST_PROGRESS = 2**53  # up to which the column tells whole numbers apart
 
 
 class Delivery:
     """The message, the attempt (1 is the first), and the group that it is for."""
 
-    def __init__(self, hand: Hand):
-        self._hand = hand
+    def __init__(self, attempt: Attempt, payloads: PayloadReader | None = None):
+        self._attempt, self._payloads = attempt, payloads
 
     @cached_property
     def payload(self) -> Any:
-        """The published value; decoded at its first use."""
-        return decode(self._hand.message.payload)
+        """The published value (of bytes: bytes), or the instance of its payload type; decoded at its first use.
+
+        Raises PayloadMismatch, a Reject, if it does not fit the type: not caught, it makes the message a dead letter.
+        """
+        message = self._attempt.message
+        if self._payloads:
+            return self._payloads.read(message.payload, message.headers, message.body)
+        return decode(message.payload) if message.body is None else bytes(message.body)
+
+    @property
+    def content_type(self) -> str | None:
+        """The type of a payload of bytes, "application/octet-stream" if it was published without one; None for JSON."""
+        message = self._attempt.message
+        return None if message.body is None else content_type_of(decode(message.headers))
 
     @cached_property
     def headers(self) -> dict[str, Any]:
-        """The published headers, {} if there were none."""
-        return decode(self._hand.message.headers) or {}
+        """The headers that the publisher gave, {} if there were none."""
+        return callers(decode(self._attempt.message.headers) or {})
 
     @property
     def key(self) -> str:
         """The ordering key; "" for none."""
-        return self._hand.message.key
+        return self._attempt.message.key
 
     @property
     def id(self) -> str:
         """The message's id."""
-        return self._hand.message.id
+        return self._attempt.message.id
 
     @property
     def offset(self) -> int:
-        """Where the message stands in the log."""
-        return self._hand.message.offset
+        """The message's position in the log."""
+        return self._attempt.message.offset
 
     @property
     def attempt(self) -> int:
-        """1 at the first delivery; postponed and handed-back ones are not counted."""
-        return self._hand.attempt
+        """1 at the first delivery; postponed and released ones are not counted."""
+        return self._attempt.number
 
     @property
     def topic(self) -> str:
         """The topic it was published to."""
-        return self._hand.stream.address.topic
+        return self._attempt.lease.ref.topic
 
     @property
     def partition(self) -> int:
         """The partition that its key belongs to."""
-        return self._hand.stream.address.partition
+        return self._attempt.lease.ref.partition
 
     @property
     def priority(self) -> int:
         """Lower ones are delivered first."""
-        return self._hand.stream.address.priority
+        return self._attempt.lease.ref.priority
 
     @property
     def group(self) -> str:
         """The consumer group that it is delivered for."""
-        return self._hand.stream.address.group
+        return self._attempt.lease.ref.group
+
+    @property
+    def worker(self) -> str:
+        """The consumer process that has it: the name of its subscriber."""
+        return self._attempt.lease.holder
+
+    @property
+    def deaths(self) -> int:
+        """How many consumer processes in a row have ended, or lost their lease, while they had it."""
+        return self._attempt.deaths
+
+    @property
+    def fence(self) -> tuple[int, int, int]:
+        """(offset, fencing token, attempt): it grows with each later delivery of the message, and of its replay."""
+        return self.offset, self._attempt.lease.token, self.attempt
 
     @cached_property
     def created_at(self) -> datetime:
-        """When it was published, by the database's clock, in UTC."""
-        return moment(self._hand.message.created)
+        """When it entered the log, by the database's clock, in UTC."""
+        return moment(self._attempt.message.created)
+
+    @cached_property
+    def published_at(self) -> datetime:
+        """When it was published, for now or for later, by the database's clock, in UTC."""
+        published = self._attempt.message.published
+        return self.created_at if published is None else moment(published)
+
+    @cached_property
+    def due_at(self) -> datetime | None:
+        """When it was due, in UTC, if it was scheduled; else None."""
+        due = self._attempt.message.due
+        return None if due is None else moment(due)
 
     def extend(self, seconds: float | timedelta) -> None:
         """Let the handler run for so many seconds from now before it counts as timed out; no attempt is charged.
 
-        Raises LeaseLost if the message is not this consumer's any more: stop working on it, somebody else does.
+        Raises LeaseLost if the message is not this consumer's any more: stop working on it, another process does.
         """
         self.check_lease()
-        self._hand.deadline = time.monotonic() + _seconds(seconds, "seconds")
+        self._attempt.deadline = time.monotonic() + _seconds(seconds, "seconds")
+
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Say how far the handler is: `done` of `total`, in its own units (from 0 to 2**53), with a note of up to 255
+        characters. get_status and the admin show it while the handler runs.
+
+        It takes no time: the last report of each second is stored, by another thread and connection. Raises
+        InvalidMessage for what cannot be stored, and LeaseLost if the message is not this consumer's any more.
+        """
+        for value, name in ((done, "done"), (total, "total")):
+            number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MOST_PROGRESS
+            if not number and not (value is None and name == "total"):
+                raise InvalidMessage(f"progress: {name} must be a number from 0 to {MOST_PROGRESS}, not {value!r}")
+        checked_text(note, "progress: note", NOTE_LENGTH)
+        self.check_lease()
+        self._attempt.lease.progress[self._attempt] = Reported(done, total, note)
 
     def check_lease(self) -> None:
         """Raise LeaseLost if the partition has another owner, or this delivery has timed out."""
-        hand = self._hand
-        if hand.stream.lost or hand.outcome is not None:
+        attempt = self._attempt
+        if attempt.lease.lost or attempt.outcome is not None:
             raise LeaseLost
 
     def __repr__(self) -> str:

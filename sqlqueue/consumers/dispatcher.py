@@ -1,365 +1,254 @@
-"""The dispatcher: hands out what the streams choose, and settles what becomes of it.
+"""The dispatcher: chooses which attempts run next, and starts them.
 
-The control thread calls it and alone touches streams; handlers' threads only report. What is claimed is written before
-it starts; outcomes and the next claims are written together, for all streams in one transaction.
+Only the control thread calls it and changes assigned partitions; handlers' threads only report outcomes. A claim is
+written before its attempts start. The settler writes outcomes and the next claims of all partitions in one transaction.
 """
 
 from __future__ import annotations
 
-import logging
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
-
-from django.db import Error
+from dataclasses import dataclass, field
 
 from sqlqueue.conf import settings
-from sqlqueue.consumers.event_loop import Blame
+from sqlqueue.consumers.in_doubt import InDoubtPhases
+from sqlqueue.consumers.in_flight import ExecutorLoad, InFlight
 from sqlqueue.consumers.ownership import Ownership
-from sqlqueue.consumers.pool import Pool
+from sqlqueue.consumers.pools import Pool
+from sqlqueue.consumers.priority_shares import Level, PriorityShares, level_of
 from sqlqueue.consumers.reader import Reader
-from sqlqueue.consumers.subscription import Subscription
-from sqlqueue.consumers.suspects import SuspectTurns
-from sqlqueue.consumers.tally import Tally
+from sqlqueue.consumers.settler import Settler
 from sqlqueue.consumers.throttle import Throttle
+from sqlqueue.consumers.urgency import UrgencyQuotas, by_urgency
 from sqlqueue.core import outcomes
-from sqlqueue.core.outcomes import SUPERSEDED, UNSTARTED, Outcome, VisibilityTimeout
-from sqlqueue.core.plan import Hand, Plan, Run
-from sqlqueue.core.stream import Stream
-from sqlqueue.database import faults
-from sqlqueue.database.incarnation import Incarnation
-from sqlqueue.log.settle import settle
-from sqlqueue.signals import (
-    announce,
-    dead_lettered,
-    delivery_failed,
-    delivery_settled,
-    handed_out,
-    settled_together,
-)
+from sqlqueue.core.outcomes import Outcome
+from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.settle_plan import Attempt, Execution, SettlePlan
+from sqlqueue.signals import announce, deliveries_dispatched
 
-logger = logging.getLogger("sqlqueue")
 
-HELD_UP = Outcome(
-    outcomes.POSTPONED, error="another handler has blocked the event loop, or its database calls, for too long"
-)
-OVERRUN_CHECK = 0.1  # seconds between two looks at the running handlers' deadlines
+@dataclass
+class Room:
+    """How many deliveries (a batch counts as one), and executions, may still be dispatched."""
+
+    deliveries: int
+    executions: int
+
+
+@dataclass
+class Choice:
+    """What is chosen for the handler threads, or for the event loop. of_ordering_queue: at most so many of one."""
+
+    room: Room
+    of_ordering_queue: int
+    executions: dict[AssignedPartition, list[Execution]] = field(default_factory=dict)
+
+    def by_level(self) -> dict[Level, int]:
+        """Return how many messages were chosen of each priority."""
+        counts: dict[Level, int] = {}
+        for assigned, executions in self.executions.items():
+            level = level_of(assigned)
+            counts[level] = counts.get(level, 0) + sum(len(each.attempts) for each in executions)
+        return counts
 
 
 class Dispatcher:
-    """What is in hand in one process. `awake` is called when the control thread should come; `give_up` tells it to stop
-    insisting on a database that is away."""
+    """Dispatches for one process, up to what its throttle lets be in flight. It calls `awake` when the control thread
+    should run."""
 
     def __init__(
         self,
         ownership: Ownership,
         reader: Reader,
+        settler: Settler,
         threads: int,
-        make_pool: Callable[[Callable[[Hand, Outcome], None], Callable[[Run], None]], Pool],
+        make_pool: Callable[[Callable[[Attempt, Outcome], None], Callable[[Execution], None]], Pool],
         awake: Callable[[], None],
-        give_up: Callable[[], bool],
     ):
-        self.alias, self.name = ownership.alias, ownership.subscriber
-        self.ownership, self.reader = ownership, reader
+        self.ownership, self.reader, self.settler = ownership, reader, settler
+        self.in_flight: InFlight = settler.in_flight
         self.throttle = Throttle(threads)
-        self.outstanding = 0
-        self.settled = 0  # deliveries settled so far
-        self.tally = Tally()
-        self.server = Incarnation(ownership.alias)
-        self.pool = make_pool(self._report, self._run_ended)
-        self._awake, self._give_up = awake, give_up
-        self._reports: deque[tuple[Hand, Outcome]] = deque()
-        self._ended: deque[Run] = deque()
-        self._runs: dict[Run, Subscription] = {}
-        self._in_company = 0  # how many of them stand in a batch behind its first: a batch is one piece of work
-        self._alone = False
-        self._turns = SuspectTurns()
-        self._overruns_at = 0.0
+        self.pool = make_pool(self._report, self.in_flight.ended.append)
+        self._awake = awake
+        self._phases = InDoubtPhases()
+        self._shares_in_threads, self._shares_on_loop = PriorityShares(), PriorityShares()
+        self._urgent = any(each.consumer.options.urgency for each in ownership.subscriptions)
 
-    # -- reports, from the handlers' threads --------------------------------------------------------------------------
+    @property
+    def outstanding(self) -> int:
+        """How many attempts are in flight."""
+        return len(self.in_flight)
 
-    def _report(self, hand: Hand, outcome: Outcome) -> None:
-        self._reports.append((hand, outcome))
-        if self.throttle.low(len(self._reports)) or outcome.kind != outcomes.ACKED:
+    # -- outcomes -----------------------------------------------------------------------------------------------------
+
+    def _report(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Queue an outcome for the control thread. Handlers' threads call it."""
+        self.in_flight.reports.append((attempt, outcome))
+        if self.throttle.low(len(self.in_flight.reports)) or outcome.kind != outcomes.ACKED:
             self._awake()
-
-    def _run_ended(self, run: Run) -> None:
-        self._ended.append(run)
 
     @property
     def reported(self) -> bool:
-        """Outcomes wait to be taken in."""
-        return bool(self._reports)
+        """Whether outcomes wait to be applied."""
+        return bool(self.in_flight.reports)
 
-    def take_reports(self, now: float) -> bool:
-        """Take in the handlers' outcomes; return whether there were any. Atomic ones may have moved a position
-        themselves."""
+    def apply_reports(self, now: float) -> bool:
+        """Apply the reported outcomes; return whether any of them changed anything."""
         count = 0
-        while self._reports:
-            hand, outcome = self._reports.popleft()
-            stream = hand.stream
-            if stream.lost:
-                if hand.outcome is None:
-                    hand.outcome = outcome
-                    self._out_of_hand(hand)
-                continue
-            if outcome.moved_to is not None:
-                stream.committed_to(outcome.moved_to)
-            if stream.finish(hand, outcome, now):
-                self._out_of_hand(hand)
-                count += 1
-        while self._ended:
-            self._over(self._ended.popleft())
+        reports = self.in_flight.reports
+        while reports:
+            count += self.finish(*reports.popleft(), now)
+        self.in_flight.end_reported()
         self.throttle.finished(count, now)
-        self.throttle.handed(self.outstanding)
+        self.throttle.dispatched(self.outstanding)
         return count > 0
 
-    def _over(self, run: Run) -> None:
-        """A run has ended, or nothing is expected of it any more: the thread of one that hangs has been replaced."""
-        if self._runs.pop(run, None) is not None:
-            self._in_company -= _company(run)
+    def finish(self, attempt: Attempt, outcome: Outcome, now: float) -> bool:
+        """Apply an attempt's outcome; return False if it is ignored: another one was applied, or the lease is lost."""
+        assigned = self.in_flight.remove(attempt) or self.ownership.assigned_of(attempt.lease)
+        if assigned is None or attempt.lease.lost:
+            return False
+        if outcome.moved_to is not None:  # the handler's own transaction has moved the position
+            assigned.committed_to(outcome.moved_to)
+        return assigned.finish(attempt, outcome, now)
 
-    def _out_of_hand(self, hand: Hand) -> None:
-        self.outstanding = max(0, self.outstanding - 1)
-        if hand.alone:
-            self._alone = False
+    # -- dispatch -----------------------------------------------------------------------------------------------------
 
-    # -- settling and handing out -------------------------------------------------------------------------------------
-
-    def advance(self, streams: Sequence[Stream], now: float, hand_out: bool) -> bool:
-        """Write the outcomes of all streams, and, with `hand_out`, their next claims; start what was claimed.
+    def advance(self, assigned_partitions: Sequence[AssignedPartition], now: float, dispatch: bool) -> bool:
+        """Write the outcomes of all partitions and, with `dispatch`, their next claims; start what was claimed.
 
         Returns whether anything was written.
         """
-        chosen = self._choose(streams, now) if hand_out else {}
-        plans: list[Plan] = []
-        for stream in streams:
-            runs = chosen.get(stream, [])
-            if runs or stream.active:
-                plan = stream.plan(now, settings.FLUSH_INTERVAL, runs)
+        chosen = self._choose(assigned_partitions, now) if dispatch else {}
+        plans: list[SettlePlan] = []
+        for assigned in assigned_partitions:
+            executions = chosen.get(assigned, [])
+            if executions or assigned.active:
+                plan = assigned.plan(now, settings.FLUSH_INTERVAL, executions)
                 if plan is not None:
                     plans.append(plan)
-        lost = self.execute(plans) if plans else None
-        if lost is None:
+        written = self.settler.execute(plans) if plans else None
+        if written is None:
             return False
-        for plan in plans:
-            if plan not in lost:
-                if plan.runs and handed_out.receivers:
-                    count = sum(len(run.hands) for run in plan.runs)
-                    announce(handed_out, Dispatcher, **_place(plan), count=count)
-                for run in plan.runs:
-                    subscription = self._runs[run] = self.ownership.of(plan.stream)
-                    self._in_company += _company(run)
-                    self.pool.submit(subscription.handling, run)
+        started: list[Execution] = []
+        for plan in written:
+            if plan.executions and deliveries_dispatched.receivers:
+                count = sum(len(execution.attempts) for execution in plan.executions)
+                announce(deliveries_dispatched, Dispatcher, **plan.lease.labels, count=count)
+            started += plan.executions
+        for execution in by_urgency(started, self.ownership) if self._urgent else started:
+            subscription = self.ownership.of(execution.lease)
+            self.in_flight.start(execution, subscription)
+            self.pool.submit(subscription.executor, execution)
         return True
 
-    def _choose(self, streams: Sequence[Stream], now: float) -> dict[Stream, list[Run]]:
-        """Decide whom to hand out. A suspect goes alone: nothing else in hand in the whole process until it is
-        settled."""
-        if self._alone:
+    def _choose(
+        self, assigned_partitions: Sequence[AssignedPartition], now: float
+    ) -> dict[AssignedPartition, list[Execution]]:
+        """Choose what to dispatch. A message in doubt is dispatched alone: nothing else is in flight in the whole
+        process until it is settled."""
+        if self.in_flight.alone:
             return {}
-        if self._turns.of_others(now):
-            others = self._choose_others(streams, now)
-            if others or self.outstanding:
+        if self._phases.of_others(now):
+            others = self._choose_others(assigned_partitions, now)
+            if others or self.in_flight:
                 return others
-        return self._choose_suspect(streams, now)
+        return self._choose_in_doubt(assigned_partitions, now)
 
-    def _choose_suspect(self, streams: Sequence[Stream], now: float) -> dict[Stream, list[Run]]:
-        for stream in self._turns.in_turn(streams):
-            offset = stream.suspect() if self.ownership.hands_out(stream) else None
+    def _choose_in_doubt(
+        self, assigned_partitions: Sequence[AssignedPartition], now: float
+    ) -> dict[AssignedPartition, list[Execution]]:
+        for assigned in self._phases.by_last_dispatch(assigned_partitions):
+            offset = assigned.next_in_doubt() if self.ownership.may_dispatch(assigned) else None
             if offset is None:
                 continue
-            if self.outstanding:
-                if self._turns.wait(now, {subscription.place for subscription in self._runs.values()}):
+            if self.in_flight:
+                if self._phases.waits(now, self.in_flight.group_topics()):
                     return {}
                 break
-            if not self._turns.go_on(now):
+            if not self._phases.lasts(now):
                 break
-            self.reader.load(stream, [offset], now)
-            runs = stream.choose_alone(offset, now)
-            if runs:
-                self._alone = True
-                self._turns.was_handed_out(stream)
-                self._in_hand(1)
-                return {stream: runs}
+            self.reader.load(assigned, [offset], now)
+            executions = assigned.choose_alone(offset, now)
+            if executions:
+                self.in_flight.alone = True
+                self._phases.was_dispatched(assigned)
+                self._claim(assigned, executions)
+                return {assigned: executions}
         else:
-            self._turns.end()
-        return self._choose_others(streams, now)
+            self._phases.end()
+        return self._choose_others(assigned_partitions, now)
 
-    def _choose_others(self, streams: Sequence[Stream], now: float) -> dict[Stream, list[Run]]:
-        order = [s for s in self.throttle.in_turn(streams) if not self._turns.waits_for(self.ownership.of(s).place)]
-        looped = {stream: self.ownership.of(stream).consumer.is_async for stream in order}
-        on_loop = [run for run, subscription in self._runs.items() if subscription.consumer.is_async]
-        pieces = sum(1 if run.batch else sum(hand.outcome is None for hand in run.hands) for run in on_loop)
-        in_threads = self.outstanding - self._in_company - pieces, len(self._runs) - len(on_loop)
+    def _choose_others(
+        self, assigned_partitions: Sequence[AssignedPartition], now: float
+    ) -> dict[AssignedPartition, list[Execution]]:
+        rotated = self.throttle.rotated(assigned_partitions)
+        order = [each for each in rotated if not self._phases.holds_back(self.ownership.of(each).group_topic)]
+        is_async = {assigned: self.ownership.of(assigned).consumer.is_async for assigned in order}
+        in_threads, on_loop = self.in_flight.loads()
         return {
-            **self._choose_of([stream for stream in order if not looped[stream]], now, *in_threads),
-            **self._choose_of([stream for stream in order if looped[stream]], now, pieces, len(on_loop)),
+            **self._choose_of(
+                [assigned for assigned in order if not is_async[assigned]], now, in_threads, self._shares_in_threads
+            ),
+            **self._choose_of(
+                [assigned for assigned in order if is_async[assigned]], now, on_loop, self._shares_on_loop
+            ),
         }
 
     def _choose_of(
-        self, streams: Sequence[Stream], now: float, pieces: int, runs_in_hand: int
-    ) -> dict[Stream, list[Run]]:
-        """Decide what to hand out to the threads, or to the event loop, of what they have so many pieces in hand: one
-        that stands still holds up only its own."""
-        chosen: dict[Stream, list[Run]] = {}
-        room = self.throttle.room(pieces, runs_in_hand)
-        of_a_lane = self.throttle.of_a_lane(room, sum(stream.turns for stream in streams))
-        for stream in streams:
-            if room <= 0:
+        self, assigned_partitions: Sequence[AssignedPartition], now: float, load: ExecutorLoad, shares: PriorityShares
+    ) -> dict[AssignedPartition, list[Execution]]:
+        """Choose for the handler threads, or for the event loop, under its present load: one that is blocked does not
+        delay the other."""
+        room = Room(self.throttle.room(*load), self.throttle.executions_left(load.executions))
+        queues = sum(assigned.candidates for assigned in assigned_partitions)
+        choice = Choice(room, self.throttle.of_ordering_queue(room.deliveries, queues))
+        quotas = UrgencyQuotas(assigned_partitions) if self._urgent else None
+        # They are in the order of their priorities, so without priorities the last one has none.
+        levels = bool(assigned_partitions) and assigned_partitions[-1].ref.priority > 0
+        waiting = self._waiting(assigned_partitions) if levels else {}
+        whole = max(0, room.deliveries)
+        for level, owed in shares.due(waiting, whole).items() if waiting else ():
+            for assigned in assigned_partitions:
+                if level_of(assigned) == level:
+                    owed -= self._take(assigned, owed, choice, now)
+        given = choice.by_level() if waiting else {}
+        for assigned in assigned_partitions:
+            if room.deliveries <= 0:
                 break
-            if not stream.has_turns or not self.ownership.hands_out(stream) or now >= stream.deadline:
-                continue
-            if stream.manners.batch and self.throttle.runs(runs_in_hand) <= 0:
-                continue
-            runs = stream.choose(min(room, stream.manners.batch_size), of_a_lane)
-            if runs:
-                chosen[stream] = runs
-                handed = sum(len(run.hands) for run in runs)
-                room -= len(runs) if stream.manners.batch else handed
-                runs_in_hand += len(runs)
-                self._in_hand(handed)
-        return chosen
+            self._take(
+                assigned, room.deliveries if quotas is None else quotas.of(assigned, room.deliveries), choice, now
+            )
+        if waiting:
+            shares.were_dispatched(waiting, whole, given, choice.by_level())
+        return choice.executions
 
-    def _in_hand(self, count: int) -> None:
-        self.outstanding += count
-        self.throttle.handed(self.outstanding)
+    def _waiting(self, assigned_partitions: Sequence[AssignedPartition]) -> dict[Level, float]:
+        """Return the lower priorities of which something may be dispatched, with their shares."""
+        return {
+            level_of(assigned): self.ownership.of(assigned).share(assigned.ref.priority)
+            for assigned in assigned_partitions
+            if assigned.ref.priority and assigned.has_candidates and self.ownership.may_dispatch(assigned)
+        }
 
-    def execute(self, plans: list[Plan]) -> list[Plan] | None:
-        """Settle, through lost connections too; return the plans whose streams were lost, or None if it was given up.
+    def _take(self, assigned: AssignedPartition, most: int, choice: Choice, now: float) -> int:
+        """Choose at most `most` messages of a partition; return how many were chosen."""
+        room, options = choice.room, assigned.options
+        if min(most, room.deliveries) <= 0 or not assigned.has_candidates:
+            return 0
+        if not self.ownership.may_dispatch(assigned) or now >= assigned.lease.deadline:
+            return 0
+        if options.batch and room.executions <= 0:
+            return 0
+        executions = assigned.choose(min(most, room.deliveries, options.batch_size), choice.of_ordering_queue)
+        if not executions:
+            return 0
+        choice.executions.setdefault(assigned, []).extend(executions)
+        messages = sum(len(each.attempts) for each in executions)
+        room.deliveries -= len(executions) if options.batch else messages
+        room.executions -= len(executions)
+        self._claim(assigned, executions)
+        return messages
 
-        What was decided is written, or its stream is dropped: there is no third way, and least of all a release that
-        would move the position past what a failed settle was to remember. Raises ServerChanged if the database was
-        restarted meanwhile: then all streams are to be dropped.
-        """
-        histories = {sub.consumer.topic: sub.history for sub in self.ownership.subscriptions}
-
-        def settle_on_the_same_server() -> list[Plan]:
-            self.server.make_sure()
-            try:
-                return settle(self.alias, plans, self.name, histories, time.monotonic())
-            except Error as error:
-                self.server.doubtful = self.server.doubtful or faults.classify(error) is faults.Fault.GONE
-                raise
-
-        try:
-            lost = faults.patiently(self.alias, settle_on_the_same_server, give_up=self._give_up)
-        except BaseException:
-            self._unclaim(plans)
-            self.lose([plan.stream for plan in plans])
-            raise
-        if lost is None:
-            self._unclaim(plans)
-            for plan in plans:
-                plan.stream.lost = True
-            return None
-        for plan in plans:
-            if plan not in lost:
-                self.settled += len(plan.settled)
-                self.tally.add(plan)
-                self._announce(plan)
-        if lost:
-            self._unclaim(lost)
-            self.lose([plan.stream for plan in lost])
-        return lost
-
-    def _unclaim(self, plans: Sequence[Plan]) -> None:
-        """What these would have handed out is not: their claims were not written."""
-        for hand in [hand for plan in plans for run in plan.runs for hand in run.hands]:
-            self._out_of_hand(hand)
-
-    def lose(self, streams: list[Stream]) -> None:
-        """Drop streams that are somebody else's now; of their runs nothing more starts."""
-        self.ownership.lose(streams)
-        for run in [run for run in self._runs if run.stream.lost]:
-            self.take_back(run)
-
-    def take_back(self, run: Run) -> None:
-        """Hand back what of a run has not started."""
-        for hand in run.stop():
-            self._reports.append((hand, UNSTARTED))
-
-    def take_back_paused(self) -> None:
-        """Hand back what has not started of groups that are paused."""
-        for run, subscription in list(self._runs.items()):
-            if subscription.paused:
-                self.take_back(run)
-
-    def take_back_all(self) -> None:
-        """Hand back everything that has not started."""
-        for run in list(self._runs):
-            self.take_back(run)
-
-    # -- what takes too long ------------------------------------------------------------------------------------------
-
-    def end_overruns(self, now: float) -> bool:
-        """End the hands whose visibility timeout has passed: their handlers may go on, but their outcomes are void, and
-        they count no more as in hand.
-
-        Returns False if so many handlers hang that this process is of no more use.
-        """
-        if now < self._overruns_at:
-            return True
-        self._overruns_at = now + OVERRUN_CHECK
-        self.pool.look(now)
-        for run, subscription in list(self._runs.items()):
-            late = [hand for hand in run.hands if _overrun(hand, now)]
-            if not late or (blame := self.pool.blame(run, now)) is Blame.OPEN:
-                continue
-            self.take_back(run)
-            consumer = subscription.consumer
-            for hand in late:
-                error = VisibilityTimeout(f"still running after its visibility timeout, at attempt {hand.attempt}")
-                outcome = outcomes.decide(error, hand.attempt, consumer.manners.max_attempts, consumer.backoff)
-                if blame is Blame.ANOTHERS:
-                    outcome = HELD_UP
-                hand.finished = now
-                if run.stream.lost:  # only the partition's owner may write the outcome
-                    hand.outcome = SUPERSEDED
-                    self._out_of_hand(hand)
-                elif run.stream.finish(hand, outcome, now):
-                    self._out_of_hand(hand)
-            self.pool.abandon(run)
-            if not any(hand.started and not hand.finished for hand in run.hands):
-                self._over(run)
-        return not self.pool.exhausted
-
-    # -- telling ------------------------------------------------------------------------------------------------------
-
-    def _announce(self, plan: Plan) -> None:
-        place = _place(plan)
-        if plan.settled and settled_together.receivers:
-            announce(settled_together, Dispatcher, **place, hands=plan.settled)
-        for hand in plan.settled:
-            outcome = hand.outcome
-            failed = outcome is not None and outcome.kind == outcomes.RETRIED
-            if outcome is None or not (failed or delivery_settled.receivers):
-                continue
-            facts = {
-                **place,
-                "offset": hand.offset,
-                "attempt": hand.attempt,
-                "outcome": outcome.kind,
-                "seconds": hand.finished - hand.started,
-                "error": outcome.error,
-            }
-            announce(delivery_settled, Dispatcher, **facts)
-            if failed:
-                announce(delivery_failed, Dispatcher, **facts)
-        for letter in plan.dead:
-            facts = {"offset": letter.message.offset, "attempt": letter.attempts, "error": letter.error}
-            announce(dead_lettered, Dispatcher, **place, **facts)
-
-
-def _place(plan: Plan) -> dict[str, Any]:
-    address = plan.stream.address
-    return {"group": address.group, "topic": address.topic, "partition": address.partition}
-
-
-def _company(run: Run) -> int:
-    return len(run.hands) - 1 if run.batch else 0
-
-
-def _overrun(hand: Hand, now: float) -> bool:
-    return bool(hand.started and not hand.finished and hand.outcome is None and now >= hand.deadline)
+    def _claim(self, assigned: AssignedPartition, executions: Sequence[Execution]) -> None:
+        self.in_flight.add(assigned, executions)
+        self.throttle.dispatched(self.outstanding)

@@ -1,4 +1,4 @@
-"""The event loop of async handlers, and how one is noticed that stands still because a handler blocks it."""
+"""The event loop of async handlers, and how it is found that a handler blocks it."""
 
 from __future__ import annotations
 
@@ -12,39 +12,40 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlqueue.consumers.database_thread import DatabaseThread, at_work
-from sqlqueue.consumers.handling import Handling, Report
-from sqlqueue.core.lines import line
+from sqlqueue.consumers.database_thread import DatabaseThread, current_execution
+from sqlqueue.consumers.executor import HandlerExecutor, Report
+from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import UNSTARTED
-from sqlqueue.core.plan import Run
+from sqlqueue.core.settle_plan import Execution
 
 logger = logging.getLogger("sqlqueue")
 
-STANDS_STILL = 5.0  # seconds without a turn after which another loop takes over
-LOOKS = 5  # that it must have missed in them too: a process that was stopped itself finds all its loops standing
-SLOW = 0.3  # seconds without a turn after which nothing is held against those that the loop may keep waiting
+BLOCKED_AFTER = 5.0  # seconds without an iteration after which another loop takes over
+LOOKS = 5  # that the loop must also have missed: in a process that was stopped itself, no loop has run
+SLOW = 0.3  # seconds without an iteration after which an overrun may be due to another handler
 
 
 class Blame(enum.Enum):
-    """Who is to blame for a handler that overruns."""
+    """What made a handler overrun."""
 
-    OWN = "its own"
-    ANOTHERS = "another handler's, which has blocked the event loop or the thread of their database calls"
-    OPEN = "not to be told yet: the loop may turn again"
+    OWN = "the handler itself"
+    ANOTHERS = "another handler, which has blocked the event loop or the thread of their database calls"
+    OPEN = "not known yet: the loop may run again"
 
 
 class EventLoop:
-    """An event loop in a thread of its own. What the control thread asks is answered by the loop when it turns."""
+    """An event loop in a thread of its own. The control thread asks it for a sign of life, and it answers when it
+    runs."""
 
-    def __init__(self, report: Report, ended: Callable[[Run], None], name: str):
+    def __init__(self, report: Report, ended: Callable[[Execution], None], name: str):
         self._report, self._ended = report, ended
-        self.runs: dict[Run, Handling] = {}
+        self.executions: dict[Execution, HandlerExecutor] = {}
         self.retired = False
-        self._tasks: dict[Run, asyncio.Task[None]] = {}
-        self._run_of: WeakKeyDictionary[asyncio.Task[Any], Run] = WeakKeyDictionary()
+        self._tasks: dict[Execution, asyncio.Task[None]] = {}
+        self._execution_of: WeakKeyDictionary[asyncio.Task[Any], Execution] = WeakKeyDictionary()
         self._asked = 0.0
         self._looks = 0
-        self._blocker: Run | None = None
+        self._blocker: Execution | None = None
         self._loop = asyncio.new_event_loop()
         self._loop.set_task_factory(self._make_task)
         self._database = DatabaseThread(f"{name}-database")
@@ -52,10 +53,10 @@ class EventLoop:
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, handling: Handling, run: Run) -> None:
-        """Start a run as a task."""
-        self.runs[run] = handling
-        self._loop.call_soon_threadsafe(self._start, handling, run)
+    def submit(self, executor: HandlerExecutor, execution: Execution) -> None:
+        """Start an execution as an asyncio task."""
+        self.executions[execution] = executor
+        self._loop.call_soon_threadsafe(self._start, executor, execution)
 
     # -- in the loop --------------------------------------------------------------------------------------------------
 
@@ -64,36 +65,36 @@ class EventLoop:
             try:
                 self._loop.run_forever()
             except BaseException as error:  # asyncio lets SystemExit out of a task that a handler has started
-                logger.error(line("handling_failed", error=error), exc_info=error)
+                logger.error(logfmt("execution_failed", error=error), exc_info=error)
 
-    def _start(self, handling: Handling, run: Run) -> None:
-        if run not in self.runs:
-            return  # it was handed back while the loop stood still
-        self._tasks[run] = self._loop.create_task(self._run(handling, run))
+    def _start(self, executor: HandlerExecutor, execution: Execution) -> None:
+        if execution not in self.executions:
+            return  # it was released while the loop was blocked
+        self._tasks[execution] = self._loop.create_task(self._run(executor, execution))
 
     def _make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
-        """A task that a handler starts is that handler's too."""
+        """Make an asyncio task; one that a handler starts belongs to that handler's execution."""
         task = asyncio.Task(coroutine, loop=loop, **options)
-        run = at_work.get()
-        if run is not None:
-            self._run_of[task] = run
+        execution = current_execution.get()
+        if execution is not None:
+            self._execution_of[task] = execution
         return task
 
-    async def _run(self, handling: Handling, run: Run) -> None:
-        at_work.set(run)
+    async def _run(self, executor: HandlerExecutor, execution: Execution) -> None:
+        current_execution.set(execution)
         task = asyncio.current_task()
         assert task is not None
-        self._run_of[task] = run
+        self._execution_of[task] = execution
         self._database.serve()
         try:
-            await handling.run_async(run, self._report)
+            await executor.run_async(execution, self._report)
         finally:
-            self._tasks.pop(run, None)
-            self._forget(run)
+            self._tasks.pop(execution, None)
+            self._forget(execution)
 
-    def _forget(self, run: Run) -> None:
-        if self.runs.pop(run, None) is not None:
-            self._ended(run)
+    def _forget(self, execution: Execution) -> None:
+        if self.executions.pop(execution, None) is not None:
+            self._ended(execution)
 
     def _answer(self) -> None:
         self._asked, self._looks, self._blocker = 0.0, 0, None
@@ -101,69 +102,69 @@ class EventLoop:
     # -- for the control thread ---------------------------------------------------------------------------------------
 
     def look(self, now: float) -> bool:
-        """Ask it to turn; False if it has not turned for too long."""
+        """Ask the loop for a sign of life; return False if it has not answered for too long."""
         if self._asked:
             self._looks += 1
-            return now - self._asked < STANDS_STILL or self._looks < LOOKS
-        if self._tasks or self.runs:
+            return now - self._asked < BLOCKED_AFTER or self._looks < LOOKS
+        if self._tasks or self.executions:
             self._asked = now
             self._loop.call_soon_threadsafe(self._answer)
         return True
 
     def retire(self, now: float, in_a_call: bool = False) -> None:
-        """Start nothing more in it, and hand that back; what has begun there may go on if it can. Tell who blocks it,
-        and where."""
+        """Start nothing more in this loop, and release what has not started; what runs may go on. Log which handler
+        blocks it, and where."""
         self.retired = True
-        for run in list(self.runs):
-            for hand in run.stop():
-                self._report(hand, UNSTARTED)
-            if not run.next:
-                self._forget(run)
+        for execution in list(self.executions):
+            for attempt in execution.stop():
+                self._report(attempt, UNSTARTED)
+            if not execution.next:
+                self._forget(execution)
         if in_a_call:
             self._blocker = self._database.running
-            facts, stack = self._facts(now), _stack(self._database.thread)
-            logger.error("%s\n%s", line("database_thread_blocked", **facts), stack)
+            fields, stack = self._log_fields(now), _stack(self._database.thread)
+            logger.error("%s\n%s", logfmt("database_thread_blocked", **fields), stack)
         else:
             task = asyncio.current_task(self._loop)
-            self._blocker = None if task is None else self._run_of.get(task)
-            facts, stack = self._facts(now), _stack(self._thread)
-            logger.error("%s\n%s", line("event_loop_blocked", **facts), stack)
+            self._blocker = None if task is None else self._execution_of.get(task)
+            fields, stack = self._log_fields(now), _stack(self._thread)
+            logger.error("%s\n%s", logfmt("event_loop_blocked", **fields), stack)
 
-    def _facts(self, now: float) -> dict[str, Any]:
-        told: dict[str, Any] = {"stands": now - self._asked} if self._asked else {}
-        run = self._blocker
-        if run is not None:
-            handling, address = self.runs.get(run), run.stream.address
-            told["handler"] = "" if handling is None else handling.consumer.name
-            told |= {"group": address.group, "topic": address.topic, "partition": address.partition}
-            told["offset"] = run.hands[max(0, run.next - 1)].offset
-        return {**told, "meaning": "another loop takes over"}
+    def _log_fields(self, now: float) -> dict[str, Any]:
+        fields: dict[str, Any] = {"blocked_for": now - self._asked} if self._asked else {}
+        execution = self._blocker
+        if execution is not None:
+            executor = self.executions.get(execution)
+            fields["handler"] = "" if executor is None else executor.consumer.name
+            fields |= execution.lease.labels
+            fields["offset"] = execution.attempts[max(0, execution.next - 1)].offset
+        return {**fields, "meaning": "another loop takes over"}
 
-    def blame(self, run: Run, now: float) -> Blame:
-        """Tell who is to blame that a run of this loop overruns."""
-        if self._database.waits(run):
+    def blame(self, execution: Execution, now: float) -> Blame:
+        """Return what made an execution of this loop overrun."""
+        if self._database.waits(execution):
             return Blame.ANOTHERS
         if not self._asked or now - self._asked < SLOW:
             return Blame.OWN
         if not self.retired:
             return Blame.OPEN
-        return Blame.OWN if self._blocker in (run, None) else Blame.ANOTHERS
+        return Blame.OWN if self._blocker in (execution, None) else Blame.ANOTHERS
 
-    def holds_its_thread(self, run: Run) -> bool:
-        """Tell whether a run's database call keeps those of the others waiting."""
-        return self._database.running is run
+    def holds_its_thread(self, execution: Execution) -> bool:
+        """Return whether a database call of this execution delays those of others."""
+        return self._database.running is execution
 
-    def cancel(self, run: Run) -> None:
-        """Cancel a run's task. One that cannot even hear of it is over for everybody else."""
-        task = self._tasks.get(run)
+    def cancel(self, execution: Execution) -> None:
+        """Cancel the task of an execution. In a retired loop it counts as ended, whether it can be cancelled or not."""
+        task = self._tasks.get(execution)
         if task is not None:
             self._loop.call_soon_threadsafe(task.cancel)
         if self.retired:
-            self._forget(run)
+            self._forget(execution)
 
     @property
     def over(self) -> bool:
-        """It is retired, and turns with nothing left to do."""
+        """Whether the loop is retired, runs, and has nothing left to do."""
         return self.retired and not self._asked and not self._tasks
 
     def close(self, timeout: float = 1.0) -> None:

@@ -6,58 +6,76 @@ import logging
 from collections.abc import Sequence
 
 from sqlqueue.consumers.subscription import Subscription
-from sqlqueue.core.lines import line
+from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import groups
-from sqlqueue.log.topics import topic_info
+from sqlqueue.log.topics import existing, require_declared, topic_info
 
 logger = logging.getLogger("sqlqueue")
 
 
 class Registration:
-    """The control thread's. Never waits: a transaction that publishes may stay open for long, and other groups have
-    work to do meanwhile."""
+    """Registers the groups of one process; for the control thread. It never waits: a transaction that publishes may
+    stay open for long, and other groups have work to do meanwhile."""
 
     def __init__(self, alias: str, subscriptions: Sequence[Subscription]):
         self.alias, self._subscriptions = alias, subscriptions
         self._latest: list[Subscription] = []  # not registered yet
-        self._begin = 0  # where they will
+        self._undeclared: list[Subscription] = []  # not registered yet: the topic is not declared
+        self._begin = 0  # the offset after which groups with start="latest" begin
 
     def start(self) -> None:
-        """Register every group that begins at the log's beginning, unless it is; take note of the others."""
+        """Register every group that begins at the log's beginning and is not registered; remember the others. The
+        group of a topic that is not declared is registered once the topic exists."""
         known = groups.registered(self.alias, {subscription.consumer.topic for subscription in self._subscriptions})
         for subscription in self._subscriptions:
-            group, topic = subscription.place
-            if subscription.place in known:
+            group, topic = subscription.group_topic
+            if subscription.group_topic in known:
+                continue
+            try:
+                require_declared(self.alias, topic)
+            except ConfigurationError as error:
+                self._undeclared.append(subscription)
+                logger.warning(logfmt("topic_undeclared", group=group, topic=topic, meaning=str(error)))
                 continue
             if subscription.consumer.start == groups.LATEST:
                 topic_info(self.alias, topic)
                 self._latest.append(subscription)
             else:
                 groups.register(self.alias, group, topic)
-        self.forget()
+        self.note_end()
 
     @property
     def complete(self) -> bool:
-        """All groups are registered."""
+        """Whether every group is registered whose topic is declared."""
         return not self._latest
 
-    def go_on(self, horizon: Horizon) -> bool:
-        """Look whether everything that was there at the start is final; register the others then. Return whether any
-        were. They begin where the log ended at the start, however long that has taken."""
+    def register_latest(self, horizon: Horizon) -> bool:
+        """Register the groups with `start="latest"` if all messages that existed at the start are final; return whether
+        any group was registered. They begin where the log ended at the start, however long this has taken."""
         if self.complete or horizon.probe(self._begin) < self._begin:
             return False
         for subscription in self._latest:
-            groups.register_at(self.alias, *subscription.place, self._begin)
+            groups.register_at(self.alias, *subscription.group_topic, self._begin)
         self._latest = []
         return True
 
-    def say(self) -> None:
-        """Tell people what is not registered yet."""
-        for group, topic in (subscription.place for subscription in self._latest):
-            meaning = "a transaction that publishes is open, so where the log ends is not known yet"
-            logger.warning(line("registration_waits", group=group, topic=topic, meaning=meaning))
+    def register_declared(self) -> None:
+        """Register the groups whose topics were declared since the start, from the beginning of the log."""
+        if not self._undeclared:
+            return
+        there = existing(self.alias, {subscription.consumer.topic for subscription in self._undeclared})
+        for subscription in [one for one in self._undeclared if one.consumer.topic in there]:
+            groups.register(self.alias, *subscription.group_topic)
+            self._undeclared.remove(subscription)
 
-    def forget(self) -> None:
-        """The server was restarted, or it is the start: look anew where the log ends."""
+    def warn_waiting(self) -> None:
+        """Log which groups are not registered yet."""
+        for group, topic in (subscription.group_topic for subscription in self._latest):
+            meaning = "a transaction that publishes is open, so where the log ends is not known yet"
+            logger.warning(logfmt("registration_waits", group=group, topic=topic, meaning=meaning))
+
+    def note_end(self) -> None:
+        """Read where the log ends: at the start, and after a restart of the database server."""
         self._begin = 0 if self.complete else highest_offset(self.alias)

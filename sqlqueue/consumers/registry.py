@@ -1,4 +1,4 @@
-"""Who handles what: the `@consumer` decorator, and the handlers that it has registered."""
+"""The `@consumer` decorator, and the registry of consumers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from typing import Any, TypeVar
 from django.utils.module_loading import autodiscover_modules
 
 from sqlqueue.conf import settings
+from sqlqueue.core import outcomes
 from sqlqueue.core.backoff import Backoff
 from sqlqueue.core.bounds import DAY, SHORTEST, duration, whole
 from sqlqueue.core.keys import GROUP_LENGTH, checked_consumed, checked_name, did_you_mean
-from sqlqueue.core.stream import Manners
+from sqlqueue.core.outcomes import Outcome
+from sqlqueue.core.partition.ref import ConsumerOptions
+from sqlqueue.core.periodic import ScheduleDefinition
+from sqlqueue.core.retry_policy import ALL, BackoffFunction, RetryFilter, checked_filter, checked_function
 from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError
 from sqlqueue.log.groups import EARLIEST, LATEST
+from sqlqueue.payloads.reader import PayloadReader
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
@@ -28,32 +33,40 @@ DEFAULTS: dict[str, Any] = {
     "backoff": 1.0,
     "max_backoff": 3600.0,
     "jitter": 0.33,
+    "retry_for": None,
+    "reject_for": (),
     "batch": False,
     "atomic": False,
     "batch_size": 100,
     "start": EARLIEST,
+    "payload_type": None,
+    "upcast": None,
+    "keep_results": None,
 }
 
 MOST_ATTEMPTS = 1_000
 MOST_OF_A_BATCH = 10_000
-# From how many seconds to how many.
+# Least and most seconds.
 DURATIONS = {
     "visibility_timeout": (SHORTEST, 30 * DAY),
     "backoff": (0.0, LONGEST_DELAY),
     "max_backoff": (0.0, LONGEST_DELAY),
+    "keep_results": (SHORTEST, LONGEST_DELAY),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A handler and how its deliveries are made."""
+    """A handler with its options."""
 
     topic: str
     group: str
     handler: Callable[..., Any]
-    manners: Manners
-    backoff: Backoff
+    options: ConsumerOptions
+    backoff: Backoff | BackoffFunction
     start: str
+    retried: RetryFilter = ALL
+    payloads: PayloadReader | None = None  # None: as JSON has them
 
     @property
     def name(self) -> str:
@@ -65,33 +78,45 @@ class Consumer:
         """The handler is an `async def`."""
         return inspect.iscoroutinefunction(self.handler)
 
+    def decide(self, error: BaseException, attempt: int, retried: RetryFilter | None = None) -> Outcome:
+        """Return the outcome of a delivery that has failed; retried: another filter than the consumer's own."""
+        return outcomes.decide(error, attempt, self.options.max_attempts, self.backoff, retried or self.retried)
+
 
 class Registry:
-    """The registered consumers, by (group, topic); what stands twice is kept aside for the checks to name."""
+    """The registered consumers, by (group, topic), and periodic schedules, by name. `duplicates` has pairs of different
+    handlers of one group and topic; a system check reports them."""
 
     def __init__(self) -> None:
+        self.schedules: dict[str, ScheduleDefinition] = {}
         self.consumers: dict[tuple[str, str], Consumer] = {}
         self.duplicates: list[tuple[Consumer, Consumer]] = []
+        self.sources: list[Callable[[Registry], None]] = []  # what else adds consumers, beside the apps' modules
 
     def add(self, consumer: Consumer) -> None:
-        """Register a consumer. The same function again (its module was reloaded) takes its own place."""
-        place = (consumer.group, consumer.topic)
-        present = self.consumers.get(place)
+        """Register a consumer. A function that is registered again, because its module was reloaded, replaces
+        itself."""
+        group_topic = (consumer.group, consumer.topic)
+        present = self.consumers.get(group_topic)
         if present is not None and present.name != consumer.name:
             self.duplicates.append((present, consumer))
             return
-        self.consumers[place] = consumer
+        self.consumers[group_topic] = consumer
 
     def discover(self) -> None:
-        """Import the `consumers` module of every installed app."""
+        """Import the `consumers` module of every installed app, and add what other settings ask for (TASKS)."""
         autodiscover_modules(settings.CONSUMERS_MODULE)
+        for add_consumers in self.sources:
+            add_consumers(self)
 
     def select(self, groups: Iterable[str] = (), topics: Iterable[str] = ()) -> list[Consumer]:
-        """Return the consumers of these groups and topics (none named: all); refuse names that nobody has
-        registered."""
+        """Return the consumers of these groups and topics (none named: all).
+
+        Raises ConfigurationError for a group or topic without a handler.
+        """
         groups, topics = list(groups), list(topics)
         for kind, wanted, index in (("group", groups, 0), ("topic", topics, 1)):
-            known = {place[index] for place in self.consumers}
+            known = {group_topic[index] for group_topic in self.consumers}
             for name in wanted:
                 if name not in known:
                     raise ConfigurationError(
@@ -110,25 +135,31 @@ registry = Registry()
 def consumer(topic: str, **options: Any) -> Callable[[Handler], Handler]:
     """Register the decorated function as the handler of a topic for a group.
 
-    group: "default" unless named; ordering: "key", "partition" or "none"; max_attempts; visibility_timeout: seconds
-    that a handler may run; backoff: seconds before the first retry, doubling to max_backoff, spread by ±jitter; batch:
-    the handler gets a list of up to batch_size deliveries; atomic: it runs in one transaction with its own ack; start:
-    "earliest" or "latest", for a group that is new.
+    group: "default" unless named; ordering: "key", "partition" or "none"; max_attempts (None: no bound);
+    visibility_timeout: seconds that a handler may run; backoff: seconds before the first retry, doubling to
+    max_backoff, spread by ±jitter, or a function of (attempt) or (attempt, error) that returns them; retry_for,
+    reject_for: exception classes, the only ones that are retried, and those that are not; batch: the handler gets a
+    list of up to batch_size deliveries; atomic: it runs in one transaction with its own ack; start: "earliest" or
+    "latest", for a group that is new; payload_type: what delivery.payload is an instance of (a class or its dotted
+    path; not given: the topic's); upcast: {version: function} for payloads of older versions, each returns the payload
+    of the next one; keep_results: for how long (seconds or timedelta) what the handler returned is stored, for
+    get_status.
 
     Raises ConfigurationError for an option that is unknown or cannot work, and for a function that cannot be called
     with one argument.
     """
     if callable(topic):
         raise ConfigurationError('@consumer needs the topic: @consumer("flights")')
-    return _registering(topic, options)
+    return registering(topic, options)
 
 
-def _registering(topic: str, options: dict[str, Any]) -> Callable[[Handler], Handler]:
+def registering(topic: str, options: dict[str, Any]) -> Callable[[Handler], Handler]:
+    """Return the decorator that registers a handler with these options."""
     made = build(topic, options)
 
     def decorate(handler: Handler) -> Handler:
-        _check_signature(handler, made["manners"].batch)
-        if inspect.iscoroutinefunction(handler) and made["manners"].atomic:
+        _check_signature(handler, made["options"].batch)
+        if inspect.iscoroutinefunction(handler) and made["options"].atomic:
             raise ConfigurationError(
                 f"{handler.__qualname__} is async and atomic, but Django's transactions are not async: "
                 "make it a plain function"
@@ -151,7 +182,7 @@ def _check_signature(handler: Callable[..., Any], batch: bool) -> None:
     except TypeError:
         raise ConfigurationError(f"{name}{inspect.signature(handler)} cannot handle deliveries; {right}") from None
     except ValueError:
-        return  # written in C, it has no signature to be looked at
+        return  # a function that is written in C has no signature
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise ConfigurationError(f"{name} is a generator, so calling it does nothing: leave the yield out; {right}")
 
@@ -169,29 +200,55 @@ def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
         problems.append(f"ordering must be one of {', '.join(ORDERINGS)}, not {values['ordering']!r}")
     if values["start"] not in (EARLIEST, LATEST):
         problems.append(f"start must be {EARLIEST!r} or {LATEST!r}, not {values['start']!r}")
-    for name, most_of in (("max_attempts", MOST_ATTEMPTS), ("batch_size", MOST_OF_A_BATCH)):
-        whole(values[name], name, most_of, problems)
-    for name, (least, most) in DURATIONS.items():
-        values[name] = duration(values[name], name, problems, least, most)
-    first, longest = values["backoff"], values["max_backoff"]
-    if first is not None and longest is not None and first > longest:
-        text = f"backoff ({first:g} s) is longer than max_backoff ({longest:g} s)"
-        problems.append(f"{text}: raise max_backoff, or lower backoff")
-    jitter = values["jitter"]
-    if isinstance(jitter, bool) or not isinstance(jitter, (int, float)) or not 0 <= jitter <= 1:
-        problems.append(f"jitter is a fraction from 0 to 1, not {jitter!r}")
+    if values["max_attempts"] is not None:
+        whole(values["max_attempts"], "max_attempts", MOST_ATTEMPTS, problems)
+    whole(values["batch_size"], "batch_size", MOST_OF_A_BATCH, problems)
+    values["visibility_timeout"] = _duration(values, "visibility_timeout", problems)
+    backoff = _backoff(values, options, problems)
+    retried = checked_filter(values["retry_for"], values["reject_for"], problems)
     for name in ("batch", "atomic"):
         if not isinstance(values[name], bool):
             problems.append(f"{name} must be True or False, not {values[name]!r}")
+    if values["keep_results"] is not None:
+        values["keep_results"] = _duration(values, "keep_results", problems)
+        if values["batch"] is True:
+            problems.append("keep_results stores what a handler returns for one message: leave batch out")
     if problems:
         raise ConfigurationError(f"consumer of {topic!r}: " + "; ".join(problems))
-    manners = Manners(
+    try:
+        payloads = PayloadReader(topic, values["payload_type"], values["upcast"])
+    except ConfigurationError as error:
+        raise ConfigurationError(f"consumer of {topic!r}: {error}") from error
+    consumer_options = ConsumerOptions(
         values["ordering"],
         values["max_attempts"],
         values["visibility_timeout"],
         values["batch"],
         values["batch_size"],
         values["atomic"],
+        values["keep_results"],
     )
-    backoff = Backoff(values["backoff"], values["max_backoff"], values["jitter"])
-    return {"group": values["group"], "manners": manners, "backoff": backoff, "start": values["start"]}
+    parts = {"group": values["group"], "options": consumer_options, "start": values["start"]}
+    return {**parts, "backoff": backoff, "retried": retried, "payloads": payloads}
+
+
+def _duration(values: dict[str, Any], name: str, problems: list[str]) -> float | None:
+    return duration(values[name], name, problems, *DURATIONS[name])
+
+
+def _backoff(values: dict[str, Any], given: dict[str, Any], problems: list[str]) -> Backoff | BackoffFunction:
+    if callable(values["backoff"]):
+        problems += [
+            f"{name} has no effect with a function as backoff, which returns the whole wait: leave it out"
+            for name in ("max_backoff", "jitter")
+            if name in given
+        ]
+        return checked_function(values["backoff"], problems)
+    first, longest = _duration(values, "backoff", problems), _duration(values, "max_backoff", problems)
+    if first is not None and longest is not None and first > longest:
+        text = f"backoff ({first:g} s) is longer than max_backoff ({longest:g} s)"
+        problems.append(f"{text}: raise max_backoff, or lower backoff")
+    jitter = values["jitter"]
+    if isinstance(jitter, bool) or not isinstance(jitter, (int, float)) or not 0 <= jitter <= 1:
+        problems.append(f"jitter is a fraction from 0 to 1, not {jitter!r}")
+    return Backoff(first or 0.0, longest or 0.0, jitter)

@@ -1,47 +1,60 @@
-"""One consumer in one process: its handler, the streams that it owns now, and what the tables say of its topic."""
+"""One consumer in one process: its handler executor, assigned partitions and the options that the tables hold."""
 
 from __future__ import annotations
 
-from sqlqueue.consumers.handling import Handling
+from sqlqueue.conf import settings
+from sqlqueue.consumers.executor import HandlerExecutor
+from sqlqueue.consumers.priority_shares import shares
 from sqlqueue.consumers.registry import Consumer
-from sqlqueue.core.stream import Address, Stream
-from sqlqueue.leases.acquire import Taken
+from sqlqueue.core.lease import HeldLease
+from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.partition.ref import PartitionRef
+from sqlqueue.leases.acquire import AcquiredPartition
 from sqlqueue.log.groups import Served
 
 
 class Subscription:
-    """See the module."""
+    """The partitions that a process has for one consumer. For the control thread."""
 
     def __init__(self, alias: str, consumer: Consumer):
         self.alias, self.consumer = alias, consumer
-        self.handling = Handling(alias, consumer)
-        self.streams: dict[Address, Stream] = {}
-        self.leaving: set[int] = set()  # partitions to give up as soon as nothing of them is in a handler's hands
+        self.executor = HandlerExecutor(alias, consumer)
+        self.assigned: dict[PartitionRef, AssignedPartition] = {}
+        self.leases: dict[PartitionRef, HeldLease] = {}  # of `assigned`; other threads read these only
+        self.leaving: set[int] = set()  # partitions to release as soon as nothing of them is in flight
         self.paused = False
         self.history = "failures"
         self.partitions = 0
         self.priorities = 1
+        self._shares: tuple[float, ...] = (1.0,)  # of the deliveries, by priority
 
     @property
-    def place(self) -> tuple[str, str]:
+    def group_topic(self) -> tuple[str, str]:
         """The (group, topic)."""
         return self.consumer.group, self.consumer.topic
 
     @property
     def holding(self) -> set[int]:
-        """The partitions that it holds."""
-        return {address.partition for address in self.streams}
+        """The numbers of the assigned partitions."""
+        return {ref.partition for ref in self.assigned}
 
-    def take_note(self, options: Served) -> None:
-        """Follow the options that may change while running."""
+    def apply(self, options: Served) -> None:
+        """Apply the options that may change while the process runs."""
         self.paused, self.history = options.paused, options.history
-        self.partitions, self.priorities = options.partitions, options.priorities
+        self.partitions = options.partitions
+        if options.priorities != self.priorities:
+            self.priorities = options.priorities
+            self._shares = shares(self.priorities, settings.topic(self.consumer.topic).priority_weights)
 
-    def adopt(self, taken: Taken, deadline: float, now: float) -> Stream:
-        """Begin a stream's memory from what its acquisition has found."""
-        stream = Stream(
-            taken.address,
-            self.consumer.manners,
+    def share(self, priority: int) -> float:
+        """Return the share of the deliveries that a priority gets at least, while something of it waits."""
+        return self._shares[priority] if priority < len(self._shares) else 0.0
+
+    def adopt(self, taken: AcquiredPartition, deadline: float, now: float) -> AssignedPartition:
+        """Add a partition from what its acquisition has read."""
+        assigned = AssignedPartition(
+            taken.ref,
+            self.consumer.options,
             id=taken.id,
             token=taken.token,
             position=taken.position,
@@ -51,17 +64,18 @@ class Subscription:
             ranges=taken.ranges,
             now=now,
         )
-        stream.deadline = deadline
-        self.streams[taken.address] = stream
-        return stream
+        assigned.lease.deadline = deadline
+        self.assigned[taken.ref], self.leases[taken.ref] = assigned, assigned.lease
+        return assigned
 
-    def of_partition(self, partition: int) -> list[Stream]:
-        """Return the streams of a partition, one for each priority."""
-        return [stream for address, stream in self.streams.items() if address.partition == partition]
+    def of_partition(self, partition: int) -> list[AssignedPartition]:
+        """Return the assigned partitions of one number, one for each priority."""
+        return [assigned for ref, assigned in self.assigned.items() if ref.partition == partition]
 
-    def drop(self, stream: Stream) -> None:
-        """Forget a stream that is somebody else's now: its hands' outcomes are void."""
-        stream.lost = True
-        self.streams.pop(stream.address, None)
-        if not self.of_partition(stream.address.partition):
-            self.leaving.discard(stream.address.partition)
+    def drop(self, assigned: AssignedPartition) -> None:
+        """Remove a partition that has another owner now: the outcomes of its attempts are ignored."""
+        assigned.lease.lost = True
+        self.assigned.pop(assigned.ref, None)
+        self.leases.pop(assigned.ref, None)
+        if not self.of_partition(assigned.ref.partition):
+            self.leaving.discard(assigned.ref.partition)

@@ -1,67 +1,67 @@
-"""How much to hand out: enough that no thread waits for the next claim, and little enough that a crash, a stop or a
-slow handler does not hold what others could do."""
+"""The throttle: how much is dispatched. Enough that no thread waits for the next claim, and little enough that a crash,
+a stop or a slow handler does not hold messages that other processes could handle."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from sqlqueue.core.stream import Stream
+from sqlqueue.core.partition.assigned import AssignedPartition
 
-AHEAD = 0.1  # seconds of work that may be in hand
+AHEAD = 0.1  # seconds of work that may be in flight
 MOST = 5_000
 
 
 class Throttle:
-    """Watches the rate at which hands are finished. room() is for the control thread; low() is called by the
-    handlers'."""
+    """Measures the rate at which attempts finish. The control thread calls room(), handlers' threads call low()."""
 
     def __init__(self, threads: int):
         self._threads = threads
         self._target = 2 * threads
         self._count = 0
         self._since = 0.0
-        self._left = 0
-        self._turn = 0
+        self._in_flight = 0
+        self._rotation = 0
 
     def finished(self, count: int, now: float) -> None:
-        """Take note of `count` finished hands."""
+        """Count `count` finished attempts."""
         self._count += count
         passed = now - self._since
         if passed >= 0.05:
             rate = self._count / passed
             wanted = max(2 * self._threads, min(MOST, int(rate * AHEAD)))
-            # Up by doubling at most, so that a burst of instant outcomes does not let a flood in; down at once.
+            # At most doubled, so that a burst of instant outcomes does not let in too much; lowered at once.
             self._target = min(wanted, 2 * self._target) if wanted > self._target else (wanted + self._target) // 2
             self._count, self._since = 0, now
 
-    def room(self, outstanding: int, runs: int) -> int:
-        """Return how many more hands may be given out: what the rate allows, or what keeps every thread busy, even
-        while some of them hold long or slow runs."""
-        return max(self._target - outstanding, self.runs(runs))
+    def room(self, outstanding: int, executions: int) -> int:
+        """Return how many more attempts may be dispatched: what the rate allows, or what keeps every thread busy, even
+        while some of them run long or slow executions."""
+        return max(self._target - outstanding, self.executions_left(executions))
 
-    def runs(self, runs: int) -> int:
-        """Return how many more runs may be started."""
-        return 2 * self._threads - runs
+    def executions_left(self, count: int) -> int:
+        """Return how many more executions may be started."""
+        return 2 * self._threads - count
 
-    def of_a_lane(self, room: int, turns: int) -> int:
-        """Return how many hands of one lane may be given out together, which are one thread's work, if there are so
-        many turns to take. A lane that is alone gets everything: one hand at a time would cost a transaction each."""
-        return max(1, room // max(1, min(turns, 2 * self._threads)))
+    def of_ordering_queue(self, room: int, queues: int) -> int:
+        """Return how many attempts of one ordering queue may be dispatched together, as one execution, if `queues`
+        queues have something ready. A single queue gets all the room: one attempt at a time would cost a transaction
+        each."""
+        return max(1, room // max(1, min(queues, 2 * self._threads)))
 
-    def handed(self, outstanding: int) -> None:
-        """Take note of how many are in hand now."""
-        self._left = outstanding
+    def dispatched(self, outstanding: int) -> None:
+        """Record how many attempts are in flight now."""
+        self._in_flight = outstanding
 
     def low(self, reported: int) -> bool:
-        """Tell whether so much has been reported that the control thread should give out more."""
-        return reported * 2 >= self._left
+        """Return whether so many outcomes were reported that the control thread should dispatch more."""
+        return reported * 2 >= self._in_flight
 
-    def in_turn(self, streams: Sequence[Stream]) -> Iterator[Stream]:
-        """Yield the streams, beginning with another one each time; urgent priorities stay first."""
-        self._turn += 1
-        for _, equals in groupby(streams, key=lambda stream: stream.address.priority):
+    def rotated(self, assigned_partitions: Sequence[AssignedPartition]) -> Iterator[AssignedPartition]:
+        """Yield the partitions, beginning with another one each time; urgent priorities stay first."""
+        self._rotation += 1
+        for _, equals in groupby(assigned_partitions, key=lambda assigned: assigned.ref.priority):
             equally_urgent = list(equals)
-            first = self._turn % len(equally_urgent)
+            first = self._rotation % len(equally_urgent)
             yield from equally_urgent[first:]
             yield from equally_urgent[:first]

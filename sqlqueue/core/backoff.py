@@ -13,7 +13,7 @@ class Backoff:
 
     What has doubled up to the bound is spread below it, so that not all of it comes due together.
 
-    The defaults are Vitess messaging's manners: doubling, bounded, 33 % of jitter against thundering herds.
+    The defaults are those of Vitess messaging: doubling, bounded, 33 % of jitter against thundering herds.
     """
 
     first: float = 1.0

@@ -1,4 +1,4 @@
-"""Numbers that are given: finite, and between bounds that somebody can mean."""
+"""Checks of numbers and durations that a user gives: finite, and within bounds."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 from sqlqueue.exceptions import ConfigurationError
 
-SHORTEST = 0.001  # seconds; what is done again and again after less would do nothing else
+SHORTEST = 0.001  # seconds; what repeats at a shorter interval would do nothing else
 DAY = 86_400.0
-MOST_ATTEMPTS = 1_000_000  # that a person may say a delivery has had
+WEEK = 7 * DAY
+CENTURY = 100 * 365 * DAY  # within the range of every database's times
+MOST_ATTEMPTS = 1_000_000  # that an operator may set for a delivery
 
 
 def duration(value: Any, name: str, problems: list[str], least: float, most: float) -> float | None:

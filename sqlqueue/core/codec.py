@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sqlqueue.exceptions import InvalidMessage
@@ -11,20 +12,93 @@ from sqlqueue.exceptions import InvalidMessage
 DEEPEST = 500  # Python's own reader ends at some 1,000, less what is on its stack already
 BETWEEN_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[^][{}"]+', re.DOTALL)
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+# What JSON has a value of its own for, without anything inside.
+SCALARS = frozenset({str, int, float, bool, type(None)})
+LEAST_WHOLE, MOST_WHOLE = -(2**63), 2**64 - 1  # MySQL makes doubles of what lies beyond
+# What refers to itself ends at the depth of nesting. To look out for that would cost half as much as is_exact().
+JSON_OPTIONS: Mapping[str, Any] = {
+    "ensure_ascii": False,
+    "allow_nan": False,
+    "separators": (",", ":"),
+    "check_circular": False,
+}
+
+_encode = json.JSONEncoder(**JSON_OPTIONS).encode
 
 
-def encode(value: Any, kind: str = "payload") -> str:
+def encode(
+    value: Any,
+    kind: str = "payload",
+    write: Callable[[Any], str] = _encode,
+    hint: str = "Turn it into dicts, lists, strings and numbers",
+) -> str:
     """Return the JSON text of a value; refuse what JSON cannot say (NaN, dates, half surrogates)."""
     try:
-        text = _encode(value)
+        text = write(value)
         if not text.isascii():
             text.encode()
     except UnicodeEncodeError as error:
         raise InvalidMessage(f"{kind} has text that is not valid Unicode: {error.reason}") from None
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidMessage(f"{kind} is not JSON: {error}. Turn it into dicts, lists, strings and numbers.") from None
+        raise InvalidMessage(f"{kind} is not JSON: {error}. {hint}.") from None
     return text
+
+
+def is_exact(value: Any) -> bool:
+    """Tell whether a value that could be encoded comes back equal from every database: there are no tuples in it, all
+    keys are strings, and whole numbers have up to 64 bits.
+
+    Subclasses of JSON's own types (an IntEnum, a defaultdict) equal what comes back. What else there is an encoder has
+    made JSON of, and is not looked at.
+    """
+    items: Iterable[Any]
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                return False
+        items = value.values()
+    elif isinstance(value, list):
+        items = value
+    elif isinstance(value, int):
+        return LEAST_WHOLE <= value <= MOST_WHOLE
+    else:
+        return not isinstance(value, tuple)
+    for item in items:
+        kind = type(item)
+        if kind is int:
+            if not LEAST_WHOLE <= item <= MOST_WHOLE:
+                return False
+        elif kind not in SCALARS and not is_exact(item):
+            return False
+    return True
+
+
+def check_exact(value: Any, kind: str, keeps_long: Callable[[], bool]) -> None:
+    """Raise InvalidMessage for a value that could be encoded and would not come back equal. keeps_long: tell whether
+    the database keeps whole numbers of more than 64 bits; asked only if there are any."""
+    try:
+        change = "" if is_exact(value) else _first_change(value, keeps_long())
+    except RecursionError:
+        raise InvalidMessage(f"{kind} is nested too deep: flatten it") from None
+    if change:
+        raise InvalidMessage(f"{kind}{change}")
+
+
+def _first_change(value: Any, keeps_long: bool) -> str:
+    """Say where in a value the first thing stands that comes back changed, what it is, and what to write instead; "" if
+    nothing does."""
+    if isinstance(value, tuple):
+        return " would come back as a list, for JSON knows no tuples: use list(…)"
+    if isinstance(value, int) and not keeps_long and not is_exact(value):
+        return " would come back as a float, for MySQL's whole numbers have 64 bits: use str(…)"
+    if not isinstance(value, (dict, list)):
+        return ""
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(value, dict) and not isinstance(key, str):
+            return f" has the key {key!r}, which would come back as a string: use str(…)"
+        if change := _first_change(item, keeps_long):
+            return f"[{key!r}]{change}"
+    return ""
 
 
 def checked_json(text: str, kind: str = "payload") -> str:
@@ -53,7 +127,7 @@ def check_depth(text: str, kind: str, most: int) -> None:
         raise InvalidMessage(f"{kind} is nested more than {most} deep, which this database cannot keep: flatten it")
 
 
-def encode_headers(headers: object) -> str | None:
+def encode_headers(headers: object, write: Callable[[Any, str], str] = encode) -> str | None:
     """Return the JSON text of headers, a mapping of strings to JSON values; None for none."""
     if headers is None or headers == {}:
         return None
@@ -62,7 +136,7 @@ def encode_headers(headers: object) -> str | None:
         raise InvalidMessage(f"headers must be a dict with string keys, not {type(headers).__name__}")
     if wrong := [name for name in headers if not isinstance(name, str)]:
         raise InvalidMessage(f"headers must be a dict with string keys, and {wrong[0]!r} is none")
-    return encode(headers, "headers")
+    return write(headers, "headers")
 
 
 def decode(stored: Any) -> Any:

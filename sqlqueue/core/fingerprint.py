@@ -11,14 +11,14 @@ NUMBER = re.compile(r"\d+")
 
 
 def fingerprint(error: str) -> str:
-    """Return the class and the place of the last frame of a traceback: "KeyError in flights/rules.py:check".
+    """Return the class and the location of the last frame of a traceback: "KeyError in flights/rules.py:check".
 
     Without line numbers, which change with every release. A text that is no traceback (a Reject's reason) stands for
     itself, first line only, its numbers as "#". At most 200 characters; "" for "".
     """
     frames = list(FRAME.finditer(error))
     if frames and (raised := RAISED.search(error, frames[-1].end() + 1)):
-        place = "/".join(frames[-1]["file"].replace("\\", "/").split("/")[-2:])
-        return f"{raised['type']} in {place}:{frames[-1]['function']}"[:LENGTH]
+        location = "/".join(frames[-1]["file"].replace("\\", "/").split("/")[-2:])
+        return f"{raised['type']} in {location}:{frames[-1]['function']}"[:LENGTH]
     lines = error.strip().splitlines()
     return NUMBER.sub("#", lines[0])[:LENGTH] if lines else ""

@@ -1,4 +1,4 @@
-"""Hours that are computed again after some of what they were computed from is gone: what was known is kept. Pure."""
+"""Merges hourly statistics that are computed again after some of their source rows were deleted. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Columns(NamedTuple):
     unique: Sequence[str]
     counts: Sequence[str]
     figures: Sequence[str] = ()
-    places: Sequence[str] = ()
+    progress: Sequence[str] = ()
 
 
 def merged(columns: Columns, old: Iterable[Row], new: Iterable[Row]) -> tuple[list[dict[str, Any]], int]:
@@ -37,7 +37,7 @@ def merged(columns: Columns, old: Iterable[Row], new: Iterable[Row]) -> tuple[li
 
 def _later(columns: Columns, known: Row, row: Row) -> dict[str, Any]:
     if any(row[count] < known[count] for count in columns.counts):
-        return {**known, **{name: max(known[name], row[name]) for name in columns.places}}
+        return {**known, **{name: max(known[name], row[name]) for name in columns.progress}}
     worse = [name for name in columns.figures if row[name] is None or (row.get("partial") and known[name] is not None)]
     return {**row, **{name: known[name] for name in worse}}
 

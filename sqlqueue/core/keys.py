@@ -16,6 +16,7 @@ GROUP_LENGTH = 100
 KEY_LENGTH = 255
 ID_LENGTH = 255
 DEAD_LETTER_SUFFIX = "_dlq"
+MOST_NAMED = 30  # words that a hint lists
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
 
 
@@ -81,7 +82,10 @@ def checked_text(value: object, kind: str, length: int) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean 'x'?` if a known word is near, else the list of known words."""
+    """Return ` Did you mean 'x'?` if a known word is near, else the first of the known words."""
     known = sorted(known)
     near = difflib.get_close_matches(word, known, n=1)
-    return f" Did you mean {near[0]!r}?" if near else f" Known are: {', '.join(known)}."
+    if near:
+        return f" Did you mean {near[0]!r}?"
+    more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
+    return f" Known are: {', '.join(known[:MOST_NAMED])}{more}." if known else ""

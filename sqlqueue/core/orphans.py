@@ -1,56 +1,57 @@
-"""Partitions that nobody takes, though somebody should: when to take them beyond one's share, and when to give them up
-again. Of one group of one topic, and without a database."""
+"""Orphans: free partitions that the subscriber whose share they are does not take. When another subscriber takes them
+beyond its own share, and when it gives them up again. For one group-topic; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-LONGEST = 64  # times the patience: the longest pause between two trials
+LONGEST = 64  # the longest pause between two trials, in timeouts
 
 
 class Orphans:
     """What a subscriber has seen of a group's free partitions.
 
-    One that stays free for `patience` seconds is an orphan: its rightful owner shows a heartbeat and takes nothing.
-    Whoever notices takes it, whatever its share. It keeps what is too much then, until another subscriber appears, or
-    a trial succeeds: now and then it gives up a single partition. Somebody takes that one: everybody balances as usual
-    again. Nobody does: it is an orphan once more, and the next trial comes after twice the time.
+    A partition that stays free for `timeout` seconds is an orphan: the subscriber whose share it is shows a heartbeat
+    and does not take it. The subscriber that notices takes it, whatever its own share is. It keeps its excess until
+    another subscriber appears, or until a trial succeeds: from time to time it gives up one partition. If another
+    subscriber takes that one, balancing goes on as usual. If not, the partition is an orphan again, and the next trial
+    follows after twice the time.
     """
 
-    def __init__(self, patience: float):
-        self.patience = patience
+    def __init__(self, timeout: float):
+        self.timeout = timeout
         self._free: dict[int, tuple[int, float]] = {}  # partition: its token, and since when it has been seen free
-        self._crowd: frozenset[str] | None = None  # who was there when more than the share was taken
-        self._pause = patience
+        self._subscribers: frozenset[str] | None = None  # who had a heartbeat when more than the share was taken
+        self._pause = timeout
         self._trial: int | None = None
         self._trial_at = 0.0
 
     def find(self, free: Mapping[int, int], now: float) -> list[int]:
-        """Take note of the free partitions and their tokens; return those that have been free for too long."""
+        """Record the free partitions and their tokens; return those that have been free for `timeout` seconds."""
         seen = self._free
         self._free = {
             partition: seen[partition] if seen.get(partition, (None, 0.0))[0] == token else (token, now)
             for partition, token in free.items()
         }
-        return [partition for partition, (_, since) in self._free.items() if now - since >= self.patience]
+        return [partition for partition, (_, since) in self._free.items() if now - since >= self.timeout]
 
-    def sweep(self, partitions: Collection[int], subscribers: Iterable[str], now: float) -> None:
-        """Take note that these are about to be taken, beyond the share."""
+    def take(self, partitions: Collection[int], subscribers: Iterable[str], now: float) -> None:
+        """Record that these are about to be taken beyond the share."""
         failed = self._trial in partitions
-        if self._crowd is None or failed:
-            self._pause = min(2 * self._pause, LONGEST * self.patience) if failed else self.patience
+        if self._subscribers is None or failed:
+            self._pause = min(2 * self._pause, LONGEST * self.timeout) if failed else self.timeout
             self._trial, self._trial_at = None, now + self._pause
-        self._crowd = frozenset(subscribers)
+        self._subscribers = frozenset(subscribers)
 
     def spare(
         self, excess: Sequence[int], holding: Collection[int], subscribers: Collection[str], now: float
     ) -> list[int]:
-        """Return what of the excess is to be given up now; find() has been told what is free."""
+        """Return which of the excess partitions to give up now. To be called after find()."""
         if self._trial in holding and self._trial not in excess:
             self._trial = None
         taken = self._trial is not None and self._trial not in holding and self._trial not in self._free
-        if self._crowd is None or taken or not self._crowd.issuperset(subscribers):
-            self._crowd = self._trial = None
+        if self._subscribers is None or taken or not self._subscribers.issuperset(subscribers):
+            self._subscribers = self._trial = None
             return list(excess)
         if self._trial is None and excess and now >= self._trial_at:
             self._trial = excess[0]

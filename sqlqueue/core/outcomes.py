@@ -1,4 +1,4 @@
-"""What became of a delivery, decided purely."""
+"""How an attempt ends: the outcome for what a handler returned or raised. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from sqlqueue.core.backoff import Backoff
-from sqlqueue.exceptions import BrokenTransaction, Postpone, Reject, Retry
+from sqlqueue.core.retry_policy import ALL, BackoffFunction, RetryFilter, wait_before_retry
+from sqlqueue.exceptions import BrokenTransaction, InvalidResult, Postpone, Reject, Retry
 
 ACKED: Final = "acked"
 RETRIED: Final = "retried"
 POSTPONED: Final = "postponed"
 DEAD: Final = "dead"
-HANDED_BACK: Final = "handed back"
+RELEASED: Final = "released"
 LOST: Final = "lost"
 
 ERROR_LENGTH = 10_000
@@ -23,26 +24,39 @@ class VisibilityTimeout(Exception):
     """The handler was still running when its visibility timeout had passed."""
 
 
+class TransactionNotBegun(Exception):
+    """The transaction of an atomic handler could not be begun, and the handler has not run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """kind: one of the words above; delay: seconds until the next delivery; error: what went wrong, for people."""
+    """kind: one of the constants above; delay: seconds until the next delivery; error: what went wrong, as text;
+    result: what an acked one's handler returned, as JSON text, if its consumer keeps that."""
 
     kind: str
     delay: float = 0.0
     error: str = ""
     committed: bool = False  # the handler's own transaction has settled it already (atomic)
     moved_to: int | None = None  # and moved the stored position there
+    result: str | None = None
 
 
 SUCCESS: Final = Outcome(ACKED)
 COMMITTED: Final = Outcome(ACKED, committed=True)
-UNSTARTED: Final = Outcome(HANDED_BACK)
+UNSTARTED: Final = Outcome(RELEASED)
+TOO_LATE: Final = "expired"  # the error of a dead letter whose time was over; no handler's error is just this
+EXPIRED: Final = Outcome(DEAD, error=TOO_LATE)  # before its handler was called
 SUPERSEDED: Final = Outcome(LOST)
 
 
+def charged(number: int, outcome: Outcome) -> int:
+    """Return how many attempts a message has had that was settled so at attempt `number`."""
+    return number - 1 if outcome is EXPIRED else number
+
+
 def committed_at(moved_to: int | None) -> Outcome:
-    """Return the outcome of a transaction that has acked by itself: it moved the stored position there, or wrote a row
-    (None)."""
+    """Return the outcome of a handler whose own transaction has acked: it moved the stored position to `moved_to`, or
+    wrote an acked row (None)."""
     return COMMITTED if moved_to is None else Outcome(ACKED, committed=True, moved_to=moved_to)
 
 
@@ -54,32 +68,53 @@ def describe(error: BaseException) -> str:
         return f"{type(error).__qualname__}, which cannot be described: {another!r}"
 
 
-def said_by(error: BaseException) -> str:
-    """Return what a person wrote into an error; "" if nothing."""
+def message_of(error: BaseException) -> str:
+    """Return an error's own message; "" if it has none."""
     try:
         return str(error)
     except Exception as another:
         return f"{type(error).__qualname__}, which cannot be described: {another!r}"
 
 
+def _told(error: BaseException) -> str:
+    """Return an error's own message as it is stored; "" if it has none."""
+    text = storable(message_of(error))
+    return f"{type(error).__name__}: {text}" if text == TOO_LATE else text
+
+
 def storable(text: str) -> str:
-    """Return a text that every database can store: half surrogates and NULs escaped, and where it is too long its end,
-    which names the error. A settle that failed for its text would take the whole process with it."""
+    """Return a text that every database can store: half surrogates and NULs are escaped, and of one that is too long
+    the end is kept, which names the error. A settle that failed because of an error's text would end the process."""
     text = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
     return text if len(text) <= ERROR_LENGTH else "… " + text[-ERROR_LENGTH:]
 
 
-def decide(error: BaseException | None, attempt: int, max_attempts: int, backoff: Backoff) -> Outcome:
-    """Return the outcome of a handler that returned (None) or raised, at this attempt."""
+def decide(
+    error: BaseException | None,
+    attempt: int,
+    max_attempts: int | None,
+    backoff: Backoff | BackoffFunction,
+    retried: RetryFilter = ALL,
+) -> Outcome:
+    """Return the outcome of a handler that returned (None) or raised, at this attempt.
+
+    max_attempts: None for no bound. retried: which of the handler's exceptions are retried.
+    """
     if error is None:
         return SUCCESS
     if isinstance(error, Postpone):
-        return Outcome(POSTPONED, error.delay, storable(said_by(error)))
+        return Outcome(POSTPONED, error.delay, _told(error))
     if isinstance(error, Reject):
-        return Outcome(DEAD, error=storable(said_by(error)) or "rejected")
-    told = isinstance(error, (Retry, VisibilityTimeout, BrokenTransaction))
-    text = storable(said_by(error) or type(error).__name__ if told else describe(error))
-    if attempt >= max_attempts:
+        return Outcome(DEAD, error=_told(error) or "rejected")
+    if isinstance(error, InvalidResult):  # what it does has been done: to run it again would return the same
+        return Outcome(DEAD, error=_told(error))
+    always = isinstance(error, (Retry, VisibilityTimeout, TransactionNotBegun))  # whatever the filter names
+    by_message = always or isinstance(error, BrokenTransaction)
+    text = (_told(error) or type(error).__name__) if by_message else storable(describe(error))
+    if (max_attempts is not None and attempt >= max_attempts) or (not always and retried.rejects(error)):
         return Outcome(DEAD, error=text)
-    delay = error.delay if isinstance(error, Retry) and error.delay is not None else backoff.delay(attempt)
-    return Outcome(RETRIED, delay, text)
+    if isinstance(error, Retry) and error.delay is not None:
+        return Outcome(RETRIED, error.delay, text)
+    wait = wait_before_retry(backoff, attempt, error)
+    # The error stays last: its last line is what lists and log lines show.
+    return Outcome(RETRIED, wait.seconds, storable(f"{wait.problem}\n\n{text}") if wait.problem else text)

@@ -1,4 +1,4 @@
-"""Statements of many rows: no more in one than its server takes."""
+"""Chunks: rows divided into statements that the server takes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sqlqueue.database import weight
-from sqlqueue.database.dialects import dialect, execute
 from sqlqueue.database.limits import statement_bytes
+from sqlqueue.database.statements import dialect, execute
 
 Row = TypeVar("Row", bound=Sequence[Any])
 

@@ -1,4 +1,4 @@
-"""The database's clock, as this process last saw it: what times in the log are to be held against."""
+"""The database's clock, as this process last read it: times in the log are compared with it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from sqlqueue.database.dialects import dialect, execute
+from sqlqueue.database.statements import dialect, execute
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 

@@ -1,4 +1,4 @@
-"""What a driver knows of a connection, told without asking the server."""
+"""The state of a connection as the driver knows it, without asking the server."""
 
 from __future__ import annotations
 

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 from django.db import connections, transaction
 
 from sqlqueue.database.chunks import in_chunks
-from sqlqueue.database.dialects import dialect, execute
-from sqlqueue.database.entry import (
-    COUNT_NEW,
+from sqlqueue.database.ids import (
+    ANY_SCHEDULED,
     FIND,
+    FIND_EITHER,
+    IN_LOG,
+    IN_SCHEDULE,
+    UNIQUE,
+    Identity,
+    each_once,
+    identity_of,
+    taken,
+)
+from sqlqueue.database.insert_sql import (
+    COLUMNS,
+    INSERTED,
     KEEP_DUPLICATE,
     MARK,
     MARK_DUPLICATE,
@@ -21,16 +32,16 @@ from sqlqueue.database.entry import (
     FailedRow,
     LogRow,
     Stored,
-    each_once,
     insertion,
-    known_places,
 )
+from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.weight import weight
 
-SCHEDULER = -1  # whoever moves scheduled messages into the log holds this row: one at a time keeps their order
-COLLECTOR = -2  # likewise whoever collects
-REPLAYER = -3  # and whoever carries out the replays of dead letters
-DUTIES = (SCHEDULER, COLLECTOR, REPLAYER)
+SCHEDULER = -1  # the scheduler holds this row: one process at a time moves scheduled messages, which keeps their order
+COLLECTOR = -2  # likewise the collector
+REPLAY = -3  # and the process that carries out replays and reschedulings
+PERIODIC = -4  # and the process that publishes the ticks of periodic schedules
+DUTIES = (SCHEDULER, COLLECTOR, REPLAY, PERIODIC)
 
 
 def take_duty(alias: str, duty: int) -> bool:
@@ -39,67 +50,109 @@ def take_duty(alias: str, duty: int) -> bool:
     return execute(alias, text, (duty,)).fetchone() is not None
 
 
-def insert_one(alias: str, row: LogRow, may_repeat: bool) -> tuple[int, bool]:
-    """Add one message; return its offset, and whether it is new. may_repeat: its id may have been published before."""
+def insert_one(alias: str, row: LogRow, may_repeat: bool, look: bool = True) -> tuple[int | None, bool]:
+    """Add one message; return its offset, and whether it is new. may_repeat: its id may have been published before, or
+    be scheduled (then nothing is added, and there is no offset). look: False once the caller has looked.
+
+    It looks before it adds: InnoDB keeps what a duplicate has locked until the transaction ends, the first one and the
+    gap before it, and at REPEATABLE READ the log's very end, where every publisher of every topic would wait.
+    """
+    if may_repeat and look and (offsets := find(alias, row)):
+        return max(offsets) or None, False
     if connections[alias].vendor == "mysql":
-        found = _find(alias, row) if may_repeat and connections[alias].in_atomic_block else None
-        if found:
-            return found, False
         offset = _insert(alias, [row], MARK_DUPLICATE if may_repeat else "").lastrowid
         return (offset - MARK, False) if offset >= MARK else (offset, True)
     while True:
         new = _insert(alias, [row], (KEEP_DUPLICATE if may_repeat else "") + ' RETURNING "offset"').fetchone()
         if new:
             return new[0], True
-        found = _find(alias, row)
-        if found:  # else it has been collected between the two statements
-            return found, False
+        offset = find_offset(alias, row)
+        if offset is not None:  # else it has been collected between the two statements
+            return offset, False
 
 
-def _find(alias: str, row: LogRow) -> int | None:
-    found = execute(alias, FIND, (row.topic, row.partition, row.id)).fetchone()
+def find(alias: str, row: LogRow) -> list[int]:
+    """Return where a row's id is taken: an offset of the log, 0 for the schedule; both, if it was published and
+    scheduled in transactions that did not see each other."""
+    return [offset for (offset,) in execute(alias, FIND_EITHER, identity_of(row) * 2).fetchall()]
+
+
+def find_offset(alias: str, row: LogRow, latest: bool = False) -> int | None:
+    """Return the offset of a row's id in the log, None if it has none. latest: as last committed, whatever the
+    transaction's snapshot; that locks it."""
+    found = execute(alias, FIND + "{share}" * latest, identity_of(row)).fetchone()
     return found[0] if found else None
 
 
 def insert_many(alias: str, rows: Sequence[LogRow], may_repeat: bool) -> int:
     """Add messages, all or none of them, in as few statements as the server takes; return how many of them were new."""
+    if may_repeat:
+        return len(insert_new(alias, rows))
+    _in_statements(alias, rows, _insert)
+    return len(rows)
+
+
+def insert_new(alias: str, rows: Sequence[LogRow]) -> set[Identity]:
+    """Add those of the messages whose ids the log does not have, all or none of them; return their identities. Of those
+    with the same id the first counts."""
+    new: set[Identity] = set()
+    _in_statements(alias, rows, lambda alias, chunk: new.update(_insert_new(alias, chunk)))
+    return new
+
+
+def _in_statements(alias: str, rows: Sequence[LogRow], insert: Callable[[str, Sequence[LogRow]], Any]) -> None:
     several = list(in_chunks(alias, rows, weigh=_weigh))
     # One statement is all or nothing by itself.
     with transaction.atomic(using=alias, savepoint=False) if len(several) > 1 else nullcontext():
-        return sum(_insert_chunk(alias, chunk, may_repeat) for chunk in several)
+        for chunk in several:
+            insert(alias, chunk)
 
 
 def _weigh(row: LogRow) -> float:
-    """What the server copies itself has a statement of its own."""
+    """Return a row's bytes; infinite for a payload that the server copies, so that it gets a statement of its own."""
     return math.inf if isinstance(row.payload, Stored) else weight(row)
 
 
-def _insert_chunk(alias: str, rows: Sequence[LogRow], may_repeat: bool) -> int:
-    if not may_repeat:
-        _insert(alias, rows)
-        return len(rows)
+def _insert_new(alias: str, rows: Sequence[LogRow]) -> Iterable[Identity]:
+    once = each_once(rows)
     if connections[alias].vendor != "mysql":
-        return int(_insert(alias, rows, KEEP_DUPLICATE).rowcount)
-    new = _new_ones(alias, rows)
-    return _new_rows(alias, _insert(alias, new, MARK_DUPLICATE).lastrowid, len(new)) if new else 0
+        ending = f"{KEEP_DUPLICATE} RETURNING topic, message_id, partition_key"
+        return [tuple(found) for found in _insert(alias, list(once.values()), ending).fetchall()]
+    known = ids_in_log(alias, list(once.values()))  # it looks first, as insert_one does
+    new = [row for identity, row in once.items() if identity not in known]
+    if not new:
+        return ()
+    first = _insert(alias, new, MARK_DUPLICATE).lastrowid
+    return inserted(alias, INSERTED, first, list(map(identity_of, new)))
 
 
-def _new_ones(alias: str, rows: Sequence[LogRow]) -> list[LogRow]:
-    """Return the rows whose ids are not in the log yet, as far as can be seen, each id once."""
-    new = each_once(rows)
-    text, values = known_places(new)
+def ids_in_log(alias: str, rows: Sequence[LogRow]) -> set[Identity]:
+    """Return which of these rows' ids are in the log."""
+    return _taken(alias, IN_LOG, rows)
+
+
+def ids_scheduled(alias: str, rows: Sequence[LogRow]) -> set[Identity]:
+    """Return which of these rows' ids are scheduled."""
+    topics = {row.topic for row in rows}
+    if not any(execute(alias, ANY_SCHEDULED, (topic,)).fetchone() for topic in topics):
+        return set()
+    return _taken(alias, IN_SCHEDULE, rows)
+
+
+def _taken(alias: str, table: str, rows: Sequence[LogRow]) -> set[Identity]:
+    known: set[Identity] = set()
     with connections[alias].cursor() as cursor:  # not by execute(), which remembers every text, and this one varies
-        cursor.execute(text, values)
-        for found in cursor.fetchall():
-            new.pop(tuple(found))
-    return list(new.values())
+        for some in in_chunks(alias, [identity_of(row) for row in rows]):
+            cursor.execute(*taken(dialect(alias), table, some))
+            known.update((topic, id, key) for topic, id, key in cursor.fetchall())
+    return known
 
 
 def insert_failed(alias: str, row: LogRow, failed: FailedRow) -> bool:
     """Add a dead letter; one that is there already (the message was replayed and failed again) shows the newest
-    failure. False: there is none, for what was to be copied has been deleted."""
-    ending = " " + dialect(alias).upsert('topic, "partition", message_id', REFRESH_FAILURE)
-    return bool(_insert(alias, [(*row, *failed)], ending).rowcount)
+    failure. Return False if the message to copy has been deleted."""
+    ending = " " + dialect(alias).upsert(UNIQUE, REFRESH_FAILURE)
+    return bool(_insert(alias, [(*row[: len(COLUMNS)], *failed)], ending).rowcount)
 
 
 def _insert(alias: str, rows: Sequence[Sequence[Any]], ending: str = "") -> Any:
@@ -107,13 +160,16 @@ def _insert(alias: str, rows: Sequence[Sequence[Any]], ending: str = "") -> Any:
     return execute(alias, *insertion(connections[alias].vendor, rows, ending))
 
 
-def _new_rows(alias: str, first: int, rows: int) -> int:
-    """Return how many rows of an INSERT that marks duplicates were new. first: its LAST_INSERT_ID, the offset of the
-    first new one.
+def inserted(alias: str, text: str, first: int, identities: Sequence[Identity]) -> Iterable[Identity]:
+    """Return which rows of an INSERT that marks duplicates were new. first: its LAST_INSERT_ID, the number of the
+    first new one; text: the statement that reads the identities of the rows in a range of numbers.
 
-    The offsets of one statement follow each other: the server takes them together, for it sees how many rows there are.
-    (Its own account of duplicates is a sentence in the server's language, and its count of rows includes them.)
+    The numbers of one statement follow each other: the server takes them together, for it sees how many rows there are.
+    (The server reports duplicates only as a sentence in its own language, and its row count includes them.)
     """
     if first >= MARK:
-        return 0
-    return 1 if rows == 1 else int(execute(alias, COUNT_NEW, (first, first + rows - 1)).fetchone()[0])
+        return ()
+    if len(identities) == 1:
+        return identities
+    found = execute(alias, text, (first, first + len(identities) - 1)).fetchall()
+    return {tuple(identity) for identity in found} & set(identities)

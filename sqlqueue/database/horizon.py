@@ -1,14 +1,14 @@
 """The horizon: the offset at or below which no uncommitted message can still appear.
 
 A publisher locks the gate in share mode before its insert takes an offset, and holds it until it commits. So: take a
-candidate h that is at most the highest offset handed out (any visible offset is); then see everybody who held the gate
-let go of it. Whoever took an offset at or below h had locked the gate before h was read; once it holds it no more, its
-transaction has ended. h is read before the first probe, in a fresh snapshot; what is fetched afterwards is fetched in a
-newer one.
+candidate h that is at most the highest offset assigned (any visible offset is); then wait until every transaction that
+held the gate has released it. A transaction that took an offset at or below h had locked the gate before h was read;
+once it no longer holds it, it has ended. h is read before the first probe, in a fresh snapshot; what is fetched
+afterwards is fetched in a newer one.
 
-On MySQL the gate is many slots, and each must be seen free once, with an exclusive lock that does not wait: who holds
-a row's lock is not for everybody to see there. On PostgreSQL it is, so the gate is one lock: the transactions that hold
-it at the first probe are the ones to wait for, nobody is ever held up by a probe, and none of them is waited for twice.
+On MySQL the gate is many slots, and each must be seen free once, with an exclusive lock that does not wait, since an
+unprivileged user cannot see there which transaction holds a row's lock. On PostgreSQL it can, so the gate is one lock:
+the transactions that hold it at the first probe are the ones to wait for, each once, and a probe blocks no publisher.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 from django.db import connections
 
-from sqlqueue.database.dialects import dialect, execute
-from sqlqueue.database.entry import ADVISORY, SLOTS
+from sqlqueue.database.insert_sql import ADVISORY, SLOTS
+from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.transactions import refusal
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 
@@ -32,7 +32,7 @@ HOLDERS = f"""
     AND objsubid = 2 AND granted AND pid IS DISTINCT FROM PG_BACKEND_PID()
     AND database = (SELECT oid FROM pg_database WHERE datname = CURRENT_DATABASE())
 """
-PREPARED = "-1/"  # a holder that was prepared for a two-phase commit: it goes on under a name of its own
+PREPARED = "-1/"  # a holder that was prepared for a two-phase commit has another name from then on
 
 
 def highest_offset(alias: str) -> int:
@@ -41,18 +41,17 @@ def highest_offset(alias: str) -> int:
 
 
 class Horizon:
-    """One process's knowledge of the horizon of one database. Not for two threads at once."""
+    """The horizon of one database, as one process knows it. Not thread-safe."""
 
     def __init__(self, alias: str):
         self.alias = alias
         self.value = 0
         self._dialect = dialect(alias)
         self._candidate = 0
-        self._holders: set[Any] = set()  # of whom the candidate waits
+        self._holders: set[Any] = set()  # the slots or transactions for which the candidate waits
 
     def probe(self, highest: int) -> int:
-        """Look once; return the horizon, which may have risen. `highest`: a visible offset that was read before this
-        call."""
+        """Probe once, without waiting; return the horizon. highest: a visible offset that was read before this call."""
         if not self._dialect.gated:
             self.value = max(self.value, highest)
             return self.value
@@ -67,9 +66,9 @@ class Horizon:
         return self.value
 
     def _still_held(self) -> set[Any]:
-        """Return who of the known holders still holds the gate; who holds it at all if none is known.
+        """Return which of the known holders still hold the gate; all present holders if none is known.
 
-        A single autocommit statement, so that a frozen consumer can never hold up a publisher; and it never waits.
+        A single autocommit statement that never waits, so that a frozen consumer cannot block a publisher.
         """
         if why := refusal(connections[self.alias]):
             raise ConfigurationError(f"the horizon cannot be probed {why}")
@@ -98,6 +97,9 @@ class Horizon:
         target = highest_offset(self.alias)
         while self.probe(target) < target:
             if give_up():
-                raise HorizonUnknown(f"a transaction that publishes has been open since before offset {target}")
+                raise HorizonUnknown(
+                    f"a transaction that publishes has been open since before offset {target}: nothing was changed; "
+                    "try again when it has ended"
+                )
             time.sleep(pause)
         return self.value

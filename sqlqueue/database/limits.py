@@ -10,10 +10,11 @@ from weakref import WeakKeyDictionary
 
 from django.db import connections, models
 
-from sqlqueue.core.codec import DEEPEST
-from sqlqueue.database import admission
-from sqlqueue.database.admission import DEEPEST_OF_MARIADB, DEEPEST_OF_MYSQL
-from sqlqueue.database.entry import LogRow, Stored
+from sqlqueue.core.codec import DEEPEST, check_depth
+from sqlqueue.database import validation
+from sqlqueue.database.insert_sql import LogRow, Stored
+from sqlqueue.database.statements import dialect
+from sqlqueue.database.validation import DEEPEST_OF_MARIADB, DEEPEST_OF_MYSQL
 from sqlqueue.database.weight import LIGHT, OVERHEAD, STATEMENT, weight
 from sqlqueue.exceptions import InvalidMessage
 
@@ -22,12 +23,12 @@ LONGEST = {"sqlite": 1_000_000_000, "postgresql": 0x0FFFFFFF}
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Of this alias's sessions. Seconds; None: no limit, or none that can be read."""
+class ServerLimits:
+    """ServerLimits of an alias's sessions, times in seconds; None: no limit, or one that cannot be read."""
 
     isolation: str
     max_connections: int | None = None
-    connections: int | None = None  # open now, by everybody
+    connections: int | None = None  # open now, of all clients
     idle_timeout: float | None = None  # after which the server closes a connection that asks nothing
     lock_wait: float | None = None
 
@@ -38,6 +39,13 @@ def deepest_json(alias: str) -> int:
     if connection.vendor != "mysql":
         return DEEPEST
     return DEEPEST_OF_MARIADB if connection.mysql_is_mariadb else DEEPEST_OF_MYSQL  # type: ignore[attr-defined]
+
+
+def keeps_long_numbers(alias: str) -> bool:
+    """Tell whether whole numbers of more than 64 bits in JSON come back as they are. MySQL makes doubles of them;
+    MariaDB keeps the text."""
+    connection = connections[alias]
+    return connection.vendor != "mysql" or bool(connection.mysql_is_mariadb)  # type: ignore[attr-defined]
 
 
 def packet(alias: str) -> int:
@@ -66,7 +74,7 @@ def statement_bytes(alias: str) -> int:
 def check_storable(alias: str, row: LogRow, most: int) -> None:
     """Raise InvalidMessage for a message that this server cannot keep, or Python could not read again, or that has
     more bytes than `most`."""
-    admission.check_storable(row, most, partial(deepest_json, alias))
+    validation.check_storable(row, most, partial(deepest_json, alias))
 
 
 def check_sendable(alias: str, row: LogRow) -> None:
@@ -79,17 +87,34 @@ def check_sendable(alias: str, row: LogRow) -> None:
         )
 
 
-def limits(alias: str) -> Limits:
+def check_result(alias: str, text: str, most: int) -> None:
+    """Raise InvalidMessage for the JSON text of a result that this server cannot keep or does not take in one
+    statement, or that has more bytes than `most`."""
+    dialect(alias).check_json(text, "result")
+    if text.count("[") + text.count("{") > DEEPEST_OF_MARIADB:
+        check_depth(text, "result", deepest_json(alias))
+    size = len(text) if text.isascii() else len(text.encode())
+    to_send = weight((text,)) + OVERHEAD
+    fits = most if size > most or to_send <= LIGHT else packet(alias)
+    if size > most or to_send > fits:
+        setting = "SQLQUEUE['MAX_PAYLOAD_BYTES']" if size > most else "max_allowed_packet"
+        raise InvalidMessage(
+            f"result has {size} bytes, and {fits} is the most ({setting}): keep what is large elsewhere, and return "
+            "where it is"
+        )
+
+
+def limits(alias: str) -> ServerLimits:
     """Ask the server. Two or three statements."""
     connection = connections[alias]
     if connection.vendor == "mysql":
         return _mysql(alias)
     if connection.vendor == "postgresql":
         return _postgresql(alias)
-    return Limits("serializable", lock_wait=float(connection.settings_dict["OPTIONS"].get("timeout", 5)))
+    return ServerLimits("serializable", lock_wait=float(connection.settings_dict["OPTIONS"].get("timeout", 5)))
 
 
-def _mysql(alias: str) -> Limits:
+def _mysql(alias: str) -> ServerLimits:
     connection = connections[alias]
     old = connection.mysql_is_mariadb and connection.mysql_version < (11, 1)  # type: ignore[attr-defined]
     isolation = "tx_isolation" if old else "transaction_isolation"
@@ -98,10 +123,10 @@ def _mysql(alias: str) -> Limits:
         cursor.execute(f"SELECT {names}")
         level, most, idle, lock = cursor.fetchone()
         cursor.execute("SHOW GLOBAL STATUS LIKE 'Threads_connected'")
-        return Limits(_in_words(level), int(most), int(cursor.fetchone()[1]), float(idle), float(lock))
+        return ServerLimits(_in_words(level), int(most), int(cursor.fetchone()[1]), float(idle), float(lock))
 
 
-def _postgresql(alias: str) -> Limits:
+def _postgresql(alias: str) -> ServerLimits:
     settings = {"transaction_isolation": "", "max_connections": "", "idle_session_timeout": "0", "lock_timeout": "0"}
     with connections[alias].cursor() as cursor:
         cursor.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", [list(settings)])
@@ -110,7 +135,7 @@ def _postgresql(alias: str) -> Limits:
         (count,) = cursor.fetchone()
     idle, lock = (int(settings[name]) / 1000 or None for name in ("idle_session_timeout", "lock_timeout"))
     level = _in_words(settings["transaction_isolation"])
-    return Limits(level, int(settings["max_connections"]), int(count), idle, lock)
+    return ServerLimits(level, int(settings["max_connections"]), int(count), idle, lock)
 
 
 def _in_words(level: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlqueue.conf import settings
+from sqlqueue.exceptions import ConfigurationError
 
 
 class Router:
@@ -13,10 +14,18 @@ class Router:
 
     def db_for_read(self, model: Any, **hints: Any) -> str | None:
         """Return the queue's alias for the queue's models."""
-        return settings.DATABASE if model._meta.app_label == "sqlqueue" else None
+        return _alias() if model._meta.app_label == "sqlqueue" else None
 
     db_for_write = db_for_read
 
     def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
         """Create the queue's tables on the queue's alias only."""
-        return db == settings.DATABASE if app_label == "sqlqueue" else None
+        return db == _alias() if app_label == "sqlqueue" else None
+
+
+def _alias() -> str:
+    """Return the queue's alias. System checks ask for it too, also where an option is wrong: E001 tells what."""
+    try:
+        return str(settings.DATABASE)
+    except ConfigurationError:
+        return settings.given_alias()

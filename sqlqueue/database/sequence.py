@@ -1,4 +1,4 @@
-"""The sequence of the log's offsets: none is ever handed out twice.
+"""The sequence of the log's offsets: none is ever issued twice.
 
 A group never reads below its position. So if the sequence falls back, what is published next is never delivered. It
 falls back where SQLite rebuilds a table (a migration), where a server is restored without its sequences or is replaced
@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 from django.db import connections
 
-from sqlqueue.database.dialects import execute
+from sqlqueue.database.statements import execute
 
 LOG = "sqlqueue_message"
 NEXT = re.compile(r"\bAUTO_INCREMENT=(\d+)")  # absent: 1
 SERIAL = f"PG_GET_SERIAL_SEQUENCE('{LOG}', 'offset')"  # PostgreSQL's name of it
-# Where offsets are known of that may have left the log. Small tables, or (receipts) the end of an index.
+# Columns that hold offsets which may have left the log. Small tables, or (receipts) the end of an index.
 KNOWN = (
     ("sqlqueue_message", "offset", ""),
     ("sqlqueue_offset", "position", ""),
@@ -27,24 +27,25 @@ KNOWN = (
     ("sqlqueue_consumer_group", "start", ""),
     ("sqlqueue_receipt", "message_offset", ""),
     ("sqlqueue_archive_segment", "last_offset", " WHERE kind = 'messages'"),
+    ("sqlqueue_topic", "purged_to", ""),
 )
 
 
 class Mark(NamedTuple):
-    """The highest offset that is known of, and the column that has it; the highest one that was handed out."""
+    """known: the highest offset in the tables; column: the one that holds it; last_issued: by the sequence."""
 
     known: int
     column: str
-    handed_out: int
+    last_issued: int
 
     @property
     def fell_back(self) -> bool:
-        """Tell whether an offset would be handed out a second time."""
-        return self.known > self.handed_out
+        """Tell whether an offset would be issued a second time."""
+        return self.known > self.last_issued
 
 
 def look(alias: str) -> Mark:
-    """Compare the sequence with what the tables know, those that are there. Three statements."""
+    """Compare the sequence with the offsets in the tables that exist. Four statements."""
     connection = connections[alias]
     present = set(connection.introspection.table_names())
     if LOG not in present:
@@ -52,13 +53,19 @@ def look(alias: str) -> Mark:
     looks = [
         f"SELECT '{table}.{column}', COALESCE(MAX(\"{column}\"), 0) FROM {table}{only}"
         for table, column, only in KNOWN
-        if table in present
+        if table in present and (column != "purged_to" or _has(connection, table, column))
     ]
     column, known = max(execute(alias, " UNION ALL ".join(looks)).fetchall(), key=lambda row: row[1])
-    return Mark(known, column, handed_out(alias))
+    return Mark(known, column, last_issued(alias))
 
 
-def handed_out(alias: str) -> int:
+def _has(connection: Any, table: str, column: str) -> bool:
+    """Tell whether a table has a column that came with a later migration than the table."""
+    with connection.cursor() as cursor:
+        return any(found.name == column for found in connection.introspection.get_table_description(cursor, table))
+
+
+def last_issued(alias: str) -> int:
     """Return the last offset that the sequence has given, 0 if none."""
     vendor = connections[alias].vendor
     if vendor == "mysql":  # information_schema may be a day old on MySQL
@@ -72,7 +79,7 @@ def handed_out(alias: str) -> int:
 
 
 def catch_up(alias: str) -> None:
-    """Raise the sequence to what is known. It leaves a gap at the worst, so it may run beside publishers."""
+    """Raise the sequence to the highest known offset. At worst it leaves a gap, so it may run beside publishers."""
     mark = look(alias)
     if not mark.fell_back:
         return

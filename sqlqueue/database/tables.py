@@ -11,11 +11,11 @@ from django.db.migrations.recorder import MigrationRecorder
 
 def pending_migrations(alias: str) -> bool:
     """Tell whether a migration of sqlqueue has not been applied here. Two statements."""
-    recorder = MigrationRecorder(connections[alias])
+    applied_migrations = MigrationRecorder(connections[alias])
     wanted = _migrations()
-    if not recorder.has_table():
+    if not applied_migrations.has_table():
         return bool(wanted)
-    applied = recorder.migration_qs.filter(app="sqlqueue").values_list("name", flat=True)
+    applied = applied_migrations.migration_qs.filter(app="sqlqueue").values_list("name", flat=True)
     return not wanted.issubset(applied)
 
 

@@ -1,12 +1,23 @@
-"""Whose transaction it is that a statement would run in, and what it sees."""
+"""The transaction in which a statement would run, and what it sees."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
-from django.db import connections
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+
+View = TypeVar("View", bound=Callable[..., object])
+
+
+def outside_transactions(view: View) -> View:
+    """Keep a view out of ATOMIC_REQUESTS, of every alias: which one is the queue's is not known before the setting has
+    been read, and a mistake there is for the system checks to tell, not for the import of the urls."""
+    for alias in connections:
+        view = transaction.non_atomic_requests(using=alias)(view)
+    return view
 
 
 def in_test_case(connection: object) -> bool:
@@ -29,10 +40,10 @@ def refusal(connection: BaseDatabaseWrapper) -> str:
 def fresh_reads(alias: str) -> Iterator[None]:
     """Let the transaction that begins in this block see what was committed before each of its statements.
 
-    A verb locks, and then reads what the lock protects. At REPEATABLE READ and SERIALIZABLE PostgreSQL's snapshot is
-    that of the first statement, which may have waited for the lock: what its last holder has committed is not in it.
-    (MySQL's is that of the first read which locks nothing, and no verb reads before it locks.) The driver says the
-    level with BEGIN: it costs no statement. Inside somebody's transaction it changes nothing.
+    An operation locks, and then reads what the lock protects. At REPEATABLE READ and SERIALIZABLE PostgreSQL's snapshot
+    is that of the first statement, which may have waited for the lock: what its last holder has committed is not in it.
+    (MySQL's is that of the first read which locks nothing, and no operation reads before it locks.) The driver says the
+    level with BEGIN: it costs no statement. Inside a caller's transaction it changes nothing.
     """
     connection = connections[alias]
     if connection.vendor != "postgresql" or connection.in_atomic_block or not connection.get_autocommit():

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 Row = TypeVar("Row", bound=Sequence[Any])
 
 LIGHT = 64 * 1024  # any server takes a statement of so many bytes
 STATEMENT = 1024 * 1024  # of many rows: longer ones save nothing
-OVERHEAD = 4096  # of a statement's own words
+OVERHEAD = 4096  # of a statement's own text
 VALUE = 32  # a number, a time, a mark; what stands between two values
 ESCAPED = "\0\n\r\x1a\"'\\"  # MySQL's client sends two bytes for each
+ESCAPED_BYTES = tuple(sign.encode() for sign in ESCAPED)
 LONG = 16 * 1024  # characters of a text that are worth counting
 
 
 def weight(values: Sequence[Any]) -> int:
-    """Return how many bytes a row's values take in a statement at most; of long texts just so many."""
-    return sum(_text(value) if isinstance(value, str) else VALUE for value in values)
+    """Return how many bytes a row's values take in a statement at most; of long texts and of bytes just so many."""
+    return sum(
+        _text(value) if isinstance(value, str) else VALUE if not isinstance(value, bytes) else _bytes(value)
+        for value in values
+    )
+
+
+def _bytes(value: bytes) -> int:
+    return len(value) + sum(map(value.count, ESCAPED_BYTES)) + VALUE
 
 
 def _text(text: str) -> int:
@@ -29,8 +37,8 @@ def _text(text: str) -> int:
 def chunks(
     rows: Sequence[Row], most_rows: int, most_bytes: Callable[[], int], weigh: Callable[[Row], float] = weight
 ) -> Iterator[Sequence[Row]]:
-    """Split rows into those of one statement each. A row that is heavier by itself stands alone; `most_bytes` is asked
-    only where it matters."""
+    """Split rows into those of one statement each. A row that is heavier than one statement is alone; `most_bytes` is
+    asked only where it matters."""
     weights = list(map(weigh, rows))
     most = most_bytes() if sum(weights) > LIGHT else LIGHT
     start, total = 0, 0.0
@@ -41,3 +49,19 @@ def chunks(
         total += heavy
     if rows:
         yield rows[start:]
+
+
+def as_they_come(
+    rows: Iterable[Row], most_rows: int, most_bytes: int, weigh: Callable[[Row], float]
+) -> Iterator[Sequence[Row]]:
+    """Yield rows as they come, some at a time: at most so many, and no more once they weigh so much."""
+    some: list[Row] = []
+    total = 0.0
+    for row in rows:
+        some.append(row)
+        total += weigh(row)
+        if len(some) >= most_rows or total >= most_bytes:
+            yield some
+            some, total = [], 0.0
+    if some:
+        yield some

@@ -1,24 +1,22 @@
-"""The archive group's owner: one process that holds all of a topic's partitions for it."""
+"""The archivist: one process that owns all partitions of a topic in the archive group."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from django.db import connections
-
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
-from sqlqueue.database import faults
+from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
-from sqlqueue.leases import heartbeat, hold
-from sqlqueue.leases.acquire import Taken, acquire, leases
+from sqlqueue.leases import heartbeat, release
+from sqlqueue.leases.acquire import AcquiredPartition, acquire, leases
+from sqlqueue.leases.renewal import Renewal, RenewalLoop, insist
 from sqlqueue.log import archive, groups
-from sqlqueue.log.archive import Held, Range
+from sqlqueue.log.archive import OffsetRange
 from sqlqueue.models import ArchiveSegment, Topic
 from sqlqueue.models.archive_segment import MESSAGES
 
@@ -31,14 +29,14 @@ PAUSE = 0.2
 class Archivist:
     """Holds a topic for the archive group; `archivist()` makes one. Only its own thread may use it."""
 
-    def __init__(self, alias: str, topic: Topic, name: str, horizon: Horizon, taken: list[Taken]) -> None:
+    def __init__(self, alias: str, topic: Topic, name: str, horizon: Horizon, taken: list[AcquiredPartition]) -> None:
         self.alias, self.topic, self.name = alias, topic.name, name
         self.log = log_of(topic)
         self._horizon = horizon
-        self._streams = [Held(stream.id, stream.token) for stream in taken]
+        self._partitions = taken
 
-    def next_range(self, kind: str, most: int, receipts_to: int) -> Range | None:
-        """Return what is to be archived next, at most `most` rows; None if there is nothing.
+    def next_range(self, kind: str, most: int, receipts_to: int) -> OffsetRange | None:
+        """Return the range to archive next, at most `most` rows; None if there is nothing.
 
         Of messages never anything above the horizon, of receipts nothing above the id `receipts_to`.
         """
@@ -47,18 +45,18 @@ class Archivist:
 
     def held_in(self, kind: str, first: int, last: int) -> tuple[int, int]:
         """Return how many rows the database holds in a range, and the sum of their offsets (ids)."""
-        return archive.held_in(self.alias, self.topic, kind, Range(first, last))
+        return archive.held_in(self.alias, self.topic, kind, OffsetRange(first, last))
 
     @staticmethod
     def waiting(alias: str, topic: str, kind: str, receipts_to: int) -> int:
         """Return how many rows of a topic wait for the archive, without holding it."""
         up_to = highest_offset(alias) if kind == MESSAGES else receipts_to
         first = ArchiveSegment.objects.using(alias).frontier(topic, kind) + 1
-        return archive.held_in(alias, topic, kind, Range(first, up_to))[0] if up_to >= first else 0
+        return archive.held_in(alias, topic, kind, OffsetRange(first, up_to))[0] if up_to >= first else 0
 
     def segments(self, kind: str) -> list[ArchiveSegment]:
         """Return the topic's segments that count, oldest first."""
-        faults.close_lost_connections()  # the last ones' reading may have taken longer than an idle one lasts
+        retries.close_lost_connections()  # the last ones' reading may have taken longer than an idle one lasts
         return list(ArchiveSegment.objects.using(self.alias).of(self.topic, kind))
 
     def ends(self) -> list[ArchiveSegment]:
@@ -66,64 +64,67 @@ class Archivist:
         return ArchiveSegment.objects.using(self.alias).ends()
 
     def logs(self) -> set[str]:
-        """Return what tells the database's logs from those of every other one."""
+        """Return the identities of all logs of this database, see log_of()."""
         return {log_of(topic) for topic in Topic.objects.using(self.alias)}
 
     def as_owner(self, action: Callable[[], T]) -> T:
-        """Call `action` while nobody else can own the topic, see archive.as_owner. Raises LeaseLost likewise."""
-        return archive.as_owner(self.alias, self._streams, action)
+        """Call `action` while no other process can own the topic, see archive.as_owner. Raises LeaseLost likewise."""
+        return archive.as_owner(self.alias, self._partitions, action)
 
-    def commit(self, kind: str, first: int, last: int, put_in_place: Callable[[], None], **columns: Any) -> None:
+    def commit(self, kind: str, first: int, last: int, move_files: Callable[[], None], **columns: Any) -> None:
         """Make a segment count, see archive.commit_segment. Raises LeaseLost if another process has taken over."""
-        faults.close_lost_connections()  # the segment's writing may have taken longer than an idle one lasts
+        retries.close_lost_connections()  # the segment's writing may have taken longer than an idle one lasts
         segment = ArchiveSegment(kind=kind, topic=self.topic, first_offset=first, last_offset=last, **columns)
-        archive.commit_segment(self.alias, segment, self._streams, put_in_place)
+        archive.commit_segment(self.alias, segment, self._partitions, move_files)
 
 
 def log_of(topic: Topic) -> str:
-    """Return what tells a topic's log from every other one, of another database as well."""
+    """Return a text that identifies a topic's log, also among those of other databases."""
     return f"{topic.name} since {topic.created_at.isoformat()}"
 
 
 @contextmanager
 def archivist(
-    alias: str, topic: str, *, patience: float, group: str = GROUP, say: Callable[[str], None] = lambda line: None
+    alias: str, topic: str, *, timeout: float, group: str = GROUP, say: Callable[[str], None] = lambda line: None
 ) -> Iterator[Archivist]:
     """Register the archive group for a topic and hold all of its partitions while the body runs.
 
-    What is published from then on is collected only once it is archived. patience: seconds to wait for an archivist
+    What is published from then on is collected only once it is archived. timeout: seconds to wait for an archivist
     that holds the topic, and for transactions that publish; one that was killed holds it until its leases expire.
-    Raises ConfigurationError for a topic that there is not, and for one of dead letters; LeaseLost when the patience
-    ends; HorizonUnknown if a publishing transaction stays open that long.
+    Raises ConfigurationError for an unknown topic and for a dead-letter topic; LeaseLost after the timeout;
+    HorizonUnknown if a publishing transaction stays open that long.
     """
     if topic.endswith(DEAD_LETTER_SUFFIX):
-        raise ConfigurationError(f"{topic!r} holds dead letters: retention keeps them until a person takes them out")
+        raise ConfigurationError(
+            f"{topic!r} holds dead letters: they are kept until an operator replays or discards them"
+        )
     options = Topic.objects.using(alias).filter(name=topic).first()
     if options is None:
         raise ConfigurationError(f"there is no topic {topic!r}: nothing was ever published to it")
     groups.register(alias, group, topic)
     horizon = Horizon(alias)
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     horizon.wait(give_up=lambda: time.monotonic() > deadline)
     name = heartbeat.subscriber_name()
-    ended = threading.Event()
-    renewing = threading.Thread(target=_renew, args=(alias, name, group, topic, ended), daemon=True)
+    # A segment may take longer than a lease lasts; that they are lost shows at the commit.
+    renewal = Renewal(alias, name, [(group, topic)], settings.LEASE_DURATION)
+    renewing = RenewalLoop(renewal, settings.HEARTBEAT_INTERVAL, insist)
     renewing.start()
     try:
         taken = _take_all(alias, name, group, options, horizon.value, deadline, say)
         yield Archivist(alias, options, name, horizon, taken)
     finally:
-        ended.set()
-        renewing.join()
-        faults.close_lost_connections()
-        hold.free(alias, name)
+        renewing.stop()
+        retries.close_lost_connections()
+        release.free(alias, name)
         heartbeat.leave(alias, name)
 
 
 def _take_all(
     alias: str, name: str, group: str, topic: Topic, horizon: int, deadline: float, say: Callable[[str], None]
-) -> list[Taken]:
+) -> list[AcquiredPartition]:
     wanted, taken, said = set(range(topic.partitions)), [], False
+    release.shorten_stale(alias, settings.LEASE_DURATION)  # there may be no consumer process that does it
     while True:
         taken += acquire(
             alias,
@@ -135,7 +136,7 @@ def _take_all(
             lease_duration=settings.LEASE_DURATION,
             horizon=horizon,
         )
-        wanted -= {stream.address.partition for stream in taken}
+        wanted -= {owned.ref.partition for owned in taken}
         if not wanted:
             return taken
         holders = sorted({holder for partition, holder, _ in leases(alias, group, topic.name) if partition in wanted})
@@ -147,18 +148,3 @@ def _take_all(
             say(f"{topic.name}: waiting for {', '.join(filter(None, holders)) or 'its partitions'}")
             said = True
         time.sleep(PAUSE)
-
-
-def _renew(alias: str, name: str, group: str, topic: str, ended: threading.Event) -> None:
-    """Prolong the leases until `ended`: a segment may take longer than one lasts. Losing them shows at the commit."""
-    try:
-        while True:
-            faults.close_lost_connections()
-            faults.patiently(
-                alias, heartbeat.beat, alias, name, [(group, topic)], settings.LEASE_DURATION, give_up=ended.is_set
-            )
-            faults.patiently(alias, hold.renew, alias, name, settings.LEASE_DURATION, give_up=ended.is_set)
-            if ended.wait(settings.HEARTBEAT_INTERVAL):
-                return
-    finally:
-        connections[alias].close()

@@ -1,4 +1,4 @@
-"""Heartbeats: who is alive, by the database's clock."""
+"""Heartbeats: which subscribers are alive, by the database's clock."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import socket
 import uuid
 from collections.abc import Iterable
 
-from sqlqueue.database import faults
-from sqlqueue.database.dialects import dialect, execute
-from sqlqueue.database.nodes import identity
+from sqlqueue.database import retries
+from sqlqueue.database.cluster import identity
+from sqlqueue.database.statements import dialect, execute
 from sqlqueue.models import SubscriberHeartbeat
+from sqlqueue.models.subscriber_heartbeat import AHEAD
 from sqlqueue.version import __version__
 
 BEAT = """
@@ -27,7 +28,7 @@ UPDATES = {
 
 
 def subscriber_name() -> str:
-    """Return a name for one process incarnation: never the same again, not even for the same host and process id."""
+    """Return a new subscriber name, which is never used again, not even for the same host and process id."""
     return f"{socket.gethostname()[:60]}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
 
 
@@ -41,28 +42,32 @@ def beat(
     horizon: int = 0,
     failing: str = "",
 ) -> None:
-    """Say that a subscriber is alive in these (group, topic); it counts for `lease_duration` seconds. What it does now,
-    the horizon that it knows, and which of its background tasks fail, are for people. Two statements: the first asks
-    which server it is that is written to."""
+    """Write a subscriber's heartbeat in these (group, topic), which counts for `lease_duration` seconds.
+
+    activity, horizon, failing: what it does now, the horizon that it knows, and its failing background tasks, for
+    operators. Two statements: the first reads the server's identity.
+    """
     pairs = list(subscriptions)
     if not pairs:
         return
     server = identity(alias)
     host, microseconds = socket.gethostname()[:255], round(lease_duration * 1_000_000)
     values: list[object] = []
-    told = (host, os.getpid(), address, activity[:200], horizon, failing[:200], __version__, server, microseconds)
+    shown = (host, os.getpid(), address, activity[:200], horizon, failing[:200], __version__, server, microseconds)
     for group, topic in pairs:
-        values += (subscriber, group, topic, *told)
+        values += (subscriber, group, topic, *shown)
     upsert = dialect(alias).upsert("topic, consumer_group, subscriber", UPDATES)
     execute(alias, f"{BEAT} {', '.join([ROW] * len(pairs))} {upsert}", values)
 
 
 def leave(alias: str, subscriber: str) -> None:
     """Remove a subscriber's heartbeats: its partitions are shared among the others at once."""
-    faults.run(alias, SubscriberHeartbeat.objects.using(alias).filter(subscriber=subscriber).delete)
+    retries.run(alias, SubscriberHeartbeat.objects.using(alias).filter(subscriber=subscriber).delete)
 
 
-def bury_dead(alias: str, lease_duration: float) -> None:
-    """Remove heartbeats that stopped counting ten lease durations ago."""
-    text = "DELETE FROM sqlqueue_subscriber_heartbeat WHERE expires_at < {earlier}"  # a row a subscriber: a small table
-    faults.run(alias, execute, alias, text, (round(10 * lease_duration * 1_000_000),))
+def remove_dead(alias: str, lease_duration: float) -> None:
+    """Remove heartbeats that expired ten lease durations ago, and those of a future time."""
+    # A row a subscriber: a small table.
+    text = "DELETE FROM sqlqueue_subscriber_heartbeat WHERE expires_at < {earlier} OR beat_at >= {later}"
+    microseconds = (round(seconds * 1_000_000) for seconds in (10 * lease_duration, AHEAD.total_seconds()))
+    retries.run(alias, execute, alias, text, tuple(microseconds))

@@ -1,4 +1,4 @@
-"""Consumer groups: registered before their first read, so that collection knows them even when they are away."""
+"""Consumer groups: registered before their first read, so that collection waits for them even while they are away."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import NamedTuple
 from django.db.models import F
 
 from sqlqueue.core.keys import GROUP_LENGTH, checked_name
-from sqlqueue.database import faults
-from sqlqueue.database.dialects import execute
+from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon
+from sqlqueue.database.statements import execute
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Offset, PartitionLease, Topic
 
 EARLIEST, LATEST = "earliest", "latest"
 
 
-# What of a subscriber's groups may change while it runs? Index: the heartbeats' subscriber; the topics' and the groups'
-# keys.
+# The options of a subscriber's groups and topics that may change while it runs. Index: the heartbeats' subscriber; the
+# topics' and the groups' keys.
 SERVED = """
     SELECT mine.consumer_group, mine.topic, t.paused, g.paused, t.history, t.partitions, t.priorities
     FROM sqlqueue_subscriber_heartbeat mine {then} sqlqueue_topic t ON t.name = mine.topic
@@ -28,7 +28,7 @@ SERVED = """
 
 
 class Served(NamedTuple):
-    """A (group, topic) as those who serve it need it. paused: the topic or the group is."""
+    """The options of a (group, topic) that a subscriber needs. paused: the topic or the group is paused."""
 
     paused: bool
     history: str
@@ -46,7 +46,7 @@ def served(alias: str, subscriber: str) -> dict[tuple[str, str], Served]:
 
 
 def lock_topic(alias: str, topic: str) -> Topic:
-    """Lock a topic's row until the transaction ends: registration, reset, removal and collection wait for each
+    """Lock a topic's row until the transaction ends: registration, moves, removal and collection wait for each
     other."""
     return Topic.objects.using(alias).select_for_update().get(name=topic)
 
@@ -55,7 +55,7 @@ def register(alias: str, group: str, topic: str, start: str = EARLIEST, horizon:
     """Register a group for a topic, unless it is; return whether it is new.
 
     start: "earliest", everything that the log still holds; "latest", what is published from now on. It is fixed at
-    registration, for the whole log. Waits for a finished probe of the gate if it has to know what "now" is.
+    registration, for the whole log. With "latest" it waits for a finished probe of the gate.
     """
     if ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).exists():
         return False
@@ -66,7 +66,7 @@ def register(alias: str, group: str, topic: str, start: str = EARLIEST, horizon:
 def register_at(alias: str, group: str, topic: str, offset: int) -> bool:
     """Register a group that begins behind an offset, which must not be above the horizon, unless it is registered."""
     checked_name(group, "group", GROUP_LENGTH)
-    return faults.run(alias, _register, alias, group, topic, offset, topic_info(alias, topic).partitions)
+    return retries.run(alias, _register, alias, group, topic, offset, topic_info(alias, topic).partitions)
 
 
 def registered(alias: str, topics: Collection[str]) -> set[tuple[str, str]]:
@@ -96,10 +96,10 @@ def _register(alias: str, group: str, topic: str, offset: int, partitions: int) 
 def remove(alias: str, group: str, topic: str) -> bool:
     """Remove a group from a topic, with its offsets and delivery states; return whether there was one.
 
-    Its leases stay, each with a greater token: a token never comes back, so that no owner of today is taken for one of
-    a group of the same name tomorrow.
+    Its leases stay, each with a greater token: tokens never return, so a present owner is never taken for an owner in a
+    later group of the same name.
     """
-    return faults.run(alias, _remove, alias, group, topic)
+    return retries.run(alias, _remove, alias, group, topic)
 
 
 def _remove(alias: str, group: str, topic: str) -> bool:
@@ -113,7 +113,7 @@ def _remove(alias: str, group: str, topic: str) -> bool:
 
 
 def revoke(alias: str, group: str, topic: str, partition: int | None = None) -> None:
-    """Take the leases of a group from their holders, tokens + 1; whoever held one finds no row to settle any more."""
+    """Take the leases of a group from their holders, with tokens + 1: a former holder can settle nothing any more."""
     leases = PartitionLease.objects.using(alias).filter(topic=topic, consumer_group=group)
     offsets = Offset.objects.using(alias).filter(topic=topic, consumer_group=group)
     if partition is not None:

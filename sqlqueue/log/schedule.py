@@ -1,29 +1,29 @@
-"""Messages that are due later, and those that plain SQL has inserted: kept aside, and moved into the log when due."""
+"""Scheduled messages, some of them inserted by plain SQL: moved into the log when they are due."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from datetime import datetime
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from django.db import Error, connections
 
 from sqlqueue.conf import settings
 from sqlqueue.core.codec import decode, encode, encode_headers
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text, new_id, partition_of
-from sqlqueue.core.lines import line
+from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import storable
-from sqlqueue.database import faults
-from sqlqueue.database.admission import SCHEDULE, SCHEDULE_COPY, SCHEDULE_LATER, check_size, scheduled
-from sqlqueue.database.dialects import dialect, execute
-from sqlqueue.database.entry import LogRow, Stored
-from sqlqueue.database.faults import Fault
+from sqlqueue.database import retries
+from sqlqueue.database.clock import moment
 from sqlqueue.database.gate import SCHEDULER, insert_many, take_duty
+from sqlqueue.database.insert_sql import LogRow, Stored
 from sqlqueue.database.limits import check_storable
+from sqlqueue.database.retries import ErrorKind
+from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.validation import check_size, refuse_dead_letters
 from sqlqueue.database.weight import LIGHT
-from sqlqueue.exceptions import InvalidMessage, SqlqueueError
-from sqlqueue.log.bell import ring_after_commit
+from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE, InvalidMessage, SqlqueueError
+from sqlqueue.log.notifier import notify_after_commit
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import ScheduledMessage
 from sqlqueue.signals import announce, message_refused
@@ -32,60 +32,72 @@ logger = logging.getLogger("sqlqueue")
 
 MOVED_AT_ONCE = 500
 # Index: the primary key.
-HEAVY = "SELECT payload, headers FROM sqlqueue_scheduled_message WHERE id = %s"
-# Is anything due? Index: (refused, due_at).
+HEAVY = "SELECT payload, headers, SUBSTR(body, 1, 1), LENGTH(body) FROM sqlqueue_scheduled_message WHERE id = %s"
+# Whether anything is due. Index: (refused, due_at).
 ANY_DUE = "SELECT 1 FROM sqlqueue_scheduled_message WHERE refused = {false} AND due_at <= {now} LIMIT 1"
-# The places of what is due, some at a time beyond the last one of the time before. Index: (refused, due_at).
+# The keys of what is due, some with each statement, beyond the last one of the statement before. Index: (refused,
+# due_at).
 BEYOND = " AND (due_at > %s OR (due_at = %s AND id > %s))"
-DUE_PLACES = """
+DUE_KEYS = """
     SELECT id, topic, partition_key, due_at FROM sqlqueue_scheduled_message
     WHERE refused = {false} AND due_at <= {now}{beyond} ORDER BY due_at, id LIMIT %s
 """
-# Which are due? Read without locks: a locking read would wait for every open transaction that has inserted here, and at
-# REPEATABLE READ would hold up those that are about to. Index: (refused, due_at).
-# What is heavy is not read with all the others, but by itself.
-DUE = f"""
-    SELECT id, {{bytes}}, topic, partition_key, message_id, CASE WHEN {{bytes}} <= {LIGHT} THEN payload END,
-    CASE WHEN {{bytes}} <= {LIGHT} THEN headers END, priority, target_group
-    FROM sqlqueue_scheduled_message WHERE refused = {{false}} AND due_at <= {{now}} ORDER BY due_at, id LIMIT %s
+# The next due messages, read without locks: a locking read would wait for every open transaction that has inserted
+# here, and at REPEATABLE READ would hold up those that are about to. Index: (refused, due_at).
+DUE = """
+    SELECT id FROM sqlqueue_scheduled_message WHERE refused = {false} AND due_at <= {now} ORDER BY due_at, id LIMIT %s
 """
-# The same of one of them. Index: the primary key.
-STILL_DUE = DUE.replace("ORDER BY due_at, id LIMIT", "AND id =")
+# What is moved is read with its lock, as it is now: it may have been replaced, or postponed, since it was found. A
+# heavy payload is read by itself. Index: the primary key.
+LOCKED = (
+    "CASE WHEN refused = {false} AND due_at <= {now} THEN 1 ELSE 0 END",
+    "{bytes}",
+    "topic",
+    "partition_key",
+    "message_id",
+    f"CASE WHEN {{bytes}} <= {LIGHT} THEN payload END",
+    f"CASE WHEN {{bytes}} <= {LIGHT} THEN headers END",
+    "priority",
+    "target_group",
+    f"CASE WHEN {{bytes}} <= {LIGHT} THEN body END",
+    "expires_after",
+)
 
 
-def schedule(alias: str, row: LogRow, delay: float | None, at: datetime | None) -> None:
-    """Keep a message until it is due: `delay` seconds from now by the database's clock, or `at`."""
-    values = scheduled(row)
-    if isinstance(row.payload, Stored):
-        assert delay is not None
-        source = row.payload
-        text = SCHEDULE_COPY.replace("{table}", source.table).replace("{key}", source.key)
-        execute(
-            alias,
-            text,
-            (row.topic, row.key, row.id, row.priority, row.target_group, round(delay * 1_000_000), source.id),
-        )
-    elif delay is not None:
-        execute(alias, SCHEDULE_LATER, (*values, round(delay * 1_000_000)))
-    else:
-        assert at is not None
-        text = f"{SCHEDULE} VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
-        execute(alias, text, (*values, dialect(alias).time(at)))
+class DueRow(NamedTuple):
+    """A scheduled message as it is read with its lock; payload, headers and body are None if they are heavy: `size`
+    bytes together. expires_after, due_in: in seconds."""
+
+    id: int
+    is_due: int
+    size: int
+    topic: str
+    key: str
+    message_id: str | None
+    payload: object
+    headers: object
+    priority: int
+    group: str
+    body: object
+    expires_after: float | None
+    published: Any
+    due: Any
+    due_in: float
 
 
 def move_due(alias: str) -> int:
-    """Move due messages into the log, at most 500; return how many were taken off the schedule.
+    """Move due messages into the log, at most 500; return how many left the schedule.
 
     One process at a time, so that messages of one key enter in the order in which they are due. A message that the log
-    refuses keeps the reason, and one whose id another transaction is publishing waits for that; they hold back no other
-    message, but the latter those of its key.
+    refuses stays with the reason. One whose id another transaction is publishing waits for that, and so do the later
+    messages of its key; no other message is held back.
     """
     if execute(alias, ANY_DUE).fetchone() is None:
         return 0
     try:
-        moved = faults.run_once(alias, _move, alias)
+        moved = retries.run_once(alias, _move, alias)
     except Error as error:
-        if connections[alias].in_atomic_block or faults.classify(error) is Fault.GONE:
+        if connections[alias].in_atomic_block or retries.classify(error) is ErrorKind.GONE:
             raise
         moved = 0
     if moved is None:
@@ -94,26 +106,26 @@ def move_due(alias: str) -> int:
 
 
 def _move_one_by_one(alias: str) -> int:
-    """Move due messages in a transaction each, past those that cannot be moved now and those of their keys behind them,
-    however many these are."""
+    """Move due messages, each in its own transaction; skip those that cannot be moved now, and those of their keys
+    behind them, however many there are."""
     moved, waiting = 0, set()
-    for id, topic, key in _due_places(alias):
+    for id, topic, key in _due_keys(alias):
         if key and (topic, key) in waiting:
             continue
         try:
-            one = faults.run_once(alias, _move, alias, id)
+            one = retries.run_once(alias, _move, alias, id)
             if one is None:
                 break
             if not one:  # another transaction has locked it
                 waiting.add((topic, key))
             moved += one
         except Error as error:
-            fault = faults.classify(error)
-            if fault is Fault.GONE:
+            kind = retries.classify(error)
+            if kind is ErrorKind.GONE:
                 raise
-            if fault is Fault.CONTENTION:
+            if kind is ErrorKind.CONTENTION:
                 waiting.add((topic, key))
-                logger.info(line("scheduled_message_waits", id=id, topic=topic, error=error))
+                logger.info(logfmt("scheduled_message_waits", id=id, topic=topic, error=error))
             else:
                 _refuse(alias, id, topic, f"the database refuses it: {error}")
         if moved >= MOVED_AT_ONCE:
@@ -121,11 +133,11 @@ def _move_one_by_one(alias: str) -> int:
     return moved
 
 
-def _due_places(alias: str) -> Iterator[tuple[int, str, str]]:
+def _due_keys(alias: str) -> Iterator[tuple[int, str, str]]:
     """Yield the (id, topic, key) of everything that is due, in its order."""
     beyond: tuple[Any, ...] = ()
     while True:
-        text = DUE_PLACES.replace("{beyond}", BEYOND if beyond else "")
+        text = DUE_KEYS.replace("{beyond}", BEYOND if beyond else "")
         found = execute(alias, text, (*beyond, MOVED_AT_ONCE)).fetchall()
         for id, topic, key, _ in found:
             yield id, topic, key
@@ -136,28 +148,42 @@ def _due_places(alias: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _move(alias: str, only: int | None = None) -> int | None:
-    """Move the next due messages, or `only` this one, in the caller's transaction; return how many were dealt with: 0
-    if another transaction has locked one of them, None if another process has the duty."""
+    """Move the next due messages, or `only` this one, in the caller's transaction; return how many were moved or
+    refused: 0 if another transaction has locked one of them, None if another process is the scheduler."""
     if not take_duty(alias, SCHEDULER):
         return None
-    due = execute(alias, DUE, (MOVED_AT_ONCE,)) if only is None else execute(alias, STILL_DUE, (only,))
-    found = due.fetchall()
-    taken, rows = [], []
-    for id, size, topic, *columns in found:
+    ids = [only] if only is not None else [id for (id,) in execute(alias, DUE, (MOVED_AT_ONCE,)).fetchall()]
+    if not ids:
+        return 0
+    locked = _locked(alias, ids)
+    if len(locked) != len(ids):
+        return 0  # another transaction is changing one of them: the caller moves them one by one
+    taken, rows, refused = [], [], 0
+    for row in locked:
+        if not row.is_due:
+            continue
         try:
-            rows.append(_log_row(alias, id, size, topic, *columns))
-            taken.append(id)
+            rows.append(_log_row(alias, row))
+            taken.append(row.id)
         except SqlqueueError as error:
-            _refuse(alias, id, topic, str(error))
+            _refuse(alias, row.id, row.topic, str(error))
+            refused += 1
     if rows:
-        words = dialect(alias)
-        lock = words.lock_free("sqlqueue_scheduled_message", "id", len(taken))
-        if len(execute(alias, lock, taken).fetchall()) != len(taken):
-            return 0  # another transaction is just changing one of them: each by itself, then
-        insert_many(alias, rows, may_repeat=True)
-        execute(alias, words.delete("sqlqueue_scheduled_message", "id", len(taken)), taken)
-        ring_after_commit(alias)
-    return len(found)
+        repeated = len(rows) - insert_many(alias, rows, may_repeat=True)
+        if repeated:  # published while they were being scheduled, or by plain SQL with an id that the log has
+            logger.info(logfmt("scheduled_messages_repeated", messages=repeated))
+        execute(alias, dialect(alias).delete("sqlqueue_scheduled_message", "id", len(taken)), taken)
+        notify_after_commit(alias)
+    return len(rows) + refused
+
+
+def _locked(alias: str, ids: Sequence[int]) -> list[DueRow]:
+    """Lock those of the messages that are still there and that no other transaction has locked; return them in the
+    order in which they are due."""
+    syntax = dialect(alias)
+    columns = (*LOCKED, syntax.epoch("created_at"), syntax.epoch("due_at"), syntax.remaining("due_at"))
+    text = syntax.lock_free("sqlqueue_scheduled_message", "id", len(ids), columns)
+    return sorted(map(DueRow._make, execute(alias, text, ids).fetchall()), key=lambda row: (row.due, row.id))
 
 
 def _refuse(alias: str, id: int, topic: str, reason: str) -> None:
@@ -166,40 +192,60 @@ def _refuse(alias: str, id: int, topic: str, reason: str) -> None:
     announce(message_refused, move_due, id=id, topic=topic, reason=reason)
 
 
-def _log_row(
-    alias: str,
-    number: int,
-    size: int,
-    topic: str,
-    key: str,
-    id: str,
-    payload: object,
-    headers: object,
-    priority: int,
-    group: str,
-) -> LogRow:
-    """Return a scheduled message as a row of the log; refuse what plain SQL may have put into it."""
+def _log_row(alias: str, due: DueRow) -> LogRow:
+    """Return a scheduled message as a row of the log. Raises InvalidMessage for what plain SQL may have put into it."""
+    topic, key, payload, headers, body = due.topic, due.key, due.payload, due.headers, due.body
+    if not due.group:  # a message for one group may be a replayed dead letter
+        refuse_dead_letters(topic)
     info = topic_info(alias, topic)
     checked_text(key, "key", KEY_LENGTH)
-    checked_text(id, "id", ID_LENGTH)
-    if not 0 <= priority < info.priorities:
-        raise InvalidMessage(f"priority {priority} is not one of topic {topic!r}, which has {info.priorities}")
-    id = id or new_id()
+    if due.message_id is not None:
+        checked_text(due.message_id, "id", ID_LENGTH)
+    if not 0 <= due.priority < info.priorities:
+        raise InvalidMessage(f"priority {due.priority} is not one of topic {topic!r}, which has {info.priorities}")
+    id = due.message_id or new_id()
     most = settings.MAX_PAYLOAD_BYTES
-    heavy = size > LIGHT
+    heavy = due.size > LIGHT
+    length = 0  # of a body that stays in the server
     if heavy:
-        if size > 2 * most:  # databases put spaces into what they store: what may be less is counted below
-            check_size(size, most)
-        payload, headers = execute(alias, HEAVY, (number,)).fetchone()
+        if due.size > 2 * most:  # databases store JSON with added spaces: what may be smaller is measured below
+            check_size(due.size, most)
+        payload, headers, body, length = execute(alias, HEAVY, (due.id,)).fetchone()
     try:
         text = payload if isinstance(payload, str) else encode(payload)
         value, stored_headers = decode(text), encode_headers(decode(headers))
-        row = LogRow(
-            info.name, partition_of(key or id, info.partitions), priority, key, id, text, stored_headers, group
-        )
-        check_storable(alias, row._replace(payload=encode(value)) if size > most else row, most)
+        partition = partition_of(key or id, info.partitions)
+        published_at, due_at = (dialect(alias).time(moment(at)) for at in (due.published, due.due))
+        row = LogRow(info.name, partition, due.priority, key, id, text, stored_headers, due.group)
+        row = row._replace(published_at=published_at, due_at=due_at, expires=_expires(due))
+        if body is not None:
+            row = row._replace(body=_checked_body(body, value))
+            check_size((length or len(row.body or b"")) + len((stored_headers or "").encode()), most)
+        check_storable(alias, row._replace(payload=encode(value)) if due.size > most else row, most)
     except (ValueError, RecursionError) as error:
         if isinstance(error, InvalidMessage):
             raise
         raise InvalidMessage(f"payload or headers are not JSON that Python can read: {error}") from None
-    return row._replace(payload=Stored("sqlqueue_scheduled_message", "id", number), headers=None) if heavy else row
+    if not heavy:
+        return row
+    return row._replace(payload=Stored("sqlqueue_scheduled_message", "id", due.id), headers=None, body=None)
+
+
+def _checked_body(body: object, value: object) -> bytes:
+    """Return the bytes of a message, or refuse them. value: of its payload."""
+    if isinstance(body, str):  # in SQLite, whose columns take anything
+        raise InvalidMessage("body is a text: write it as bytes, as X'25504446'")
+    if value is not None:
+        raise InvalidMessage("a message with a body has the payload null: take one of them out")
+    return bytes(body)  # type: ignore[call-overload]
+
+
+def _expires(due: DueRow) -> int | None:
+    """Return after how many microseconds a message that enters the log now expires, negative if it has; None for
+    never."""
+    after = due.expires_after
+    if after is None:
+        return None
+    if not SHORTEST_LIFE <= after <= LONGEST_DELAY:
+        raise InvalidMessage(f"expires_after must lie between a millisecond and ten years in seconds, not {after!r}")
+    return round((float(due.due_in) + after) * 1_000) * 1_000  # whole milliseconds: SQLite reads no exponents

@@ -1,40 +1,35 @@
-"""Settle: outcomes, the position and the next claims of many streams, in one transaction, each fenced by its token."""
+"""Settle: store outcomes, positions and the next claims of many partitions in one transaction, each fenced by its
+token."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from django.db import connections
 
 from sqlqueue.core.codec import as_text
 from sqlqueue.core.fingerprint import fingerprint
-from sqlqueue.core.lines import line
-from sqlqueue.core.outcomes import ACKED, COMMITTED, POSTPONED
-from sqlqueue.core.plan import Hand, Plan, RowWrite
-from sqlqueue.core.stream import Address
-from sqlqueue.database import faults
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.outcomes import ACKED, POSTPONED, Outcome
+from sqlqueue.core.partition.ref import PartitionRef
+from sqlqueue.core.settle_plan import RowWrite, SettledAttempt, SettlePlan, SettleResult
+from sqlqueue.database import retries
 from sqlqueue.database.chunks import insert_all
-from sqlqueue.database.dialects import dialect, execute
-from sqlqueue.database.entry import FailedRow, LogRow, Stored
 from sqlqueue.database.gate import insert_failed
+from sqlqueue.database.insert_sql import FailedRow, LogRow, Stored
+from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.weight import LIGHT, weight
-from sqlqueue.log import ranges, topics
+from sqlqueue.log import blocked_ranges, fence, progress, task_states, topics
+from sqlqueue.log.results import write_results
 
 logger = logging.getLogger("sqlqueue")
 
-# The one row that is written for a batch in which nothing fails. Values, never lowered: an atomic batch may have moved
-# the position itself meanwhile. Index: the primary key.
-ADVANCE = """
-    UPDATE sqlqueue_offset SET position = {greatest}(position, %s), offset_acked = {greatest}(offset_acked, %s),
-    claimed_to = {greatest}(claimed_to, %s), updated_at = {now} WHERE id = %s AND fencing_token = %s
-"""
-# The last one of an owner: C = P, nothing is handed out any more. Index: the primary key.
+# The last settle of an owner: C = P (docs/protocol.md), nothing is dispatched any more.
 RELEASE = """
     UPDATE sqlqueue_offset SET position = {greatest}(position, %s), offset_acked = {greatest}(offset_acked, %s),
-    claimed_to = {greatest}(position, %s), updated_at = {now} WHERE id = %s AND fencing_token = %s
+    claimed_to = {greatest}(position, %s), updated_at = {now} WHERE {fence}
 """
-POSITION = "SELECT position FROM sqlqueue_offset WHERE id = %s AND fencing_token = %s{update}"  # index: the primary key
 # Index: the unique (topic, group, partition, priority, offset).
 STATES = """
     SELECT message_offset, acked FROM sqlqueue_delivery_state WHERE topic = %s AND consumer_group = %s
@@ -63,57 +58,73 @@ RECEIPT = "(%s, %s, %s, %s, %s, %s, %s, %s, {earlier}, {earlier})"
 CHUNK = 500
 
 
-def settle(alias: str, plans: Sequence[Plan], worker: str, histories: dict[str, str], now: float) -> list[Plan]:
-    """Execute plans; return those whose token was stale: they have changed nothing, and their streams are lost.
+def settle(
+    alias: str, plans: Sequence[SettlePlan], worker: str, histories: dict[str, str], now: float
+) -> list[SettleResult]:
+    """Execute plans; return their results in the same order. A plan whose token is stale changes nothing.
 
     worker: the subscriber's name, for receipts; histories: topic to its `history`; now: the process's monotonic
     seconds.
     It may be run again after an unknown outcome: every value is absolute.
     """
     if len(plans) == 1 and _is_plain(plans[0], histories) and not connections[alias].in_atomic_block:
-        return [] if faults.run_statement(alias, _advance, alias, plans[0]) else list(plans)
-    return faults.run(alias, _settle, alias, plans, worker, histories, now)
+        (plan,) = plans
+        return [_result(plan, plan if retries.run_statement(alias, _advance, alias, plan) else None)]
+    return retries.run(alias, _settle, alias, plans, worker, histories, now)
 
 
-def _is_plain(plan: Plan, histories: dict[str, str]) -> bool:
-    receipts = plan.settled and histories.get(plan.stream.address.topic) == "all"
-    return not (plan.rows or plan.deletes or plan.ranges or plan.dead or receipts)
+def _is_plain(plan: SettlePlan, histories: dict[str, str]) -> bool:
+    receipts = plan.settled and histories.get(plan.lease.ref.topic) == "all"
+    results = plan.settled and (plan.keep_results is not None or plan.lease.stored_progress)
+    return not (plan.rows or plan.deletes or plan.ranges or plan.dead or receipts or results)
 
 
-def _settle(alias: str, plans: Sequence[Plan], worker: str, histories: dict[str, str], now: float) -> list[Plan]:
-    written: list[Plan] = []
-    for plan in sorted(plans, key=_place):
-        if plan.stream.manners.atomic and (plan.dead or any(not row.acked for row in plan.rows)):
-            _keep_what_was_committed(alias, plan)
+def _result(given: SettlePlan, written: SettlePlan | None) -> SettleResult:
+    if written is None:
+        return SettleResult(given, (), (), stale=True)
+    return SettleResult(given, written.settled, written.dead)
+
+
+def _settle(
+    alias: str, plans: Sequence[SettlePlan], worker: str, histories: dict[str, str], now: float
+) -> list[SettleResult]:
+    written: dict[SettlePlan, SettlePlan] = {}  # the plan as it is written, by the plan that was given
+    for given in sorted(plans, key=_lock_order):
+        plan = given
+        if plan.atomic and (plan.dead or any(not row.acked for row in plan.rows)):
+            plan = given.without(_committed_already(alias, given))
         if _advance(alias, plan):
-            written.append(plan)
-    for plan in written:
+            written[given] = plan
+    for plan in written.values():
         _delete_rows(alias, plan)
-    _write_rows(alias, written)
-    ranges.write(alias, written)
-    for plan in written:
-        _bury(alias, plan)
-    _write_receipts(alias, written, worker, histories, now)
-    return [plan for plan in plans if plan not in written]
+    _write_rows(alias, written.values())
+    blocked_ranges.write(alias, written.values())
+    for plan in written.values():
+        _write_dead_letters(alias, plan)
+    _write_receipts(alias, written.values(), worker, histories, now)
+    write_results(alias, written.values(), now)
+    progress.delete_settled(alias, written.values())
+    return [_result(plan, written.get(plan)) for plan in plans]
 
 
-def _place(plan: Plan) -> tuple[object, ...]:
-    """The order of the unique index of the offset rows, in which acquiring and revoking lock them too."""
-    address = plan.stream.address
-    return address.topic, address.group, address.partition, address.priority
+def _lock_order(plan: SettlePlan) -> tuple[object, ...]:
+    """Return the sort key by which acquiring and revoking lock offset rows too: that of their unique index."""
+    ref = plan.lease.ref
+    return ref.topic, ref.group, ref.partition, ref.priority
 
 
-def _keep_what_was_committed(alias: str, plan: Plan) -> None:
-    """Take out of a plan what an atomic handler's own transaction has settled, while its timeout was being decided.
+def _committed_already(alias: str, plan: SettlePlan) -> set[int]:
+    """Return the offsets of messages that an atomic handler's own transaction has settled while their timeout was being
+    applied.
 
-    A batch may have moved the stored position past messages that have no row; the others' rows are acked.
+    A batch may have moved the stored position past messages without a row; other messages have an acked row.
     """
-    found = execute(alias, POSITION, (plan.stream.id, plan.stream.token)).fetchone()
+    found = fence.lock(alias, plan.lease)
     if found is None:
-        return  # stale: nothing will be written
-    address = plan.stream.address
-    stream = (address.topic, address.group, address.partition, address.priority)
-    claimed_first = plan.taken_up  # at or below the position, and without a row until now: but not settled
+        return set()  # stale: nothing will be written
+    ref = plan.lease.ref
+    stream = (ref.topic, ref.group, ref.partition, ref.priority)
+    claimed_first = plan.taken_up  # at or below the position without a row, and yet not settled
     decided = {row.offset for row in plan.rows if not row.acked} | {dead.message.offset for dead in plan.dead}
     offsets = sorted(decided - claimed_first)
     settled = {offset for offset in offsets if offset <= found[0]}
@@ -122,82 +133,76 @@ def _keep_what_was_committed(alias: str, plan: Plan) -> None:
         text = STATES.replace("{marks}", ", ".join(["%s"] * len(some)))
         for offset, acked in execute(alias, text, (*stream, *some)).fetchall():
             (settled.add if acked else settled.discard)(offset)
-    if settled:
-        plan.rows[:] = [row for row in plan.rows if row.offset not in settled]
-        plan.dead[:] = [dead for dead in plan.dead if dead.message.offset not in settled]
-        for hand in plan.settled:
-            if hand.offset in settled:
-                hand.outcome = COMMITTED
+    return settled
 
 
-def _advance(alias: str, plan: Plan) -> bool:
-    stream = plan.stream
+def _advance(alias: str, plan: SettlePlan) -> bool:
+    """Write the offset row, which is all that a batch without failures needs; return False if the token is stale."""
     if plan.release:
-        values = (plan.position, plan.watermark, plan.position, stream.id, stream.token)
-        return bool(execute(alias, RELEASE, values).rowcount == 1)
-    values = (plan.position, plan.watermark, plan.claimed, stream.id, stream.token)
-    return bool(execute(alias, ADVANCE, values).rowcount == 1)
+        return fence.update(alias, RELEASE, (plan.position, plan.watermark, plan.position), plan.lease)
+    return fence.advance(alias, plan.lease, plan.position, plan.watermark, plan.claimed)
 
 
-def _delete_rows(alias: str, plan: Plan) -> None:
-    address = plan.stream.address
-    stream = (address.topic, address.group, address.partition, address.priority)
+def _delete_rows(alias: str, plan: SettlePlan) -> None:
+    ref = plan.lease.ref
+    stream = (ref.topic, ref.group, ref.partition, ref.priority)
     for start in range(0, len(plan.deletes), CHUNK):
         some = plan.deletes[start : start + CHUNK]
         text = dialect(alias).delete("sqlqueue_delivery_state", "message_offset", len(some), STREAM)
         execute(alias, text, (*some, *stream))
 
 
-def _write_rows(alias: str, plans: Sequence[Plan]) -> None:
-    rows = [_row_values(plan.stream.address, row) for plan in plans for row in plan.rows]
+def _write_rows(alias: str, plans: Iterable[SettlePlan]) -> None:
+    rows = [_row_values(plan.lease.ref, row) for plan in plans for row in plan.rows]
     upsert = dialect(alias).upsert(ROW_KEY, ROW_UPDATES, NOT_ACKED)
     insert_all(alias, f"sqlqueue_delivery_state ({ROW_COLUMNS})", ROW, upsert, rows, CHUNK)
 
 
-def _row_values(address: Address, row: RowWrite) -> tuple[object, ...]:
-    stream = (address.group, address.topic, address.partition, address.priority)
+def _row_values(ref: PartitionRef, row: RowWrite) -> tuple[object, ...]:
+    stream = (ref.group, ref.topic, ref.partition, ref.priority)
     delay = round(row.delay * 1_000_000)
     return (*stream, row.offset, row.in_flight, row.retry_count, row.error, delay, row.acked)
 
 
-def _bury(alias: str, plan: Plan) -> None:
+def _write_dead_letters(alias: str, plan: SettlePlan) -> None:
     """Copy dead letters to the dead-letter topic, in the transaction that settles them."""
     if not plan.dead:
         return
-    address = plan.stream.address
-    graveyard = topics.dead_letters(alias, address.topic)
+    ref = plan.lease.ref
+    dead_letter_topic = topics.dead_letters(alias, ref.topic)
     for message, attempts, error in plan.dead:
-        copy_id = f"{address.group}:{message.offset}"
+        copy_id = f"{ref.group}:{message.offset}"
         payload, headers = as_text(message.payload), as_text(message.headers)
-        partition = address.partition % graveyard.partitions
-        row = LogRow(graveyard.name, partition, 0, message.key, copy_id, payload or "null", headers, "")
-        if weight(row) > LIGHT:  # and perhaps more than the server takes, with its error
+        partition = ref.partition % dead_letter_topic.partitions
+        row = LogRow(dead_letter_topic.name, partition, 0, message.key, copy_id, payload or "null", headers, "")
+        if message.body is not None or weight(row) > LIGHT:  # with its error it may be more than one packet takes
             row = row._replace(payload=Stored("sqlqueue_message", "offset", message.offset), headers=None)
-        failed = FailedRow(attempts, error, address.topic, message.offset, address.group, fingerprint(error))
-        if not insert_failed(alias, row, failed):  # a person has discarded it, or ordered its replay
-            logger.warning(line("dead_letter_gone", topic=address.topic, group=address.group, offset=message.offset))
+        failed = FailedRow(attempts, error, ref.topic, message.offset, ref.group, fingerprint(error))
+        if not insert_failed(alias, row, failed):  # an operator has discarded it, or its replay has begun
+            logger.warning(logfmt("dead_letter_gone", topic=ref.topic, group=ref.group, offset=message.offset))
+        if ref.group == task_states.GROUP and ref.topic.startswith(task_states.PREFIX):
+            task_states.mark_dead(alias, message.offset, message.payload, error)
 
 
-def _write_receipts(alias: str, plans: Sequence[Plan], worker: str, histories: dict[str, str], now: float) -> None:
-    hands = [
-        hand
+def _write_receipts(
+    alias: str, plans: Iterable[SettlePlan], worker: str, histories: dict[str, str], now: float
+) -> None:
+    rows = [
+        _receipt_values(plan.lease.ref, settled, worker, now)
         for plan in plans
-        for hand in plan.settled
-        if _wants_receipt(hand, histories.get(plan.stream.address.topic, "failures"))
+        for settled in plan.settled
+        if _wants_receipt(settled.outcome, histories.get(plan.lease.ref.topic, "failures"))
     ]
-    rows = [_receipt_values(hand, worker, now) for hand in hands]
     kept = dialect(alias).ignore("worker, serial")
     insert_all(alias, f"sqlqueue_receipt ({RECEIPT_COLUMNS})", RECEIPT, kept, rows, CHUNK)
 
 
-def _receipt_values(hand: Hand, worker: str, now: float) -> tuple[object, ...]:
-    assert hand.outcome is not None
-    address = hand.stream.address
-    what = (address.group, address.topic, address.partition, hand.offset, hand.outcome.kind, hand.attempt)
-    ago = (round((now - (moment or now)) * 1_000_000) for moment in (hand.started, hand.finished))
-    return (*what, worker, hand.serial, *ago)
+def _receipt_values(ref: PartitionRef, settled: SettledAttempt, worker: str, now: float) -> tuple[object, ...]:
+    attempt, outcome = settled
+    what = (ref.group, ref.topic, ref.partition, attempt.offset, outcome.kind, attempt.number)
+    ago = (round((now - (moment or now)) * 1_000_000) for moment in (attempt.started, attempt.finished))
+    return (*what, worker, attempt.serial, *ago)
 
 
-def _wants_receipt(hand: Hand, history: str) -> bool:
-    kind = hand.outcome.kind if hand.outcome else ACKED
-    return history == "all" or (history == "failures" and kind not in (ACKED, POSTPONED))
+def _wants_receipt(outcome: Outcome, history: str) -> bool:
+    return history == "all" or (history == "failures" and outcome.kind not in (ACKED, POSTPONED))

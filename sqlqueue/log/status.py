@@ -1,18 +1,17 @@
-"""How a group stands, read from the tables alone."""
+"""What a group has left to do, read from the tables."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from sqlqueue.core.stream import Address
-from sqlqueue.database.dialects import dialect, execute
+from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.fetch import STREAMS_OF_ONE_FETCH
 from sqlqueue.models import ConsumerGroup, Offset, ScheduledMessage, Topic
 
-# Where is something in flight or due, or does something wait behind its key that is not behind a delivery which waits
-# for its time? In one statement, for messages go from the latter to the former. Index: the states' unique key; the
-# ranges'.
+# The partitions in which something is in flight or due, or blocked without a delayed delivery before it. In one
+# statement, since messages go from the latter state to the former. Index: the states' unique key; the ranges'.
 UNSETTLED = """
     SELECT s."partition" FROM sqlqueue_delivery_state s WHERE s.topic = %s AND s.consumer_group = %s
     AND s.acked = {false} AND (s.in_flight <> 0 OR (s.invisible_until <= {now}{behind_none}))
@@ -20,27 +19,27 @@ UNSETTLED = """
     AND NOT EXISTS (SELECT 1 FROM sqlqueue_delivery_state s WHERE s.topic = r.topic
     AND s.consumer_group = r.consumer_group AND s."partition" = r."partition" AND s.acked = {false})
 """
-# What was handed back, since an earlier one of its lane waits for its time, is due by its own row, and waits all the
-# same.
+# A message that was released because an earlier one of its ordering queue is delayed is due by its own row, and waits
+# all the same.
 BEHIND_NONE = """
     AND NOT EXISTS (SELECT 1 FROM sqlqueue_delivery_state w{messages} WHERE w.topic = s.topic
     AND w.consumer_group = s.consumer_group AND w."partition" = s."partition" AND w.priority = s.priority
     AND w.message_offset < s.message_offset AND w.acked = {false} AND w.in_flight = 0
-    AND w.invisible_until > {now}{of_a_lane})
+    AND w.invisible_until > {now}{of_a_queue})
 """
 MESSAGES = """
     JOIN sqlqueue_message wm ON wm."offset" = w.message_offset
     JOIN sqlqueue_message sm ON sm."offset" = s.message_offset
 """
 OF_A_KEY = " AND wm.partition_key = sm.partition_key AND sm.partition_key <> ''"
-LANES = {"key": (MESSAGES, OF_A_KEY), "partition": ("", "")}  # by ordering; with "none" there are no lanes
-# In which streams does a delivery wait for its time? Index: the states' unique key.
+ORDERING_QUEUES = {"key": (MESSAGES, OF_A_KEY), "partition": ("", "")}  # by ordering; with "none" there are none
+# The partitions in which a delivery is delayed. Index: the states' unique key.
 WAITING = """
     SELECT DISTINCT "partition", priority FROM sqlqueue_delivery_state WHERE topic = %s AND consumer_group = %s
     AND acked = {false} AND in_flight = 0 AND invisible_until > {now}
 """
-# Does anything stand above an offset? Index: (topic, partition, priority, offset).
-ABOVE = 'SELECT %s, "offset" FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {by_place} LIMIT 1'
+# Whether there is a message above an offset. Index: (topic, partition, priority, offset).
+ABOVE = 'SELECT %s, "offset" FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {ascending} LIMIT 1'
 
 
 def anything_scheduled(alias: str, topics: Collection[str]) -> bool:
@@ -49,42 +48,44 @@ def anything_scheduled(alias: str, topics: Collection[str]) -> bool:
     return due.exists()
 
 
-def anything_due(alias: str, group: str, topic: str, ordering: str, owned: Collection[Address] = ()) -> bool:
-    """Tell whether a group has anything to do now that is in the log: unread messages, due or in-flight states.
+def anything_due(alias: str, group: str, topic: str, ordering: str, owned: Collection[PartitionRef] = ()) -> bool:
+    """Tell whether the log has anything for a group to do now: unread messages, or states that are due or in flight.
 
-    owned: the streams whose owner asks: it knows best what of them is to be done. In the others everything unsettled
-    counts, but for what waits for its time, and for what waits behind that. They are looked at in the order of a
-    message's way, so that none passes from what is looked at later to what has been looked at.
+    owned: partitions of the calling process, which are left out, since it knows what is to be done in them. In the
+    others everything unsettled counts, except delayed messages and those behind them. The tables are read in the order
+    in which a message passes through them, so that none is missed.
     """
     others = {at: position for at, position in _streams(alias, group, topic, "position").items() if at not in owned}
     if not others:
         return False
-    if ordering == "partition":  # nothing of a stream is read behind what waits in it
+    if ordering == "partition":  # nothing is read behind a delayed message
         held = {(p, q) for p, q in execute(alias, WAITING, (topic, group)).fetchall()}
         others = {at: position for at, position in others.items() if (at.partition, at.priority) not in held}
     if _beyond(alias, others):
         return True
     behind_none = ""
-    if ordering in LANES:
-        messages, of_a_lane = LANES[ordering]
-        behind_none = BEHIND_NONE.replace("{messages}", messages).replace("{of_a_lane}", of_a_lane)
+    if ordering in ORDERING_QUEUES:
+        messages, of_a_queue = ORDERING_QUEUES[ordering]
+        behind_none = BEHIND_NONE.replace("{messages}", messages).replace("{of_a_queue}", of_a_queue)
     unsettled = execute(alias, UNSETTLED.replace("{behind_none}", behind_none), (topic, group) * 2).fetchall()
-    partitions = {address.partition for address in others}
+    partitions = {ref.partition for ref in others}
     return any(partition in partitions for (partition,) in unsettled)
 
 
-def unread_streams(alias: str, group: str, topic: str) -> list[Address]:
-    """Return the streams of a group that have messages above its position."""
+def unread_streams(alias: str, group: str, topic: str) -> list[PartitionRef]:
+    """Return the partitions of a group that have messages above its position."""
     return _beyond(alias, _streams(alias, group, topic, "position"))
 
 
-def unacked_streams(alias: str, group: str, topic: str) -> list[Address]:
-    """Return the streams of a group that have messages above its watermark: collection waits for them."""
-    return _beyond(alias, _streams(alias, group, topic, "offset_acked"))
+def unacked_streams(alias: str, group: str, topic: str, through: int | None = None) -> list[PartitionRef]:
+    """Return the partitions of a group that have messages above its watermark (and up to an offset, if one is given):
+    collection waits for them."""
+    return _beyond(alias, _streams(alias, group, topic, "offset_acked"), through)
 
 
-def _streams(alias: str, group: str, topic: str, column: str) -> dict[Address, int]:
-    """Return a column of each stream's offset row; one that nobody has ever owned has no row, and is at the start."""
+def _streams(alias: str, group: str, topic: str, column: str) -> dict[PartitionRef, int]:
+    """Return a column of the offset row of each partition; one that was never acquired has no row: the group's
+    start."""
     options = Topic.objects.using(alias).filter(name=topic).first()
     registered = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).first()
     if options is None or registered is None:
@@ -92,23 +93,25 @@ def _streams(alias: str, group: str, topic: str, column: str) -> dict[Address, i
     rows = Offset.objects.using(alias).filter(topic=topic, consumer_group=group)
     stored = {(p, q): value for p, q, value in rows.values_list("partition", "priority", column)}
     return {
-        Address(group, topic, p, q): stored.get((p, q), registered.start)
+        PartitionRef(group, topic, p, q): stored.get((p, q), registered.start)
         for p in range(options.partitions)
         for q in range(options.priorities)
     }
 
 
-def _beyond(alias: str, streams: Mapping[Address, int]) -> list[Address]:
-    """Return those that have messages above the given offset. A statement for every 32 streams."""
-    found: list[Address] = []
-    words = dialect(alias)
-    branch = words.branch.format(ABOVE)
+def _beyond(alias: str, streams: Mapping[PartitionRef, int], through: int | None = None) -> list[PartitionRef]:
+    """Return those that have messages above their offset, and up to `through`. One statement for every 32
+    partitions."""
+    found: list[PartitionRef] = []
+    syntax = dialect(alias)
+    branch = syntax.branch.format(ABOVE if through is None else ABOVE.replace("{beyond}", "{within}"))
+    high = () if through is None else (through,)
     known = list(streams.items())
     for start in range(0, len(known), STREAMS_OF_ONE_FETCH):
         some = known[start : start + STREAMS_OF_ONE_FETCH]
         values: list[object] = []
         for index, (at, offset) in enumerate(some):
-            values += (index, *words.place(at.topic, at.partition, at.priority, offset))
+            values += (index, *syntax.range_values(at.topic, at.partition, at.priority, offset, *high))
         rows = execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall()
         found += [some[index][0] for index, _ in rows]
     return found

@@ -1,18 +1,25 @@
-"""Numbers on the command line, refused where they are read if nobody can mean them."""
+"""Numbers and texts on the command line, checked where they are read."""
 
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Literal
 
-from sqlqueue.conf import MOST_PARTITIONS
+from django.core.management.base import CommandError
+
+from sqlqueue.core.setting.topics import MOST_PARTITIONS
+from sqlqueue.core.unique_for import KEY
+from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE
 
 HIGHEST_OFFSET = 2**63 - 1  # what the columns hold
 MOST_PROCESSES = 1_000
+FILES = frozenset(("archive", "folder", "lines", "messages", "output", "paths"))  # their names are bytes
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """Return what reads a whole number between the two."""
+    """Return a function for argparse that reads a whole number from `least` to `most`; it raises ArgumentTypeError."""
 
     def read(text: str) -> int:
         try:
@@ -20,14 +27,14 @@ def whole(least: int, most: int) -> Callable[[str], int]:
         except ValueError:
             number = most + 1
         if not least <= number <= most:
-            raise ArgumentTypeError(f"{text[:40]!r} is no whole number from {least} to {most}")
+            raise ArgumentTypeError(f"{text[:40]!r} is not a whole number from {least} to {most}")
         return number
 
     return read
 
 
 def decimal(least: float, most: float) -> Callable[[str], float]:
-    """Return what reads a number between the two."""
+    """Return a function for argparse that reads a number from `least` to `most`; it raises ArgumentTypeError."""
 
     def read(text: str) -> float:
         try:
@@ -35,10 +42,47 @@ def decimal(least: float, most: float) -> Callable[[str], float]:
         except ValueError:
             number = float("nan")
         if not least <= number <= most:
-            raise ArgumentTypeError(f"{text[:40]!r} is no number from {least:g} to {most:,.0f}")
+            raise ArgumentTypeError(f"{text[:40]!r} is not a number from {least:g} to {most:,.0f}")
         return number
 
     return read
+
+
+def unique_for(text: str) -> float | Literal["key", False]:
+    """Read `key`, seconds, or `no` for not at all; raises ArgumentTypeError."""
+    if text == KEY:
+        return KEY
+    return False if text == "no" else decimal(SHORTEST_LIFE, LONGEST_DELAY)(text)
+
+
+def moment(text: str) -> datetime:
+    """Read a time of ISO 8601 with its zone; raises ArgumentTypeError."""
+    try:
+        at = datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 knows no Z
+    except ValueError:
+        at = None
+    if at is None or at.utcoffset() is None:
+        raise ArgumentTypeError(f"{text[:40]!r} is not a time with a zone, such as 2030-12-24T18:00:00+01:00")
+    return at
+
+
+def refuse_broken_texts(options: Mapping[str, object]) -> None:
+    """Raise CommandError if an argument is not text in the terminal's encoding.
+
+    Python keeps the bytes of such an argument as lone surrogates, which no database stores.
+    """
+    for name, value in options.items():
+        for text in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(text, str) and name not in FILES and not _is_text(text):
+                raise CommandError(f"{text[:40]!r} is not text in UTF-8")
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 offset = whole(0, HIGHEST_OFFSET)

@@ -1,4 +1,4 @@
-"""What the queue's commands have in common: whom they ask, how they end, and what they print with."""
+"""What the queue's commands share: operations, confirmation, exit codes, and printing."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ from django.db import DEFAULT_DB_ALIAS
 from django.db import Error as DatabaseError
 
 from sqlqueue.conf import settings
-from sqlqueue.core.lines import printable
-from sqlqueue.database import faults
+from sqlqueue.core.logfmt import printable
+from sqlqueue.database import retries
 from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.management import terminal
+from sqlqueue.management.arguments import refuse_broken_texts
 
-# The exit codes beside 0 (done), 1 (refused or failed: the reason is on standard error) and 2 (wrong arguments).
-DECLINED = 3  # the question was not answered with yes: nothing was done
-UNREACHABLE = 4  # the database does not answer
+# Exit codes besides 0 (done), 1 (refused or failed, with the reason on standard error) and 2 (wrong arguments).
+DECLINED = 3  # the operator did not answer yes: nothing was done
+UNREACHABLE = 4  # the database does not answer, or cannot write
 INTERRUPTED = 130
 
 
 def migrate_first(alias: str, error: DatabaseError) -> CommandError | None:
-    """Return what to say of an error that comes of tables which are not there, or not as this version needs them."""
-    if faults.classify(error) is faults.Fault.OTHER and pending_migrations(alias):
+    """Return the CommandError for a database error that missing or outdated tables cause; None for any other cause."""
+    if retries.classify(error) is retries.ErrorKind.OTHER and pending_migrations(alias):
         text = f"the queue's tables in {alias!r} are not up to date: run `python manage.py migrate sqlqueue`"
         return CommandError(text if alias == DEFAULT_DB_ALIAS else f"{text[:-1]} --database {alias}`")
     return None
 
 
-class VerbParser(CommandParser):
-    """A verb's arguments, behind which Django's common options may stand as well as before them."""
+class OperationParser(CommandParser):
+    """The parser of one operation of a command; it accepts Django's common options, too, after the operation's name."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        common = self.add_argument_group("common options, as of every command")
+        common = self.add_argument_group("common options of every command")
         common.add_argument("-v", "--verbosity", type=int, choices=range(4), default=SUPPRESS)
         for name in ("--settings", "--pythonpath"):
             common.add_argument(name, default=SUPPRESS)
@@ -52,18 +53,19 @@ class VerbParser(CommandParser):
 
 
 class QueueCommand(BaseCommand):
-    """A command on the queue's database, SQLQUEUE["DATABASE"]. What sqlqueue refuses is one line on standard error."""
+    """A command on the queue's database, SQLQUEUE["DATABASE"]. An error of sqlqueue is one line on standard error."""
 
     requires_system_checks: list[str] = []
 
     @property
     def alias(self) -> str:
-        """The database's alias."""
+        """The alias of the queue's database."""
         return str(settings.DATABASE)
 
     def execute(self, *args: Any, **options: Any) -> Any:
-        """Run; turn what can go wrong into an exit code. A reader who has had enough (`| head`) is no failure."""
+        """Run the command and turn errors into exit codes. A closed pipe (`| head`) is not an error."""
         try:
+            refuse_broken_texts(options)
             result = super().execute(*args, **options)
             self.stdout.flush()
             return result
@@ -74,34 +76,34 @@ class QueueCommand(BaseCommand):
         except DatabaseError as error:
             if (first := migrate_first(self.alias, error)) is not None:
                 raise first from error
-            if faults.classify(error) is not faults.Fault.GONE:
+            if retries.classify(error) is not retries.ErrorKind.GONE:
                 raise
-            text = f"the database {settings.DATABASE!r} does not answer: {error}"
+            text = f"the database {settings.DATABASE!r} does not answer, or cannot write: {error}"
             raise CommandError(printable(text), returncode=UNREACHABLE) from error
         except BrokenPipeError:
-            # What is still in the buffer would fail again when Python ends.
+            # Python flushes what is left in the buffer when it exits, which would fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return None
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
 
-    # -- words of several commands ------------------------------------------------------------------------------------
+    # -- arguments of several commands --------------------------------------------------------------------------------
 
-    def add_verbs(self, parser: ArgumentParser) -> Any:
-        """Return what verbs are added to; the chosen one is the option `verb`."""
-        return parser.add_subparsers(dest="verb", required=True, parser_class=VerbParser)
+    def add_operations(self, parser: ArgumentParser) -> Any:
+        """Return the subparsers to add operations to. The option `operation` holds the name of the chosen one."""
+        return parser.add_subparsers(dest="operation", required=True, parser_class=OperationParser)
 
     def add_json(self, parser: ArgumentParser) -> None:
-        """Add --json."""
+        """Add the option --json."""
         parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
 
     def add_caution(self, parser: ArgumentParser) -> None:
-        """Add --dry-run and --no-input."""
+        """Add the options --dry-run and --no-input."""
         parser.add_argument("--dry-run", action="store_true", help="count, say what would be done, and do nothing")
         parser.add_argument("--no-input", "--noinput", action="store_true", help="do it without asking")
 
     def confirm(self, question: str, options: dict[str, Any]) -> None:
-        """Ask, unless --no-input; without a yes, end with nothing done."""
+        """Ask the operator, unless --no-input is given. Raise CommandError (exit code 3) if the answer is not yes."""
         if options["no_input"]:
             return
         try:
@@ -115,21 +117,23 @@ class QueueCommand(BaseCommand):
     # -- printing -----------------------------------------------------------------------------------------------------
 
     def say(self, text: str = "", done: bool = False) -> None:
-        """Print a line; done: in the colour of success. What a terminal could obey is escaped, line ends too: it may be
-        a message's."""
+        """Print a line; done: in the colour of success.
+
+        Control characters and line ends are escaped, since the text may come from a message.
+        """
         text = printable(text)
         self.stdout.write(self.style.SUCCESS(text) if done else text)
 
     def note(self, text: str) -> None:
-        """Print a line for the person, beside what is printed for scripts."""
+        """Print a line on standard error, apart from the output that scripts read."""
         self.stderr.write(printable(text), self.style.NOTICE)
 
     def say_lines(self, text: str) -> None:
-        """Print a text of several lines."""
+        """Print a text of several lines; other control characters are escaped."""
         self.stdout.write(printable(text, keep="\n"))
 
     def as_json(self, value: Any, indent: int | None = 2) -> None:
-        """Print a value as JSON."""
+        """Print a value as JSON; dataclasses become objects, and times ISO 8601."""
         self.say_lines(json.dumps(value, default=_plain, ensure_ascii=False, indent=indent))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -139,19 +143,19 @@ class QueueCommand(BaseCommand):
         )
 
     def progress(self, what: str, total: int | None = None) -> terminal.Progress:
-        """Return a progress bar on standard error, if that is a terminal; `with` shows it."""
+        """Return a progress bar, to be used with `with`; it shows on standard error if that is a terminal."""
         return terminal.Progress(what, total, self.stderr)
 
     def pause(self, seconds: float) -> None:
-        """Wait; raise BrokenPipeError if whoever reads the output has gone."""
+        """Wait for so many seconds; raise BrokenPipeError as soon as the reader of the output has closed the pipe."""
         self.stdout.flush()
         try:
-            reader = self.stdout.fileno()
-        except (AttributeError, OSError):  # a test's: it has no file
+            pipe = self.stdout.fileno()
+        except (AttributeError, OSError):  # a test's output, which is not a file
             time.sleep(seconds)
             return
         poll = select.poll()
-        poll.register(reader, 0)
+        poll.register(pipe, 0)
         if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(seconds * 1000)):
             raise BrokenPipeError
 
@@ -161,4 +165,4 @@ def _plain(value: Any) -> Any:
         return asdict(value)
     if isinstance(value, datetime):
         return value.isoformat()
-    raise TypeError(f"{value!r} is not for JSON")
+    raise TypeError(f"{value!r} cannot be written as JSON")

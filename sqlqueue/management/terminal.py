@@ -1,4 +1,4 @@
-"""Tables and progress bars: by rich where that is installed (the extra `cli`) and a person looks on, else plain."""
+"""Tables and progress bars: drawn by rich on a terminal where it is installed (the extra `cli`), else plain text."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ except ImportError:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], out: Any) -> str:
-    """Return rows under their columns' names; columns of numbers stand to the right. As wide as the terminal, or as
-    wide as it takes where there is none."""
-    right = [_numbers([row[index] for row in rows]) for index in range(len(columns))]
+    """Return rows under their columns' names; columns of numbers are aligned to the right.
+
+    On a terminal with rich the table is as wide as the terminal at most; otherwise as wide as its cells.
+    """
+    numeric = [_are_numbers([row[index] for row in rows]) for index in range(len(columns))]
     if RICH and out.isatty():
         made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for name, to_the_right in zip(columns, right):
-            made.add_column(name, justify="right" if to_the_right else "left", overflow="fold")
+        for name, is_numeric in zip(columns, numeric):
+            made.add_column(name, justify="right" if is_numeric else "left", overflow="fold")
         for row in rows:
             made.add_row(*map(Text, row))
         width = Console(file=out).width
@@ -36,20 +38,20 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], out: Any) -> st
     widths = [max(len(name), *(len(row[index]) for row in rows), 0) for index, name in enumerate(columns)]
     lines = [
         "  ".join(
-            cell.rjust(width) if to_the_right else cell.ljust(width)
-            for cell, width, to_the_right in zip(row, widths, right)
+            cell.rjust(width) if is_numeric else cell.ljust(width)
+            for cell, width, is_numeric in zip(row, widths, numeric)
         ).rstrip()
         for row in (columns, *rows)
     ]
     return "\n".join(lines)
 
 
-def _numbers(cells: Sequence[str]) -> bool:
+def _are_numbers(cells: Sequence[str]) -> bool:
     return bool(cells) and all(cell in ("", "—") or cell.lstrip("~+-")[:1].isdigit() for cell in cells)
 
 
 class Progress:
-    """A progress bar while its block runs; silent where nobody looks on. Without rich: one line, written over."""
+    """A progress bar while its block runs; silent unless `out` is a terminal. Without rich: one line, overwritten."""
 
     def __init__(self, what: str, total: int | None, out: Any):
         self.what, self.total, self.done = what, total, 0
@@ -58,14 +60,14 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self._out is not None and RICH:
-            words = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-            self._bars = Bars(*words, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(file=self._out))
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+            self._bars = Bars(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(file=self._out))
             self._bars.start()
             self._bars.add_task(self.what, total=self.total)
         return self
 
     def reach(self, done: int) -> None:
-        """Show that so many are done."""
+        """Show that `done` of the total are done."""
         self.done = done
         if self._bars is not None:
             self._bars.update(self._bars.task_ids[0], completed=done)
@@ -82,7 +84,7 @@ class Progress:
 
 
 def ago(seconds: float | None) -> str:
-    """Return a duration in a few characters: 0.4 s, 12 s, 3 min, 5 h, 12 d; a dash for none."""
+    """Return a duration in seconds as a short text: 0.4 s, 12 s, 3 min, 5 h, 12 d; a dash for None."""
     if seconds is None:
         return "—"
     for size, name in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):

@@ -3,10 +3,10 @@
 from django.db import migrations, models
 
 import sqlqueue.database.fields
-from sqlqueue.database import migrating
+from sqlqueue.database import online_migration
 
 
-class Migration(migrating.Migration):
+class Migration(online_migration.Migration):
     dependencies = [
         ("sqlqueue", "0001_initial"),
     ]
@@ -75,7 +75,7 @@ class Migration(migrating.Migration):
                 ("seconds", models.FloatField(db_default=0, help_text="seconds", verbose_name="handlers' time")),
                 (
                     "lag",
-                    models.BigIntegerField(help_text="messages; empty: nobody looked", null=True, verbose_name="lag"),
+                    models.BigIntegerField(help_text="messages; empty: not measured", null=True, verbose_name="lag"),
                 ),
                 ("oldest_age", models.FloatField(help_text="seconds", null=True, verbose_name="age of the oldest")),
             ],

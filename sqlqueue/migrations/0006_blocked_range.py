@@ -10,7 +10,7 @@ from django.db import migrations, models
 from django.db.models import F
 
 import sqlqueue.database.fields
-from sqlqueue.database import migrating
+from sqlqueue.database import online_migration
 
 
 def revoke(apps: Any, schema_editor: Any) -> None:
@@ -23,7 +23,7 @@ def revoke(apps: Any, schema_editor: Any) -> None:
     apps.get_model("sqlqueue", "SubscriberHeartbeat").objects.using(alias).all().delete()
 
 
-class Migration(migrating.Migration):
+class Migration(online_migration.Migration):
     dependencies = [
         ("sqlqueue", "0005_overview"),
     ]

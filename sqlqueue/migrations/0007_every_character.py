@@ -9,7 +9,7 @@ from typing import Any
 from django.db import migrations
 
 import sqlqueue.database.fields
-from sqlqueue.database import migrating
+from sqlqueue.database import online_migration
 from sqlqueue.database.characters import convert
 
 
@@ -19,7 +19,7 @@ def convert_all(apps: Any, schema_editor: Any) -> None:
         convert(schema_editor, model)
 
 
-class Migration(migrating.Migration):
+class Migration(online_migration.Migration):
     dependencies = [
         ("sqlqueue", "0006_blocked_range"),
     ]

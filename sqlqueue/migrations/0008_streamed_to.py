@@ -3,10 +3,10 @@ restored backup, is known as one."""
 
 from django.db import migrations, models
 
-from sqlqueue.database import migrating
+from sqlqueue.database import online_migration
 
 
-class Migration(migrating.Migration):
+class Migration(online_migration.Migration):
     dependencies = [
         ("sqlqueue", "0007_every_character"),
     ]

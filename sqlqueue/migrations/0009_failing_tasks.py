@@ -3,10 +3,10 @@
 from django.db import migrations
 
 import sqlqueue.database.fields
-from sqlqueue.database import migrating
+from sqlqueue.database import online_migration
 
 
-class Migration(migrating.Migration):
+class Migration(online_migration.Migration):
     dependencies = [
         ("sqlqueue", "0008_streamed_to"),
     ]

@@ -1,4 +1,5 @@
-"""The tables, one a file. Names and columns are the contract of plain-SQL users too."""
+"""The tables, one in each file. Their names and columns are public: users of plain SQL rely on them. Imported by
+tracing and everything above it."""
 
 from sqlqueue.models.activity import Activity
 from sqlqueue.models.archive_segment import ArchiveSegment
@@ -11,12 +12,18 @@ from sqlqueue.models.message import Message, dead_letter_topic
 from sqlqueue.models.offset import Offset
 from sqlqueue.models.overview import Overview
 from sqlqueue.models.partition_lease import PartitionLease
+from sqlqueue.models.periodic_schedule import PeriodicSchedule
+from sqlqueue.models.progress import Progress
 from sqlqueue.models.publish_gate import PublishGate
 from sqlqueue.models.receipt import Receipt
 from sqlqueue.models.replay import Replay
+from sqlqueue.models.rescheduling import Rescheduling
+from sqlqueue.models.result import Result
 from sqlqueue.models.scheduled_message import ScheduledMessage
 from sqlqueue.models.subscriber_heartbeat import SubscriberHeartbeat
+from sqlqueue.models.task_state import TaskState
 from sqlqueue.models.topic import Topic
+from sqlqueue.models.unique_message import UniqueMessage
 
 __all__ = [
     "Activity",
@@ -30,11 +37,17 @@ __all__ = [
     "Offset",
     "Overview",
     "PartitionLease",
+    "PeriodicSchedule",
+    "Progress",
     "PublishGate",
     "Receipt",
     "Replay",
+    "Rescheduling",
+    "Result",
     "ScheduledMessage",
     "SubscriberHeartbeat",
+    "TaskState",
     "Topic",
+    "UniqueMessage",
     "dead_letter_topic",
 ]

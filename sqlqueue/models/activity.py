@@ -1,4 +1,4 @@
-"""What a group did, minute by minute."""
+"""The activity of a group, minute by minute."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 
 
 class Activity(models.Model):
-    """How many deliveries a group settled in one minute, and how far behind it was. Kept for some days, for charts and
-    rates: figures for people, nothing is decided by them."""
+    """How many deliveries a group settled in one minute, and how far behind it was. Kept for a week, for charts and
+    rates; the engine decides nothing by it."""
 
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
@@ -22,7 +22,7 @@ class Activity(models.Model):
     postponed = models.BigIntegerField(_("postponed"), db_default=0)
     dead = models.BigIntegerField(_("dead"), db_default=0)
     seconds = models.FloatField(_("handlers' time"), db_default=0, help_text=_("seconds"))
-    lag = models.BigIntegerField(_("lag"), null=True, help_text=_("messages; empty: nobody looked"))
+    lag = models.BigIntegerField(_("lag"), null=True, help_text=_("messages; empty: not measured"))
     oldest_age = models.FloatField(_("age of the oldest"), null=True, help_text=_("seconds"))
 
     class Meta:
@@ -34,7 +34,7 @@ class Activity(models.Model):
             models.UniqueConstraint(fields=["topic", "consumer_group", "minute"], name="sqlqueue_activity_minute"),
         ]
         indexes = [
-            # Supports: SELECT … WHERE minute >= ? (rates of all groups), WHERE minute < ? LIMIT (forgetting).
+            # Supports: SELECT … WHERE minute >= ? (rates of all groups), WHERE minute < ? LIMIT (deleting old rows).
             models.Index(fields=["minute"], name="sqlqueue_activity_recent"),
         ]
 

@@ -1,4 +1,4 @@
-"""What the archive holds."""
+"""The archive's manifest."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class ArchiveSegmentQuerySet(models.QuerySet["ArchiveSegment"]):
 
 
 class ArchiveSegment(models.Model):
-    """One segment of the archive: files that are in their place, read back and compared.
+    """One segment of the archive, whose files were read back and compared.
 
-    The row and the archive group's watermarks are written in one transaction: what has no row here is not archived,
-    whatever files there are.
+    The row and the archive group's watermarks are written in one transaction: files without a row are not part of the
+    archive.
     """
 
     kind = ExactField(_("kind"), max_length=20)  # messages or receipts
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
-    first_offset = models.BigIntegerField(_("from"))  # the range that was asked for, both ends in it
+    first_offset = models.BigIntegerField(_("from"))  # the requested range, both ends included
     last_offset = models.BigIntegerField(_("to"))
     row_count = models.BigIntegerField(_("rows"))
-    lowest = models.BigIntegerField(_("lowest"))  # the offsets (ids) that were there
+    lowest = models.BigIntegerField(_("lowest"))  # the offsets (ids) found in it
     highest = models.BigIntegerField(_("highest"))
     checksum = ExactField(_("checksum"), max_length=16)
     schema_version = models.IntegerField(_("schema version"))

@@ -1,4 +1,4 @@
-"""The messages of one key that wait behind an earlier one of it."""
+"""Blocked ranges: messages of one key that wait behind an earlier one."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 
 
 class BlockedRangeQuerySet(models.QuerySet["BlockedRange"]):
-    """Queries over what waits."""
+    """Queries of the blocked ranges."""
 
     def covering(self, offsets: Collection[int], *keys: str) -> BlockedRangeQuerySet:
-        """The ranges of these keys that cover any of these offsets. A message of a key and a range is looked up by the
-        whole unique key, once the stream is given as well."""
+        """Return the ranges of these keys that may cover any of these offsets. With group, topic, partition and
+        priority it uses the whole unique key."""
         return self.filter(partition_key__in=keys, low__lt=max(offsets), high__gte=min(offsets))
 
 
 class BlockedRange(models.Model):
     """Every visible message of this key with low < offset <= high that has no delivery state of its own is unsettled,
-    and was never handed out. It lies at or below the position, so at or below the horizon: nothing can appear inside it
-    any more. One row a key, however many messages wait."""
+    and was never dispatched. It is at or below the position, and so at or below the horizon: no message can appear in
+    it any more. One row for each key, however many messages wait."""
 
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)

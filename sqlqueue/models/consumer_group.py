@@ -11,9 +11,9 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 
 
 class ConsumerGroup(models.Model):
-    """A group that reads a topic: registered before its first read, removed only on purpose, so that collection waits
-    for a group that is away. `start` is where it began, for the whole log. `streamed_to` is the end of the last batch
-    that a Spark stream has planned: what its checkpoint may say and the positions need not."""
+    """A group that reads a topic: registered before its first read and removed only by an operator, so that collection
+    waits for a group that is away. `start` is the offset at which it began. `streamed_to` is the end of the last batch
+    that a Spark stream has planned; its checkpoint may be there before the positions are."""
 
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)

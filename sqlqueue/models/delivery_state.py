@@ -1,4 +1,4 @@
-"""One message for one group that needs remembering."""
+"""Delivery states: what a group has to remember of a message."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.keys import GROUP_LENGTH
-from sqlqueue.core.plan import ALONE, NOT_IN_FLIGHT, TOGETHER
+from sqlqueue.core.settle_plan import ALONE, NOT_IN_FLIGHT, TOGETHER
 from sqlqueue.database.fields import DatabaseNow, ExactField, UnicodeTextField
 from sqlqueue.models.topic import TOPIC_COLUMN
 
-# Whether a message is with a handler, and in what company.
+# Whether a message is in flight: together with others of its process, or alone. Higher values are alone, too.
 IN_FLIGHT = [(NOT_IN_FLIGHT, _("no")), (TOGETHER, _("together")), (ALONE, _("alone"))]
 
 
@@ -18,11 +18,11 @@ class DeliveryStateQuerySet(models.QuerySet["DeliveryState"]):
     """Queries of the delivery states."""
 
     def unsettled(self) -> DeliveryStateQuerySet:
-        """Return those that are still to be delivered, or being delivered."""
+        """Return those that are not acked."""
         return self.filter(acked=False)
 
     def due(self) -> DeliveryStateQuerySet:
-        """Return those that wait for a handler and may have one now."""
+        """Return those that wait and whose time has come."""
         return self.unsettled().filter(in_flight=NOT_IN_FLIGHT, invisible_until__lte=DatabaseNow())
 
 

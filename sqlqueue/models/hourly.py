@@ -1,4 +1,4 @@
-"""Rows by the hour that are computed again and again: upserted, and never told less than they knew."""
+"""Rows by the hour that are computed repeatedly: upserted, and never overwritten with less than they hold."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ AT_ONCE = 500
 
 
 class HourlyQuerySet(models.QuerySet[Any]):
-    """Queries of a model whose rows are told apart by unique columns, `hour` and `topic` among them."""
+    """Queries of a model whose rows are identified by unique columns, `hour` and `topic` among them."""
 
     columns: ClassVar[Columns]
 
     def store(self, rows: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
-        """Insert rows, or update those that are there; return how many, and how many of them knew less than the stored
-        ones, for what they were computed from has been collected meanwhile: that is kept."""
+        """Insert or update rows; return how many, and how many of them held less than the stored ones, since messages
+        were collected meanwhile. The stored values are kept then."""
         new = {tuple(row[name] for name in self.columns.unique): row for row in rows}
         known, less = merged(self.columns, self._near(new.values()), new.values())
         fields = {field.name for field in self.model._meta.concrete_fields} - {"id"}

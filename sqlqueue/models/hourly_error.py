@@ -1,4 +1,4 @@
-"""What messages have died of, by the hour."""
+"""Errors of dead letters, by the hour."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class HourlyErrorQuerySet(HourlyQuerySet):
 
 
 class HourlyError(models.Model):
-    """One kind of error that killed messages of a group within an hour: how many, and the offset of one of them."""
+    """One kind of error that made dead letters of a group's messages within an hour: how many, and one of their
+    offsets."""
 
     hour = models.DateTimeField(_("hour"))
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)

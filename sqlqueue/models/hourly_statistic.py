@@ -1,4 +1,4 @@
-"""What the analytics have found, by the hour."""
+"""Results of the analytics, by the hour."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class HourlyStatisticQuerySet(HourlyQuerySet):
         unique=("topic", "consumer_group", "hour"),
         counts=("published", "acked", "retried", "postponed", "dead"),
         figures=("end_to_end_p50", "end_to_end_p95", "end_to_end_p99"),
-        places=("last_offset", "last_receipt"),
+        progress=("last_offset", "last_receipt"),
     )
 
     def reached(self, topic: str) -> tuple[int, datetime | None]:
-        """Return the offset of the last message that a topic's rows know of, and their last hour."""
+        """Return the offset of the last message in a topic's rows, and their last hour."""
         found = self.filter(topic=topic).aggregate(offset=Max("last_offset"), hour=Max("hour"))
         return found["offset"] or 0, found["hour"]
 
 
 class HourlyStatistic(models.Model):
-    """An hour of a topic: what was published (`consumer_group` is empty), or what became of it in a group. Times are in
+    """An hour of a topic: messages published (`consumer_group` is empty), or their outcomes in a group. Times are in
     seconds."""
 
     hour = models.DateTimeField(_("hour"))

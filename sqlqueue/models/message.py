@@ -1,4 +1,4 @@
-"""The log."""
+"""The log of messages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.fingerprint import LENGTH
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, GROUP_LENGTH, ID_LENGTH, KEY_LENGTH
-from sqlqueue.database.entry import Stored
 from sqlqueue.database.fields import DatabaseNow, ExactField, UnicodeTextField
+from sqlqueue.database.insert_sql import Stored
 from sqlqueue.database.weight import LIGHT
 from sqlqueue.models.topic import TOPIC_COLUMN
 
@@ -19,25 +19,29 @@ class MessageQuerySet(models.QuerySet["Message"]):
     """Queries of the log."""
 
     def dead_letters(self, group: str = "", topic: str = "") -> MessageQuerySet:
-        """Return dead letters: copies in a dead-letter topic, of one group or all, from one original topic or all."""
-        letters = self.exclude(failed_group="")
-        letters = letters.filter(topic=dead_letter_topic(topic)) if topic else letters
-        return letters.filter(failed_group=group) if group else letters
+        """Return dead letters, of one group or ("") all, of one original topic or ("") all."""
+        rows = self.exclude(failed_group="")
+        rows = rows.filter(topic=dead_letter_topic(topic)) if topic else rows
+        return rows.filter(failed_group=group) if group else rows
+
+    def without_content(self) -> MessageQuerySet:
+        """Leave payload, headers and body in the server."""
+        return self.defer("payload", "headers", "body")
 
     def as_stored(self) -> MessageQuerySet:
-        """With payload_text and headers_text: the JSON as the database has it, up to LIGHT characters, for what is more
-        stays in the server. Plain SQL may have put in what Python can read and not write again (a half surrogate,
-        1e999)."""
+        """Annotate payload_text and headers_text: the JSON as the database stores it, or None above LIGHT characters,
+        so that large ones stay in the server; bytes always do. Plain SQL may have stored what Python can decode but not
+        encode again (a half surrogate, 1e999)."""
         texts = {name: Cast(name, models.TextField()) for name in ("payload", "headers")}
         length = Length(texts["payload"]) + Coalesce(Length(texts["headers"]), 0)
-        light = {f"{name}_text": Case(When(length__lte=LIGHT, then=text)) for name, text in texts.items()}
-        return self.defer("payload", "headers").annotate(length=length).annotate(**light)
+        light = {f"{name}_text": Case(When(length__lte=LIGHT, body=None, then=text)) for name, text in texts.items()}
+        return self.without_content().annotate(length=length).annotate(**light)
 
 
 class Message(models.Model):
     """One immutable message. Rows are only added (`sqlqueue.publish`), and removed by collection.
 
-    Adding one by plain SQL would go round the publish gate, and could be missed: plain SQL inserts into
+    A row that plain SQL inserts here would bypass the publish gate, and consumers could miss it: plain SQL inserts into
     `sqlqueue_scheduled_message` instead.
     """
 
@@ -50,6 +54,8 @@ class Message(models.Model):
     payload = models.JSONField(_("payload"))
     headers = models.JSONField(_("headers"), null=True)
     created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
+    published_at = models.DateTimeField(_("published at"), null=True)  # of a message that was scheduled; else NULL
+    due_at = models.DateTimeField(_("due at"), null=True)  # likewise
     target_group = ExactField(_("target group"), max_length=GROUP_LENGTH, db_default="")
     failed_at = models.DateTimeField(_("failed at"), null=True)
     failure_count = models.IntegerField(_("failures"), db_default=0)
@@ -58,6 +64,8 @@ class Message(models.Model):
     original_offset = models.BigIntegerField(_("original offset"), null=True)
     failed_group = ExactField(_("failed group"), max_length=GROUP_LENGTH, db_default="")
     fingerprint = ExactField(_("fingerprint"), max_length=LENGTH, db_default="")
+    body = models.BinaryField(_("body"), null=True)  # a payload of bytes: then `payload` is JSON's null
+    expires_at = models.DateTimeField(_("expires at"), null=True)
 
     objects = MessageQuerySet.as_manager()
 
@@ -71,8 +79,9 @@ class Message(models.Model):
             ("discard_message", "Can discard dead letters"),
         ]
         constraints = [
-            # Supports: INSERT … ON DUPLICATE KEY of a repeated id (publish, dead letters).
-            models.UniqueConstraint(fields=["topic", "partition", "message_id"], name="sqlqueue_message_id"),
+            # Supports: INSERT … ON DUPLICATE KEY of a repeated id (publish, dead letters),
+            # and the search for an id. Not by the topic first: PostgreSQL might read a topic's streams by it.
+            models.UniqueConstraint(fields=["message_id", "topic", "partition_key"], name="sqlqueue_message_id"),
         ]
         indexes = [
             # Supports: SELECT … WHERE topic, partition, priority AND offset > ? ORDER BY offset LIMIT (fetch, recover,
@@ -84,7 +93,7 @@ class Message(models.Model):
         return f"{self.topic}[{self.partition}]@{self.offset}"
 
     def to_copy(self) -> tuple[str | Stored, str | None]:
-        """Return payload and headers for a copy, of a message that was read as_stored()."""
+        """Return payload and headers for a copy of a message that was read with as_stored()."""
         if self.payload_text is None:  # type: ignore[attr-defined]
             return Stored(self._meta.db_table, "offset", self.offset), None
         return self.payload_text, self.headers_text  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Where a group stands in a partition."""
+"""Offset rows: position, watermark and claim of a group in a partition."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 
 
 class Offset(models.Model):
-    """Position, watermark (`offset_acked`) and claim of (group, topic, partition, priority), and the fencing token that
-    whoever writes here must hold. The only row written for a batch in which nothing fails."""
+    """Position, watermark (`offset_acked`) and claim of (group, topic, partition, priority), and the fencing token
+    that a writer must hold. A settle without failures writes only this row."""
 
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)

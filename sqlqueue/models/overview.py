@@ -1,4 +1,4 @@
-"""What the admin's overview page hangs on."""
+"""The model of the admin's overview page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sqlqueue.models.topic import Topic
 
 
 class Overview(Topic):
-    """No table of its own: it gives the overview page a place in every admin site's list, and a permission."""
+    """A proxy without a table: it lists the overview page in the admin's index, and has its permission."""
 
     class Meta:
         proxy = True

@@ -1,4 +1,4 @@
-"""Who owns a partition."""
+"""Leases: which subscriber owns a partition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOLDER_LENGTH = 120
 
 class PartitionLease(models.Model):
     """A subscriber's exclusive, expiring right to one (group, topic, partition). The fencing token grows with every
-    change of owner, and never comes back, not even when the group is removed and registered again."""
+    change of owner, and never returns, not even if the group is removed and registered again."""
 
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)

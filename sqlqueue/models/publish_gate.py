@@ -1,4 +1,4 @@
-"""The gate that publishers hold open while their offsets are not yet visible."""
+"""The publish gate, which publishers lock while their offsets are not visible yet."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from sqlqueue.database.entry import SLOTS
 from sqlqueue.database.gate import DUTIES
+from sqlqueue.database.insert_sql import SLOTS
 
 
 class PublishGate(models.Model):
-    """A few hundred fixed rows. Every publish on MySQL holds one in share mode until it commits; see the horizon. Some
-    more, on every database, are duties that one process at a time may have."""
+    """A few hundred fixed rows. Every publish on MySQL locks one in share mode until it commits; see database.horizon.
+    A few more, on every database, are locked by exclusive tasks."""
 
     slot = models.IntegerField(_("slot"), primary_key=True)
 
@@ -27,7 +27,7 @@ class PublishGate(models.Model):
 
 
 def fill(using: str, **kwargs: Any) -> None:
-    """Make sure that all slots exist: after every migrate, and after a test has flushed the tables."""
+    """Add missing rows: after every migrate, and after a test has flushed the tables."""
     gates = PublishGate.objects.using(using)
     missing = {*DUTIES, *range(SLOTS)}.difference(gates.values_list("slot", flat=True))
     gates.bulk_create([PublishGate(slot=slot) for slot in sorted(missing)], ignore_conflicts=True)

@@ -1,4 +1,4 @@
-"""What became of a delivery."""
+"""Receipts: how deliveries ended."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Receipt(models.Model):
             models.UniqueConstraint(fields=["worker", "serial"], name="sqlqueue_receipt_serial"),
         ]
         indexes = [
-            # Supports: SELECT … WHERE message_offset = ? (what became of a message in each group).
+            # Supports: SELECT … WHERE message_offset = ? (the outcomes of a message in each group).
             models.Index(fields=["message_offset", "consumer_group"], name="sqlqueue_receipt_message"),
         ]
 

@@ -1,4 +1,4 @@
-"""Work on dead letters that a person has ordered."""
+"""Replays: operator requests to deliver dead letters again."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ STATES = [
 
 
 class Replay(models.Model):
-    """An order to deliver dead letters of a topic again: oldest first, at most `rate` a second, and with `trial` the
-    rest only once the first one has been acked. The consumer processes carry it out, one of them at a time."""
+    """An operator request to deliver dead letters of a topic again: oldest first, at most `rate` a second, and with
+    `trial` the rest only once the first one has been acked. Consumer processes carry it out, one at a time."""
 
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH, db_default="", help_text=_("empty: each its own"))
@@ -57,5 +57,5 @@ class Replay(models.Model):
 
     @property
     def active(self) -> bool:
-        """Whether there is still something to be done."""
+        """Whether it is not done, failed or cancelled."""
         return self.state in ACTIVE

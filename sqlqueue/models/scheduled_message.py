@@ -1,4 +1,4 @@
-"""Messages on their way into the log."""
+"""Scheduled messages, which enter the log when they are due."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 
 class ScheduledMessage(models.Model):
     """A message that is due later, or was inserted by plain SQL: `INSERT INTO sqlqueue_scheduled_message (topic,
-    payload) VALUES (…)` is a valid publish, the defaults make it due now. It is chosen by its state, not by its place,
-    so that late commits are no danger. One that cannot enter the log keeps its `refusal` and waits for a person."""
+    payload) VALUES (…)` is a valid publish, the defaults make it due now. The scheduler selects rows by state, not by
+    id, so that it misses no late commit. An id is unique from here on, within topic and key, as in the log. A message
+    that cannot enter the log keeps its `refusal` and its id until an operator corrects or deletes it."""
 
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
     partition_key = ExactField(_("key"), max_length=KEY_LENGTH, db_default="")
-    message_id = ExactField(_("id"), max_length=ID_LENGTH, db_default="")
+    message_id = ExactField(  # type: ignore[misc]  # it is a str elsewhere
+        _("id"), max_length=ID_LENGTH, null=True, help_text=_("empty: a fresh one when it is due")
+    )
     payload = ShownJSON(_("payload"))
     headers = ShownJSON(_("headers"), null=True)
     priority = models.SmallIntegerField(_("priority"), db_default=0)
@@ -26,14 +29,25 @@ class ScheduledMessage(models.Model):
     created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
     refused = models.BooleanField(_("refused"), db_default=False)
     refusal = UnicodeTextField(_("refusal"), null=True)  # MySQL's TEXT has no plain default
+    body = models.BinaryField(_("body"), null=True)  # a payload of bytes: then `payload` is JSON's null
+    expires_after = models.FloatField(
+        _("expires after"), null=True, help_text=_("seconds from when it is due; empty: never")
+    )
 
     class Meta:
         db_table = "sqlqueue_scheduled_message"
         verbose_name = _("scheduled message")
         verbose_name_plural = _("scheduled messages")
+        constraints = [
+            # Supports: INSERT … ON DUPLICATE KEY of a repeated id, and a publisher's search for a scheduled id.
+            models.UniqueConstraint(fields=["topic", "message_id", "partition_key"], name="sqlqueue_scheduled_id"),
+            models.CheckConstraint(condition=~models.Q(message_id=""), name="sqlqueue_scheduled_id_not_empty"),
+        ]
         indexes = [
             # Supports: SELECT … WHERE refused = 0 AND due_at <= now ORDER BY due_at, id LIMIT (the scheduler).
             models.Index(fields=["refused", "due_at"], name="sqlqueue_scheduled_due"),
+            # Supports: SELECT id … WHERE topic, partition_key ORDER BY id LIMIT (cancel_all).
+            models.Index(fields=["topic", "partition_key"], name="sqlqueue_scheduled_key"),
         ]
 
     def __str__(self) -> str:

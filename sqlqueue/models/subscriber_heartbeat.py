@@ -1,6 +1,8 @@
-"""Who is alive."""
+"""Heartbeats of the subscribers that are alive."""
 
 from __future__ import annotations
+
+from datetime import timedelta
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -10,17 +12,26 @@ from sqlqueue.database.fields import DatabaseNow, ExactField, UnicodeField
 from sqlqueue.models.partition_lease import HOLDER_LENGTH
 from sqlqueue.models.topic import TOPIC_COLUMN
 
+# How far a beat may lie ahead of the database's clock and still count. One that is further ahead was written before the
+# clock was set back: a live process beats again, and a dead one must not count as alive until that time.
+AHEAD = timedelta(seconds=60)
+
 
 class SubscriberHeartbeatQuerySet(models.QuerySet["SubscriberHeartbeat"]):
     """Queries of the heartbeats."""
 
     def alive(self) -> SubscriberHeartbeatQuerySet:
-        """Return those whose last beat still counts, by the database's clock."""
-        return self.filter(expires_at__gt=DatabaseNow())
+        """Return those that have not expired, by the database's clock."""
+        return self.filter(self.living())
+
+    @staticmethod
+    def living() -> models.Q:
+        """Return the condition of those that are alive."""
+        return models.Q(expires_at__gt=DatabaseNow(), beat_at__lt=DatabaseNow() + AHEAD)
 
 
 class SubscriberHeartbeat(models.Model):
-    """A live consumer process incarnation in one group of one topic. `address` is where it hears a ring."""
+    """A subscriber in one group of one topic. `address` is where its listener waits for notifications."""
 
     subscriber = ExactField(_("subscriber"), max_length=HOLDER_LENGTH)
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
@@ -51,13 +62,14 @@ class SubscriberHeartbeat(models.Model):
         verbose_name = _("subscriber")
         verbose_name_plural = _("subscribers")
         constraints = [
-            # Supports: SELECT … WHERE topic AND consumer_group (who shares the partitions); the upsert of a beat.
+            # Supports: SELECT … WHERE topic AND consumer_group (which subscribers share the partitions); the upsert of
+            # a beat.
             models.UniqueConstraint(
                 fields=["topic", "consumer_group", "subscriber"], name="sqlqueue_heartbeat_subscriber"
             ),
         ]
         indexes = [
-            # Supports: UPDATE/DELETE … WHERE subscriber = ? (one process's beats, its leaving).
+            # Supports: UPDATE/DELETE … WHERE subscriber = ? (one process's beats, its end).
             models.Index(fields=["subscriber"], name="sqlqueue_heartbeat_beat"),
         ]
 

@@ -1,4 +1,4 @@
-"""A topic: a named log, and its options."""
+"""Topics: named logs, and their options."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ TOPIC_COLUMN = TOPIC_LENGTH + len(DEAD_LETTER_SUFFIX)
 class Topic(models.Model):
     """Created on first use from the settings. The number of partitions never changes: it decides where keys belong.
 
-    Locking this row is what registration, reset, removal of a group and collection have in common: nothing else lets a
-    watermark fall, so a collector that holds it may trust the watermarks that it has read.
+    `retention` and `history` are the values in force. At each start of `runconsumers` they are set from the settings,
+    except those that an operator has overridden.
+
+    Registration, moves and removal of a group and collection lock this row: only they let a watermark fall, so the
+    watermarks that a collector reads under the lock hold.
     """
 
     name = ExactField(_("name"), max_length=TOPIC_COLUMN, primary_key=True)
@@ -23,14 +26,25 @@ class Topic(models.Model):
     priorities = models.IntegerField(_("priorities"), db_default=1)
     retention = models.FloatField(_("retention"), null=True, help_text=_("seconds; empty: for ever"))
     history = ExactField(_("history"), max_length=10, db_default="failures")
+    retention_overridden = models.BooleanField(_("retention overridden"), db_default=False)
+    history_overridden = models.BooleanField(_("history overridden"), db_default=False)
     paused = models.BooleanField(_("paused"), db_default=False)
+    purged_to = models.BigIntegerField(
+        _("purged to"), db_default=0, help_text=_("up to this offset nothing is retained that no group needs")
+    )
     created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
 
     class Meta:
         db_table = "sqlqueue_topic"
         verbose_name = _("topic")
         verbose_name_plural = _("topics")
-        permissions = [("pause_topic", "Can pause and resume topics")]
+        permissions = [("pause_topic", "Can pause and resume topics"), ("purge_topic", "Can purge topics")]
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def overridden(self) -> tuple[str, ...]:
+        """The names of the options that an operator has overridden."""
+        flags = {"retention": self.retention_overridden, "history": self.history_overridden}
+        return tuple(option for option, overridden in flags.items() if overridden)

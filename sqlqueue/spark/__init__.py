@@ -1,1 +1,1 @@
-"""The log as data: a data source for PySpark. Nothing else of sqlqueue imports this; executors need no Django."""
+"""The log as data: PySpark's data source, and the archive. Only commands import it; its executors import no Django."""

@@ -1,4 +1,4 @@
-"""Analytics: what became of the log, by hour, topic and group; plain functions of DataFrames."""
+"""Analytics of messages, receipts and dead letters by hour, topic and group: plain functions of DataFrames."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 def published_by_hour(messages: DataFrame) -> DataFrame:
-    """Return, by hour and topic, how many messages were published, how many keys they have, and the share of the
-    busiest one. `consumer_group` is empty: this is the topic's own."""
+    """Return, by hour and topic, how many messages were published, how many keys they have, the key with the most
+    messages, and how many these are. `consumer_group` is empty in these rows."""
     hour = _hour("created_at")
     keyed = messages.groupBy(hour.alias("hour"), "topic", "key").agg(
         F.count(F.lit(1)).alias("messages"), F.max("offset").alias("last_offset")
@@ -44,10 +44,10 @@ def settled_by_hour(receipts: DataFrame, messages: DataFrame) -> DataFrame:
     """Return, by hour, topic and group, how many deliveries ended in which way, how many were redeliveries, and the
     percentiles of the handlers' time and of the time from publishing to the ack, in seconds.
 
-    messages: those that the receipts are of, as far as they are known. Where some are not, `partial` is true: the time
-    from publishing is that of the others.
+    messages: those that the receipts belong to, as far as they still exist. Where some are missing, `partial` is true,
+    and the time from publishing is that of the others.
     """
-    # Not broadcast, which would collect a whole log on the driver: Parquet's compressed size makes it look small.
+    # No broadcast join: it would collect a whole log on the driver, since Parquet's compressed size looks small.
     published = messages.select("offset", "created_at").hint("merge")
     rows = receipts.join(published, "offset", "left")
     acked = F.col("outcome") == "acked"
@@ -64,22 +64,22 @@ def settled_by_hour(receipts: DataFrame, messages: DataFrame) -> DataFrame:
 
 
 def hourly(messages: DataFrame, receipts: DataFrame, known: DataFrame) -> DataFrame:
-    """Return both together, a row for each hour and topic, and one for each hour, topic and group. known: the messages
-    that the receipts are of."""
+    """Return published_by_hour and settled_by_hour as one DataFrame: a row for each hour and topic, and one for each
+    hour, topic and group. known: the messages that the receipts belong to."""
     rows = published_by_hour(messages).unionByName(settled_by_hour(receipts, known), allowMissingColumns=True)
     counts = ("published", "key_count", "top_key_messages", *OUTCOMES, "redelivered", "last_offset", "last_receipt")
     return rows.fillna(0, list(counts)).fillna("", ["top_key"]).fillna(False, ["partial"])
 
 
 def errors_by_hour(dead_letters: DataFrame) -> DataFrame:
-    """Return, by hour, topic and group, the dead letters' errors by fingerprint, each with how many there are and the
-    offset of one that died of it."""
-    kind = F.udf(fingerprint, StringType(), useArrow=False)  # the same that the dead letters carry in the database
+    """Return, by hour, topic, group and fingerprint, how many dead letters there are, and the offset of one as an
+    example."""
+    fingerprint_of = F.udf(fingerprint, StringType(), useArrow=False)  # the same as in the dead letters' rows
     rows = dead_letters.select(
         _hour("failed_at").alias("hour"),
         F.col("original_topic").alias("topic"),
         F.col("failed_group").alias("consumer_group"),
-        kind(F.coalesce("last_error", F.lit(""))).alias("fingerprint"),
+        fingerprint_of(F.coalesce("last_error", F.lit(""))).alias("fingerprint"),
         F.col("original_offset").alias("example"),
     )
     return rows.groupBy("hour", "topic", "consumer_group", "fingerprint").agg(
@@ -102,7 +102,7 @@ def _hour(column: str) -> Column:
 
 
 def _milliseconds(start: str, end: str) -> Column:
-    """Whole ones: an exact percentile keeps every distinct value, and of these there are few."""
+    """Return whole milliseconds: an exact percentile keeps every distinct value, so there should be few."""
     return F.round((F.unix_micros(F.col(end)) - F.unix_micros(F.col(start))) / 1000).cast("long")
 
 

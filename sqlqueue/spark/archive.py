@@ -1,4 +1,4 @@
-"""The archive as DataFrames: what its files hold, and the figures by which two DataFrames are told to hold the same."""
+"""The archive as DataFrames: the columns of its files, and totals by which two DataFrames are compared."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+ADDED_IN: Final = {"body": 2}  # in which version of the schema a column was added
 MESSAGES, RECEIPTS = "messages", "receipts"
 
 _LONG, _INT, _TEXT, _AT = LongType(), IntegerType(), StringType(), TimestampType()
@@ -25,6 +26,7 @@ _COLUMNS = {
         "headers": _TEXT,
         "created_at": _AT,
         "target_group": _TEXT,
+        "body": BinaryType(),
     },
     RECEIPTS: {
         "id": _LONG,
@@ -38,16 +40,16 @@ _COLUMNS = {
         "finished_at": _AT,
     },
 }
-# What the folders' names say: topic=flights/date=2013-01-31.
+# The columns that are in folders' names: topic=flights/date=2013-01-31.
 _FOLDERS = {"topic": _TEXT, "date": _TEXT}
-PLACE = {MESSAGES: "offset", RECEIPTS: "id"}
-TIME = {MESSAGES: "created_at", RECEIPTS: "finished_at"}
+OFFSET_COLUMN = {MESSAGES: "offset", RECEIPTS: "id"}
+TIME_COLUMN = {MESSAGES: "created_at", RECEIPTS: "finished_at"}
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """What a segment's rows come to. total: the sum of their offsets (ids); checksum: of all values of all rows, in any
-    order."""
+class SegmentTotals:
+    """Totals of a segment's rows. lowest, highest: offsets (or ids of receipts); total: their sum; checksum: of all
+    values of all rows, in any order, as 16 hexadecimal digits."""
 
     rows: int
     lowest: int
@@ -57,65 +59,67 @@ class Figures:
 
 
 def schema(kind: str = MESSAGES, segments: bool = False) -> StructType:
-    """Return the columns of an archived kind; with `segments` also the segment's folder name."""
+    """Return the archive's schema of messages or receipts; segments: with the name of the segment's folder."""
     columns = {**_COLUMNS[kind], **({"segment": _TEXT} if segments else {}), **_FOLDERS}
     return StructType([StructField(name, type_) for name, type_ in columns.items()])
 
 
 def archived(rows: DataFrame, kind: str = MESSAGES) -> DataFrame:
-    """Return messages or receipts as the archive holds them: with the UTC date by which the files are parted."""
-    date = F.date_format(F.col(TIME[kind]), "yyyy-MM-dd").alias("date")  # the session's time zone is UTC
+    """Return messages or receipts with the archive's columns, among them the UTC date that partitions the files."""
+    date = F.date_format(F.col(TIME_COLUMN[kind]), "yyyy-MM-dd").alias("date")  # the session's time zone is UTC
     columns = [F.col(name).cast(type_).alias(name) for name, type_ in _COLUMNS[kind].items()]
     return rows.select(*columns, F.col("topic"), date)
 
 
-def figures(kind: str = MESSAGES) -> list[Column]:
-    """Return the aggregates that Figures is made of."""
-    place = F.col(PLACE[kind])
-    values = [column for name in _COLUMNS[kind] for column in (F.col(name), F.col(name).isNull())]
+def total_columns(kind: str = MESSAGES, version: int = SCHEMA_VERSION) -> list[Column]:
+    """Return the aggregates that SegmentTotals consists of, for rows that were archived with this version of the
+    schema."""
+    offset = F.col(OFFSET_COLUMN[kind])
+    names = [name for name in _COLUMNS[kind] if ADDED_IN.get(name, 1) <= version]
+    values = [column for name in names for column in (F.col(name), F.col(name).isNull())]
     checksum = F.sum(F.xxhash64(*values, F.col("topic"), F.col("date")).cast("decimal(20,0)"))
     return [
         F.count(F.lit(1)).alias("rows"),
-        F.min(place).alias("lowest"),
-        F.max(place).alias("highest"),
-        F.sum(place.cast("decimal(20,0)")).alias("total"),
+        F.min(offset).alias("lowest"),
+        F.max(offset).alias("highest"),
+        F.sum(offset.cast("decimal(20,0)")).alias("total"),
         checksum.alias("checksum"),
     ]
 
 
-def as_figures(found: dict[str, Any]) -> Figures:
-    """Return the aggregates' values as Figures."""
-    return Figures(
-        rows=int(found["rows"] or 0),
-        lowest=int(found["lowest"] or 0),
-        highest=int(found["highest"] or 0),
-        total=int(found["total"] or 0),
-        checksum=format(int(found["checksum"] or 0) % 2**64, "016x"),
+def as_totals(values: dict[str, Any]) -> SegmentTotals:
+    """Return the aggregates' values as SegmentTotals."""
+    return SegmentTotals(
+        rows=int(values["rows"] or 0),
+        lowest=int(values["lowest"] or 0),
+        highest=int(values["highest"] or 0),
+        total=int(values["total"] or 0),
+        checksum=format(int(values["checksum"] or 0) % 2**64, "016x"),
     )
 
 
-def figures_of(rows: DataFrame, kind: str = MESSAGES) -> Figures:
-    """Compute the figures of archived rows."""
-    (found,) = rows.agg(*figures(kind)).collect()  # one row
-    return as_figures(found.asDict())
+def totals_of(rows: DataFrame, kind: str = MESSAGES, version: int = SCHEMA_VERSION) -> SegmentTotals:
+    """Compute the totals of archived rows."""
+    (row,) = rows.agg(*total_columns(kind, version)).collect()  # one row
+    return as_totals(row.asDict())
 
 
 def read_archive(
-    spark: SparkSession, folder: str, kind: str = MESSAGES, places: Sequence[str] | None = None
+    spark: SparkSession, folder: str, kind: str = MESSAGES, paths: Sequence[str] | None = None
 ) -> DataFrame:
-    """Return everything that an archive holds of a kind. places: these segments or files of it only."""
+    """Return the messages or receipts in an archive; paths: only those in these folders or files of it."""
     reader = spark.read.schema(schema(kind, segments=True))
-    if places is None:
+    if paths is None:
         return reader.parquet(f"{folder}/{kind}")
-    if not places:
+    if not paths:
         return spark.createDataFrame([], schema(kind, segments=True))
-    return reader.option("basePath", f"{folder}/{kind}").parquet(*places)
+    return reader.option("basePath", f"{folder}/{kind}").parquet(*paths)
 
 
 def write_parquet(rows: DataFrame, path: str, *parts: str, replace: bool = False) -> None:
-    """Write rows as Parquet, parted by columns. replace: instead of the parts that are there already, and of no others.
+    """Write rows as Parquet, partitioned by the columns `parts`; replace: overwrite the partitions that `rows` has.
 
-    Times are written as every reader knows them, with their time zone: a setting of the whole Spark session.
+    Times are written with their time zone, as every reader knows them; this is a setting of the whole Spark session.
     """
     rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     writer = rows.write.option("compression", "zstd").partitionBy(*parts)

@@ -1,4 +1,4 @@
-"""Rows of the database as Arrow batches of exactly the types that Spark expects."""
+"""Rows of the database as Arrow batches, with exactly the types that Spark expects."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from sqlqueue.spark.tables import INT, JSON, LONG, TIME, Column
+from sqlqueue.spark.tables import BINARY, INT, JSON, LONG, TIME, Column
 
 ROWS = 10_000
 BYTES = 8 * 1024 * 1024
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
-TYPES = {LONG: pa.int64(), INT: pa.int32(), TIME: TIMESTAMP}
+TYPES = {LONG: pa.int64(), INT: pa.int32(), TIME: TIMESTAMP, BINARY: pa.binary()}
 
 
 def batches(chunks: Iterable[list[tuple[Any, ...]]], columns: Sequence[Column]) -> Iterator[Any]:
-    """Yield a batch for every 10,000 rows or 8 MB of JSON, whichever is reached first."""
+    """Yield a batch for every 10,000 rows or 8 MB of JSON and bytes, whichever is reached first."""
     schema = pa.schema([(column.name, TYPES.get(column.kind, pa.string())) for column in columns])
-    heavy = [index for index, column in enumerate(columns) if column.kind == JSON]
+    heavy = [index for index, column in enumerate(columns) if column.kind in (JSON, BINARY)]
     rows: list[tuple[Any, ...]] = []
     weight = 0
     for chunk in chunks:

@@ -1,4 +1,4 @@
-"""Backfill: rows of files as messages, each key's in the files' order, each row once however often it is run."""
+"""Backfill: rows of files as messages, those of a key in the files' order; a repeated run publishes no row again."""
 
 from __future__ import annotations
 
@@ -23,43 +23,42 @@ def as_messages(
 ) -> DataFrame:
     """Return rows as messages: payload (JSON of the named columns, or of all), key, id and headers.
 
-    key, id: the values' text; those of several columns are joined by "|". Without id columns the id is made of the
-    texts of key and payload, so that rows which are equal are one message. time: a column that goes into the header
-    "time", in UTC; when a message was published is for the database to say. order: columns that in_order() is to sort
-    by; they are kept under names of their own.
+    key, id: columns whose values, as text and joined by "|", become key and id. Without id columns the id is a hash of
+    key and payload, so that equal rows are one message. payload: columns of the payload; all if it is empty. time: a
+    column for the header "time", in UTC. order: columns for in_order() to sort by, kept under names of their own.
     """
     names = list(payload) or [name for name in rows.columns if name not in (*POSITION, TEXTS)]
     body = F.to_json(F.struct(*names), {"ignoreNullFields": "false"})
-    place = F.coalesce(_joined(rows, key), F.lit("")) if key else F.lit("")
-    name = _joined(rows, id) if id else hashed(rows, key, names)
-    columns = [body.alias("payload"), place.alias("key"), name.alias("id"), _headers(time).alias("headers")]
+    key_text = F.coalesce(_joined(rows, key), F.lit("")) if key else F.lit("")
+    id_text = _joined(rows, id) if id else hashed(rows, key, names)
+    columns = [body.alias("payload"), key_text.alias("key"), id_text.alias("id"), _headers(time).alias("headers")]
     columns += [F.col(column).alias(f"_order{number:03}") for number, column in enumerate(order)]
     return rows.select(*columns, *(column for column in POSITION if column in rows.columns))
 
 
 def in_order(messages: DataFrame, writers: int) -> DataFrame:
-    """Return messages such that each of `writers` tasks has all messages of its keys, in order.
+    """Return messages divided among `writers` tasks: all messages of a key are in one task, in order.
 
-    A task publishes its rows one after another, so a key's messages get their offsets in this order; also when a run
-    was killed and another one goes on.
+    A task publishes its rows one after another, so a key's messages get their offsets in this order, also when a
+    run is killed and another one continues.
     """
-    lane = F.when(F.col("key") == "", F.col("id")).otherwise(F.col("key"))
+    ordering_key = F.when(F.col("key") == "", F.col("id")).otherwise(F.col("key"))
     order = sorted(name for name in messages.columns if name.startswith("_order"))
     order += [name for name in POSITION if name in messages.columns]
-    spread = messages.repartition(writers, lane)
+    spread = messages.repartition(writers, ordering_key)
     return (spread.sortWithinPartitions(*order) if order else spread).drop(*order)
 
 
-def survey(messages: DataFrame) -> dict[str, Any]:
-    """Return what a dry run tells: rows, ids (distinct ones), keys, and the longest id and key."""
-    (found,) = messages.agg(
+def totals(messages: DataFrame) -> dict[str, Any]:
+    """Return the numbers of rows, distinct (key, id) and keys, and the lengths of the longest id and key."""
+    (row,) = messages.agg(
         F.count(F.lit(1)).alias("rows"),
-        F.count_distinct("id").alias("ids"),
+        F.count_distinct("key", "id").alias("ids"),
         F.count_distinct("key").alias("keys"),
         F.max(F.length("id")).alias("longest_id"),
         F.max(F.length("key")).alias("longest_key"),
     ).collect()  # one row
-    return dict(found.asDict())
+    return dict(row.asDict())
 
 
 def _joined(rows: DataFrame, names: Sequence[str]) -> Column:

@@ -1,4 +1,4 @@
-"""The rows of files, with where each one stands and with the text of each value."""
+"""The rows of files, with the position of each row and the text of each value."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from sqlqueue.spark.ids import TEXT, TEXTS
 FORMATS = ("csv", "json", "orc", "parquet")
 DEFAULTS: dict[str, dict[str, str]] = {"csv": {"header": "true", "inferSchema": "true"}}
 POSITION = ("_file", "_block", "_row")
-# What a reader of whole lines has heeded already, and one of a single value must not.
+# Options that apply to whole lines: the parser of a single value must not get them.
 OF_LINES = {"header", "sep", "delimiter", "mode"}
 
 
 def read_files(
     spark: SparkSession, paths: Sequence[str], form: str, options: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """Return the files' rows, with three more columns that say where each one stands in them.
+    """Return the files' rows with three more columns, POSITION, that say where each row is.
 
     The types of CSV and JSON are inferred from all rows, so that one more row may change them. The column `_texts`
-    keeps each value as the file has it: of these as_messages() makes keys and ids.
+    keeps the text of each value in the file, of which as_messages() makes keys and ids.
     """
     given = {**DEFAULTS.get(form, {}), **(options or {})}
     reader = spark.read.format(form).options(**given)

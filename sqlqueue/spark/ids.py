@@ -1,4 +1,4 @@
-"""Ids made of values: the same values give the same id, whatever else a file holds, and different ones never do."""
+"""Ids made of values: equal values give the same id, whatever else a file holds, and different values another one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
 
-TEXTS = "_texts"  # a struct of the columns' texts as the files have them
-TEXT = "sqlqueue.text"  # in a column's metadata: the name of its text. A column that is computed anew has none
+TEXTS = "_texts"  # a struct of the columns' texts in the files
+TEXT = "sqlqueue.text"  # in a column's metadata: the name of its text; a computed column has none
 NO_VALUE = "\\N"
 
 
 def text_of(rows: DataFrame, name: str) -> Column:
-    """Return a column's values as text: as the files have it where that is known, so that no other row's type changes
-    it."""
+    """Return a column's values as text: the text in the files where it is known, so that the type that other rows lead
+    to does not change it."""
     field = rows.select(name).schema.fields[0]
     known = TEXTS in rows.columns
     if known and TEXT in field.metadata:
@@ -31,8 +31,7 @@ def text_of(rows: DataFrame, name: str) -> Column:
 
 
 def joined(texts: Sequence[Column]) -> Column:
-    """Return texts as one: a single one as it is; several with | between them, in which \\ and | are escaped by a \\
-    and a missing one is \\N."""
+    """Return several texts joined by |, with \\ and | escaped by \\ and NULL as \\N; a single text is unchanged."""
     if len(texts) == 1:
         return texts[0]
     escaped = (F.regexp_replace(text, r"([\\|])", r"\\$1") for text in texts)
@@ -40,7 +39,7 @@ def joined(texts: Sequence[Column]) -> Column:
 
 
 def hashed(rows: DataFrame, *parts: Sequence[str]) -> Column:
-    """Return a hash of the texts of some lists of columns. A column without a value adds nothing to it."""
+    """Return a hash of the texts of lists of columns. NULL adds nothing to it."""
     lists = [F.struct(*(text_of(rows, name).alias(name) for name in part)) for part in parts if part]
     named = (column.alias(f"_{number}") for number, column in enumerate(lists))
     return F.sha2(F.to_json(F.struct(*named), {"ignoreNullFields": "true"}), 256)

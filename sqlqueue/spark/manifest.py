@@ -1,5 +1,4 @@
-"""What the archive's files say of themselves: the folder's identity, and each segment's manifest. No database is needed
-to know what an archive holds."""
+"""The archive's own description: the folder's identity and each segment's manifest. Reading it needs no database."""
 
 from __future__ import annotations
 
@@ -21,10 +20,10 @@ class DamagedArchive(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A segment as its own manifest tells it. place: its folder; files: their names and sizes; archive: the identity of
-    the folder that it was written for; log: whose messages these are."""
+    """A segment's manifest. path: the segment's folder; files: names and sizes in bytes; archive: the identity of the
+    folder that it was written for; log: the identity of the log that its messages are from."""
 
-    place: Path
+    path: Path
     kind: str
     topic: str
     first: int
@@ -36,26 +35,26 @@ class Manifest:
     files: dict[str, int]
 
     def damages(self) -> list[str]:
-        """Return what is wrong with the files, as far as their names and sizes tell."""
-        said = []
+        """Return a text for each file that is missing or has another size."""
+        damages = []
         for name, size in self.files.items():
-            path = self.place / name
-            if not path.is_file():
-                said.append(f"{path} is missing")
-            elif path.stat().st_size != size:
-                said.append(f"{path} has {path.stat().st_size:,} bytes, not {size:,}")
-        return said
+            file = self.path / name
+            if not file.is_file():
+                damages.append(f"{file} is missing")
+            elif file.stat().st_size != size:
+                damages.append(f"{file} has {file.stat().st_size:,} bytes, not {size:,}")
+        return damages
 
 
 def identity(root: Path, create: bool = False) -> str:
-    """Return an archive's identity; "" if its folder has none. create: give it one then."""
+    """Return an archive's identity, or "" if its folder has none; create: give the folder one if it has none."""
     path = root / IDENTITY
     if create and not path.exists():
         root.mkdir(parents=True, exist_ok=True)
         fresh = path.with_name(f"{IDENTITY}.{uuid.uuid4().hex}")
         fresh.write_text(json.dumps({"archive": uuid.uuid4().hex}) + "\n")
         sync_path(fresh)
-        with suppress(FileExistsError):  # another run was quicker
+        with suppress(FileExistsError):  # another run has created it
             os.link(fresh, path)
         fresh.unlink()
         sync_path(root)
@@ -63,32 +62,32 @@ def identity(root: Path, create: bool = False) -> str:
 
 
 def write_manifest(segment: Path, content: dict[str, Any]) -> None:
-    """Describe a segment, with its files' names and sizes, in the segment itself."""
+    """Write a segment's manifest into its folder: `content`, and the names and sizes of its files."""
     files = {str(file.relative_to(segment)): file.stat().st_size for file in parquet_files(segment)}
     (segment / MANIFEST).write_text(json.dumps({**content, "files": files}, indent=1) + "\n")
 
 
-def manifest_of(place: Path) -> Manifest | None:
-    """Return the manifest of a segment's folder; None if there is none."""
-    path = place / MANIFEST
+def manifest_of(segment: Path) -> Manifest | None:
+    """Return the manifest in a segment's folder, or None. Raises DamagedArchive if it cannot be read."""
+    path = segment / MANIFEST
     if not path.is_file():
         return None
     try:
-        said = json.loads(path.read_text())
+        content = json.loads(path.read_text())
         names = ("kind", "topic", "first", "last", "rows", "checksum", "log")
-        values = {name: said[name] for name in names}
-        return Manifest(place, **values, archive=said.get("archive", ""), files=said["files"])
+        values = {name: content[name] for name in names}
+        return Manifest(segment, **values, archive=content.get("archive", ""), files=content["files"])
     except (ValueError, KeyError) as error:
         raise DamagedArchive(f"{path} cannot be read: {error!r}") from error
 
 
 def manifests(root: Path, kind: str = "*", topic: str = "*") -> Iterator[Manifest]:
-    """Yield the manifests of the segments in a folder; topic as folders' names spell it."""
-    for place in root.glob(f"{kind}/segment=*/topic={topic}"):
-        found = manifest_of(place)
-        if found is None:
-            raise DamagedArchive(f"{place} has no {MANIFEST}")
-        yield found
+    """Yield the manifests of the segments in a folder; topic: as escaped() returns it. Raises DamagedArchive."""
+    for segment in root.glob(f"{kind}/segment=*/topic={topic}"):
+        manifest = manifest_of(segment)
+        if manifest is None:
+            raise DamagedArchive(f"{segment} has no {MANIFEST}")
+        yield manifest
 
 
 def without_gaps(found: Sequence[Manifest], first: int, last: int | None) -> list[Manifest]:
@@ -102,11 +101,11 @@ def without_gaps(found: Sequence[Manifest], first: int, last: int | None) -> lis
     for each in wanted:
         if each.first > reached + 1:
             raise DamagedArchive(
-                f"the archive of {each.topic} has no segment with the offsets {reached + 1}-{each.first - 1}: what "
-                "there is besides can be named by --from and --to"
+                f"the archive of {each.topic} has no segment with the offsets {reached + 1}-{each.first - 1}: name "
+                "a range without them by --from and --to"
             )
         if each.first <= reached and each is not wanted[0]:
-            raise DamagedArchive(f"{each.place} overlaps the segment before it, which ends at {reached}")
+            raise DamagedArchive(f"{each.path} overlaps the segment before it, which ends at {reached}")
         reached = each.last
     return wanted
 
@@ -117,9 +116,9 @@ def parquet_files(segment: Path) -> Iterator[Path]:
 
 
 def sync_path(path: Path) -> None:
-    """Return when a file, or a folder's list of names, would survive a power cut."""
-    number = os.open(path, os.O_RDONLY)
+    """Write a file, or a folder's list of names, to stable storage."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(number)
+        os.fsync(descriptor)
     finally:
-        os.close(number)
+        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The options of the data source, read and refused together."""
+"""The options of the data source: read, and checked together."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sqlqueue.core.keys import GROUP_LENGTH, checked_name, checked_topic, did_yo
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.spark.tables import MESSAGES, RECEIPTS, RECEIPTS_BY_ID, TABLES, Table
 
-# Spark's own, which come along with ours.
-SPARKS = {"checkpointlocation", "path", "querymode"}
+# Options of Spark itself, which it passes on.
+SPARK_OPTIONS = {"checkpointlocation", "path", "querymode"}
 COMMON = ("alias", "topic")
 READ = (
     *COMMON,
@@ -34,33 +34,36 @@ WRITE = (*COMMON, "ids")
 
 
 @dataclass(frozen=True)
-class Options:
-    """What the options say. low, high: offsets (or receipts' ids), both included; since included, until not:
+class SourceOptions:
+    """The options' values. low, high: offsets (or receipts' ids), both included; since (included) and until (excluded):
     microseconds since 1970."""
 
     alias: str = ""
     topics: tuple[str, ...] = ()
     table: Table = MESSAGES
     columns: tuple[str, ...] = ()
-    partitions: int | None = None  # Spark's
-    numbers: tuple[int, ...] = ()  # the log's
+    tasks: int | None = None  # numPartitions
+    partitions: tuple[int, ...] = ()  # of the log
     keys: tuple[str, ...] = ()
     low: int = 1
     high: int | None = None
     since: int | None = None
     until: int | None = None
-    patience: int = 60  # seconds to wait for the horizon
+    horizon_timeout: int = 60  # seconds to wait for the horizon
     group: str = ""
     start: str = "earliest"
     rows: int | None = None
     ids: str = "column"
 
 
-def read(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> Options:
-    """Return the options; refuse what `known` does not list. doing: what they are for, for the error."""
+def read(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> SourceOptions:
+    """Return the options' values; doing: what they are for, as the errors name it.
+
+    Raises ConfigurationError for an option that `known` does not list, and for a wrong value.
+    """
     names = {name.lower(): name for name in known}
     for name in given:
-        if name.lower() not in names and name.lower() not in SPARKS:
+        if name.lower() not in names and name.lower() not in SPARK_OPTIONS:
             raise ConfigurationError(f"sqlqueue has no option {name!r} for {doing}.{did_you_mean(name, known)}")
     text = {names[name.lower()]: value.strip() for name, value in given.items() if name.lower() in names}
     if "path" in {name.lower() for name in given}:
@@ -77,19 +80,19 @@ def read(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> Option
         if table != RECEIPTS.name or "from" in text or "to" in text:
             raise ConfigurationError("fromId and toId are for table receipts, and instead of the offsets' from and to")
         first, last = "fromId", "toId"
-    return Options(
+    return SourceOptions(
         alias=text.get("alias", ""),
-        topics=tuple(checked_topic(topic) for topic in _words(text.get("topic", ""))),
+        topics=tuple(checked_topic(topic) for topic in _items(text.get("topic", ""))),
         table=RECEIPTS_BY_ID if by_id else TABLES[table],
-        columns=_words(text.get("columns", "")),
-        partitions=_number(text, "numPartitions", 1),
-        numbers=tuple(_whole(word, "partition", 0) for word in _words(text.get("partition", ""))),
+        columns=_items(text.get("columns", "")),
+        tasks=_number(text, "numPartitions", 1),
+        partitions=tuple(_whole(item, "partition", 0) for item in _items(text.get("partition", ""))),
         keys=_keys(text.get("key", "")),
         low=_number(text, first, 0) or 1,
         high=_number(text, last, 0),
         since=_time(text, "since"),
         until=_time(text, "until"),
-        patience=_number(text, "horizonTimeout", 0) or 60,
+        horizon_timeout=_number(text, "horizonTimeout", 0) or 60,
         group=checked_name(text["group"], "group", GROUP_LENGTH) if text.get("group") else "",
         start=text.get("start", "earliest"),
         rows=_number(text, "maxRowsPerBatch", 1),
@@ -97,26 +100,26 @@ def read(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> Option
     )
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+def _items(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(item.strip() for item in text.split(",") if item.strip()))
 
 
 def _number(text: Mapping[str, str], name: str, least: int) -> int | None:
     return _whole(text[name], name, least) if name in text else None
 
 
-def _whole(word: str, name: str, least: int) -> int:
+def _whole(given: str, name: str, least: int) -> int:
     try:
-        number = int(word)
+        number = int(given)
     except ValueError:
         number = least - 1
     if number < least:
-        raise ConfigurationError(f"{name} must be a whole number from {least}, not {word!r}")
+        raise ConfigurationError(f"{name} must be a whole number from {least}, not {given!r}")
     return number
 
 
 def _keys(text: str) -> tuple[str, ...]:
-    """Read one key, or a JSON list of them: a key may have commas."""
+    """Return one key, or those of a JSON list, which may contain commas."""
     if not text.startswith("["):
         return (text,) if text else ()
     try:
@@ -129,7 +132,7 @@ def _keys(text: str) -> tuple[str, ...]:
 
 
 def _time(text: Mapping[str, str], name: str) -> int | None:
-    """Read a time in ISO 8601; without a time zone it is UTC."""
+    """Return a time in ISO 8601 as microseconds since 1970; without a time zone it is UTC."""
     if name not in text:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Arrow's values as JSON can say them."""
+"""Arrow's values as JSON."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from sqlqueue.exceptions import InvalidMessage
 
 
 def payload_of(kind: Any) -> Callable[[Any], str]:
-    """Return what makes JSON text of a payload column's values: strings are JSON text already, all else becomes it."""
+    """Return a function that makes JSON text of a payload column's values: strings are JSON text already."""
     if _is_text(kind):
         return lambda value: "null" if value is None else checked_json(value)
     return lambda value: encode(plain(value, kind))
 
 
 def headers_of(kind: Any) -> Callable[[Any], str | None]:
-    """The same for headers: JSON text of an object, or a struct or map."""
+    """Return a function that makes JSON text of a headers column's values: JSON text of an object, structs or maps."""
     if _is_text(kind):
         return _headers_text
     return lambda value: encode_headers(plain(value, kind))
@@ -45,8 +45,8 @@ def _is_text(kind: Any) -> bool:
 def plain(value: Any, kind: Any) -> Any:
     """Return a value as dicts, lists, strings and numbers.
 
-    Times are UTC in ISO 8601, with microseconds where there are any; decimals are strings, for a JSON number is a
-    float to many who read it; binary is base64.
+    Times are UTC in ISO 8601, with microseconds if there are any; decimals are strings, since many readers take a JSON
+    number for a float; binary is base64. Raises InvalidMessage for another type.
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value

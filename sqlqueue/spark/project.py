@@ -1,7 +1,7 @@
-"""What a Django project has to tell Spark's processes: its databases and its SQLQUEUE setting.
+"""The parts of a Django project that Spark's processes need: its databases and its SQLQUEUE setting.
 
-Spark plans a query in processes of its own, beside the driver. They get the parameters with the data source's class,
-pickled, so that no option, plan, log line or page of the UI ever holds them.
+Spark plans a query in processes of its own, beside the driver. They get these with the pickled class of the data
+source, so that no option, plan, log line or page of Spark's UI contains a password.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sqlqueue.core.keys import did_you_mean
-from sqlqueue.database.plain import Access, access
-from sqlqueue.database.words import DIALECTS
+from sqlqueue.database.dbapi import Access, access
+from sqlqueue.database.dialects import DIALECTS
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.spark.topics import Topics, TopicValues
 
@@ -25,13 +25,13 @@ class Project:
 
     default: str
     accesses: Mapping[str, Access] = field(repr=False)
-    databases: Mapping[str, dict[str, Any]] = field(repr=False)  # as Django's connections have them
+    databases: Mapping[str, dict[str, Any]] = field(repr=False)  # settings_dict of Django's connections
     options: Mapping[str, Any] = field(repr=False)  # SQLQUEUE
-    topics: Topics  # how they are created
+    topics: Topics  # how topics are created
     most_bytes: int  # of a payload and its headers
 
     def access(self, alias: str = "") -> Access:
-        """Return how to connect to an alias; refuse one that there is not."""
+        """Return the connection parameters of an alias; raise ConfigurationError for an unknown one."""
         alias = alias or self.default
         if alias not in self.accesses:
             raise ConfigurationError(
@@ -40,8 +40,8 @@ class Project:
         return self.accesses[alias]
 
     def engine(self, alias: str = "") -> str:
-        """Set Django up in this process with these databases, if it is not; return the name of its connection to the
-        alias here. For the driver's processes only."""
+        """Set up Django in this process with these databases unless it is set up; return its own alias of the database.
+        Only the driver's processes call it."""
         import django
         from django.conf import settings
         from django.db import connections
@@ -53,7 +53,7 @@ class Project:
             settings.configure(DATABASES=databases, INSTALLED_APPS=apps, TIME_ZONE="UTC", LOGGING_CONFIG=None)
             django.setup()
         database = self.databases[alias or self.default]
-        # A process serves several queries, also of another project of the same driver: a name for each database.
+        # A process serves several queries, perhaps of several projects of one driver: an alias for each database.
         name = "spark-" + hashlib.sha256(pickle.dumps(sorted(database.items()))).hexdigest()[:16]
         connections.settings.setdefault(name, database)
         settings.SQLQUEUE = dict(self.options)
@@ -64,7 +64,10 @@ class Project:
 
 
 def of_django() -> Project:
-    """Return the project that this process has set up, or can set up by DJANGO_SETTINGS_MODULE."""
+    """Return the Django project of this process, set up by DJANGO_SETTINGS_MODULE if it is not set up yet.
+
+    Raises ConfigurationError if there is none.
+    """
     import django
     from django.apps import apps
     from django.conf import settings
@@ -87,7 +90,7 @@ def of_django() -> Project:
 
 
 def _vendor(alias: str) -> str:
-    """Return an alias's vendor; "" if its driver is not installed: then nobody reads it here."""
+    """Return an alias's vendor; "" if its driver is not installed, so that this process cannot read it."""
     from django.core.exceptions import ImproperlyConfigured
     from django.db import connections
 
@@ -102,4 +105,5 @@ def _topics(queue_settings: Any) -> Topics:
         found = queue_settings.topic(name)
         return found.partitions, found.priorities, found.retention, found.history
 
-    return Topics({name: values(name) for name in queue_settings.TOPICS}, values(""))
+    named = {name: values(name) for name in queue_settings.TOPICS}
+    return Topics(named, values(""), queue_settings.STRICT_TOPICS)

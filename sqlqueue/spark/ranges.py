@@ -1,4 +1,4 @@
-"""Dividing a range of offsets among tasks: by the rows that are there, not by the gaps between them. Pure."""
+"""Division of a range of offsets among tasks by the number of rows, whatever the gaps between them. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ BUCKETS = 1_024
 Count = Callable[[int, int, int], Mapping[int, int]]
 
 
-class Range(NamedTuple):
-    """Offsets from low to high, both included, and how many rows there are."""
+class CountedRange(NamedTuple):
+    """Offsets from `low` to `high`, both included, and how many rows have them."""
 
     low: int
     high: int
     rows: int
 
 
-def measure(count: Count, low: int, high: int, tasks: int = 1, most: int | None = None) -> list[Range]:
-    """Return where the rows of [low, high] are: ascending ranges of at most `most` rows (unless told: an eighth of each
-    task's), as far as rows can be parted.
+def measure(count: Count, low: int, high: int, tasks: int = 1, most: int | None = None) -> list[CountedRange]:
+    """Return the ascending ranges that hold the rows with offsets from `low` to `high`, each with at most `most` rows
+    (default: an eighth of a task's share).
 
-    One count if the rows are spread somewhat evenly; a further one for every bucket that holds too many.
+    It counts once if the rows are spread somewhat evenly, and once more for each bucket that holds too many.
     """
     if high < low:
         return []
@@ -34,22 +34,24 @@ def measure(count: Count, low: int, high: int, tasks: int = 1, most: int | None 
     buckets = count(low, high, width)
     if most is None:
         most = min(ROWS_OF_ONE_QUERY, max(ROWS_WORTH_PARTING, sum(buckets.values()) // (8 * tasks)))
-    found: list[Range] = []
+    found: list[CountedRange] = []
     for bucket, rows in sorted(buckets.items()):
         first = low + bucket * width
         last = min(high, first + width - 1)
         if rows > most and width > 1:
             found += measure(count, first, last, tasks, most)
         elif rows:
-            found.append(Range(first, last, rows))
+            found.append(CountedRange(first, last, rows))
     return found
 
 
-def share(ranges: Sequence[Range], parts: int, most: int = ROWS_OF_ONE_QUERY) -> list[list[Range]]:
-    """Give the ranges to at most `parts` tasks, in order and about the same number of rows to each; ranges of one task
-    that follow each other become one, whatever gap is between them, while that stays at `most` rows."""
+def share(ranges: Sequence[CountedRange], parts: int, most: int = ROWS_OF_ONE_QUERY) -> list[list[CountedRange]]:
+    """Divide ranges among at most `parts` tasks, in order, with about the same number of rows for each.
+
+    Successive ranges of a task are joined, whatever the gap between them, up to `most` rows.
+    """
     total = sum(found.rows for found in ranges)
-    shares: list[list[Range]] = [[]]
+    shares: list[list[CountedRange]] = [[]]
     given = 0
     for found in ranges:
         if shares[-1] and given + found.rows / 2 > total * len(shares) / parts:
@@ -57,15 +59,15 @@ def share(ranges: Sequence[Range], parts: int, most: int = ROWS_OF_ONE_QUERY) ->
         given += found.rows
         before = shares[-1][-1] if shares[-1] else None
         if before and before.rows + found.rows <= most:
-            shares[-1][-1] = Range(before.low, found.high, before.rows + found.rows)
+            shares[-1][-1] = CountedRange(before.low, found.high, before.rows + found.rows)
         else:
             shares[-1].append(found)
     return [some for some in shares if some]
 
 
 def end_of(count: Count, low: int, high: int, rows: int) -> int:
-    """Return an offset up to which there are about `rows` rows from `low` on, not more, but at least one; `high` if
-    there are fewer."""
+    """Return an offset such that about `rows` rows, not more but at least one, lie from `low` up to it; `high` if there
+    are fewer."""
     span = max(rows, 1)
     while True:
         last = min(high, low + span - 1)

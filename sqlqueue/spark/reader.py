@@ -1,4 +1,4 @@
-"""Reading a table as a batch."""
+"""A batch read of a table."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader
 
-from sqlqueue.spark.options import Options
+from sqlqueue.spark.options import SourceOptions
 from sqlqueue.spark.project import Project
-from sqlqueue.spark.scan import Scan
+from sqlqueue.spark.scan import TableScan
 
 
 class BatchReader(DataSourceReader):
-    """Reads a table up to the horizon of the moment at which its first query is planned.
+    """Reads a table up to the horizon at the time when its first query is planned.
 
-    It takes no filters from Spark, which (4.3, 4.2 and 4.1) keeps the last query's with the loaded DataFrame, and gives
-    its next query, or the other side of a union, that one's rows. What narrows a read is an option.
+    It accepts no filters from Spark: 4.1 to 4.3 keep the filters of the last query with the loaded DataFrame, and apply
+    them to its next query, or to the other side of a union. Options narrow a read instead.
     """
 
-    def __init__(self, project: Project, options: Options, tasks: int):
-        self._scan = Scan(project.access(options.alias), options.table, options.table.chosen(options.columns))
+    def __init__(self, project: Project, options: SourceOptions, tasks: int):
+        self._scan = TableScan(project.access(options.alias), options.table, options.table.chosen(options.columns))
         self._project: Project | None = project
         self._options = options
-        self._tasks = options.partitions or tasks
+        self._tasks = options.tasks or tasks
 
     def __getstate__(self) -> dict[str, Any]:
-        """What goes to the executors: one database's parameters, not the project's."""
+        """Return the state for the executors: the parameters of one database, not the project."""
         return {**self.__dict__, "_project": None}
 
     def partitions(self) -> list[Any]:
-        """Divide the rows among the tasks."""
+        """Return the portions of the tasks."""
         from django.db import connections
 
         from sqlqueue.spark import plan
@@ -44,5 +44,5 @@ class BatchReader(DataSourceReader):
             connections.close_all()
 
     def read(self, partition: Any) -> Iterator[Any]:
-        """Yield Arrow batches."""
+        """Yield a portion's rows as Arrow batches."""
         return self._scan.read(partition)

@@ -1,4 +1,4 @@
-"""Rehydrate: a range of the archive as messages again."""
+"""Rehydration: a range of the archive as messages to publish."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from sqlqueue.spark.ids import joined
 from sqlqueue.spark.manifest import DamagedArchive, without_gaps
 
 
-def held(
+def archived_messages(
     spark: SparkSession, folder: Folder, topic: str, first: int | None = None, last: int | None = None
 ) -> DataFrame:
-    """Return a topic's archived messages, as the segments' own manifests tell of them: no database need know of them.
+    """Return a topic's archived messages, at least those from offset `first` to `last`.
 
-    At least those from offset `first` to `last`. Raises ConfigurationError if there is nothing of the topic, and
-    DamagedArchive if a segment or a file of these is missing.
+    The segments' manifests say what is there; the database is not asked. Raises ConfigurationError if the folder has no
+    messages of the topic, and DamagedArchive if a segment or a file of this range is missing.
     """
-    there = folder.of_topic(MESSAGES, topic)
-    if not there:
-        raise ConfigurationError(f"there are no messages of topic {topic!r} in {folder.root}: is it another folder's?")
-    wanted = without_gaps(there, 1 if first is None else first, last)
+    manifests = folder.of_topic(MESSAGES, topic)
+    if not manifests:
+        raise ConfigurationError(f"there are no messages of topic {topic!r} in {folder.root}: is it in another folder?")
+    wanted = without_gaps(manifests, 1 if first is None else first, last)
     damages = [damage for manifest in wanted for damage in manifest.damages()]
     if damages:
         raise DamagedArchive("\n".join(damages))
-    return read_archive(spark, str(folder.root), places=[str(manifest.place) for manifest in wanted])
+    return read_archive(spark, str(folder.root), paths=[str(manifest.path) for manifest in wanted])
 
 
 def in_range(
@@ -40,15 +40,15 @@ def in_range(
     until: str = "",
     key: str | None = None,
 ) -> DataFrame:
-    """Return what the archive holds of a topic from offset `first` to `last`, both included, published from `since` to
-    before `until` (UTC); of one key, or of all."""
+    """Return the messages of a topic from offset `first` to `last`, both included, published from `since` (included) to
+    `until` (excluded), in UTC; of one key, or of all."""
     rows = archived.where(F.col("topic") == topic)
     conditions: list[Column] = []
     if first is not None:
         conditions.append(F.col("offset") >= first)
     if last is not None:
         conditions.append(F.col("offset") <= last)
-    if since:  # the date picks the folders, the time the rows
+    if since:  # the date chooses folders, the time rows
         at = F.lit(since).cast("timestamp")
         conditions += [F.col("date") >= F.date_format(at, "yyyy-MM-dd"), F.col("created_at") >= at]
     if until:
@@ -62,20 +62,21 @@ def in_range(
 
 
 def rehydrated(archived: DataFrame, *, group: str = "", label: str = "", same_ids: bool = False) -> DataFrame:
-    """Return archived messages as messages to publish: the same payload, key, headers and priority under a new id, made
-    of the label, the group and the old offset; for one group, or for all.
+    """Return archived messages as messages to publish, for one group or for all: the same payload, key, headers and
+    priority under a new id, which is made of the label, the group and the old offset.
 
-    The same range under the same label comes once for a group (or for all), however often it is published; under
-    another label it comes again. What was meant for another group only is left out. same_ids: under the ids that they
-    had, so that only what the log has lost comes again.
+    So a range is published once under a label and for a group (or for all), however often this is done; under another
+    label it is published again. Messages for another group only are left out. same_ids: keep the old ids, so that only
+    messages that the log has lost are published.
     """
     rows = archived.where(F.col("target_group").isin("", group)) if group else archived
-    place = (F.col("topic"), F.col("offset").cast("string"))
-    name = [F.lit("rehydrate"), F.lit(label), F.lit(group), *place]
+    message_ref = (F.col("topic"), F.col("offset").cast("string"))
+    id_parts = [F.lit("rehydrate"), F.lit(label), F.lit(group), *message_ref]
     return rows.select(
         "payload",
+        "body",
         "key",
-        F.col("id") if same_ids else joined(name).alias("id"),
+        F.col("id") if same_ids else joined(id_parts).alias("id"),
         "headers",
         "priority",
         (F.lit(group) if group else F.col("target_group")).alias("target_group"),

@@ -26,11 +26,11 @@ DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-# What has to be UTC, else dates, days and hours were another zone's; and how a JVM is told its zone.
+# Settings that must say UTC, or dates and hours would be of another zone; and the JVM's option for it.
 ZONES = ("spark.sql.session.timeZone", "spark.executorEnv.TZ")
 OF_JAVA = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 JAVA_ZONE = "-Duser.timezone="
-# Nobody else is to reach a session on this machine alone.
+# A session on this machine alone listens on loopback only.
 LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 NO_JAVA = (
     "Spark needs Java 17 or 21, and there is none on this machine (no `java` in the PATH, no JAVA_HOME). On Debian and "
@@ -41,10 +41,10 @@ NO_JAVA = (
 def session(app_name: str = "sqlqueue", **conf: str) -> SparkSession:
     """Return a Spark session (the running one, or a new one) that has the data source `sqlqueue`, all times in UTC.
 
-    conf: Spark's settings, such as `**{"spark.master": "local[2]"}`; they win over those of this function, but for the
-    time zone, which is UTC. Sets TZ of this process to UTC, for PySpark gives times in the process's time zone. Needs
-    the Django project in this process (DJANGO_SETTINGS_MODULE), and in no other. Raises ConfigurationError for another
-    time zone, without PySpark, and without Java.
+    conf: Spark's settings, such as `**{"spark.master": "local[2]"}`; they override those of this function. Sets TZ of
+    this process to UTC, since PySpark gives times in the process's time zone. Only this process needs the Django
+    project (DJANGO_SETTINGS_MODULE). Raises ConfigurationError for another time zone than UTC, and without PySpark or
+    Java.
     """
     conf = in_utc(conf)
     require_spark()
@@ -65,7 +65,7 @@ def session(app_name: str = "sqlqueue", **conf: str) -> SparkSession:
 
 
 def in_utc(conf: Mapping[str, str]) -> dict[str, str]:
-    """Return settings of Spark's in which every time zone is UTC; refuse those that say another one."""
+    """Return Spark's settings with every time zone UTC; raise ConfigurationError for another one."""
     settings = dict(conf)
     for name in ZONES:
         if settings.get(name, "UTC") != "UTC":
@@ -73,9 +73,9 @@ def in_utc(conf: Mapping[str, str]) -> dict[str, str]:
                 f"{name} must be UTC, not {settings[name]!r}: the archive's dates and the analytics' hours are UTC"
             )
     for name in OF_JAVA:
-        words = settings.get(name, DEFAULTS[name]).split()
-        zones = [word for word in words if word.startswith(JAVA_ZONE)]
-        if any(word != f"{JAVA_ZONE}UTC" for word in zones):
+        arguments = settings.get(name, DEFAULTS[name]).split()
+        zones = [argument for argument in arguments if argument.startswith(JAVA_ZONE)]
+        if any(zone != f"{JAVA_ZONE}UTC" for zone in zones):
             raise ConfigurationError(f"{name} must not set another time zone than UTC, as {zones[-1]!r} does")
         if not zones:
             settings[name] = f"{settings[name]} {JAVA_ZONE}UTC"
@@ -83,7 +83,7 @@ def in_utc(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def register(spark: SparkSession) -> None:
-    """Give a session the data source `sqlqueue`, with the databases that the Django project has now."""
+    """Register the data source `sqlqueue` with a session, for the Django project's present databases."""
     from sqlqueue.spark.project import of_django
     from sqlqueue.spark.source import registered
 
@@ -91,7 +91,7 @@ def register(spark: SparkSession) -> None:
 
 
 def require_spark() -> None:
-    """Raise ConfigurationError, saying what to install, unless PySpark and Java are there."""
+    """Raise ConfigurationError, which says what to install, unless PySpark and Java are installed."""
     for module in ("pyspark", "pyarrow"):
         if find_spec(module) is None:
             raise ConfigurationError(f"there is no {module} in this Python: pip install 'sqlqueue[spark]'")

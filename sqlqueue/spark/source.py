@@ -1,4 +1,4 @@
-"""The data source `sqlqueue`: which reader or writer the options ask for."""
+"""The data source `sqlqueue`: it makes the reader or writer that the options ask for."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import MutableMapping
 from typing import Any, ClassVar, cast
 
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.spark import options
-from sqlqueue.spark.options import Options
+from sqlqueue.spark.options import SourceOptions
 from sqlqueue.spark.project import Project
 from sqlqueue.spark.reader import BatchReader
 from sqlqueue.spark.stream import StreamReader
-from sqlqueue.spark.tables import INT, LONG, STRING, TIME
+from sqlqueue.spark.tables import BINARY, INT, LONG, STRING, TIME
 from sqlqueue.spark.writer import BatchWriter, Publishing, StreamWriter
 
-TYPES = {LONG: LongType, INT: IntegerType, STRING: StringType, TIME: TimestampType}
+TYPES = {LONG: LongType, INT: IntegerType, STRING: StringType, TIME: TimestampType, BINARY: BinaryType}
 
 
 class SqlqueueSource(DataSource):
-    """`spark.read.format("sqlqueue")`, and the other three. sqlqueue.spark.session registers it."""
+    """The format `sqlqueue` of `read`, `readStream`, `write` and `writeStream`; spark.session registers it."""
 
-    packed: ClassVar[bytes] = b""  # the project: executors get this class, too, and never look into it
+    packed: ClassVar[bytes] = b""  # the pickled project: executors get this class, too, and never unpickle it
     tasks: ClassVar[int] = 2
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -37,37 +37,37 @@ class SqlqueueSource(DataSource):
         return "sqlqueue"
 
     def schema(self) -> StructType:
-        """Return the columns of the table, or those that are chosen."""
+        """Return the columns of the table, or those that the option `columns` chooses."""
         known = tuple(dict.fromkeys((*options.READ, *options.STREAM)))
         return struct(options.read(self.given, known, "reading"))
 
     def reader(self, schema: StructType) -> BatchReader:
-        """Return what reads a table as a batch."""
-        said = options.read(self.given, options.READ, "a batch read")
-        refuse_other(schema, said)
-        return BatchReader(self._project(), said, self.tasks)
+        """Return the reader of a batch."""
+        values = options.read(self.given, options.READ, "a batch read")
+        refuse_other(schema, values)
+        return BatchReader(self._project(), values, self.tasks)
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        """Return what reads the log as a consumer group."""
-        said = options.read(self.given, options.STREAM, "a stream")
-        refuse_other(schema, said)
-        return StreamReader(self._project(), said, self.tasks)
+        """Return the reader of a stream, which is a consumer group."""
+        values = options.read(self.given, options.STREAM, "a stream")
+        refuse_other(schema, values)
+        return StreamReader(self._project(), values, self.tasks)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Return what publishes rows."""
+        """Return the writer that publishes rows."""
         return BatchWriter(self._publishing(schema, overwrite, "a write"))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        """Return what publishes a stream's rows."""
+        """Return the writer that publishes a stream's rows."""
         return StreamWriter(self._publishing(schema, overwrite, "a streaming write"))
 
     def _publishing(self, schema: StructType, overwrite: bool, doing: str) -> Publishing:
         if overwrite:
-            raise ConfigurationError("messages are only added to the log: say .mode('append')")
-        said = options.read(self.given, options.WRITE, doing)
+            raise ConfigurationError("messages are only added to the log: call .mode('append')")
+        values = options.read(self.given, options.WRITE, doing)
         project = self._project()
-        access = project.access(said.alias)
-        return Publishing(access, project.topics, said, schema.fieldNames(), project.most_bytes)
+        access = project.access(values.alias)
+        return Publishing(access, project.topics, values, schema.fieldNames(), project.most_bytes)
 
     def _project(self) -> Project:
         if not self.packed:
@@ -77,24 +77,28 @@ class SqlqueueSource(DataSource):
         return cast(Project, pickle.loads(self.packed))
 
 
-def struct(said: Options) -> StructType:
+def struct(values: SourceOptions) -> StructType:
     """Return the schema of the columns that the options choose."""
-    columns = said.table.chosen(said.columns)
+    columns = values.table.chosen(values.columns)
     return StructType([StructField(column.name, TYPES[column.ddl]()) for column in columns])
 
 
-def refuse_other(schema: StructType, said: Options) -> None:
-    """Refuse a schema of somebody's own that is not what the options say."""
-    expected = struct(said)
+def refuse_other(schema: StructType, values: SourceOptions) -> None:
+    """Raise ConfigurationError if the caller's schema is not that of the options."""
+    expected = struct(values)
     if schema != expected:
         columns = ", ".join(expected.fieldNames())
         raise ConfigurationError(
-            f"table {said.table.name!r} is read with the columns {columns}, in that order and of fixed types: leave "
+            f"table {values.table.name!r} is read with the columns {columns}, in that order and of fixed types: leave "
             ".schema(…) out, and choose some with the option columns"
         )
 
 
 def registered(project: Project, tasks: int) -> type[SqlqueueSource]:
-    """Return a class of the data source that knows the project. It is pickled with what it knows: no module has it."""
-    known: dict[str, Any] = {"packed": pickle.dumps(project), "tasks": tasks, "__module__": "sqlqueue.spark.registered"}
-    return type("SqlqueueSource", (SqlqueueSource,), known)
+    """Return a subclass of the data source for a project. Its module does not exist, so that it is pickled by value."""
+    attributes: dict[str, Any] = {
+        "packed": pickle.dumps(project),
+        "tasks": tasks,
+        "__module__": "sqlqueue.spark.registered",
+    }
+    return type("SqlqueueSource", (SqlqueueSource,), attributes)

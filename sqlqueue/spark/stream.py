@@ -1,8 +1,8 @@
-"""Reading the log as a stream that is a consumer group.
+"""A streaming read of the log as a consumer group.
 
-Spark asks for the next batch's end only when the last batch's sink has committed, and says where that ended: this is
-when the group's positions move. They are current at the end of an AvailableNow query, too; commit(), which Spark calls
-only when there is a next batch, adds nothing.
+Spark asks for the end of the next batch only after the sink has committed the last batch, and says where that ended:
+then the group's positions move, also at the end of an AvailableNow query. commit() does nothing, since Spark calls it
+only when there is a next batch.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.spark.options import Options
+from sqlqueue.spark.options import SourceOptions
 from sqlqueue.spark.project import Project
-from sqlqueue.spark.scan import Scan
+from sqlqueue.spark.scan import TableScan
 from sqlqueue.spark.tables import MESSAGES
 
 if TYPE_CHECKING:
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream.format("sqlqueue")`. Its offset is a place in the log: {"offset": 4711}, read up to there."""
+    """`spark.readStream.format("sqlqueue")`. Spark's offset {"offset": 4711} means that the log is read up to 4711."""
 
-    def __init__(self, project: Project, options: Options, tasks: int):
+    def __init__(self, project: Project, options: SourceOptions, tasks: int):
         if not options.group or not options.topics:
             raise ConfigurationError("a stream is a consumer group: give it the options group and topic")
-        self._scan = Scan(project.access(options.alias), MESSAGES, MESSAGES.chosen(options.columns))
+        self._scan = TableScan(project.access(options.alias), MESSAGES, MESSAGES.chosen(options.columns))
         self._project: Project | None = project
         self._options = options
-        self._tasks = options.partitions or tasks
+        self._tasks = options.tasks or tasks
         self._member: Membership | None = None
         self._target: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What goes to the executors: one database's parameters, and no membership."""
+        """Return the state for the executors: the parameters of one database, and no membership."""
         return {**self.__dict__, "_project": None, "_member": None}
 
     def initialOffset(self) -> dict[str, int]:
-        """Return where the group stands: everything up to there is settled."""
+        """Return the offset up to which the group has settled everything."""
         return {"offset": self._membership().settled}
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -49,13 +49,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.rows) if self._options.rows else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix what "now" is: the horizon of this moment, for all of this run's batches."""
-        from sqlqueue.spark.plan import reached
+        """Fix the end of this run: the present horizon."""
+        from sqlqueue.spark.plan import wait_for_horizon
 
-        self._target = reached(self._membership().alias, self._options.patience)
+        self._target = wait_for_horizon(self._membership().alias, self._options.horizon_timeout)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """Settle what Spark has finished, and return where the next batch ends."""
+        """Settle the batches that Spark has finished, and return the end of the next batch."""
         from sqlqueue.spark.plan import next_end
 
         member = self._membership()
@@ -69,11 +69,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"offset": end}
 
     def reportLatestOffset(self) -> dict[str, int]:
-        """Return how far a batch could reach now, for the query's progress."""
+        """Return the horizon, for the query's progress."""
         return {"offset": self._membership().horizon()}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[Any]:
-        """Divide a batch's rows among the tasks."""
+        """Return the portions of a batch's tasks."""
         from sqlqueue.spark import plan
 
         member = self._membership()
@@ -81,30 +81,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return plan.portions(member.alias, self._options, start["offset"] + 1, end["offset"], self._tasks)
 
     def read(self, partition: Any) -> Iterator[Any]:
-        """Yield Arrow batches."""
+        """Yield a portion's rows as Arrow batches."""
         return self._scan.read(partition)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing is left to do: latestOffset() has settled it."""
+        """Do nothing: latestOffset() settles."""
 
     def stop(self) -> None:
-        """Give the leases back. Spark does not always get to call it; then they expire, or the next stream takes
-        them."""
+        """Release the leases. If Spark does not call this, they expire, or the next stream takes them."""
         member, self._member = self._member, None
         if member is not None:
             member.leave()
 
     def _membership(self) -> Membership:
-        """Join the group, in the process that serves the query on the driver's side, when it is first asked."""
+        """Return the membership; the first call joins the group, in the driver's process that serves the query."""
         assert self._project is not None
         if self._member is None:
             alias = self._project.engine(self._options.alias)
             from sqlqueue.spark.membership import Membership
 
             options = self._options
-            self._member = Membership(alias, options.group, options.topics, options.start, options.patience)
+            self._member = Membership(alias, options.group, options.topics, options.start, options.horizon_timeout)
         else:
-            from sqlqueue.database.faults import close_lost_connections
+            from sqlqueue.database.retries import close_lost_connections
 
-            close_lost_connections()  # a batch may take longer than an idle one lasts
+            close_lost_connections()  # a batch may take longer than an idle connection lasts
         return self._member

@@ -1,4 +1,4 @@
-"""What can be read: tables, and their columns under the names that the Python API gives them."""
+"""The tables that can be read, and their columns under the names of the Python API."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import NamedTuple
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.exceptions import ConfigurationError
 
-LONG, INT, STRING, TIME, JSON = "bigint", "int", "string", "timestamp", "json"
+LONG, INT, STRING, TIME, JSON, BINARY = "bigint", "int", "string", "timestamp", "json", "binary"
 
 
 class Column(NamedTuple):
-    """A column for users: its name, its kind, and what it is in the database."""
+    """A column: its name for users, its kind, and its quoted name in the database."""
 
     name: str
     kind: str
@@ -27,30 +27,30 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """A table for users. place: the column of the offsets by which it is divided (none: it is small); by_place and
-    by_stream: the index to read ranges of that with, without and with topics; condition: what makes a row one of it;
-    time: when a row was written."""
+    """A table for users. offset_column: the column that divides it among tasks (empty: one task reads it);
+    offset_index, partition_index: the indexes to read a range of it with, by this column alone, and by topic and
+    partition first; condition: which rows of the stored table it has; time: the column of when a row was written."""
 
     name: str
     stored: str
     columns: tuple[Column, ...]
-    place: str = ""
-    by_place: str = ""
-    by_stream: str = ""
+    offset_column: str = ""
+    offset_index: str = ""
+    partition_index: str = ""
     condition: str = ""
     time: str = "created_at"
 
     @property
     def in_log(self) -> bool:
-        """Whether its rows are the log's."""
+        """Whether its rows are messages of the log."""
         return self.stored == "sqlqueue_message"
 
     def column(self, name: str) -> Column | None:
-        """Return the column of this name."""
+        """Return the column of this name, or None."""
         return next((column for column in self.columns if column.name == name), None)
 
     def chosen(self, names: Sequence[str]) -> tuple[Column, ...]:
-        """Return the columns of these names in this order; all of them if there are none."""
+        """Return the columns of these names in this order, or all if `names` is empty. Raises ConfigurationError."""
         known = {column.name: column for column in self.columns}
         for name in names:
             if name not in known:
@@ -59,9 +59,9 @@ class Table:
 
 
 def _columns(text: Iterable[str]) -> tuple[Column, ...]:
-    """Read lines such as "key string partition_key": name, kind, and the stored column unless it has the same name."""
-    words = (line.split() for line in text)
-    return tuple(Column(name, kind, f'"{stored[0]}"' if stored else f'"{name}"') for name, kind, *stored in words)
+    """Return the columns of lines such as "key string partition_key": name, kind, and the stored name if it differs."""
+    parts = (line.split() for line in text)
+    return tuple(Column(name, kind, f'"{stored[0]}"' if stored else f'"{name}"') for name, kind, *stored in parts)
 
 
 _MESSAGE = (
@@ -75,6 +75,7 @@ _MESSAGE = (
     "headers json",
     "created_at timestamp",
     "target_group string",
+    "body binary",
 )
 _FAILURE = (
     "failed_at timestamp",
@@ -127,6 +128,7 @@ RECEIPTS = Table(
     "{by_receipt}",
     time="finished_at",
 )
-RECEIPTS_BY_ID = replace(RECEIPTS, place='"id"', by_place="{by_offset}", by_stream="{by_offset}")  # the primary key
+# {by_offset}: the primary key.
+RECEIPTS_BY_ID = replace(RECEIPTS, offset_column='"id"', offset_index="{by_offset}", partition_index="{by_offset}")
 OFFSETS = Table("offsets", "sqlqueue_offset", _columns(_OFFSET), time="updated_at")
 TABLES = {table.name: table for table in (MESSAGES, DEAD_LETTERS, RECEIPTS, OFFSETS)}

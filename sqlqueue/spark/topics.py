@@ -1,4 +1,4 @@
-"""How executors create a topic at its first use."""
+"""Creation of topics by executors, at their first use and if they are declared."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ TopicValues = tuple[int, int, "float | None", str]  # partitions, priorities, re
 
 @dataclass(frozen=True)
 class Topics:
-    """How topics are created at their first use: those that SQLQUEUE names, and all others."""
+    """The values of new topics: those that SQLQUEUE names, and all others."""
 
     named: Mapping[str, TopicValues]
     others: TopicValues
+    strict: bool  # STRICT_TOPICS: only declared topics are created
+
+    def may_create(self, name: str) -> bool:
+        """Tell whether a topic that does not exist may be created."""
+        return not self.strict or name in self.named
 
     def values(self, name: str) -> tuple[object, ...]:
         """Return the values of a new topic's row."""

@@ -1,4 +1,4 @@
-"""Verifying: the archive's files are read again and compared with the manifest; what is damaged is named."""
+"""Verification: read the archive's files again, and compare them with the manifest."""
 
 from __future__ import annotations
 
@@ -8,79 +8,85 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from sqlqueue.spark.archive import Figures, as_figures, figures, figures_of, read_archive
+from sqlqueue.spark.archive import SegmentTotals, as_totals, read_archive, total_columns, totals_of
 from sqlqueue.spark.archiving import FAILURES
 from sqlqueue.spark.folder import Folder
 from sqlqueue.spark.manifest import DamagedArchive, manifest_of, parquet_files
 
-if TYPE_CHECKING:  # Django, of which nothing in here knows
+if TYPE_CHECKING:  # needs Django, which this module does without
     from sqlqueue.models import ArchiveSegment
 
 
 def differences(spark: SparkSession, segments: Sequence[ArchiveSegment], folder: Folder, kind: str) -> list[str]:
-    """Read all segments of a topic again, and say what is different; a damaged one keeps no other from being read."""
-    said: list[str] = []
-    whole = {}
+    """Read all segments of a topic again, and return a line for each difference; go on after a damaged segment."""
+    lines: list[str] = []
+    complete: dict[str, ArchiveSegment] = {}
     for segment in segments:
         wrong = _damages(folder.root / segment.path)
-        said += [f"{segment}: {damage}" for damage in wrong]
+        lines += [f"{segment}: {damage}" for damage in wrong]
         if not wrong:
-            whole[f"{segment.first_offset}-{segment.last_offset}"] = segment
-    places = {name: folder.root / segment.path for name, segment in whole.items()}
-    found, unreadable = _figures(spark, folder, kind, places)
-    for name, segment in whole.items():
+            complete[f"{segment.first_offset}-{segment.last_offset}"] = segment
+    found: dict[str, SegmentTotals] = {}
+    unreadable: dict[str, list[str]] = {}
+    for version in {segment.schema_version for segment in complete.values()}:
+        of_version = {name: each for name, each in complete.items() if each.schema_version == version}
+        paths = {name: folder.root / segment.path for name, segment in of_version.items()}
+        totals, broken = _totals(spark, folder, kind, paths, version)
+        found |= totals
+        unreadable |= broken
+    for name, segment in complete.items():
         if name in unreadable:
-            said += [f"{segment}: {file}" for file in unreadable[name]]
+            lines += [f"{segment}: {file}" for file in unreadable[name]]
             continue
-        wanted = (segment.row_count, segment.lowest, segment.highest, segment.checksum)
-        there = found.get(name)
-        if there is None or (there.rows, there.lowest, there.highest, there.checksum) != wanted:
-            said.append(f"{segment}: the manifest says {wanted}, the files hold {there}")
-    return said
+        expected = (segment.row_count, segment.lowest, segment.highest, segment.checksum)
+        actual = found.get(name)
+        if actual is None or (actual.rows, actual.lowest, actual.highest, actual.checksum) != expected:
+            lines.append(f"{segment}: the manifest says {expected}, the files hold {actual}")
+    return lines
 
 
-def strangers(topic: str, segments: Iterable[ArchiveSegment], folder: Folder, kind: str) -> list[str]:
-    """Say which segments of a topic the folder holds that the manifest does not know."""
+def unknown_segments(topic: str, segments: Iterable[ArchiveSegment], folder: Folder, kind: str) -> list[str]:
+    """Return a line for each segment of a topic in the folder that the manifest does not have."""
     known = {segment.path for segment in segments}
-    there = (folder.relative(place) for place in folder.places(kind, topic))
-    return [f"{path} is in no manifest" for path in there if path not in known]
+    paths = (folder.relative(path) for path in folder.segment_paths(kind, topic))
+    return [f"{path} is in no manifest" for path in paths if path not in known]
 
 
-def _damages(place: Path) -> list[str]:
+def _damages(path: Path) -> list[str]:
     try:
-        manifest = manifest_of(place)
+        manifest = manifest_of(path)
     except DamagedArchive as error:
         return [str(error)]
-    return [f"{place} is missing, or has no manifest"] if manifest is None else manifest.damages()
+    return [f"{path} is missing, or has no manifest"] if manifest is None else manifest.damages()
 
 
-def _figures(
-    spark: SparkSession, folder: Folder, kind: str, places: dict[str, Path]
-) -> tuple[dict[str, Figures], dict[str, list[str]]]:
-    """Compute the figures of segments, all at once; one by one if that fails, to find which files cannot be read: these
-    come second, by segment."""
-    if not places:
-        return {}, {}
+def _totals(
+    spark: SparkSession, folder: Folder, kind: str, paths: dict[str, Path], version: int
+) -> tuple[dict[str, SegmentTotals], dict[str, list[str]]]:
+    """Return the totals of segments by name, and the unreadable files by segment. version: of their schema.
+
+    One query reads all segments; if it fails, each is read by itself to find the files that cannot be read.
+    """
     try:
-        rows = read_archive(spark, str(folder.root), kind, [str(place) for place in places.values()])
-        grouped = rows.groupBy("segment").agg(*figures(kind)).collect()  # a row a segment
-        return {row["segment"]: as_figures(row.asDict()) for row in grouped}, {}
+        rows = read_archive(spark, str(folder.root), kind, [str(path) for path in paths.values()])
+        grouped = rows.groupBy("segment").agg(*total_columns(kind, version)).collect()  # a row a segment
+        return {row["segment"]: as_totals(row.asDict()) for row in grouped}, {}
     except FAILURES:
-        found: dict[str, Figures] = {}
+        found: dict[str, SegmentTotals] = {}
         unreadable: dict[str, list[str]] = {}
-        for name, place in places.items():
+        for name, path in paths.items():
             try:
-                found[name] = figures_of(read_archive(spark, str(folder.root), kind, [str(place)]), kind)
+                found[name] = totals_of(read_archive(spark, str(folder.root), kind, [str(path)]), kind, version)
             except FAILURES:
-                unreadable[name] = _unreadable(spark, folder, kind, place)
+                unreadable[name] = _unreadable(spark, folder, kind, path)
         return found, unreadable
 
 
-def _unreadable(spark: SparkSession, folder: Folder, kind: str, place: Path) -> list[str]:
-    said = []
-    for file in parquet_files(place):
+def _unreadable(spark: SparkSession, folder: Folder, kind: str, path: Path) -> list[str]:
+    lines = []
+    for file in parquet_files(path):
         try:
-            figures_of(read_archive(spark, str(folder.root), kind, [str(file)]), kind)
+            totals_of(read_archive(spark, str(folder.root), kind, [str(file)]), kind)
         except FAILURES as error:
-            said.append(f"{file} cannot be read: {str(error).strip().splitlines()[0]}")
-    return said
+            lines.append(f"{file} cannot be read: {str(error).strip().splitlines()[0]}")
+    return lines

@@ -1,4 +1,4 @@
-"""Publishing rows, in bulk and through the gate: what a task has written twice is there once, told by its ids."""
+"""The writers: rows are published in bulk through the gate; ids keep a repeated task from publishing them twice."""
 
 from __future__ import annotations
 
@@ -8,40 +8,48 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from sqlqueue.core.keys import checked_topic, did_you_mean
-from sqlqueue.database.admission import (
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic, did_you_mean
+from sqlqueue.core.new_message import NewMessage
+from sqlqueue.database.dbapi import Access, Connection
+from sqlqueue.database.dialects import DIALECTS
+from sqlqueue.database.insert_sql import LogRow
+from sqlqueue.database.validation import (
     CREATE_TOPIC,
-    SCHEDULE_LATER,
     STORED_TOPIC,
     TopicInfo,
     check_storable,
     log_row,
-    scheduled,
+    refuse_dead_letters,
+    undeclared,
 )
-from sqlqueue.database.entry import LogRow
-from sqlqueue.database.plain import Access, Plain
 from sqlqueue.database.weight import LIGHT, weight
-from sqlqueue.database.words import DIALECTS
-from sqlqueue.exceptions import ConfigurationError, InvalidMessage, seconds
-from sqlqueue.spark.options import Options
+from sqlqueue.exceptions import ConfigurationError, InvalidMessage, lifetime, seconds
+from sqlqueue.spark.options import SourceOptions
 from sqlqueue.spark.plain_json import headers_of, payload_of
 from sqlqueue.spark.topics import Topics
 
-COLUMNS = ("topic", "payload", "key", "id", "headers", "priority", "delay", "target_group")
+COLUMNS = ("topic", "payload", "body", "key", "id", "headers", "priority", "delay", "expires", "target_group")
+
+
+NOTHING = "null"
+
+
+def _nothing(value: None) -> str:
+    return NOTHING
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has done: rows that it was given, and messages that were new."""
+    """The result of a task: how many rows it got, and how many of them were new messages."""
 
     rows: int = 0
     created: int = 0
 
 
 class Publishing:
-    """What a task needs to publish rows. It holds no connection: it is sent to other machines."""
+    """Publishes rows. It holds no connection, since it is sent to other machines."""
 
-    def __init__(self, access: Access, topics: Topics, options: Options, columns: Sequence[str], most_bytes: int):
+    def __init__(self, access: Access, topics: Topics, options: SourceOptions, columns: Sequence[str], most_bytes: int):
         refuse_columns(columns, options)
         self._access, self._topics, self._options, self._most_bytes = access, topics, options, most_bytes
 
@@ -52,7 +60,7 @@ class Publishing:
         batch = next(batches, None)
         if batch is None:
             return written
-        with Plain(self._access) as connection:
+        with Connection(self._access) as connection:
             task = _Task(connection, self._access.vendor, self._topics, self._options, self._most_bytes, written)
             while batch is not None:
                 task.take(batch)
@@ -62,14 +70,20 @@ class Publishing:
 
 
 class _Task:
-    """One task's rows on their way into the log."""
+    """The rows of one task that wait for the next INSERT."""
 
     def __init__(
-        self, connection: Plain, vendor: str, topics: Topics, options: Options, most_bytes: int, written: Written
+        self,
+        connection: Connection,
+        vendor: str,
+        topics: Topics,
+        options: SourceOptions,
+        most_bytes: int,
+        written: Written,
     ):
         self._connection, self._topics, self._options, self._written = connection, topics, options, written
         self._most_bytes = most_bytes
-        self._words = DIALECTS[vendor]
+        self._dialect = DIALECTS[vendor]
         self._topic = next(iter(options.topics), None)
         self._known: dict[str, TopicInfo] = {}
         self._rows: list[LogRow] = []
@@ -78,35 +92,37 @@ class _Task:
     def take(self, batch: Any) -> None:
         columns = {name: batch.column(name) for name in batch.schema.names}
         kinds = {name: column.type for name, column in columns.items()}
-        payload = payload_of(kinds["payload"])
+        payload = payload_of(kinds["payload"]) if "payload" in kinds else _nothing
         headers = headers_of(kinds["headers"]) if "headers" in kinds else None
         nothing = [None] * batch.num_rows
         lists = (columns[name].to_pylist() if name in columns else nothing for name in COLUMNS)
-        for topic, body, key, id, head, priority, delay, group in zip(*lists):
+        for topic, value, body, key, id, head, priority, delay, expires, group in zip(*lists):
             if id is None and self._options.ids == "column":
-                raise InvalidMessage(
-                    "a row has no id, so that a task which is run again would publish it again: " + IDS
-                )
-            info, text = self._info(topic or self._topic), payload(body)
-            row = log_row(
-                self._words, info, text, key or "", id, headers(head) if headers else None, priority or 0, group or ""
-            )
+                raise InvalidMessage("a row has no id, so that a repeated task would publish it again: " + IDS)
+            info = self._info(topic or self._topic)
+            text = payload(value)
+            if body is not None and text != NOTHING:
+                raise InvalidMessage("a row has a payload and a body (bytes): leave one of them null")
+            message = NewMessage(None, key=key or "", id=id, priority=priority or 0, delay=delay, group=group or "")
+            row = log_row(self._dialect, info, message, text, headers(head) if headers else None)
+            row = row if body is None else row._replace(body=bytes(body))
+            row = row if expires is None else row._replace(expires=round(lifetime(expires) * 1_000_000))
             check_storable(row, self._most_bytes, self._connection.deepest_json)
-            if delay is not None:
-                self._schedule(row, seconds(delay))
+            if message.delay is not None:
+                self._schedule(row, seconds(message.delay))
             else:
                 self._add(row)
         self._written.rows += batch.num_rows
 
     def _add(self, row: LogRow) -> None:
-        heavy = weight(row)
-        if heavy > LIGHT:
-            self._connection.check_sendable(heavy)
-        full = len(self._rows) >= self._words.rows_of_one_insert
-        if full or self._weight + heavy > self._connection.statement_bytes():
+        bytes_of_row = weight(row)
+        if bytes_of_row > LIGHT:
+            self._connection.check_sendable(bytes_of_row)
+        full = len(self._rows) >= self._dialect.rows_of_one_insert
+        if full or self._weight + bytes_of_row > self._connection.statement_bytes():
             self.flush()
         self._rows.append(row)
-        self._weight += heavy
+        self._weight += bytes_of_row
 
     def flush(self) -> None:
         if self._rows:
@@ -114,47 +130,57 @@ class _Task:
             self._rows, self._weight = [], 0
 
     def _schedule(self, row: LogRow, delay: float) -> None:
-        """It enters the log when it is due, and there its id counts; until then a repeated row is kept twice."""
         self._connection.check_sendable(weight(row))
-        values = (*scheduled(row), round(delay * 1_000_000))
-        self._connection.again(self._connection.execute, SCHEDULE_LATER, values)
-        self._written.created += 1
+        self._written.created += self._connection.schedule(row, delay)
 
     def _info(self, name: str | None) -> TopicInfo:
         if name is None:
-            raise InvalidMessage("a row has no topic: fill the column topic, or name one with the option topic")
+            raise InvalidMessage("a row has no topic: fill the column topic, or set the option topic")
         info = self._known.get(name)
         if info is None:
             checked_topic(name)
+            refuse_dead_letters(name)
             found = self._stored(name)
             if found is None:
-                text = CREATE_TOPIC + self._words.ignore("name")
+                if not self._topics.may_create(name):
+                    raise undeclared(name, {*self._topics.named, *self._topic_names()})
+                text = CREATE_TOPIC + self._dialect.ignore("name")
                 self._connection.again(self._connection.execute, text, self._topics.values(name))
                 found = self._stored(name)
             assert found is not None
             info = self._known[name] = TopicInfo(*found)
         return info
 
+    def _topic_names(self) -> list[str]:
+        rows = self._connection.execute("SELECT name FROM sqlqueue_topic", ()).fetchall()
+        return [name for (name,) in rows if not name.endswith(DEAD_LETTER_SUFFIX)]
+
     def _stored(self, name: str) -> Any:
         return self._connection.execute(STORED_TOPIC, (name,)).fetchone()
 
 
-IDS = "give the rows a column id that is theirs for good, or say option ids=none if twice is no harm"
+IDS = "give the rows a column id with a fixed id for each, or set the option ids=none if duplicates do no harm"
 
 
-def refuse_columns(columns: Sequence[str], options: Options) -> None:
-    """Refuse rows that cannot become messages, before any is written."""
+def refuse_columns(columns: Sequence[str], options: SourceOptions) -> None:
+    """Raise ConfigurationError for columns that cannot become messages, before a row is written."""
     for name in columns:
         if name not in COLUMNS:
             raise ConfigurationError(f"sqlqueue cannot write a column {name!r}.{did_you_mean(name, COLUMNS)}")
-    if "payload" not in columns:
-        raise ConfigurationError("sqlqueue needs a column payload to write: JSON text, or a struct, map or array")
+    if "payload" not in columns and "body" not in columns:
+        raise ConfigurationError(
+            "sqlqueue needs a column payload to write: JSON text, or a struct, map or array; or a column body: bytes"
+        )
     if "topic" not in columns and not options.topics:
-        raise ConfigurationError("sqlqueue needs to know where to publish: option topic, or a column topic")
+        raise ConfigurationError(
+            "sqlqueue needs a topic to publish to: set the option topic, or give the rows a column topic"
+        )
     if len(options.topics) > 1:
-        raise ConfigurationError("sqlqueue writes to one topic by option; for several give the rows a column topic")
+        raise ConfigurationError(
+            "the option topic names one topic to write to; for several give the rows a column topic"
+        )
     if "id" not in columns and options.ids == "column":
-        raise ConfigurationError("without ids a task that is run again publishes its rows again: " + IDS)
+        raise ConfigurationError("without ids a repeated task publishes its rows again: " + IDS)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -169,7 +195,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream.format("sqlqueue")`: a batch that is run again has the same ids, and publishes nothing twice."""
+    """`df.writeStream.format("sqlqueue")`: a repeated batch has the same ids, and publishes nothing twice."""
 
     def __init__(self, publishing: Publishing):
         self._publishing = publishing
@@ -179,7 +205,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return self._publishing.publish(iterator)
 
     def commit(self, messages: Any, batchId: int) -> None:
-        """Nothing is left to do: each statement has committed by itself."""
+        """Do nothing: each statement has committed by itself."""
 
     def abort(self, messages: Any, batchId: int) -> None:
-        """Nothing can be undone, nor need be: the batch is run again, and its ids are known."""
+        """Do nothing: the batch is repeated, and the database knows the ids that it has published."""

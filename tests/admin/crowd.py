@@ -9,7 +9,7 @@ from django.db import connection
 from sqlqueue.core.keys import partition_of
 from sqlqueue.log.groups import register
 from sqlqueue.log.topics import forget_topics
-from sqlqueue.models import DeliveryState, Message, Offset, Receipt, Replay, Topic
+from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, Receipt, Replay, Topic
 
 AT_ONCE = 5_000
 ERROR = """Traceback (most recent call last):
@@ -59,10 +59,24 @@ class Crowd:
             ],
             batch_size=AT_ONCE,
         )
+        BlockedRange.objects.bulk_create(
+            [
+                BlockedRange(
+                    consumer_group=self.groups[n % groups],
+                    topic="t",
+                    partition=n % partitions,
+                    partition_key=f"blocked {n}",
+                    low=n,
+                    high=n + 10,
+                )
+                for n in range(min(5_000, messages))
+            ],
+            batch_size=AT_ONCE,
+        )
         Replay.objects.bulk_create([Replay(topic="t", through=highest, total=10, state="done") for _ in range(200)])
         with connection.cursor() as cursor:
             if connection.vendor == "mysql":
-                for model in (Message, Offset, Receipt, DeliveryState, Replay):
+                for model in (Message, Offset, Receipt, DeliveryState, BlockedRange, Replay):
                     cursor.execute(f"ANALYZE TABLE {model._meta.db_table}")
                     cursor.fetchall()
             else:

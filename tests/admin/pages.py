@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 
-from sqlqueue.models import Message, Replay
+from sqlqueue.models import ConsumerGroup, Message, Replay
 
 Visit = tuple[str, dict[str, object] | None]  # an address, and what is sent to it, if anything is
 
@@ -13,7 +13,7 @@ Visit = tuple[str, dict[str, object] | None]  # an address, and what is sent to 
 def visits() -> dict[str, Visit]:
     """Return them by name. None changes anything."""
     messages = reverse("admin:sqlqueue_message_changelist")
-    kinds, letters = reverse("admin:sqlqueue_message_dead_letters"), reverse("admin:sqlqueue_message_letters")
+    kinds, letters = reverse("admin:sqlqueue_message_dead_letters"), reverse("admin:sqlqueue_message_dead_letter_list")
     letter = Message.objects.dead_letters("", "t").order_by("-offset")[0]
     some = list(Message.objects.dead_letters("", "t").order_by("-offset").values_list("offset", flat=True)[:100])
     highest = Message.objects.order_by("-offset")[0].offset
@@ -26,6 +26,7 @@ def visits() -> dict[str, Visit]:
     def ordered(kind: str, name: str, **values: object) -> Visit:
         return reverse(f"admin:sqlqueue_message_{kind}", args=[name]), values
 
+    group = ConsumerGroup.objects.filter(topic="t").order_by("consumer_group")[0]
     kind = {"topic": "t", "group": letter.failed_group, "fingerprint": letter.fingerprint}
     return {
         "messages": of(messages),
@@ -44,17 +45,26 @@ def visits() -> dict[str, Visit]:
         "a topic until a time": of(messages, topic="t", until=when),
         "a message": (reverse("admin:sqlqueue_message_change", args=[letter.original_offset]), None),
         "a dead letter": (reverse("admin:sqlqueue_message_change", args=[letter.offset]), None),
-        "an order about 100 messages": ordered("order", "reschedule", _selected_action=some),
-        "dead letters": of(kinds),
-        "dead letters of a topic": of(kinds, topic="t"),
-        "dead letters of a group": of(kinds, topic="t", group="g3"),
-        "letters": of(letters, topic="t"),
-        "letters of a kind": of(letters, **kind),
-        "letters, older": of(letters, topic="t", before=some[60]),
-        "letters, newer": of(letters, topic="t", after=some[60]),
-        "replay of a kind": ordered("letter_order", "replay", **kind, all="1"),
-        "replay of all letters": ordered("letter_order", "replay", topic="t", all="1"),
-        "discarding of 100 letters": ordered("letter_order", "discard", topic="t", _selected_action=some),
+        "a deletion of 100 messages": ordered(
+            "action", "delete", _selected_action=[one + 1 for one in range(highest - 100, highest)]
+        ),
+        "a purge": (reverse("admin:sqlqueue_topic_purge", args=["t"]), None),
+        "a rescheduling of many": (reverse("admin:sqlqueue_rescheduling_new"), None),
+        "a rescheduling of many, counted": of(
+            reverse("admin:sqlqueue_rescheduling_new"), of=group.pk, error="x", delay=0, count=1
+        ),
+        "reschedulings": of(reverse("admin:sqlqueue_rescheduling_changelist")),
+        "an action on 100 messages": ordered("action", "reschedule", _selected_action=some),
+        "failures": of(kinds),
+        "failures of a topic": of(kinds, topic="t"),
+        "failures of a group": of(kinds, topic="t", group="g3"),
+        "dead letters": of(letters, topic="t"),
+        "dead letters of a failure": of(letters, **kind),
+        "dead letters, older": of(letters, topic="t", before=some[60]),
+        "dead letters, newer": of(letters, topic="t", after=some[60]),
+        "replay of a failure": ordered("dead_letter_action", "replay", **kind, all="1"),
+        "replay of all dead letters": ordered("dead_letter_action", "replay", topic="t", all="1"),
+        "discarding of 100 dead letters": ordered("dead_letter_action", "discard", topic="t", _selected_action=some),
         "replays": of(reverse("admin:sqlqueue_replay_changelist")),
         "a replay": (reverse("admin:sqlqueue_replay_change", args=[Replay.objects.order_by("-pk")[0].pk]), None),
     }

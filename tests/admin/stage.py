@@ -22,8 +22,10 @@ class Stage:
         self.failing = publish("t", {"fail": EVIL}, key=EVIL, id="failing", headers={"h": EVIL}).offset
         self.died = [publish("t", {"dead": EVIL}, key="bad").offset for _ in range(dead)]
         consuming.drain()
-        self.letters = list(Message.objects.dead_letters("g", "t").order_by("offset").values_list("offset", flat=True))
-        assert len(self.letters) == dead
+        self.dead_letters = list(
+            Message.objects.dead_letters("g", "t").order_by("offset").values_list("offset", flat=True)
+        )
+        assert len(self.dead_letters) == dead
 
     def handle(self, delivery: Delivery) -> None:
         if self.broken and "dead" in delivery.payload:

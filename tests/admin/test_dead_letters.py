@@ -9,16 +9,19 @@ from django.test import Client
 from django.urls import reverse
 
 from sqlqueue import publish
-from sqlqueue.admin import letter_orders
-from sqlqueue.log import letters
-from sqlqueue.log.replay import carry_out
+from sqlqueue.admin.actions import dead_letter_actions
 from sqlqueue.models import Message, Replay, Topic
 from sqlqueue.models.replay import CANCELLED, NEW
+from sqlqueue.operations.replay_requests import carry_out
+from sqlqueue.stats import dead_letters
 from tests.admin.stage import EVIL, Stage
 from tests.consuming import Consuming
+from tests.factories import DeadLetterFactory, TopicFactory
+
+pytestmark = pytest.mark.once
 
 FINGERPRINT = f"no way {EVIL}"
-KINDS, LETTERS = "admin:sqlqueue_message_dead_letters", "admin:sqlqueue_message_letters"
+FAILURES, DEAD_LETTERS = "admin:sqlqueue_message_dead_letters", "admin:sqlqueue_message_dead_letter_list"
 ALL = {"topic": "t", "group": "g", "fingerprint": FINGERPRINT, "all": "1"}
 
 
@@ -37,44 +40,50 @@ def offsets(html: str) -> list[int]:
     return [int(offset) for offset in re.findall(r'name="_selected_action" value="(\d+)"', html)]
 
 
-def ordering(name: str) -> str:
-    return reverse("admin:sqlqueue_message_letter_order", args=[name])
+def action_url(name: str) -> str:
+    return reverse("admin:sqlqueue_message_dead_letter_action", args=[name])
 
 
 def left() -> list[int]:
     return list(Message.objects.dead_letters("g", "t").order_by("offset").values_list("offset", flat=True))
 
 
-def test_they_are_sorted_by_how_they_failed(admin_client: Client, stage: Stage) -> None:
+def row(count: int) -> str:
+    """Return the cells of a failure of the group "g" of "t" with so many dead letters."""
+    cells = {"Topic": "t", "Group": "g", "Dead letters": count}
+    return "".join(f'<td data-label="{name}">{value}</td>' for name, value in cells.items())
+
+
+def test_they_are_grouped_by_failure(admin_client: Client, stage: Stage) -> None:
     for topic in ("", "t", "no such topic"):
-        html = get(admin_client, KINDS, topic=topic)
-        assert re.search(r"<td>t</td><td>g</td><td>3</td>", html)
+        html = get(admin_client, FAILURES, topic=topic)
+        assert row(3) in html
         assert "no way &lt;script&gt;alert" in html
         assert EVIL not in html
         assert "There are more" not in html
-    assert "There are no dead letters" in get(admin_client, KINDS, group="audit")
+    assert "There are no dead letters" in get(admin_client, FAILURES, group="audit")
 
 
 def test_the_page_says_when_there_are_more(admin_client: Client, stage: Stage, monkeypatch: Any) -> None:
-    monkeypatch.setattr(letters, "MOST_READ", 3)
-    monkeypatch.setattr(letters, "LEAST_READ", 1)
-    assert "There are more" not in get(admin_client, KINDS, topic="t")
-    monkeypatch.setattr(letters, "MOST_READ", 2)
-    html = get(admin_client, KINDS, topic="t")
+    monkeypatch.setattr(dead_letters, "MOST_READ", 3)
+    monkeypatch.setattr(dead_letters, "LEAST_READ", 1)
+    assert "There are more" not in get(admin_client, FAILURES, topic="t")
+    monkeypatch.setattr(dead_letters, "MOST_READ", 2)
+    html = get(admin_client, FAILURES, topic="t")
     assert "There are more" in html
-    assert "<td>2</td>" in html
+    assert '<td data-label="Dead letters">2</td>' in html
 
 
-def test_every_page_about_letters_says_when_there_are_more(
+def test_every_page_about_dead_letters_says_when_there_are_more(
     admin_client: Client, stage: Stage, monkeypatch: Any
 ) -> None:
     """Also if of the group that it is about fewer were read than are."""
-    Message.objects.filter(offset=stage.letters[1]).update(failed_group="audit")
+    Message.objects.filter(offset=stage.dead_letters[1]).update(failed_group="audit")
     which = {"topic": "t", "group": "g"}
-    for most, more, about in ((3, False, "What it is about: 2<"), (2, True, "What it is about: 1 or more<")):
-        monkeypatch.setattr(letters, "MOST_READ", most)
-        assert ("There are more" in get(admin_client, LETTERS, **which)) == more
-        asked = admin_client.post(ordering("replay"), {**which, "all": "1"}).content.decode()
+    for most, more, about in ((3, False, "Chosen: 2<"), (2, True, "Chosen: 1 or more<")):
+        monkeypatch.setattr(dead_letters, "MOST_READ", most)
+        assert ("There are more" in get(admin_client, DEAD_LETTERS, **which)) == more
+        asked = admin_client.post(action_url("replay"), {**which, "all": "1"}).content.decode()
         assert about in asked
 
 
@@ -83,69 +92,68 @@ def kinds(stage: Stage) -> list[str]:
     """Failures of five topics, two of each kind; the topics' names."""
     names = [f"many-{number}" for number in range(5)]
     for topic in names:
-        Topic.objects.create(name=f"{topic}_dlq", partitions=1)
-        place = {"topic": f"{topic}_dlq", "partition": 0, "payload": 1, "failed_group": "g", "original_topic": topic}
-        Message.objects.bulk_create([Message(**place, message_id=str(n), fingerprint="no") for n in range(2)])
+        TopicFactory(name=f"{topic}_dlq")
+        DeadLetterFactory.create_batch(2, original_topic=topic, fingerprint="no")
     return names
 
 
 def test_failures_are_sorted_however_many_topics_there_are(kinds: list[str], monkeypatch: Any) -> None:
-    monkeypatch.setattr(letters, "TOPICS_AT_ONCE", 2)
-    found = letters.failures("default", kinds)
-    assert sorted((kind.topic, kind.letters) for kind in found.kinds) == [(name, 2) for name in kinds]
+    monkeypatch.setattr(dead_letters, "TOPICS_AT_ONCE", 2)
+    found = dead_letters.failures("default", kinds)
+    assert sorted((kind.topic, kind.dead_letters) for kind in found.kinds) == [(name, 2) for name in kinds]
     assert (found.unread, found.hidden) == ([], 0)
 
 
 def test_of_which_topics_not_all_were_read_is_said(admin_client: Client, kinds: list[str], monkeypatch: Any) -> None:
-    monkeypatch.setattr(letters, "MOST_READ", 6)
-    monkeypatch.setattr(letters, "LEAST_READ", 2)  # six topics, of which "t" has three letters
-    html = get(admin_client, KINDS)
-    assert "than were sorted here, in: t." in html
-    monkeypatch.setattr(letters, "LEAST_READ", 1)
-    assert f"than were sorted here, in: {', '.join([*kinds, 't'])}." in get(admin_client, KINDS)
+    monkeypatch.setattr(dead_letters, "MOST_READ", 6)
+    monkeypatch.setattr(dead_letters, "LEAST_READ", 2)  # six topics, of which "t" has three dead letters
+    html = get(admin_client, FAILURES)
+    assert "than were read, in: t." in html
+    monkeypatch.setattr(dead_letters, "LEAST_READ", 1)
+    assert f"than were read, in: {', '.join([*kinds, 't'])}." in get(admin_client, FAILURES)
 
 
 def test_how_many_kinds_are_not_shown_is_said(admin_client: Client, kinds: list[str], monkeypatch: Any) -> None:
-    assert "rarer failure" not in get(admin_client, KINDS)
-    monkeypatch.setattr(letters, "MOST_SHOWN", 2)
-    html = get(admin_client, KINDS)
-    assert "<td>t</td><td>g</td><td>3</td>" in html
+    assert "rarer failure" not in get(admin_client, FAILURES)
+    monkeypatch.setattr(dead_letters, "MOST_SHOWN", 2)
+    html = get(admin_client, FAILURES)
+    assert row(3) in html
     assert "and 4 rarer failures" in html
 
 
-def test_the_letters_of_one_kind(admin_client: Client, stage: Stage) -> None:
+def test_the_dead_letters_of_one_failure(admin_client: Client, stage: Stage) -> None:
     which = {"topic": "t", "group": "g", "fingerprint": FINGERPRINT}
-    html = get(admin_client, LETTERS, **which)
-    assert offsets(html) == stage.letters[::-1]
+    html = get(admin_client, DEAD_LETTERS, **which)
+    assert offsets(html) == stage.dead_letters[::-1]
     assert EVIL not in html
-    assert offsets(get(admin_client, LETTERS, topic="t")) == stage.letters[::-1]
+    assert offsets(get(admin_client, DEAD_LETTERS, topic="t")) == stage.dead_letters[::-1]
     for other in ({"group": "audit"}, {"fingerprint": "x"}, {"fingerprint": ""}):
-        assert offsets(get(admin_client, LETTERS, **{**which, **other})) == []
-    assert admin_client.get(reverse(LETTERS), {"topic": "x"}).status_code == 404
+        assert offsets(get(admin_client, DEAD_LETTERS, **{**which, **other})) == []
+    assert admin_client.get(reverse(DEAD_LETTERS), {"topic": "x"}).status_code == 404
 
 
-def test_the_letters_are_paged(admin_client: Client, consuming: Consuming) -> None:
-    letters = Stage(consuming, dead=120).letters
-    html, pages = get(admin_client, LETTERS, topic="t"), []
+def test_the_dead_letters_are_paged(admin_client: Client, consuming: Consuming) -> None:
+    dead = Stage(consuming, dead=120).dead_letters
+    html, pages = get(admin_client, DEAD_LETTERS, topic="t"), []
     while True:
         pages.append(offsets(html))
         older = re.search(r'href="(\?[^"]*)" rel="next"', html)
         if older is None:
             break
-        html = admin_client.get(reverse(LETTERS) + older[1].replace("&amp;", "&")).content.decode()
-    assert [offset for page in pages for offset in page] == letters[::-1]
+        html = admin_client.get(reverse(DEAD_LETTERS) + older[1].replace("&amp;", "&")).content.decode()
+    assert [offset for page in pages for offset in page] == dead[::-1]
     newer = re.search(r'href="(\?[^"]*)" rel="prev"', html)
     assert newer
-    html = admin_client.get(reverse(LETTERS) + newer[1].replace("&amp;", "&")).content.decode()
-    assert offsets(html) == letters[::-1][50:100]
+    html = admin_client.get(reverse(DEAD_LETTERS) + newer[1].replace("&amp;", "&")).content.decode()
+    assert offsets(html) == dead[::-1][50:100]
 
 
 def test_a_whole_fingerprint_is_replayed_after_a_trial(admin_client: Client, stage: Stage) -> None:
-    asked = admin_client.post(ordering("replay"), ALL).content.decode()
-    assert "What it is about: 3" in asked
+    asked = admin_client.post(action_url("replay"), ALL).content.decode()
+    assert "Chosen: 3" in asked
     assert EVIL not in asked
     assert not Replay.objects.exists()
-    done = admin_client.post(ordering("replay"), {**ALL, "confirmed": "1", "rate": "50", "trial": "on"}, follow=True)
+    done = admin_client.post(action_url("replay"), {**ALL, "confirmed": "1", "rate": "50", "trial": "on"}, follow=True)
     replay = Replay.objects.get()
     assert done.redirect_chain[-1][0] == reverse("admin:sqlqueue_replay_change", args=[replay.pk])
     assert (replay.topic, replay.consumer_group, replay.fingerprint) == ("t", "g", FINGERPRINT)
@@ -163,48 +171,48 @@ def test_a_whole_fingerprint_is_replayed_after_a_trial(admin_client: Client, sta
 
 
 def test_a_selection_is_replayed(admin_client: Client, stage: Stage) -> None:
-    chosen = stage.letters[1:]
-    asked = admin_client.post(ordering("replay"), {"topic": "t", "_selected_action": chosen}).content.decode()
+    chosen = stage.dead_letters[1:]
+    asked = admin_client.post(action_url("replay"), {"topic": "t", "_selected_action": chosen}).content.decode()
     assert offsets(asked) == chosen
-    admin_client.post(ordering("replay"), {"topic": "t", "_selected_action": chosen, "confirmed": "1"})
+    admin_client.post(action_url("replay"), {"topic": "t", "_selected_action": chosen, "confirmed": "1"})
     replay = Replay.objects.get()
     assert (replay.offsets, replay.trial, replay.rate) == (chosen, False, None)
     while carry_out("default"):
         pass
-    assert left() == stage.letters[:1]
+    assert left() == stage.dead_letters[:1]
 
 
 def test_nothing_chosen_is_nothing_done(admin_client: Client, stage: Stage) -> None:
     """Not even if a form comes without what it was to bring: no selection is not everything."""
     for name in ("replay", "discard"):
         answer = admin_client.post(
-            ordering(name), {"topic": "t", "confirmed": "1", "reason": "x", "through": 10**9}, follow=True
+            action_url(name), {"topic": "t", "confirmed": "1", "reason": "x", "through": 10**9}, follow=True
         )
-        assert "nothing left" in answer.content.decode()
-    assert left() == stage.letters
+        assert "None of the chosen rows" in answer.content.decode()
+    assert left() == stage.dead_letters
     assert not Replay.objects.exists()
 
 
 @pytest.mark.parametrize("rate", ["0", "-1", "x", "nan", "inf"])
 def test_a_wrong_rate_is_refused(admin_client: Client, stage: Stage, rate: str) -> None:
-    answer = admin_client.post(ordering("replay"), {**ALL, "confirmed": "1", "rate": rate})
+    answer = admin_client.post(action_url("replay"), {**ALL, "confirmed": "1", "rate": rate})
     assert "errorlist" in answer.content.decode()
     assert not Replay.objects.exists()
 
 
 def test_a_kind_is_discarded_with_a_reason(admin_client: Client, stage: Stage) -> None:
-    asked = admin_client.post(ordering("discard"), ALL).content.decode()
+    asked = admin_client.post(action_url("discard"), ALL).content.decode()
     through = re.search(r'name="through" value="(\d+)"', asked)
     assert through
     wanted = {**ALL, "confirmed": "1", "through": through[1]}
-    assert "errorlist" in admin_client.post(ordering("discard"), {**wanted, "reason": " "}).content.decode()
-    assert left() == stage.letters
+    assert "errorlist" in admin_client.post(action_url("discard"), {**wanted, "reason": " "}).content.decode()
+    assert left() == stage.dead_letters
     # What dies meanwhile was not seen, and is not discarded.
     publish("t", {"dead": EVIL}, key="bad")
     stage.consuming.drain()
-    admin_client.post(ordering("discard"), {**wanted, "reason": "obsolete <b>"})
+    admin_client.post(action_url("discard"), {**wanted, "reason": "obsolete <b>"})
     (survivor,) = left()
-    assert survivor not in stage.letters
+    assert survivor not in stage.dead_letters
     entry = LogEntry.objects.get()
     assert (entry.action_flag, entry.object_id) == (DELETION, "t_dlq")
     assert "obsolete <b>" in entry.change_message
@@ -212,31 +220,37 @@ def test_a_kind_is_discarded_with_a_reason(admin_client: Client, stage: Stage) -
     assert Topic.objects.filter(name="t_dlq").exists()
 
 
-def test_what_one_order_leaves_is_said_and_the_next_discards_it(
+def test_what_one_action_leaves_is_said_and_the_next_discards_it(
     admin_client: Client, stage: Stage, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(letter_orders, "MOST_DISCARDED", 2)
+    monkeypatch.setattr(dead_letter_actions, "MOST_DISCARDED", 2)
     wanted = {**ALL, "confirmed": "1", "reason": "x", "through": 10**9}
-    html = admin_client.post(ordering("discard"), wanted, follow=True).content.decode()
+    html = admin_client.post(action_url("discard"), wanted, follow=True).content.decode()
     assert "Discarded 2 dead letters" in html
-    assert left() == stage.letters[2:]
-    assert re.search(r"<td>t</td><td>g</td><td>1</td>", html)
-    assert "Discarded 1 dead letter " in admin_client.post(ordering("discard"), wanted, follow=True).content.decode()
+    assert left() == stage.dead_letters[2:]
+    assert row(1) in html
+    assert "Discarded 1 dead letter " in admin_client.post(action_url("discard"), wanted, follow=True).content.decode()
     assert left() == []
 
 
 def test_a_selection_is_discarded(admin_client: Client, stage: Stage) -> None:
-    wanted = {"topic": "t", "_selected_action": stage.letters[:1], "confirmed": "1", "reason": "x", "through": 10**9}
-    admin_client.post(ordering("discard"), wanted)
-    assert left() == stage.letters[1:]
-    # The log is not a dead-letter topic: a message that is no letter cannot be discarded.
-    answer = admin_client.post(ordering("discard"), {**wanted, "_selected_action": stage.good}, follow=True)
-    assert "nothing left" in answer.content.decode()
+    wanted = {
+        "topic": "t",
+        "_selected_action": stage.dead_letters[:1],
+        "confirmed": "1",
+        "reason": "x",
+        "through": 10**9,
+    }
+    admin_client.post(action_url("discard"), wanted)
+    assert left() == stage.dead_letters[1:]
+    # The log is not a dead-letter topic: a message that is no dead letter cannot be discarded.
+    answer = admin_client.post(action_url("discard"), {**wanted, "_selected_action": stage.good}, follow=True)
+    assert "None of the chosen rows" in answer.content.decode()
     assert Message.objects.filter(offset__in=stage.good).count() == len(stage.good)
 
 
 def test_a_replay_is_cancelled(admin_client: Client, stage: Stage) -> None:
-    admin_client.post(ordering("replay"), {**ALL, "confirmed": "1"})
+    admin_client.post(action_url("replay"), {**ALL, "confirmed": "1"})
     replay = Replay.objects.get()
     assert replay.state == NEW
     address = reverse("admin:sqlqueue_replay_cancel", args=[replay.pk])
@@ -244,6 +258,6 @@ def test_a_replay_is_cancelled(admin_client: Client, stage: Stage) -> None:
     assert "Cancelled" in admin_client.post(address, follow=True).content.decode()
     replay.refresh_from_db()
     assert replay.state == CANCELLED
-    assert "nothing to cancel" in admin_client.post(address, follow=True).content.decode()
+    assert "nothing left to cancel" in admin_client.post(address, follow=True).content.decode()
     assert LogEntry.objects.count() == 2
     assert admin_client.post(reverse("admin:sqlqueue_replay_cancel", args=[10**9])).status_code == 404

@@ -10,6 +10,7 @@ from django.urls import reverse
 
 from sqlqueue.admin.keyset import page_of
 from sqlqueue.models import Replay
+from tests.factories import ReplayFactory
 
 pytestmark = pytest.mark.django_db
 LIST = "admin:sqlqueue_replay_changelist"
@@ -18,7 +19,7 @@ LIST = "admin:sqlqueue_replay_changelist"
 @pytest.fixture
 def replays() -> list[int]:
     """The keys of 120 rows, newest first."""
-    made = [Replay.objects.create(topic="t", through=1, state="done" if n % 3 else "new") for n in range(120)]
+    made = [ReplayFactory(state="done" if n % 3 else "new") for n in range(120)]
     return [replay.pk for replay in reversed(made)]
 
 

@@ -1,4 +1,4 @@
-"""The read-only lists: what matters first, every row once, nothing counted, nobody edits."""
+"""The read-only lists: what matters first, every row once, nothing counted, and no user edits them."""
 
 import re
 from collections.abc import Callable
@@ -8,17 +8,23 @@ import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from factory import Iterator
 
 from sqlqueue.models import (
-    BlockedRange,
     DeliveryState,
-    Offset,
-    PartitionLease,
     Receipt,
     ScheduledMessage,
-    SubscriberHeartbeat,
 )
 from tests.admin.test_overview import page, words
+from tests.factories import (
+    BlockedRangeFactory,
+    DeliveryStateFactory,
+    OffsetFactory,
+    PartitionLeaseFactory,
+    ReceiptFactory,
+    ScheduledMessageFactory,
+    SubscriberHeartbeatFactory,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -59,15 +65,13 @@ def through(client: Client, model: str) -> list[list[str]]:
 
 def test_refused_messages_come_first_with_their_refusal_then_what_is_due_first(admin_client: Client) -> None:
     for number in range(70):
-        ScheduledMessage.objects.create(topic=f"t{number:03}", payload=1, due_at=SOON - timedelta(minutes=number % 7))
+        ScheduledMessageFactory(topic=f"t{number:03}", due_at=SOON - timedelta(minutes=number % 7))
     for number in range(3):
-        ScheduledMessage.objects.create(
-            topic=f"bad{number}", payload=1, refused=True, refusal=f"it is too <long>: {number}", due_at=SOON
-        )
+        ScheduledMessageFactory(topic=f"bad{number}", refused=True, refusal=f"it is too <long>: {number}", due_at=SOON)
     pages = through(admin_client, "scheduledmessage")
     assert [len(some) for some in pages] == [50, 23]
     every = [row for some in pages for row in some]
-    assert all(f"refused: it is too &lt;long&gt;: {n}" in row for n, row in enumerate(every[:3]))
+    assert all(f"refused it is too &lt;long&gt;: {n}" in row for n, row in enumerate(every[:3]))
     ids = [int(row.split()[0]) for row in every[3:]]
     waiting = ScheduledMessage.objects.filter(refused=False).order_by("due_at", "id")
     assert ids == list(waiting.values_list("id", flat=True))
@@ -75,9 +79,8 @@ def test_refused_messages_come_first_with_their_refusal_then_what_is_due_first(a
 
 def test_messages_due_in_the_same_microsecond_are_listed_once(admin_client: Client) -> None:
     at = SOON.replace(microsecond=123_456)
-    ScheduledMessage.objects.bulk_create(
-        [ScheduledMessage(topic="t", payload=n, due_at=at + timedelta(microseconds=n // 40)) for n in range(120)]
-    )
+    for n in range(120):
+        ScheduledMessageFactory(payload=n, due_at=at + timedelta(microseconds=n // 40))
     ids = [int(row.split()[0]) for some in through(admin_client, "scheduledmessage") for row in some]
     assert ids == sorted(ScheduledMessage.objects.values_list("id", flat=True))
 
@@ -85,10 +88,10 @@ def test_messages_due_in_the_same_microsecond_are_listed_once(admin_client: Clie
 def test_leases_without_an_owner_come_first(admin_client: Client) -> None:
     for partition in range(120):
         holder, expires = (("", None), ("gone", PAST), ("here", SOON))[partition % 3]
-        PartitionLease.objects.create(**PLACE, partition=partition, holder=holder, valid_until=expires)
+        PartitionLeaseFactory(**PLACE, partition=partition, holder=holder, valid_until=expires)
     pages = through(admin_client, "partitionlease")
-    states = [re.search("nobody owns it|has expired|held", row)[0] for some in pages for row in some]
-    assert states == ["nobody owns it"] * 40 + ["has expired"] * 40 + ["held"] * 40
+    states = [re.search("free|expired|held", row)[0] for some in pages for row in some]
+    assert states == ["free"] * 40 + ["expired"] * 40 + ["held"] * 40
     partitions = [int(re.search(r"orders (\d+)", row)[1]) for some in pages for row in some]
     assert len(set(partitions)) == 120
 
@@ -96,9 +99,7 @@ def test_leases_without_an_owner_come_first(admin_client: Client) -> None:
 def test_subscribers_that_do_not_beat_come_first(admin_client: Client) -> None:
     for number in range(60):
         expires = PAST if number == 59 else SOON
-        SubscriberHeartbeat.objects.create(
-            **PLACE, subscriber=f"s{number:02}", expires_at=expires, activity="handling 3"
-        )
+        SubscriberHeartbeatFactory(**PLACE, subscriber=f"s{number:02}", expires_at=expires, activity="handling 3")
     [first, *rest], _ = through(admin_client, "subscriberheartbeat")
     assert first.startswith("s59 ")
     assert rest[0].startswith("s00 ")
@@ -106,18 +107,16 @@ def test_subscribers_that_do_not_beat_come_first(admin_client: Client) -> None:
 
 
 def test_offsets_in_order(admin_client: Client) -> None:
-    marks = {"position": 1, "offset_acked": 1, "claimed_to": 1, "fencing_token": 1}
-    Offset.objects.bulk_create([Offset(**PLACE, partition=n, **marks) for n in range(130)])
+    OffsetFactory.insert(130, **PLACE, partition=Iterator(range(130)))
     pages = through(admin_client, "offset")
     assert [int(re.search(r"orders (\d+)", row)[1]) for some in pages for row in some] == list(range(130))
 
 
 def test_delivery_states_say_how_each_is(admin_client: Client) -> None:
-    place = {**PLACE, "partition": 0}
-    DeliveryState.objects.create(**place, message_offset=1, acked=True)
-    DeliveryState.objects.create(**place, message_offset=2, in_flight=1, retry_count=1)
-    DeliveryState.objects.create(**place, message_offset=3, retry_count=2, last_error="Traceback\n  x\nValueError: <b>")
-    DeliveryState.objects.create(**place, message_offset=4)
+    DeliveryStateFactory(**PLACE, message_offset=1, acked=True)
+    DeliveryStateFactory(**PLACE, message_offset=2, in_flight=1, retry_count=1)
+    DeliveryStateFactory(**PLACE, message_offset=3, retry_count=2, last_error="Traceback\n  x\nValueError: <b>")
+    DeliveryStateFactory(**PLACE, message_offset=4)
     [found] = through(admin_client, "deliverystate")
     assert [re.search("acked|in flight|failing|waits", row)[0] for row in found] == [
         "waits",
@@ -128,11 +127,23 @@ def test_delivery_states_say_how_each_is(admin_client: Client) -> None:
     assert "ValueError: &lt;b&gt;" in found[1]
 
 
+@pytest.mark.parametrize(
+    ("mark", "shown"),
+    [(0, "no"), (1, "together"), (2, "alone"), (3, "alone, after the end of 2 consumer processes")],
+)
+def test_a_delivery_states_page_says_how_it_is_in_flight(admin_client: Client, mark: int, shown: str) -> None:
+    row = DeliveryStateFactory(**PLACE, message_offset=7, in_flight=mark, last_error="ValueError: <b>")
+    html = page(admin_client, f"/admin/sqlqueue/deliverystate/{row.pk}/change/")
+    (field,) = re.findall(r'class="form-row field-in_flight_as">(.*?)<div class="form-row', html, re.DOTALL)
+    assert words(field).endswith(f"In flight: {shown}")
+    names = re.findall(r'class="form-row field-(\w+)"', html)
+    assert {*names, "in_flight", "id"} == {*(each.name for each in DeliveryState._meta.fields), "in_flight_as"}
+    assert "ValueError: &lt;b&gt;" in html
+
+
 def test_what_waits_behind_a_key_is_listed_by_key(admin_client: Client) -> None:
     for number in range(60):
-        BlockedRange.objects.create(
-            **PLACE, partition=0, partition_key=f"key-{number:02}", low=number, high=100, messages=1_234
-        )
+        BlockedRangeFactory(**PLACE, partition_key=f"key-{number:02}", low=number, messages=1_234)
     first, second = through(admin_client, "blockedrange")
     assert [re.search(r"key-(\d+)", row)[1] for row in first + second] == [f"{number:02}" for number in range(60)]
     assert second[0] == "key-50 mail orders 0 0 50 100 1234"
@@ -140,12 +151,9 @@ def test_what_waits_behind_a_key_is_listed_by_key(admin_client: Client) -> None:
 
 def test_receipts_are_found_by_offset(admin_client: Client) -> None:
     for offset in (7, 8, 8):
-        Receipt.objects.create(
+        ReceiptFactory(
             **PLACE,
-            partition=0,
             message_offset=offset,
-            outcome="acked",
-            attempts=1,
             started_at=PAST,
             finished_at=PAST + timedelta(milliseconds=1_250),
             worker="w",
@@ -166,7 +174,7 @@ def test_nothing_is_counted_and_no_page_needs_many_statements(admin_client: Clie
 
 
 @pytest.mark.parametrize("model", [*READ_ONLY, "consumergroup", "topic", "overview"])
-def test_who_may_not_see_it_does_not_and_nobody_edits(
+def test_users_without_the_permission_do_not_see_it_and_no_user_edits(
     staff: Callable[..., Client], admin_client: Client, model: str
 ) -> None:
     where = f"/admin/sqlqueue/{model}/"

@@ -1,4 +1,4 @@
-"""Messages in the admin: found, shown, and ordered about."""
+"""Messages in the admin: found, shown, and acted on."""
 
 import json
 import re
@@ -12,14 +12,20 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import escape
 
-from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.admin import message_orders, messages, orders
-from sqlqueue.log import search
-from sqlqueue.log.fates import ACKED, FAILING, fate
+from sqlqueue import Delivery, NewMessage, publish, publish_many
+from sqlqueue.admin import messages
+from sqlqueue.admin.actions import base, message_actions
+from sqlqueue.core.outcomes import ACKED
 from sqlqueue.log.groups import register
-from sqlqueue.models import DeliveryState, Message, Receipt
+from sqlqueue.log.schedule import move_due
+from sqlqueue.models import DeliveryState, Message, Progress, Receipt, Result
+from sqlqueue.stats import search
+from sqlqueue.stats.delivery_status import FAILING, status
+from sqlqueue.stats.moments import moment
 from tests.admin.stage import EVIL, Stage
 from tests.consuming import Consuming
+from tests.factories import ReceiptFactory
+from tests.processes import wait_until
 
 LIST = "admin:sqlqueue_message_changelist"
 
@@ -45,9 +51,25 @@ def page(client: Client, offset: int) -> str:
     return response.content.decode()
 
 
+def test_the_page_of_a_scheduled_message_has_its_times(admin_client: Client, consuming: Consuming) -> None:
+    due = timezone.now() - timedelta(hours=5)
+    publish("t", 1, at=due)
+    move_due("default")
+    plain, scheduled = publish("t", 2).offset, Message.objects.get(payload=1).offset
+    found = re.findall(
+        r'<th scope="row">(Published|Due|Entered the log)</th><td>(.*?)</td>', page(admin_client, scheduled)
+    )
+    assert [name for name, _ in found] == ["Published", "Due", "Entered the log"]
+    times = dict(found)
+    assert times["Due"] == moment(due, True)
+    assert times["Published"] != times["Entered the log"] != times["Due"]
+    assert plain
+    assert "Entered the log" not in page(admin_client, plain)
+
+
 def give(client: Client, name: str, chosen: list[int], **wanted: object) -> str:
     """Order something, through its form; return the page that follows."""
-    address = reverse("admin:sqlqueue_message_order", args=[name])
+    address = reverse("admin:sqlqueue_message_action", args=[name])
     asked = client.post(address, {"_selected_action": chosen})
     assert asked.status_code == 200
     assert offsets(asked.content.decode()) == sorted(chosen, reverse=True)
@@ -57,15 +79,27 @@ def give(client: Client, name: str, chosen: list[int], **wanted: object) -> str:
     return done.content.decode()
 
 
+def test_an_id_that_more_keys_have_than_a_page_shows(admin_client: Client) -> None:
+    publish_many("mails", [NewMessage(1, key=f"customer {number}", id="welcome") for number in range(60)])
+    page = look(admin_client, topic="mails", message_id="welcome")
+    assert len(offsets(page)) == 50
+    assert "More than 50 messages have this id" in page
+    page = look(admin_client, topic="mails", message_id="welcome", key="customer 59")
+    assert len(offsets(page)) == 1
+    assert "More than" not in page
+
+
 def test_a_message_is_found_in_every_way(admin_client: Client, stage: Stage) -> None:
     good = stage.good[::-1]
     assert set(good) < set(offsets(look(admin_client)))
     assert offsets(look(admin_client, topic="t"))[-10:] == good
     assert offsets(look(admin_client, topic="t", key="good")) == good
     assert offsets(look(admin_client, topic="t", message_id="good-3")) == [stage.good[3]]
+    assert offsets(look(admin_client, topic="t", key="good", message_id="good-3")) == [stage.good[3]]
+    assert offsets(look(admin_client, topic="t", key="other", message_id="good-3")) == []
     assert offsets(look(admin_client, offset=stage.good[4])) == [stage.good[4]]
-    assert offsets(look(admin_client, topic="t_dlq")) == stage.letters[::-1]
-    assert offsets(look(admin_client, topic="t_dlq", key="bad")) == stage.letters[::-1]
+    assert offsets(look(admin_client, topic="t_dlq")) == stage.dead_letters[::-1]
+    assert offsets(look(admin_client, topic="t_dlq", key="bad")) == stage.dead_letters[::-1]
     for nothing in ({"topic": "t", "key": "goo"}, {"topic": "t_dlq", "offset": stage.good[0]}, {"offset": 10**12}):
         assert offsets(look(admin_client, **nothing)) == []
 
@@ -130,25 +164,13 @@ def test_a_page_tells_what_became_of_a_message_in_every_group(admin_client: Clie
     assert "acknowledged" in html  # the other group's
     assert "later &lt;script&gt;" in html
     assert "retried" in html or "retry" in html  # the receipt
-    letter = page(admin_client, stage.letters[0])
+    letter = page(admin_client, stage.dead_letters[0])
     assert f'/{stage.died[0]}/change/"' in letter
-    assert f'/{stage.letters[0]}/change/"' in page(admin_client, stage.died[0])
+    assert f'/{stage.dead_letters[0]}/change/"' in page(admin_client, stage.died[0])
 
 
 def test_a_page_says_what_it_does_not_show(admin_client: Client, stage: Stage, monkeypatch: Any) -> None:
-    for number in range(3):
-        Receipt.objects.create(
-            consumer_group="audit",
-            topic="t",
-            partition=0,
-            message_offset=stage.failing,
-            outcome="acked",
-            attempts=1,
-            started_at=timezone.now(),
-            finished_at=timezone.now(),
-            worker="w",
-            serial=number,
-        )
+    ReceiptFactory.create_batch(3, consumer_group="audit", message_offset=stage.failing)
     count = Receipt.objects.filter(message_offset=stage.failing).count()
     monkeypatch.setattr(messages, "MOST_RECEIPTS", count)
     assert "more</a>" not in page(admin_client, stage.failing)
@@ -166,24 +188,24 @@ def offsets_of_receipts(html: str) -> list[str]:
     return re.findall(r'class="field-message_offset.*?(\d+)', html)
 
 
-def test_an_order_lists_some_and_is_about_all(admin_client: Client, stage: Stage, monkeypatch: Any) -> None:
-    monkeypatch.setattr(message_orders, "MOST_LISTED", 3)
-    address = reverse("admin:sqlqueue_message_order", args=["redeliver"])
+def test_an_action_lists_some_rows_and_is_about_all(admin_client: Client, stage: Stage, monkeypatch: Any) -> None:
+    monkeypatch.setattr(message_actions, "MOST_LISTED", 3)
+    address = reverse("admin:sqlqueue_message_action", args=["republish"])
     html = admin_client.post(address, {"_selected_action": stage.good}).content.decode()
     assert "and 7 more" in html
     assert offsets(html) == sorted(stage.good, reverse=True)
     before = Message.objects.count()
-    give(admin_client, "redeliver", stage.good, group="g", delay="0")
+    give(admin_client, "republish", stage.good, group="g", delay="0")
     assert Message.objects.count() == before + 10
 
 
-def test_more_than_one_order_may_be_about_are_refused_and_not_cut(
+def test_more_rows_than_one_action_takes_are_refused_and_not_cut(
     admin_client: Client, stage: Stage, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(orders, "MOST_CHOSEN", 9)
+    monkeypatch.setattr(base, "MOST_CHOSEN", 9)
     for confirmed in ({}, {"confirmed": "1", "group": "g", "delay": "0"}):
         answer = admin_client.post(
-            reverse("admin:sqlqueue_message_order", args=["redeliver"]), {"_selected_action": stage.good, **confirmed}
+            reverse("admin:sqlqueue_message_action", args=["republish"]), {"_selected_action": stage.good, **confirmed}
         )
         assert answer.status_code == 400
     assert not LogEntry.objects.exists()
@@ -193,14 +215,17 @@ def test_what_is_in_messages_is_escaped(admin_client: Client, stage: Stage) -> N
     addresses = [
         reverse(LIST),
         reverse(LIST) + "?topic=%3Cscript%3Ealert(%27x%27)%3C/script%3E%26",
-        *(reverse("admin:sqlqueue_message_change", args=[n]) for n in (stage.failing, *stage.letters, *stage.died)),
+        *(
+            reverse("admin:sqlqueue_message_change", args=[n])
+            for n in (stage.failing, *stage.dead_letters, *stage.died)
+        ),
     ]
     for address in addresses:
         html = admin_client.get(address).content.decode()
         assert "&lt;script&gt;alert" in html
         assert "<script>alert" not in html
     asked = admin_client.post(
-        reverse("admin:sqlqueue_message_order", args=["redeliver"]), {"_selected_action": [stage.failing]}
+        reverse("admin:sqlqueue_message_action", args=["republish"]), {"_selected_action": [stage.failing]}
     )
     assert EVIL not in asked.content.decode()
     assert "&lt;script&gt;" in asked.content.decode()
@@ -209,7 +234,7 @@ def test_what_is_in_messages_is_escaped(admin_client: Client, stage: Stage) -> N
 def test_messages_are_delivered_again(admin_client: Client, stage: Stage) -> None:
     stage.mend()
     stage.seen.clear()
-    html = give(admin_client, "redeliver", stage.good[:2], group="g", delay="0")
+    html = give(admin_client, "republish", stage.good[:2], group="g", delay="0")
     assert "2 messages are delivered again" in html
     stage.consuming.drain()
     assert stage.seen == [{"n": 0}, {"n": 1}]
@@ -235,7 +260,7 @@ def test_a_delivery_gets_another_priority(admin_client: Client, consuming: Consu
     give(admin_client, "reschedule", [unread], group="g", delay="0", priority="0")
     copy = Message.objects.exclude(offset=unread).get()
     assert (copy.priority, copy.target_group, copy.payload) == (0, "g", "urgent")
-    assert fate("default", Message.objects.get(offset=unread), "g").state == ACKED or (
+    assert status("default", Message.objects.get(offset=unread), "g").state == ACKED or (
         DeliveryState.objects.get(message_offset=unread).acked
     )
 
@@ -243,15 +268,15 @@ def test_a_delivery_gets_another_priority(admin_client: Client, consuming: Consu
 def test_a_wrong_priority_changes_nothing(admin_client: Client, stage: Stage) -> None:
     before = Message.objects.count()
     for wanted in ({"priority": "7"}, {"priority": "-1"}, {"delay": "-1"}, {"group": "nobody"}, {"delay": "nan"}):
-        for name in ("redeliver", "reschedule"):
+        for name in ("republish", "reschedule"):
             answer = admin_client.post(
-                reverse("admin:sqlqueue_message_order", args=[name]),
+                reverse("admin:sqlqueue_message_action", args=[name]),
                 {"_selected_action": [stage.failing], "confirmed": "1", "group": "g", "delay": "0", **wanted},
             )
             assert answer.status_code == 200, wanted
             assert "errorlist" in answer.content.decode() or "errornote" in answer.content.decode()
     assert Message.objects.count() == before
-    assert fate("default", Message.objects.get(offset=stage.failing), "g").state == FAILING
+    assert status("default", Message.objects.get(offset=stage.failing), "g").state == FAILING
     assert not LogEntry.objects.exists()
 
 
@@ -269,12 +294,12 @@ def test_messages_are_cancelled_for_all_groups(admin_client: Client, stage: Stag
     assert {"n": 99} not in stage.seen
 
 
-def test_the_list_offers_the_orders(admin_client: Client, stage: Stage) -> None:
+def test_the_list_offers_the_actions(admin_client: Client, stage: Stage) -> None:
     answer = admin_client.post(reverse(LIST), {"action": "cancel", "_selected_action": stage.good[:2], "index": "0"})
     html = answer.content.decode()
     assert offsets(html) == stage.good[:2][::-1]
-    assert f'action="{reverse("admin:sqlqueue_message_order", args=["cancel"])}"' in html
-    # Everything that a filter shows cannot be ordered about, whatever the request says.
+    assert f'action="{reverse("admin:sqlqueue_message_action", args=["cancel"])}"' in html
+    # No action is about everything that a filter shows, whatever the request says.
     answer = admin_client.post(
         reverse(LIST), {"action": "cancel", "_selected_action": stage.good[:1], "index": "0", "select_across": "1"}
     )
@@ -285,9 +310,9 @@ def test_what_is_gone_is_said(admin_client: Client, stage: Stage) -> None:
     assert admin_client.get(reverse("admin:sqlqueue_message_change", args=[10**12]), follow=True).redirect_chain
     assert admin_client.get(reverse("admin:sqlqueue_message_change", args=["x"]), follow=True).redirect_chain
     answer = admin_client.post(
-        reverse("admin:sqlqueue_message_order", args=["cancel"]), {"_selected_action": ["x", 10**12]}, follow=True
+        reverse("admin:sqlqueue_message_action", args=["cancel"]), {"_selected_action": ["x", 10**12]}, follow=True
     )
-    assert "nothing left" in answer.content.decode()
+    assert "None of the chosen rows" in answer.content.decode()
 
 
 @pytest.mark.parametrize(("name", "shown"), [("since", 1), ("until", 0)])
@@ -295,3 +320,21 @@ def test_a_time_at_an_end_of_the_calendar_is_one_like_others(admin_client: Clien
     offset = publish("t", 1).offset
     for time, found in (("0001-01-01T00:00", shown), ("9999-12-31T23:59:59", 1 - shown)):
         assert offsets(look(admin_client, **{name: time})) == [offset] * found
+
+
+def test_a_page_shows_results_and_progress(admin_client: Client, consuming: Consuming) -> None:
+    go = consuming.gate()
+
+    @consuming.consumer("t", group="running")
+    def handle(delivery: Delivery) -> None:
+        delivery.progress(3, 10, "<b>pages</b>")
+        assert go.wait(60)
+
+    consuming.consumer("t", lambda delivery: {"url": "<script>"}, group="done", keep_results=60)
+    offset = publish("t", 1).offset
+    assert offset is not None
+    consuming.start()
+    wait_until(lambda: Progress.objects.exists() and Result.objects.exists())
+    html = page(admin_client, offset)
+    assert "3 of 10: &lt;b&gt;pages&lt;/b&gt;" in html
+    assert escape('"url": "<script>"') in html

@@ -8,16 +8,18 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
-from sqlqueue.log.replay import order
 from sqlqueue.models import DeliveryState, Message, Replay
+from sqlqueue.operations.replay_requests import request_replay
 from tests.admin.stage import Stage
 from tests.consuming import Consuming
+
+pytestmark = pytest.mark.once
 
 
 @pytest.fixture
 def stage(consuming: Consuming) -> Stage:
     stage = Stage(consuming)
-    order("default", "t", offsets=stage.letters[:1])
+    request_replay("default", "t", offsets=stage.dead_letters[:1])
     return stage
 
 
@@ -44,7 +46,7 @@ def pages(stage: Stage) -> dict[str, str]:
         reverse("admin:sqlqueue_message_change", args=[stage.failing]): "view_message",
         reverse("admin:sqlqueue_message_history", args=[stage.failing]): "view_message",
         reverse("admin:sqlqueue_message_dead_letters"): "view_message",
-        reverse("admin:sqlqueue_message_letters") + "?topic=t": "view_message",
+        reverse("admin:sqlqueue_message_dead_letter_list") + "?topic=t": "view_message",
         reverse("admin:sqlqueue_replay_changelist"): "view_replay",
         reverse("admin:sqlqueue_replay_change", args=[Replay.objects.get().pk]): "view_replay",
     }
@@ -53,10 +55,10 @@ def pages(stage: Stage) -> dict[str, str]:
 def orders(stage: Stage) -> list[tuple[str, dict[str, object], tuple[str, ...]]]:
     """Every page that does something, with what it takes, and who may do it."""
     about = {"_selected_action": [stage.failing], "group": "g", "delay": "0", "confirmed": "1"}
-    letters = {"_selected_action": stage.letters, "topic": "t", "reason": "x", "through": 10**9, "confirmed": "1"}
-    message, letter = "admin:sqlqueue_message_order", "admin:sqlqueue_message_letter_order"
+    letters = {"_selected_action": stage.dead_letters, "topic": "t", "reason": "x", "through": 10**9, "confirmed": "1"}
+    message, letter = "admin:sqlqueue_message_action", "admin:sqlqueue_message_dead_letter_action"
     return [
-        (reverse(message, args=["redeliver"]), about, ("view_message", "redeliver_message")),
+        (reverse(message, args=["republish"]), about, ("view_message", "redeliver_message")),
         (reverse(message, args=["reschedule"]), about, ("view_message", "reschedule_deliverystate")),
         (reverse(message, args=["acknowledge"]), about, ("view_message", "reschedule_deliverystate")),
         (reverse(message, args=["cancel"]), about, ("view_message", "redeliver_message")),
@@ -71,7 +73,7 @@ def orders(stage: Stage) -> list[tuple[str, dict[str, object], tuple[str, ...]]]
 
 
 def everything() -> list[object]:
-    """All that an order could change."""
+    """All that an action could change."""
     return [list(model.objects.order_by("pk").values()) for model in (Message, DeliveryState, Replay, LogEntry)]
 
 
@@ -87,13 +89,13 @@ def test_nothing_without_login(client: Client, stage: Stage) -> None:
 
 
 def test_no_page_without_its_permission(staff: Callable[..., Client], stage: Stage) -> None:
-    nobody = staff()
+    stranger = staff()
     for address in pages(stage):
-        assert nobody.get(address).status_code == 403, address
+        assert stranger.get(address).status_code == 403, address
     for permission in set(pages(stage).values()):
-        somebody = staff(permission)
+        client = staff(permission)
         for address, wanted in pages(stage).items():
-            assert somebody.get(address).status_code == (200 if wanted == permission else 403), address
+            assert client.get(address).status_code == (200 if wanted == permission else 403), address
 
 
 def test_no_order_without_all_of_its_permissions(staff: Callable[..., Client], stage: Stage) -> None:
@@ -101,13 +103,13 @@ def test_no_order_without_all_of_its_permissions(staff: Callable[..., Client], s
     before = everything()
     for address, values, wanted in orders(stage):
         for missing in wanted:
-            somebody = staff(*sorted(every - {missing}))
+            client = staff(*sorted(every - {missing}))
             for sent in (
                 values,
                 {**values, "confirmed": ""},
                 {name: values[name] for name in values if name[0] != "c"},
             ):
-                assert somebody.post(address, sent).status_code == 403, (address, missing)
+                assert client.post(address, sent).status_code == 403, (address, missing)
             User.objects.filter(username__startswith="staff").delete()
     assert everything() == before
 
@@ -116,21 +118,21 @@ def test_the_list_offers_only_what_is_allowed(staff: Callable[..., Client], stag
     address = reverse("admin:sqlqueue_message_changelist")
     html = staff("view_message", "replay_message").get(address).content.decode()
     assert 'name="action"' not in html
-    somebody = staff("view_message", "redeliver_message")
-    html = somebody.get(address).content.decode()
+    client = staff("view_message", "redeliver_message")
+    html = client.get(address).content.decode()
     assert '<option value="cancel">' in html
     assert '<option value="acknowledge">' not in html
     assert "delete_selected" not in html
     before = everything()
     for action in ("acknowledge", "delete_selected"):
-        answer = somebody.post(address, {"action": action, "_selected_action": [stage.failing], "index": "0"})
+        answer = client.post(address, {"action": action, "_selected_action": [stage.failing], "index": "0"})
         assert answer.status_code == 302  # "No action selected"
     assert everything() == before
-    page = somebody.get(reverse("admin:sqlqueue_message_change", args=[stage.failing])).content.decode()
-    assert "/order/cancel/" in page
-    assert "/order/acknowledge/" not in page
-    letter = somebody.get(reverse("admin:sqlqueue_message_change", args=[stage.letters[0]])).content.decode()
-    assert "/dead-letters/order/" not in letter
+    page = client.get(reverse("admin:sqlqueue_message_change", args=[stage.failing])).content.decode()
+    assert "/action/cancel/" in page
+    assert "/action/acknowledge/" not in page
+    letter = client.get(reverse("admin:sqlqueue_message_change", args=[stage.dead_letters[0]])).content.decode()
+    assert "/dead-letters/action/" not in letter
 
 
 def test_no_order_without_the_csrf_token(stage: Stage, admin_user: User) -> None:
@@ -154,7 +156,7 @@ def test_no_order_by_a_link(admin_client: Client, stage: Stage) -> None:
     before = everything()
     for address, _, _ in orders(stage):
         assert admin_client.get(address).status_code == 405, address
-    for name in ("admin:sqlqueue_message_order", "admin:sqlqueue_message_letter_order"):
+    for name in ("admin:sqlqueue_message_action", "admin:sqlqueue_message_dead_letter_action"):
         assert admin_client.post(reverse(name, args=["drop"])).status_code == 404
     assert everything() == before
 

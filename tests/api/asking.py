@@ -9,7 +9,7 @@ from tests.consuming import QUICK
 
 TOKEN = "a-token-of-24-characters"
 TOPIC, GROUP = "secret-topic", "secret-group"
-OPTIONS: dict[str, Any] = {**QUICK, "STATUS_TOKEN": TOKEN, "SURVEY_INTERVAL": 0}
+OPTIONS: dict[str, Any] = {**QUICK, "STATUS_TOKEN": TOKEN, "STATS_INTERVAL": 0}
 
 
 def refuse_the_first(delivery) -> None:

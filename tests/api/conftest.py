@@ -24,7 +24,7 @@ def options(consuming: "Consuming", settings) -> Callable[..., None]:
 
 @pytest.fixture
 def backlog(options, consuming: "Consuming") -> None:
-    """A group that nobody serves, with three messages to handle and one dead letter."""
+    """A group that no process serves, with three messages to handle and one dead letter."""
     from sqlqueue import publish
     from tests.api.asking import GROUP, TOPIC, refuse_the_first
 

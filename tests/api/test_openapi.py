@@ -12,7 +12,7 @@ from openapi_spec_validator import validate
 from sqlqueue.urls import urlpatterns
 from tests.api.asking import TOKEN, TOPIC, bearing, logged_in
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
 @pytest.fixture
@@ -46,17 +46,17 @@ def test_it_knows_where_it_is_mounted(document) -> None:
 
 
 def test_every_answer_is_as_described(document, backlog, options) -> None:
-    somebody = {"stranger": Client(), "insider": bearing(TOKEN), "staff": logged_in("staff")}
-    seen = {(who, path): conforms(document, path, c) for who, c in somebody.items() for path in document["paths"]}
+    clients = {"stranger": Client(), "insider": bearing(TOKEN), "staff": logged_in("staff")}
+    seen = {(who, path): conforms(document, path, c) for who, c in clients.items() for path in document["paths"]}
     assert {status for (_, path), status in seen.items() if path == "/status/"} == {200, 401, 403}
     options(HEALTH={"max_lag": 0, "topics": {TOPIC: {"no_subscriber": True}}})
-    for client in somebody.values():
+    for client in clients.values():
         assert conforms(document, "/health/", client) == 503
     recorder = MigrationRecorder(connection)
     name = max(name for app, name in recorder.applied_migrations() if app == "sqlqueue")
     recorder.record_unapplied("sqlqueue", name)
     try:
-        for client in somebody.values():
+        for client in clients.values():
             assert conforms(document, "/health/ready", client) == 503
     finally:
         recorder.record_applied("sqlqueue", name)

@@ -20,7 +20,7 @@ ENDPOINTS = ("/queue/health/live", "/queue/health/ready", "/queue/health/", "/qu
 
 
 class TestLive:
-    def test_it_asks_nobody_and_no_database(self, options, django_assert_num_queries) -> None:
+    def test_it_asks_no_database(self, options, django_assert_num_queries) -> None:
         with django_assert_num_queries(0):
             answer = Client().get("/queue/health/live")
         assert (answer.status_code, answer.json()) == (200, {"ok": True})
@@ -167,7 +167,7 @@ class TestManners:
             assert (answer.status_code, answer.headers["Allow"]) == (405, "GET, HEAD")
 
     @pytest.mark.parametrize("path", ENDPOINTS)
-    def test_nobody_on_the_way_keeps_an_answer(self, options, path: str) -> None:
+    def test_no_cache_keeps_an_answer(self, options, path: str) -> None:
         for client in (Client(), bearing(TOKEN)):
             answer = client.get(path)
             assert "no-store" in answer.headers["Cache-Control"]
@@ -176,7 +176,7 @@ class TestManners:
             assert (head.status_code, head.content) == (answer.status_code, b"")
 
     def test_hammering_costs_one_survey(self, backlog, options) -> None:
-        options(SURVEY_INTERVAL=3600)
+        options(STATS_INTERVAL=3600)
         client = Client()
         with CaptureQueriesContext(connection) as first:
             client.get("/queue/health/")

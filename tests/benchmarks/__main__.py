@@ -1,4 +1,7 @@
-"""Measure publishing, consuming and waiting on a private server, MariaDB or `--database postgresql`: `make benchmark`.
+"""Measure publishing, consuming, waiting, scheduling and how late delayed messages come, on a private server: `make
+benchmark`.
+
+It is MariaDB, unless `--database` names another one; `--only delay` (repeatable) leaves out the rest.
 
 Every figure is messages a second of this run on this machine; what can be compared with other runs are the ratios to
 the bare statements beside them. 300-byte payloads, 16 partitions, 997 keys, one consumer process, handlers that do
@@ -9,15 +12,21 @@ import argparse
 import functools
 import logging
 import os
+import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.lateness import lateness
+from tests.benchmarks.scheduling import falling_due, waiting_for_their_time
 from tests.servers.mariadb import PrivateMariaDB
+from tests.servers.mysql import PrivateMySQL
 from tests.servers.postgresql import PrivatePostgreSQL
 from tests.transactions import OpenTransaction
 
@@ -25,10 +34,12 @@ PARTITIONS = 16
 BATCH = 500
 PAYLOAD = {"filler": "x" * 285}
 WATCHED = 10.0  # seconds
+DELAYED = 100  # messages
+PARTS = ("publish", "consume", "wait", "delay", "schedule")
 # In the words of sqlqueue.database.dialects.
 BARE_FETCH = (
     'SELECT "offset", partition_key, message_id, payload, headers, created_at FROM sqlqueue_message{by_stream}'
-    " WHERE {beyond} ORDER BY {by_place} LIMIT %s"
+    " WHERE {beyond} ORDER BY {ascending} LIMIT %s"
 )
 BARE_INSERT = 'INSERT INTO sqlqueue_message (topic, "partition", message_id, partition_key, payload) VALUES '
 
@@ -36,13 +47,14 @@ BARE_INSERT = 'INSERT INTO sqlqueue_message (topic, "partition", message_id, par
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=50_000)
-    parser.add_argument("--database", choices=["mariadb", "postgresql"], default="mariadb")
+    parser.add_argument("--scheduled", type=int, default=1_000_000, help="messages that wait for their time")
+    parser.add_argument("--database", choices=["mariadb", "mysql", "postgresql", "sqlite"], default="mariadb")
+    parser.add_argument("--only", choices=PARTS, action="append", help="repeatable (default: all)")
     arguments = parser.parse_args()
-    count = arguments.messages
+    count, parts = arguments.messages, arguments.only or PARTS
     logging.basicConfig(filename=os.devnull)  # failures are logged, as everywhere; the terminal is not measured
-    server = PrivateMariaDB() if arguments.database == "mariadb" else PrivatePostgreSQL(durable=True)
-    with server:
-        os.environ["DATABASE_URL"] = server.url("mysql" if arguments.database == "mariadb" else "postgres")
+    with database(arguments.database) as url:
+        os.environ["DATABASE_URL"] = url
         os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
         import django
 
@@ -50,14 +62,34 @@ def main() -> None:
         from django.core.management import call_command
 
         call_command("migrate", verbosity=0)
-        show("Publish", publishing(count))
-        show("Consume", consuming(count))
-        show_waiting(waiting(count))
+        if "publish" in parts:
+            show("Publish", publishing(count))
+        if "consume" in parts:
+            show("Consume", consuming(count))
+        if "wait" in parts:
+            show_waiting(waiting(count))
+        if "delay" in parts:
+            show_lateness(arguments.database, lateness(DELAYED))
+        if "schedule" in parts:
+            show_looks(waiting_for_their_time(arguments.scheduled))
+            show("Schedule", falling_due(), "publish_many")
 
 
-def show(title: str, figures: Iterator[tuple[str, float, float]]) -> None:
+@contextmanager
+def database(name: str) -> Iterator[str]:
+    """Yield the DATABASE_URL of a private server, or of a file."""
+    if name == "sqlite":
+        with tempfile.TemporaryDirectory() as folder:
+            yield f"sqlite:///{Path(folder, 'benchmark.sqlite3')}"
+        return
+    servers = {"mariadb": PrivateMariaDB, "mysql": PrivateMySQL}
+    with servers[name]() if name in servers else PrivatePostgreSQL(durable=True) as server:
+        yield server.url("mysql" if name in servers else "postgres")
+
+
+def show(title: str, figures: Iterator[tuple[str, float, float]], other: str = "the bare statement") -> None:
     table = Table(title=title)
-    for name in ("what", "messages/s", "ratio to the bare statement"):
+    for name in ("what", "messages/s", f"ratio to {other}"):
         table.add_column(name, justify="left" if name == "what" else "right")
     for what, rate, bare in figures:
         table.add_row(what, f"{rate:,.0f}", f"{rate / bare:.2f}")
@@ -65,12 +97,34 @@ def show(title: str, figures: Iterator[tuple[str, float, float]]) -> None:
 
 
 def show_waiting(figures: Iterator[tuple[str, float, float]]) -> None:
-    table = Table(title="Wait, with nothing to do")
-    for name in ("what", "statements/s", "CPU of the loop's thread, ms/s"):
+    columns = ("what", "statements/s", "CPU of the loop's thread, ms/s")
+    show_costs("Wait, with nothing to do", columns, ((what, f"{a:,.1f}", f"{b:,.1f}") for what, a, b in figures))
+
+
+def show_looks(figures: Iterator[tuple[str, float, float]]) -> None:
+    title = "One look for what is due, of an idle consumer and the scheduler"
+    show_costs(title, ("what", "statements", "ms"), ((what, f"{a:,.0f}", f"{b:,.2f}") for what, a, b in figures))
+
+
+def show_costs(title: str, columns: tuple[str, ...], rows: Iterator[tuple[str, str, str]]) -> None:
+    table = Table(title=title)
+    for name in columns:
         table.add_column(name, justify="left" if name == "what" else "right")
-    for what, statements, busy in figures:
-        table.add_row(what, f"{statements:,.1f}", f"{busy:,.1f}")
+    for row in rows:
+        table.add_row(*row)
     Console().print(table)
+
+
+def show_lateness(database: str, figures: Iterator[tuple[str, list[float]]]) -> None:
+    table = Table(title=f"Delayed messages of an idle system, {database}: how late they come, in ms")
+    for name in ("what", "messages", "p50", "p99", "max"):
+        table.add_column(name, justify="left" if name == "what" else "right")
+    for what, late in figures:
+        *_, p99 = statistics.quantiles(late, n=100, method="inclusive")
+        milliseconds = (f"{1000 * seconds:,.0f}" for seconds in (statistics.median(late), p99, late[-1]))
+        table.add_row(what, str(len(late)), *milliseconds)
+    Console().print(table)
+    Console().print(f"Load of the machine in the last minute: {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs.")
 
 
 def rate(count: int, work: Callable[[], object]) -> float:
@@ -83,7 +137,7 @@ def publishing(count: int) -> Iterator[tuple[str, float, float]]:
     from sqlqueue import NewMessage, publish, publish_many
     from sqlqueue.core.codec import encode
     from sqlqueue.core.keys import new_id
-    from sqlqueue.database.dialects import execute
+    from sqlqueue.database.statements import execute
 
     singles = max(1, count // 20)
     text = encode(PAYLOAD)
@@ -122,7 +176,7 @@ def consuming(count: int) -> Iterator[tuple[str, float, float]]:
     from sqlqueue import Retry
     from sqlqueue.consumers.registry import Consumer, build
     from sqlqueue.consumers.subscriber import Subscriber
-    from sqlqueue.database.dialects import dialect, execute
+    from sqlqueue.database.statements import dialect, execute
     from sqlqueue.log.topics import create
 
     create("default", "bench", PARTITIONS)
@@ -132,7 +186,7 @@ def consuming(count: int) -> Iterator[tuple[str, float, float]]:
         for partition in range(PARTITIONS):
             last, rows = 0, [()] * BATCH
             while len(rows) == BATCH:
-                place = dialect("default").place("bench", partition, 0, last)
+                place = dialect("default").range_values("bench", partition, 0, last)
                 rows = execute("default", BARE_FETCH, (*place, BATCH)).fetchall()
                 last = rows[-1][0] if rows else last
 
@@ -155,7 +209,7 @@ def consuming(count: int) -> Iterator[tuple[str, float, float]]:
     for name, handler, options in kinds:
         made = build("bench", {"group": name.replace(" ", "-").translate({ord(c): None for c in "(),%"}), **options})
         subscriber = Subscriber([Consumer(topic="bench", handler=handler, **made)])
-        yield name, rate(count, lambda: subscriber.run(drain=True)), bare  # noqa: B023  run before the next turn
+        yield name, rate(count, lambda: subscriber.run(drain=True)), bare  # noqa: B023  run in this iteration
     with held_back():
         for name, handler, options in (kinds[0], kinds[2]):
             made = build("bench", {"group": f"held-{len(options)}", **options})
@@ -187,7 +241,7 @@ def idling(group: str) -> tuple[float, float]:
     from sqlqueue.consumers.subscriber import Subscriber
 
     made = build("bench", {"group": group})
-    subscriber = Subscriber([Consumer(topic="bench", handler=lambda delivery: None, **made)], residents=False)
+    subscriber = Subscriber([Consumer(topic="bench", handler=lambda delivery: None, **made)], background_tasks=False)
     statements = 0
 
     def counted(execute: Callable[..., Any], *call: Any) -> Any:
@@ -198,13 +252,13 @@ def idling(group: str) -> tuple[float, float]:
     subscriber.start()
     try:
         while not subscriber.idle or subscriber.anything_due():
-            time.sleep(min(0.05, subscriber.turn()))
+            time.sleep(min(0.05, subscriber.run_once()))
         for _ in range(20):  # it polls less and less often
-            time.sleep(subscriber.turn())
+            time.sleep(subscriber.run_once())
         began, busy = time.perf_counter(), time.thread_time()
         with connection.execute_wrapper(counted):
             while time.perf_counter() < began + WATCHED:
-                time.sleep(subscriber.turn())
+                time.sleep(subscriber.run_once())
         seconds = time.perf_counter() - began
         return statements / seconds, 1000 * (time.thread_time() - busy) / seconds
     finally:
@@ -230,8 +284,8 @@ def held_back() -> Iterator[None]:
 
 @contextmanager
 def without_metrics() -> Iterator[None]:
-    """Let nobody count, as where prometheus_client is not installed."""
-    from sqlqueue.observe import metrics
+    """Count nothing, as where prometheus_client is not installed."""
+    from sqlqueue.monitoring import metrics
 
     for signal, receiver in metrics.RECEIVERS:
         signal.disconnect(dispatch_uid=metrics.uid(receiver))

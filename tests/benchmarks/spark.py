@@ -135,7 +135,7 @@ class Bench:
         from sqlqueue.spark.options import READ, read
         from sqlqueue.spark.plan import batch
         from sqlqueue.spark.project import of_django
-        from sqlqueue.spark.scan import Scan
+        from sqlqueue.spark.scan import TableScan
 
         def source(columns: str = "") -> Any:
             options = {"topic": "bench", "numPartitions": str(2 * CORES), "columns": columns}
@@ -156,7 +156,7 @@ class Bench:
         said = read({"topic": "bench"}, READ, "a batch read")
 
         def plain(few: bool, sink: Callable[[Any], None]) -> None:
-            scan = Scan(project.access(), said.table, said.table.chosen(FEW.split(",") if few else ()))
+            scan = TableScan(project.access(), said.table, said.table.chosen(FEW.split(",") if few else ()))
             for portion in batch("default", said, 1):
                 for found in scan.read(portion):
                     sink(found)

@@ -1,5 +1,7 @@
 """What people need who see little, hear the page, or use no mouse."""
 
+from collections.abc import Sequence
+
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
@@ -13,6 +15,12 @@ AXE = Axe()
 PARTS = 8  # stops within a field for date and time
 INTERACTIVE = "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']"
 LOOK = ["outlineStyle", "color", "backgroundColor", "borderColor", "boxShadow", "textDecorationLine"]
+# Tab goes on from here, wherever the focus was.
+TO_THE_TOP = """() => {
+    document.body.tabIndex = -1
+    document.body.focus()
+    document.body.removeAttribute('tabindex')
+}"""
 WATCH = """([selector, look]) => {
     const looks = (one) => look.map((name) => getComputedStyle(one)[name]).join()
     window.awaited = new Map()
@@ -27,12 +35,16 @@ WATCH = """([selector, look]) => {
 }"""
 
 
-def violations(page: Page, *rules: str) -> list[str]:
-    """Return what axe has against the page, an element a line; rules: only these."""
+def violations(page: Page, only: Sequence[str] = STANDARDS, without: Sequence[str] = ()) -> list[str]:
+    """Return what axe has against the page, an element a line, by rules and sets of rules."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(AXE.axe_script)
     page.evaluate("Promise.all(document.getAnimations().map((one) => one.finished))")  # colours change by degrees
-    options = {"runOnly": list(rules) or STANDARDS, "resultTypes": ["violations"]}
+    options = {
+        "runOnly": list(only),
+        "rules": {rule: {"enabled": False} for rule in without},
+        "resultTypes": ["violations"],
+    }
     found = page.evaluate("(options) => axe.run({exclude: '#nav-sidebar'}, options)", options)["violations"]
     return [
         f"{one['id']}: {node['html'][:300]} {node['failureSummary']}"
@@ -50,6 +62,7 @@ def is_djangos(page: Page, rule: str, element: str) -> bool:
 def out_of_reach(page: Page) -> list[str]:
     """Go through the page's content with the Tab key alone, from the link that skips what stands before it; return what
     cannot be reached that way, or does not show that it has the focus."""
+    page.evaluate(TO_THE_TOP)
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     dates = page.locator("input[type=datetime-local]").count()

@@ -31,7 +31,7 @@ def browser() -> Iterator[Browser]:
 def visit(
     request: pytest.FixtureRequest, browser: Browser, live_server: LiveServer, consuming: "Consuming"
 ) -> Iterator[Visit]:
-    """Return a function that seats somebody at the browser. No script may fail in any page that they see.
+    """Return a function that opens the browser as a user. No script may fail in any page that the user sees.
 
     They leave before the test's consumers are ended and its database is emptied.
     """
@@ -84,3 +84,10 @@ def shop(consuming: "Consuming", settings: "Settings") -> "Shop":
 
     settings.SQLQUEUE = {**settings.SQLQUEUE, "HEARTBEAT_INTERVAL": 0.5}  # rescheduled messages are noticed with it
     return Shop(consuming)
+
+
+@pytest.fixture
+def crowded(shop: "Shop") -> "Shop":
+    """The shop in trouble, with names, keys and ids as long as they come."""
+    shop.crowd()
+    return shop

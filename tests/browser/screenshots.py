@@ -85,6 +85,7 @@ class Photographer:
         )
         context.set_default_timeout(PATIENCE)
         context.add_init_script("localStorage.setItem('django.admin.navSidebarIsOpen', 'false')")
+        context.add_init_script("localStorage.setItem('sqlqueue.refresh', 'off')")  # nothing moves in a picture
         self.page = context.new_page()
         wait_until(self._enter, timeout=PATIENCE / 1000)
 
@@ -136,7 +137,7 @@ def take_pictures(browser: Browser, site: Site, folder: Path) -> None:
     page.get_by_role("link", name="1 hour").click()
     day.picture("group")
     page.get_by_role("button", name="Resume").click()
-    page.get_by_text("goes on.").wait_for()
+    page.get_by_text("is resumed.").wait_for()
 
     day.picture("messages", f"{queue}/message/?topic=flights")
     day.picture("dead-letters", f"{queue}/message/dead-letters/?topic=flights&group=alerts")
@@ -146,8 +147,8 @@ def take_pictures(browser: Browser, site: Site, folder: Path) -> None:
     page.goto(f"{site.url}{queue}/message/dead-letters/?topic=flights&group=alerts")
     page.get_by_role("row", name="NeverDeparted").get_by_role("button", name="Replay").click()
     page.get_by_label("Rate").fill("2")
-    day.picture("replay-order")
-    page.get_by_label("First one as a trial").uncheck()  # it would die again: nobody has mended the handler
+    day.picture("replay-form")
+    page.get_by_label("First one as a trial").uncheck()  # it would fail again: the handler is not mended
     page.get_by_role("button", name="Replay dead letters").click()
     page.get_by_role("progressbar").wait_for()
     replay = page.url.removeprefix(site.url)

@@ -1,12 +1,14 @@
-"""What the pages show in these tests: a shop with orders, some of which nobody can send yet."""
+"""What the pages show in these tests: a shop with orders, some of which cannot be sent yet."""
 
 from sqlqueue import Delivery, Reject, Retry, publish
 from sqlqueue.log.groups import register
-from sqlqueue.models import Message, SubscriberHeartbeat
+from sqlqueue.models import Message, ScheduledMessage, SubscriberHeartbeat
+from sqlqueue.operations.pause import pause
 from tests.consuming import Consuming
 from tests.processes import wait_until
 
 TOPIC = "orders"
+LONG_KEY, LONG_ID = "customer:" + "0123456789abcdef" * 8, "x" * 150
 PATIENCE = 300  # seconds: handlers wait for the browser
 EVIL = "<script>window.ran = true</script><img src=x onerror='window.ran = true'>"
 
@@ -50,6 +52,20 @@ class Shop:
     def absent(self) -> None:
         """Let a group be away."""
         register("default", "archive", TOPIC, start="earliest")
+
+    def crowd(self) -> None:
+        """Be in trouble, with names, keys and ids as long as they come."""
+        self.trouble()
+        self.absent()
+        for number in range(3):
+            publish(TOPIC, {"text": "word " * 60, "n": "9" * 120}, key=f"{LONG_KEY}{number}", id=f"{LONG_ID}{number}")
+        publish("a-topic-that-has-no-group-and-a-name-of-some-length", 1)
+        publish(TOPIC, {"text": "z" * 300}, key=LONG_KEY, delay=3600)
+        ScheduledMessage.objects.create(
+            topic="no such name!", payload=1, refused=True, refusal="it is no name: " + "y" * 90
+        )
+        register("default", "bookkeeping-and-everything-that-belongs-to-it", TOPIC, start="earliest")
+        pause("default", TOPIC, "bookkeeping-and-everything-that-belongs-to-it")
 
     def serve(self) -> None:
         """Have consumers at work, a process's worth for each group; return when they are."""

@@ -31,11 +31,11 @@ def test_a_failure_is_found_mended_and_replayed_as_a_trial_and_then_the_rest(ope
     kind = page.get_by_role("row").filter(has_text=FAILURE)
     expect(kind.get_by_role("cell", name="4", exact=True)).to_be_visible()
     kind.get_by_role("button", name="Replay dead letters").click()
-    expect(page.get_by_role("heading", name="What it is about: 4")).to_be_visible()
+    expect(page.get_by_role("heading", name="Chosen: 4")).to_be_visible()
     expect(page.get_by_label("First one as a trial")).to_be_checked()
     page.get_by_role("button", name="Replay dead letters").click()
 
-    expect(page.get_by_text("Ordered a replay of 4 dead letters")).to_be_visible()
+    expect(page.get_by_text("Requested a replay of 4 dead letters")).to_be_visible()
     bar = page.get_by_role("progressbar")
     replay = page.url
 
@@ -43,7 +43,7 @@ def test_a_failure_is_found_mended_and_replayed_as_a_trial_and_then_the_rest(ope
         page.goto(replay)
         return int(bar.get_attribute("value") or 0)
 
-    wait_until(lambda: done() == 1)  # the trial; it is in the handler's hand
+    wait_until(lambda: done() == 1)  # the trial; it is with the handler
     assert Message.objects.dead_letters("mail", TOPIC).count() == 3
     expect(bar).to_have_attribute("max", "4")
     shop.open.set()

@@ -1,4 +1,4 @@
-"""The example project, as whoever has typed `make site` meets it."""
+"""The example project, as `make site` shows it."""
 
 from pathlib import Path
 

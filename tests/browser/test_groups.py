@@ -12,9 +12,9 @@ def test_a_paused_group_gets_nothing_until_it_is_resumed(operator: Visitor, shop
     shop.trouble()
     shop.serve()
     page = operator.open("/admin/sqlqueue/consumergroup/")
-    page.get_by_role("row", name="mail").get_by_role("link").click()
+    page.get_by_role("row", name="mail").get_by_role("link", name="mail").click()
     page.get_by_role("button", name="Pause").click()
-    expect(page.get_by_text("is paused: what runs goes on to its end")).to_be_visible()
+    expect(page.get_by_text("is paused. Running handlers finish")).to_be_visible()
     assert ConsumerGroup.objects.get(consumer_group="mail").paused
 
     wait_until(lambda: shop.paused("mail"))
@@ -23,7 +23,7 @@ def test_a_paused_group_gets_nothing_until_it_is_resumed(operator: Visitor, shop
     wait_until(lambda: set(shop.booked) >= set(range(300, 310)))
     assert len(shop.sent) == before
     page.reload()
-    expect(page.get_by_text("Nobody reads for this group until it is resumed.")).to_be_visible()
+    expect(page.get_by_text("No consumer reads for this group until it is resumed.")).to_be_visible()
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
     wait_until(lambda: sorted(shop.sent[before:]) == list(range(300, 310)))
@@ -33,8 +33,8 @@ def test_a_group_is_moved_back_after_a_dry_run_that_counts(operator: Visitor, sh
     shop.trouble()
     first = shop.sent[:]
     page = operator.open("/admin/sqlqueue/consumergroup/")
-    page.get_by_role("row", name="mail").get_by_role("link").click()
-    page.get_by_role("link", name="Replay or skip…").click()
+    page.get_by_role("row", name="mail").get_by_role("link", name="mail").click()
+    page.get_by_role("link", name="Rewind or skip…").click()
     page.get_by_label("From offset").fill("0")
     page.get_by_role("button", name="Count what that would do").click()
     expect(page.get_by_role("listitem").filter(has_text="would be delivered again")).to_contain_text("25 messages")

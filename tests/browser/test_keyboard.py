@@ -47,7 +47,7 @@ def test_a_failure_is_replayed_with_the_keyboard_alone(visit: Visit, superuser: 
     go_to(page, page.get_by_label("Rate"))
     page.keyboard.type("50")
     press(page, page.get_by_role("button", name="Replay dead letters"))
-    expect(page.get_by_text("Ordered a replay of 4 dead letters")).to_be_visible()
+    expect(page.get_by_text("Requested a replay of 4 dead letters")).to_be_visible()
     replay = Replay.objects.get()
     assert (replay.trial, replay.rate, replay.total, replay.ordered_by) == (False, 50.0, 4, "ada")
     shop.mended = True
@@ -67,9 +67,9 @@ def test_a_group_is_paused_from_the_list_and_resumed_on_its_page_with_the_keyboa
     go_to(page, page.get_by_role("combobox", name="Action"))
     page.keyboard.type("Pause")
     press(page, page.get_by_role("button", name=re.compile("^(Go|Run)")))
-    expect(page.get_by_text("is paused: what runs goes on to its end")).to_be_visible()
+    expect(page.get_by_text("is paused. Running handlers finish")).to_be_visible()
     assert list(ConsumerGroup.objects.filter(paused=True).values_list("consumer_group", flat=True)) == ["mail"]
-    press(page, page.get_by_role("row", name="mail").get_by_role("link"))
+    press(page, page.get_by_role("row", name="mail").get_by_role("link", name="mail"))
     press(page, page.get_by_role("button", name="Resume"))
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
     assert not ConsumerGroup.objects.filter(paused=True).exists()

@@ -1,4 +1,4 @@
-"""The overview, as somebody reads it while consumers are at work."""
+"""The overview, read while consumers are at work."""
 
 import re
 

@@ -16,7 +16,7 @@ VIEWS = ("view_message", "view_consumergroup", "view_topic", "view_replay", "vie
 
 @pytest.fixture
 def pages(shop: Shop) -> list[str]:
-    """Pages that have buttons for whoever may press them."""
+    """Pages that have buttons for users with a permission."""
     shop.trouble()
     letter = Message.objects.dead_letters("mail", TOPIC).first()
     waiting = Message.objects.get(topic=TOPIC, message_id="200")
@@ -26,7 +26,7 @@ def pages(shop: Shop) -> list[str]:
         f"/admin/sqlqueue/message/{waiting.offset}/change/",
         f"/admin/sqlqueue/message/{letter.offset}/change/",
         "/admin/sqlqueue/message/dead-letters/",
-        f"/admin/sqlqueue/message/dead-letters/letters/?topic={TOPIC}",
+        f"/admin/sqlqueue/message/dead-letters/list/?topic={TOPIC}",
         f"/admin/sqlqueue/consumergroup/{group.pk}/change/",
         f"/admin/sqlqueue/topic/{TOPIC}/change/",
     ]

@@ -1,22 +1,50 @@
-"""A walk through all pages, as somebody takes it who has every permission."""
+"""A walk through all pages, by a user with every permission."""
 
 import re
 from collections.abc import Iterator
+from urllib.parse import quote
 
 from playwright.sync_api import Locator, Page
 
-from sqlqueue.models import ConsumerGroup, Message
+from sqlqueue.log.schedule import move_due
+from sqlqueue.models import ConsumerGroup, Message, ScheduledMessage
+from sqlqueue.operations.reschedule_requests import WaitingDeliveries, request_rescheduling
 from tests.browser.shop import TOPIC
 from tests.browser.visiting import Visitor
 
 INDEX = "/admin/sqlqueue/"
+INTERNALS = f"{INDEX}overview/internals/"
 LETTERS = f"{INDEX}message/dead-letters/"
 
 
 def lists(visitor: Visitor) -> list[str]:
-    """Return the addresses that the index leads to."""
-    links = visitor.open(INDEX).locator("#content-main a[href^='/admin/sqlqueue/']")
-    return sorted({*links.evaluate_all("all => all.map(link => link.getAttribute('href'))")} - {INDEX})
+    """Return the addresses that the index and the page of internals lead to."""
+    found: set[str] = set()
+    for address in (INDEX, INTERNALS):
+        links = visitor.open(address).locator("#content-main a[href^='/admin/sqlqueue/']")
+        found |= {*links.evaluate_all("all => all.map(link => link.getAttribute('href'))")}
+    return sorted(found - {INDEX})
+
+
+def by_hand() -> list[str]:
+    """Give the pages of what is done by hand something to show, and return their addresses: as they are opened, when
+    they have counted, and with a value that is refused."""
+    key = Message.objects.get(topic=TOPIC, message_id="200").partition_key
+    rescheduling = request_rescheduling("default", WaitingDeliveries(TOPIC, "mail", error="reached", key=key), rate=0.5)
+    ScheduledMessage.objects.create(topic=TOPIC, payload={"number": 900}, priority=9)
+    move_due("default")
+    many = f"{INDEX}rescheduling/new/?of={ConsumerGroup.objects.get(consumer_group='mail').pk}"
+    purge = f"{INDEX}topic/{TOPIC}/purge/"
+    return [
+        *(f"{INDEX}scheduledmessage/{scheduled.pk}/change/" for scheduled in ScheduledMessage.objects.all()),
+        purge,
+        f"{purge}?count=1&unsettled=on",
+        f"{purge}?count=1&time=soon",
+        many,
+        f"{many}&delay=0&key={quote(key)}&count=1",
+        f"{many}&delay=-1&count=1",
+        f"{INDEX}rescheduling/{rescheduling.pk}/change/",
+    ]
 
 
 def tour(visitor: Visitor) -> Iterator[str]:
@@ -25,19 +53,22 @@ def tour(visitor: Visitor) -> Iterator[str]:
     waiting = Message.objects.get(topic=TOPIC, message_id="200").offset
     letter = Message.objects.dead_letters("mail", TOPIC).values_list("offset", flat=True)[0]
     group = f"{INDEX}consumergroup/{ConsumerGroup.objects.get(consumer_group='mail').pk}"
+    done_by_hand = by_hand()  # first: the lists show it
     places = [
         *lists(visitor),
+        *done_by_hand,
         INDEX,
         f"{INDEX}message/{waiting}/change/",
         f"{INDEX}message/{letter}/change/",
         LETTERS,
         f"{LETTERS}?topic={TOPIC}",
-        f"{LETTERS}letters/?topic={TOPIC}",
+        f"{LETTERS}list/?topic={TOPIC}",
         f"{INDEX}topic/{TOPIC}/change/",
+        f"{INDEX}topic/{TOPIC}/options/",
         f"{group}/change/",
-        f"{group}/replay/",
-        f"{group}/replay/?offset=0&partition=&time=",
-        f"{group}/replay/?offset=1&time=2020-01-01T00:00",
+        f"{group}/move/",
+        f"{group}/move/?offset=0&partition=&time=",
+        f"{group}/move/?offset=1&time=2020-01-01T00:00",
         f"{group}/delete/",
     ]
     for address in places:
@@ -47,16 +78,23 @@ def tour(visitor: Visitor) -> Iterator[str]:
         (letter, name) for name in orders(visitor, letter)
     ]:
         visitor.open(f"{INDEX}message/{address}/change/")
-        follow(order(page, button))
+        follow(action_button(page, button))
         yield f"{button}: the form"
-        submit = order(page, button)
+        submit = action_button(page, button)
         if page.get_by_label("Reason").count():
             follow(submit)
             yield f"{button}: the form, refused"
     visitor.open(f"{INDEX}message/{letter}/change/")
-    follow(order(page, "Replay dead letters"))
-    follow(order(page, "Replay dead letters"))
+    follow(action_button(page, "Replay dead letters"))
+    follow(action_button(page, "Replay dead letters"))
     yield "a replay's progress"
+
+
+def message_page(visitor: Visitor, key: str) -> Iterator[str]:
+    """Go to the page of the first message whose key begins so."""
+    for message in Message.objects.filter(partition_key__startswith=key)[:1]:
+        visitor.open(address := f"{INDEX}message/{message.offset}/change/")
+        yield address
 
 
 def follow(target: Locator) -> None:
@@ -65,8 +103,8 @@ def follow(target: Locator) -> None:
         target.click()
 
 
-def order(page: Page, name: str) -> Locator:
-    """The button of an order."""
+def action_button(page: Page, name: str) -> Locator:
+    """Return the button of an action."""
     return page.get_by_role("button", name=re.compile(f"^{re.escape(name)}"))
 
 

@@ -9,6 +9,7 @@ from django.test import Client
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 PATIENCE = 60_000  # ms: what a page, or something on it, may take on a slow machine
+STILL = "localStorage.getItem('sqlqueue.refresh') ?? localStorage.setItem('sqlqueue.refresh', 'off')"
 SEEN = Path(__file__).resolve().parents[2] / "var" / "browser"
 expect.set_options(timeout=PATIENCE)
 
@@ -20,6 +21,7 @@ class Visitor:
         self.site = site
         self.context = browser.new_context(color_scheme="dark" if dark else "light", reduced_motion="reduce")
         self.context.set_default_timeout(PATIENCE)
+        self.context.add_init_script(STILL)  # no page changes under a test's hands
         if user:
             client = Client()
             client.force_login(user)

@@ -13,16 +13,16 @@ from tests.processes import wait_until
 
 def test_they_run_side_by_side_and_in_order_per_key(consuming: Consuming) -> None:
     seen: list[tuple[str, int]] = []
-    at_work, most = 0, 0
+    current_execution, most = 0, 0
 
     @consuming.consumer("t")
     async def handle(delivery) -> None:
-        nonlocal at_work, most
-        at_work += 1
-        most = max(most, at_work)
+        nonlocal current_execution, most
+        current_execution += 1
+        most = max(most, current_execution)
         await asyncio.sleep(0.005)
         seen.append((delivery.key, delivery.payload))
-        at_work -= 1
+        current_execution -= 1
 
     publish_many("t", [NewMessage(number, key=f"k{number % 5}") for number in range(50)])
     consuming.drain()
@@ -60,7 +60,7 @@ def test_every_outcome(consuming: Consuming) -> None:
         "error": [1, 2, 3],
         "reject": [1],
     }
-    assert [letter.payload for letter in Message.objects.filter(topic="t_dlq")] == ["reject"]
+    assert [dead_letter.payload for dead_letter in Message.objects.filter(topic="t_dlq")] == ["reject"]
 
 
 def test_batches(consuming: Consuming) -> None:

@@ -6,10 +6,10 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 
 from sqlqueue import LeaseLost, NewMessage, Reject, Retry, publish, publish_many
-from sqlqueue.consumers import in_transaction
-from sqlqueue.database import faults
-from sqlqueue.database.dialects import execute
-from sqlqueue.database.faults import Fault
+from sqlqueue.consumers import atomic_executor
+from sqlqueue.database import retries
+from sqlqueue.database.retries import ErrorKind
+from sqlqueue.database.statements import execute
 from sqlqueue.log import atomic
 from sqlqueue.log.groups import revoke
 from sqlqueue.models import DeliveryState, Message, Offset
@@ -102,7 +102,7 @@ class TestTogether:
             if len(attempts) == 1:
                 raise OperationalError("a deadlock")
 
-        monkeypatch.setattr(faults, "classify", lambda error: Fault.CONTENTION)
+        monkeypatch.setattr(retries, "classify", lambda error: ErrorKind.CONTENTION)
         publish("t", 1)
         consuming.drain()
         assert (attempts, effects()) == ([1, 1], ["1"])
@@ -116,13 +116,13 @@ class TestTogether:
         def handle(given) -> None:
             record(given)
             attempts.append(given[0].attempt if batch else given.attempt)
-            if len(attempts) <= in_transaction.TRIES:
+            if len(attempts) <= atomic_executor.TRIES:
                 raise OperationalError("a deadlock")
 
-        monkeypatch.setattr(faults, "classify", lambda error: Fault.CONTENTION)
+        monkeypatch.setattr(retries, "classify", lambda error: ErrorKind.CONTENTION)
         publish("t", 1)
         consuming.drain()
-        assert (attempts, effects()) == ([1] * in_transaction.TRIES + [2], ["1"])
+        assert (attempts, effects()) == ([1] * atomic_executor.TRIES + [2], ["1"])
         assert states("t") == []
 
     def test_a_lease_that_is_lost_while_it_runs_rolls_it_back(self, consuming: Consuming, batch: bool) -> None:
@@ -199,19 +199,19 @@ class TestThePosition:
         """In the handler's own transaction, and without a row for each message."""
         settings.SQLQUEUE = {**ONE_PARTITION, "FLUSH_INTERVAL": 60.0}  # a slow handler's would get a row
         positions: list[tuple[int, int, int]] = []
-        settle_run = atomic.settle_run
+        settle_execution = atomic.settle_execution
 
-        def watched(alias, run, hands, guard):
-            moved = settle_run(alias, run, hands, guard)
-            positions.append((len(hands), Offset.objects.get().position, DeliveryState.objects.count()))
+        def watched(alias, run, attempts, guard):
+            moved = settle_execution(alias, run, attempts, guard)
+            positions.append((len(attempts), Offset.objects.get().position, DeliveryState.objects.count()))
             return moved
 
-        monkeypatch.setattr("sqlqueue.consumers.in_transaction.settle_run", watched)
+        monkeypatch.setattr("sqlqueue.consumers.atomic_executor.settle_execution", watched)
         consuming.consumer("t", record, atomic=True, batch=True, batch_size=10, ordering=ordering)
         publish_many("t", [NewMessage(number, key=f"k{number % keys}") for number in range(30)])
         offsets = list(Message.objects.order_by("offset").values_list("offset", flat=True))
         # Without a collector, whose own probe may hold the gate just when the consumer looks at the horizon.
-        Host(consuming.subscriber(residents=False), drain=True).join()
+        Host(consuming.subscriber(background_tasks=False), drain=True).join()
         assert positions == [(10, offsets[9], 0), (10, offsets[19], 0), (10, offsets[29], 0)]
         row = offset_row("t")
         assert (row.position, row.offset_acked) == (offsets[-1], offsets[-1])
@@ -261,16 +261,16 @@ class TestTheFence:
         self, consuming: Consuming, monkeypatch: pytest.MonkeyPatch, statement: str
     ) -> None:
         refused: list[str] = []
-        settle_run = atomic.settle_run
+        settle_execution = atomic.settle_execution
 
-        def watched(alias, run, hands, guard):
+        def watched(alias, run, attempts, guard):
             try:
-                return settle_run(alias, run, hands, guard)
+                return settle_execution(alias, run, attempts, guard)
             except LeaseLost as error:
                 refused.append(str(error))
                 raise
 
-        monkeypatch.setattr("sqlqueue.consumers.in_transaction.settle_run", watched)
+        monkeypatch.setattr("sqlqueue.consumers.atomic_executor.settle_execution", watched)
         attempts: list[int] = []
 
         @consuming.consumer("t", atomic=True, backoff=0)
@@ -292,7 +292,7 @@ class TestTheFence:
 
 @BATCH
 @pytest.mark.database("mariadb", "mysql", "postgresql")
-def test_a_connection_that_was_lost_while_nobody_looked_costs_no_attempt(consuming: Consuming, batch: bool) -> None:
+def test_a_connection_that_was_lost_unnoticed_costs_no_attempt(consuming: Consuming, batch: bool) -> None:
     connection_ids: list[int] = []
 
     @consuming.consumer("t", atomic=True, batch=batch, max_attempts=1)

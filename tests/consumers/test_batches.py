@@ -7,8 +7,12 @@ import pytest
 from sqlqueue import NewMessage, Postpone, Reject, Retry, publish, publish_many
 from sqlqueue.core.keys import partition_of
 from sqlqueue.models import Message
+from tests import subscribers
 from tests.consuming import QUICK, Consuming, states
 from tests.processes import wait_until
+from tests.progress import keys_of_partitions, wait_until_settled
+
+pytestmark = pytest.mark.once
 
 ONE_PARTITION = {**QUICK, "PARTITIONS": 1, "FLUSH_INTERVAL": 60.0}  # what a slow batch holds up would get rows
 
@@ -82,8 +86,8 @@ class TestFailures:
         assert batches[0] == list(range(10))
         assert sorted(done) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
         assert all(len(batch) == 1 for batch in batches[1:])
-        (letter,) = Message.objects.filter(topic="t_dlq")
-        assert (letter.payload, letter.failure_count) == (4, 3)
+        (dead_letter,) = Message.objects.filter(topic="t_dlq")
+        assert (dead_letter.payload, dead_letter.failure_count) == (4, 3)
         assert states("t") == []
 
     def test_a_key_keeps_its_order_through_a_failed_batch(self, consuming: Consuming, settings, atomic: bool) -> None:
@@ -112,8 +116,8 @@ class TestFailures:
 
         publish_many("t", range(3))
         consuming.drain()
-        letters = Message.objects.filter(topic="t_dlq")
-        assert sorted(letters.values_list("payload", "last_error")) == [(n, "all of them") for n in range(3)]
+        dead_letters = Message.objects.filter(topic="t_dlq")
+        assert sorted(dead_letters.values_list("payload", "last_error")) == [(n, "all of them") for n in range(3)]
 
     def test_postpone_charges_none_of_it(self, consuming: Consuming, settings, atomic: bool) -> None:
         settings.SQLQUEUE = ONE_PARTITION
@@ -160,3 +164,38 @@ class TestTogether:
         consuming.start()
         wait_until(lambda: len(batches) == 4)
         assert sorted(batches[1:]) == [[(0, 2)], [(1, 2)], [(2, 2)]]
+
+
+@pytest.mark.parametrize("ordering", ["key", "none"])
+def test_consumers_of_a_group_with_batches_of_one_and_of_five_share_its_messages(
+    consuming: Consuming, settings, ordering: str
+) -> None:
+    """As while processes of yesterday's release still run beside those of today's."""
+    settings.SQLQUEUE = {**QUICK, "PARTITIONS": 6, "BALANCE_INTERVAL": 0.05}
+    keys = keys_of_partitions(6)
+    seen: dict[str, list[int]] = {key: [] for key in keys}
+    sizes: dict[int, list[int]] = {1: [], 5: []}
+    lock = threading.Lock()
+
+    def handling(size: int):
+        def handle(deliveries) -> None:
+            with lock:
+                sizes[size].append(len(deliveries))
+                for delivery in deliveries:
+                    seen[delivery.key].append(delivery.payload)
+
+        return subscribers.consumer("t", handle, batch=True, batch_size=size, ordering=ordering)
+
+    with (
+        subscribers.RunningSubscriber(handling(1), name="one") as one,
+        subscribers.RunningSubscriber(handling(5), name="five") as five,
+    ):
+        wait_until(lambda: len(one.holding()) == len(five.holding()) == 3)
+        publish_many("t", [NewMessage(number, key=key) for number in range(50) for key in keys])
+        wait_until_settled("t", "default")
+    if ordering == "key":
+        assert seen == {key: list(range(50)) for key in keys}
+    assert {key: sorted(numbers) for key, numbers in seen.items()} == {key: list(range(50)) for key in keys}
+    assert set(sizes[1]) == {1}
+    assert max(sizes[5]) == 5
+    assert sum(sizes[1]) == sum(sizes[5]) == 150, "not each its half"

@@ -10,7 +10,7 @@ import pytest
 from django.db import Error, connection, transaction
 
 from sqlqueue import publish
-from sqlqueue.database.dialects import execute
+from sqlqueue.database.statements import execute
 from sqlqueue.models import Message
 from sqlqueue.testing import drain
 from tests.app.models import Effect
@@ -37,7 +37,7 @@ def change(name: str) -> None:
     execute("default", f"UPDATE {TABLE} SET value = 'changed' WHERE name = %s", (name,))
 
 
-def letter() -> str:
+def dead_letter() -> str:
     return Message.objects.get(topic="t_dlq").last_error
 
 
@@ -112,7 +112,7 @@ def test_ddl_which_commits_what_was_written_before_fails_the_attempt(consuming: 
     finally:
         execute("default", "DROP TABLE IF EXISTS made_by_a_handler")
     assert seen() == []
-    assert "its transaction had ended before" in letter()
+    assert "its transaction had ended before" in dead_letter()
 
 
 def roll_back_in_sqlite() -> None:
@@ -142,7 +142,7 @@ def test_an_error_that_rolls_back_on_sqlite_fails_the_attempt(
     publish("t", 1)
     consuming.drain()
     assert seen() == []
-    assert "transaction" in letter()
+    assert "transaction" in dead_letter()
 
 
 def fail() -> None:
@@ -177,7 +177,7 @@ def test_a_transaction_that_fails_or_is_ended_in_sql_on_postgresql_fails_the_att
     publish("t", 1)
     consuming.drain()
     assert seen() == []
-    assert "transaction" in letter()
+    assert "transaction" in dead_letter()
 
 
 @BATCH
@@ -206,7 +206,7 @@ def test_a_handler_that_asks_for_a_rollback_is_not_acked(consuming: Consuming, b
     publish("t", 1)
     consuming.drain()
     assert seen() == []
-    assert "TransactionManagementError" in letter()
+    assert "TransactionManagementError" in dead_letter()
 
 
 @pytest.mark.django_db(transaction=True)

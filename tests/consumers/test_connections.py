@@ -77,7 +77,7 @@ def error_of_the_only_letter() -> str:
 
 
 @BATCH
-def test_a_handler_that_leaves_a_transaction_open_has_failed_and_harms_nobody_else(
+def test_a_handler_that_leaves_a_transaction_open_has_failed_and_harms_no_other(
     consuming: Consuming, settings, leave, batch: bool
 ) -> None:
     """Without a look at it, what comes next in the thread would be acked, and rolled back with the connection."""

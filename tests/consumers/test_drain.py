@@ -9,7 +9,7 @@ from django.db import connection, transaction
 
 from sqlqueue import NewMessage, Postpone, Retry, publish, publish_many
 from sqlqueue.core.keys import partition_of
-from sqlqueue.core.stream import Stream
+from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.log.schedule import move_due
 from sqlqueue.log.status import anything_due
@@ -38,7 +38,7 @@ def test_it_stays_while_retries_are_due(consuming: Consuming) -> None:
     assert consuming.drain().settled == 5
 
 
-def test_it_leaves_what_waits_and_what_is_parked_behind_it(consuming: Consuming) -> None:
+def test_it_leaves_what_waits_and_what_is_blocked_behind_it(consuming: Consuming) -> None:
     seen: list[int] = []
 
     @consuming.consumer("t")
@@ -124,7 +124,7 @@ def test_an_open_transaction_holds_it_up_no_longer_than_its_messages_are_invisib
 
 
 @pytest.mark.parametrize("ordering", ["key", "partition"])
-def test_two_of_them_leave_what_was_handed_back_behind_a_message_that_waits(
+def test_two_of_them_leave_what_was_released_behind_a_message_that_waits(
     consuming: Consuming, settings, ordering: str
 ) -> None:
     """It is due by its own row, and only its owner remembers behind what it stands."""
@@ -141,7 +141,11 @@ def test_two_of_them_leave_what_was_handed_back_behind_a_message_that_waits(
         key = next(key for key in map(str, range(50)) if partition_of(key, 2) == partition)
         publish_many("t", [NewMessage(number, key=key) for number in range(20)])
     hosts = [consuming.start(), consuming.start()]
-    wait_until(lambda: seen == [0, 0, 0, 0] and all(len(host.subscriber.ownership.streams()) == 1 for host in hosts))
+    wait_until(
+        lambda: (
+            seen == [0, 0, 0, 0] and all(len(host.subscriber.ownership.assigned_partitions()) == 1 for host in hosts)
+        )
+    )
     wait_until(lambda: all(host.subscriber.idle for host in hosts))
     for host in hosts:
         assert not host.subscriber.anything_due()
@@ -155,14 +159,14 @@ def test_what_enters_the_log_between_two_looks_is_not_missed(
 ) -> None:
     """A scheduler, of this process or another, may move a due message at any moment."""
     consuming.consumer("t", lambda delivery: None)
-    subscriber = consuming.subscriber(residents=False)
+    subscriber = consuming.subscriber(background_tasks=False)
     subscriber.start()
     try:
-        subscriber.turn()
+        subscriber.run_once()
         assert not subscriber.anything_due()
         unread = subscriber.reader.unread
 
-        def unread_before_it_is_moved(streams: Sequence[Stream]) -> bool:
+        def unread_before_it_is_moved(streams: Sequence[AssignedPartition]) -> bool:
             found = unread(streams)
             move_due("default")
             return found

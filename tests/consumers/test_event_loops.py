@@ -12,7 +12,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
 from sqlqueue import publish, publish_many
-from sqlqueue.consumers.pool import ThreadPool
+from sqlqueue.consumers.pools import ThreadPool
 from sqlqueue.models import Message
 from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming
@@ -20,12 +20,14 @@ from tests.processes import wait_until
 from tests.servers.processlist import sessions
 from tests.servers.session import connection_id
 
+pytestmark = pytest.mark.once
+
 BATCH = pytest.mark.parametrize("batch", [False, True], ids=["each", "batch"])
 SERVERS = pytest.mark.database("mariadb", "mysql", "postgresql")
 SOON, LONG = 1.0, 300.0
 
 
-def letters() -> list[Message]:
+def dead_letters() -> list[Message]:
     return list(Message.objects.filter(topic__endswith="_dlq").order_by("offset"))
 
 
@@ -35,7 +37,7 @@ def threads(name: str) -> set[str]:
 
 @pytest.fixture
 def quick(consuming: Consuming, monkeypatch: pytest.MonkeyPatch, settings) -> None:
-    monkeypatch.setattr("sqlqueue.consumers.event_loop.STANDS_STILL", 0.5)
+    monkeypatch.setattr("sqlqueue.consumers.event_loop.BLOCKED_AFTER", 0.5)
     settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1}
 
 
@@ -98,10 +100,10 @@ class TestABlockedLoop:
         assert inside.wait(30)
         publish_many("later", [1, 2])
         wait_until(lambda: len(done) == 3)
-        wait_until(letters)
-        (letter,) = letters()
-        assert letter.topic == "blocks_dlq"
-        assert "still running after its visibility timeout" in letter.last_error
+        wait_until(dead_letters)
+        (dead_letter,) = dead_letters()
+        assert dead_letter.topic == "blocks_dlq"
+        assert "still running after its visibility timeout" in dead_letter.last_error
         assert waiting == [1, 1]
         (said,) = [record.getMessage() for record in caplog.records if "_blocked" in record.getMessage()]
         assert "topic=blocks" in said
@@ -142,7 +144,7 @@ class TestABlockedLoop:
     def test_when_too_many_block_theirs_the_consumer_ends(
         self, consuming: Consuming, monkeypatch: pytest.MonkeyPatch, settings
     ) -> None:
-        monkeypatch.setattr("sqlqueue.consumers.event_loop.STANDS_STILL", 0.1)
+        monkeypatch.setattr("sqlqueue.consumers.event_loop.BLOCKED_AFTER", 0.1)
         monkeypatch.setattr("sqlqueue.consumers.event_loop.LOOKS", 1)
         settings.SQLQUEUE = {**settings.SQLQUEUE, "SHUTDOWN_TIMEOUT": 1.0}
         gate = consuming.gate()
@@ -170,7 +172,7 @@ class TestABlockedLoop:
         publish_many("t", ["exits", 1])
         consuming.start()
         wait_until(lambda: done == [1])
-        wait_until(lambda: [letter.payload for letter in letters()] == ["exits"])
+        wait_until(lambda: [dead_letter.payload for dead_letter in dead_letters()] == ["exits"])
 
 
 async def write(value: object) -> None:
@@ -198,8 +200,8 @@ def test_a_connection_that_was_lost_while_idle_fails_no_delivery(
     consuming.start()
     for number in itertools.count(1):
         publish("t", number)
-        wait_until(lambda: len(seen) == number or letters())  # noqa: B023
-        assert not letters()
+        wait_until(lambda: len(seen) == number or dead_letters())  # noqa: B023
+        assert not dead_letters()
         if number == 3:
             break
         sessions().end(seen[-1])
@@ -223,8 +225,8 @@ def test_a_connection_that_is_lost_under_handlers_costs_one_attempt_at_most(
     wait_until(lambda: seen)
     sessions().end(seen[0])
     publish_many("t", range(1, 6))
-    wait_until(lambda: set(effects()) == set("012345") or letters())
-    assert not letters()
+    wait_until(lambda: set(effects()) == set("012345") or dead_letters())
+    assert not dead_letters()
 
 
 def test_a_call_that_leaves_a_transaction_open_fails_and_harms_no_other(consuming: Consuming) -> None:
@@ -237,8 +239,10 @@ def test_a_call_that_leaves_a_transaction_open_fails_and_harms_no_other(consumin
     publish_many("t", ["leaves", 1, 2, 3])
     consuming.drain()
     assert effects() == ["1", "2", "3"]
-    (letter,) = letters()
-    assert letter.last_error.startswith("the handler returned and left the connection 'default' with autocommit off")
+    (dead_letter,) = dead_letters()
+    assert dead_letter.last_error.startswith(
+        "the handler returned and left the connection 'default' with autocommit off"
+    )
 
 
 def test_their_database_calls_share_one_connection(consuming: Consuming) -> None:

@@ -37,7 +37,7 @@ def test_a_process_whose_settle_fails_for_good_leaves_its_messages_to_the_next(c
 
     publish("t", 1, key="a")
     with without_receipts(), pytest.raises(Error):
-        consuming.subscriber(residents=False).run(drain=True)
+        consuming.subscriber(background_tasks=False).run(drain=True)
     assert attempts == [1]
     PartitionLease.objects.update(valid_until=None, holder="")  # as its supervisor does, or its expiry
     consuming.drain()
@@ -49,10 +49,10 @@ def test_a_connection_that_is_lost_in_a_release_may_mean_that_the_server_was_res
     consuming: Consuming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consuming.consumer("t", lambda delivery: None)
-    subscriber = consuming.subscriber(residents=False)
+    subscriber = consuming.subscriber(background_tasks=False)
     subscriber.start()
     try:
-        subscriber.turn()
+        subscriber.run_once()
         release, tries = subscriber.ownership.release, []
 
         def cut_off(partitions: Any) -> None:
@@ -62,8 +62,8 @@ def test_a_connection_that_is_lost_in_a_release_may_mean_that_the_server_was_res
             release(partitions)
 
         monkeypatch.setattr(subscriber.ownership, "release", cut_off)
-        subscriber._release({one: one.holding for one in subscriber.subscriptions})
+        subscriber._releases.release({one: one.holding for one in subscriber.subscriptions})
         assert len(tries) == 2
-        assert subscriber.dispatcher.server.doubtful
+        assert subscriber.settler.server.doubtful
     finally:
         subscriber.close()

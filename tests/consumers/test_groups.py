@@ -6,8 +6,8 @@ import pytest
 
 from sqlqueue import NewMessage, Reject, Retry, publish, publish_many
 from sqlqueue.log.groups import register, remove
-from sqlqueue.log.reset import reset
 from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset, PartitionLease, Topic
+from sqlqueue.operations.move import move
 from tests.consuming import QUICK, Consuming, offset_row, states
 from tests.processes import wait_until
 
@@ -89,7 +89,7 @@ class TestStart:
         assert seen == [1] * 20
 
     def test_it_is_fixed_at_registration(self, consuming: Consuming) -> None:
-        """Also for partitions that nobody has owned yet when messages come."""
+        """Also for partitions without an owner so far when messages come."""
         seen: list[int] = []
         publish("t", "before")
         register("default", "default", "t", "latest")
@@ -137,7 +137,7 @@ class TestRemoval:
         after = dict(Offset.objects.values_list("partition", "fencing_token"))
         assert all(after[partition] > token for partition, token in before.items())
 
-    def test_whoever_serves_it_finds_out_and_goes_on_with_the_rest(self, consuming: Consuming, settings) -> None:
+    def test_its_owner_finds_out_and_goes_on_with_the_rest(self, consuming: Consuming, settings) -> None:
         settings.SQLQUEUE = {**QUICK, "HEARTBEAT_INTERVAL": 0.2}
         seen: list[tuple[str, int]] = []
         for topic in ("t", "other"):
@@ -147,7 +147,7 @@ class TestRemoval:
         wait_until(lambda: seen == [("t", 1)])
         remove("default", "default", "t")
         publish("t", 2, key="a")
-        wait_until(lambda: not host.subscriber.subscriptions[1].streams or not host.running)
+        wait_until(lambda: not host.subscriber.subscriptions[1].assigned or not host.running)
         publish("other", 3)
         wait_until(lambda: ("other", 3) in seen)
         assert ("t", 2) not in seen
@@ -161,10 +161,10 @@ class TestReset:
         consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
         offsets = [publish("t", number, key="a").offset for number in range(5)]
         consuming.drain()
-        assert reset("default", "default", "t", offsets[1]) == offsets[1]
+        assert move("default", "default", "t", offsets[1]) == offsets[1]
         consuming.drain()
         assert seen == [0, 1, 2, 3, 4, 2, 3, 4]
-        reset("default", "default", "t", 0)
+        move("default", "default", "t", 0)
         consuming.drain()
         assert seen[8:] == [0, 1, 2, 3, 4]
 
@@ -173,10 +173,10 @@ class TestReset:
         consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
         register("default", "default", "t")
         offsets = [publish("t", number, key="a").offset for number in range(5)]
-        reset("default", "default", "t", offsets[2])
+        move("default", "default", "t", offsets[2])
         consuming.drain()
         assert seen == [3, 4]
-        assert reset("default", "default", "t", offsets[4] + 1_000) == offsets[4]
+        assert move("default", "default", "t", offsets[4] + 1_000) == offsets[4]
         publish("t", 5, key="a")
         consuming.drain()
         assert seen == [3, 4, 5]
@@ -191,7 +191,7 @@ class TestReset:
         partition = Message.objects.get(partition_key="k0").partition
         mine = set(Message.objects.filter(partition=partition).values_list("partition_key", flat=True))
         seen.clear()
-        reset("default", "default", "t", 0, partition=partition)
+        move("default", "default", "t", 0, partition=partition)
         consuming.drain()
         assert set(seen) == mine
 
@@ -209,7 +209,7 @@ class TestReset:
 
         offsets = [publish("t", number, key=f"k{number}").offset for number in range(5)]
         consuming.drain()
-        reset("default", "default", "t", offsets[2])
+        move("default", "default", "t", offsets[2])
         assert states("t") == [(offsets[1], 1, False)]
         assert offset_row("t").offset_acked == offsets[1] - 1
         consuming.drain()
@@ -221,7 +221,7 @@ class TestReset:
             consuming.consumer("t", lambda delivery: seen.append(delivery.group), group=group)
         publish("t", 1)
         consuming.drain()
-        reset("default", "one", "t", 0)
+        move("default", "one", "t", 0)
         consuming.drain()
         assert sorted(seen) == ["one", "one", "two"]
 
@@ -232,7 +232,7 @@ class TestReset:
             publish("t", number, key="a")
         consuming.start()
         wait_until(lambda: len(seen) == 3)
-        reset("default", "default", "t", 0)
+        move("default", "default", "t", 0)
         publish("t", 3, key="a")
         wait_until(lambda: len(seen) >= 7)
         assert seen[-4:] == [0, 1, 2, 3]
@@ -240,7 +240,7 @@ class TestReset:
 
 class TestPause:
     @pytest.mark.parametrize("what", [Topic, ConsumerGroup], ids=["topic", "group"])
-    def test_nothing_is_handed_out_until_it_ends(self, consuming: Consuming, what: type) -> None:
+    def test_nothing_is_dispatched_until_it_ends(self, consuming: Consuming, what: type) -> None:
         seen: list[int] = []
         consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
         host = consuming.start()

@@ -12,41 +12,43 @@ from sqlqueue.core.keys import partition_of
 from tests.consuming import QUICK, Consuming, offset_row
 from tests.processes import wait_until
 
+pytestmark = pytest.mark.once
+
 ONE_PARTITION = {**QUICK, "PARTITIONS": 1}
 
 
 class Watch:
-    """Notes who starts and ends, and how many are at work at once, by lane."""
+    """Notes who starts and ends, and how many are at work at once, by queue."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.events: dict[str, list[tuple[str, int]]] = defaultdict(list)
-        self.at_work: dict[str, int] = defaultdict(int)
+        self.running: dict[str, int] = defaultdict(int)
         self.most: dict[str, int] = defaultdict(int)
 
-    def begin(self, lane: str, number: int) -> None:
+    def begin(self, queue: str, number: int) -> None:
         with self._lock:
-            self.at_work[lane] += 1
-            self.most[lane] = max(self.most[lane], self.at_work[lane])
-            self.events[lane].append(("start", number))
+            self.running[queue] += 1
+            self.most[queue] = max(self.most[queue], self.running[queue])
+            self.events[queue].append(("start", number))
 
-    def end(self, lane: str, number: int, how: str = "done") -> None:
+    def end(self, queue: str, number: int, how: str = "done") -> None:
         with self._lock:
-            self.at_work[lane] -= 1
-            self.events[lane].append((how, number))
+            self.running[queue] -= 1
+            self.events[queue].append((how, number))
 
-    def done(self, lane: str) -> list[int]:
-        return [number for how, number in self.events[lane] if how == "done"]
+    def done(self, queue: str) -> list[int]:
+        return [number for how, number in self.events[queue] if how == "done"]
 
-    def started(self, lane: str) -> list[int]:
-        return [number for how, number in self.events[lane] if how == "start"]
+    def started(self, queue: str) -> list[int]:
+        return [number for how, number in self.events[queue] if how == "start"]
 
-    def overtakings(self, lane: str) -> list[tuple[int, int]]:
-        """Return (earlier, later): a later one had started before an earlier one of the lane was done."""
+    def overtakings(self, queue: str) -> list[tuple[int, int]]:
+        """Return (earlier, later): a later one had started before an earlier one of the queue was done."""
         found = []
         settled: set[int] = set()
         begun: set[int] = set()
-        for how, number in self.events[lane]:
+        for how, number in self.events[queue]:
             if how == "start":
                 found += [(earlier, number) for earlier in range(number) if earlier not in settled]
                 begun.add(number)
@@ -55,23 +57,23 @@ class Watch:
         return found
 
 
-def flaky(watch: Watch, lane_of, seed: int = 7):
+def flaky(watch: Watch, queue_of, seed: int = 7):
     """Return a handler that fails now and then, in every way, and is done in the end."""
     chance = random.Random(seed)
 
     def handle(delivery) -> None:
-        lane, number = lane_of(delivery), delivery.payload
-        watch.begin(lane, number)
+        queue, number = queue_of(delivery), delivery.payload
+        watch.begin(queue, number)
         time.sleep(chance.random() / 500)
         fate = chance.random()
         if delivery.attempt < 5 and fate < 0.3:
-            watch.end(lane, number, "failed")
+            watch.end(queue, number, "failed")
             if fate < 0.1:
                 raise Retry(delay=0.01)
             if fate < 0.2:
                 raise Postpone(delay=0)
             raise ValueError(number)
-        watch.end(lane, number)
+        watch.end(queue, number)
 
     return handle
 
@@ -185,22 +187,22 @@ class TestPartition:
         watch = Watch()
         numbers: dict[int, int] = {}
 
-        def lane_of(delivery) -> str:
+        def queue_of(delivery) -> str:
             return str(delivery.partition)
 
-        handle = flaky(watch, lane_of)
+        handle = flaky(watch, queue_of)
         consuming.consumer("t", handle, ordering="partition", max_attempts=9, backoff=0.01)
         for _ in range(25):
             for key in keys_of(0)[:2] + keys_of(1)[:2]:
                 partition = partition_of(key, 2)
                 publish("t", numbers.setdefault(partition, 0), key=key)  # they count within a partition
                 numbers[partition] += 1
-        while sum(len(watch.done(lane)) for lane in ("0", "1")) < 100:
+        while sum(len(watch.done(queue)) for queue in ("0", "1")) < 100:
             consuming.drain(threads=6)
-        for lane in ("0", "1"):
-            assert watch.done(lane) == list(range(numbers[int(lane)]))
-            assert watch.overtakings(lane) == []
-            assert watch.most[lane] == 1
+        for queue in ("0", "1"):
+            assert watch.done(queue) == list(range(numbers[int(queue)]))
+            assert watch.overtakings(queue) == []
+            assert watch.most[queue] == 1
 
     def test_a_failed_message_holds_its_partition_and_no_other(self, consuming: Consuming, settings) -> None:
         settings.SQLQUEUE = {**QUICK, "PARTITIONS": 2}

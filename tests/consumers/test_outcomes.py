@@ -1,13 +1,25 @@
-"""What becomes of a delivery: returned, Retry, Postpone, Reject, any other exception; attempts and dead letters."""
+"""The outcomes of a delivery: returned, Retry, Postpone, Reject, any other exception; attempts and dead letters."""
+
+from itertools import islice
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
-from sqlqueue import LeaseLost, Postpone, Reject, Retry, publish
+from sqlqueue import (
+    LeaseLost,
+    NewMessage,
+    Postpone,
+    Reject,
+    Retry,
+    publish,
+    publish_many,
+    replay,
+    subscribe,
+)
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.log.groups import revoke
-from sqlqueue.log.reset import reset
 from sqlqueue.models import DeliveryState, Message, Receipt
+from sqlqueue.operations.move import move
 from tests.consuming import QUICK, Consuming, offset_row, seconds_until_due, states
 from tests.processes import wait_until
 
@@ -37,7 +49,7 @@ def make_due() -> None:
     DeliveryState.objects.update(invisible_until=DatabaseNow())
 
 
-def letters(group: str = "default", topic: str = "t") -> list[Message]:
+def dead_letters(group: str = "default", topic: str = "t") -> list[Message]:
     return list(Message.objects.dead_letters(group, topic).order_by("offset"))
 
 
@@ -82,6 +94,38 @@ class TestDelivery:
         assert (delivery.offset, delivery.attempt, delivery.priority) == (published.offset, 1, 1)
         assert delivery.created_at == message.created_at
         assert f"@{published.offset} attempt 1 for g" in repr(delivery)
+
+    def test_headers_that_are_none_arrive_as_an_empty_mapping(self, consuming: Consuming) -> None:
+        """However the message comes: a handler may ask for a header without looking first whether there are any."""
+        with connection.cursor() as cursor:
+            into = "INSERT INTO sqlqueue_scheduled_message"
+            cursor.execute(f"{into} (topic, payload) VALUES ('t', '\"plain SQL\"')")
+            cursor.execute(f"{into} (topic, payload, headers) VALUES ('t', '\"SQL NULL\"', NULL)")
+            cursor.execute(f"{into} (topic, payload, headers) VALUES ('t', '\"JSON null\"', 'null')")
+        publish("t", "left out")
+        publish("t", "none", headers=None)
+        publish("t", "empty", headers={})
+        publish("t", "later", headers=None, delay=0.001)
+        publish_many("t", [NewMessage("one of many", headers=None), NewMessage("with some", headers={"h": 1})])
+        seen: dict[str, dict] = {}
+
+        @consuming.consumer("t", max_attempts=1)
+        def handle(delivery) -> None:
+            seen[delivery.payload] = delivery.headers
+            raise Reject("no")
+
+        died: dict[str, dict] = {}
+        consuming.consumer("t_dlq", lambda delivery: died.update({delivery.payload: delivery.headers}), group="g")
+        wait_until(lambda: consuming.drain() and len(seen) == 9)
+        consuming.drain()
+        assert seen == died
+        assert seen.pop("with some") == {"h": 1}
+        assert list(seen.values()) == [{}] * 8
+        seen.clear()
+        assert replay("t") == 9
+        consuming.drain("default")
+        assert seen.pop("with some") == {"h": 1}
+        assert list(seen.values()) == [{}] * 8
 
 
 class TestRetried:
@@ -160,7 +204,7 @@ class TestRetried:
         publish("t", "bad")
         publish("t", "good")
         assert consuming.drain().settled == 2
-        kept = letters()[0].last_error if kind is Reject else DeliveryState.objects.get().last_error
+        kept = dead_letters()[0].last_error if kind is Reject else DeliveryState.objects.get().last_error
         assert kept, "nothing was kept"
         assert len(kept) < 11_000, "too much was kept"
 
@@ -176,7 +220,7 @@ class TestPostponed:
         publish("t", 1)
         consuming.drain()
         assert attempts == [1] * 6
-        assert letters() == []
+        assert dead_letters() == []
 
     def test_it_waits_as_long_as_it_says(self, consuming: Consuming) -> None:
         @consuming.consumer("t")
@@ -199,7 +243,39 @@ class TestPostponed:
         publish("t", 1)
         consuming.drain()
         assert attempts == [1, 2, 2, 3, 3]
-        assert len(letters()) == 1
+        assert len(dead_letters()) == 1
+
+    def test_the_backoff_goes_on_where_it_was_and_the_error_stays(
+        self, consuming: Consuming, attempts: list[int]
+    ) -> None:
+        """A postponement is neither a failure nor a success: a message that alternates would never end."""
+
+        @consuming.consumer("t", max_attempts=3, backoff=1_000, jitter=0)
+        def handle(delivery) -> None:
+            attempts.append(delivery.attempt)
+            if len(attempts) % 2:
+                raise ValueError(f"failure {delivery.attempt}")
+            raise Postpone(delay=500)
+
+        offset = publish("t", 1).offset
+        for delay, error in ((1_000, "failure 1"), (500, "failure 1"), (2_000, "failure 2"), (500, "failure 2")):
+            consuming.drain()
+            assert delay - 100 < seconds_until_due(offset) <= delay + 0.1
+            assert DeliveryState.objects.get().last_error.endswith(error)
+            make_due()
+        consuming.drain()
+        assert attempts == [1, 2, 2, 3, 3]
+        assert [(each.failure_count, each.last_error[-9:]) for each in dead_letters()] == [(3, "failure 3")]
+
+    def test_when_pulling_attempts_that_failed_before_still_count(self, consuming: Consuming) -> None:
+        publish("t", 1)
+        seen: list[int] = []
+        with subscribe("t", timeout=60, max_attempts=2) as deliveries:
+            for delivery in islice(deliveries, 4):
+                seen.append(delivery.attempt)
+                delivery.postpone(delay=0) if len(seen) % 2 else delivery.retry(delay=0, reason="not yet")
+        assert seen == [1, 1, 2, 2]
+        assert [(each.failure_count, each.last_error) for each in dead_letters()] == [(2, "not yet")]
 
 
 class TestDeadLetters:
@@ -217,13 +293,17 @@ class TestDeadLetters:
         consuming.drain()
         assert attempts == [1, 2, 3]
         original = Message.objects.get(topic="t")
-        (letter,) = letters("g")
-        assert (letter.topic, letter.partition, letter.partition_key) == ("t_dlq", original.partition, "k")
-        assert (letter.payload, letter.headers) == ({"p": "✈"}, {"h": 1})
-        assert (letter.original_topic, letter.original_offset, letter.failed_group) == ("t", offset, "g")
-        assert letter.failure_count == 3
-        assert letter.last_error.endswith("ValueError: attempt 3")
-        assert letter.failed_at is not None
+        (copy,) = dead_letters("g")
+        assert (copy.topic, copy.partition, copy.partition_key) == (
+            "t_dlq",
+            original.partition,
+            "k",
+        )
+        assert (copy.payload, copy.headers) == ({"p": "✈"}, {"h": 1})
+        assert (copy.original_topic, copy.original_offset, copy.failed_group) == ("t", offset, "g")
+        assert copy.failure_count == 3
+        assert copy.last_error.endswith("ValueError: attempt 3")
+        assert copy.failed_at is not None
         assert states("t", "g") == []
         assert offset_row("t", "g", original.partition).offset_acked == offset
 
@@ -234,7 +314,7 @@ class TestDeadLetters:
 
         publish("t", 1)
         consuming.drain()
-        assert [(letter.failure_count, letter.last_error) for letter in letters()] == [(1, "again")]
+        assert [(each.failure_count, each.last_error) for each in dead_letters()] == [(1, "again")]
 
     def test_a_rejected_message_is_one_at_once(self, consuming: Consuming) -> None:
         @consuming.consumer("t")
@@ -243,7 +323,7 @@ class TestDeadLetters:
 
         publish("t", 1)
         consuming.drain()
-        assert [(letter.failure_count, letter.last_error) for letter in letters()] == [(1, "unknown aircraft")]
+        assert [(each.failure_count, each.last_error) for each in dead_letters()] == [(1, "unknown aircraft")]
 
     def test_the_log_keeps_the_message(self, consuming: Consuming) -> None:
         @consuming.consumer("t")
@@ -264,9 +344,9 @@ class TestDeadLetters:
 
         offset = publish("t", 1).offset
         consuming.drain()
-        reset("default", "default", "t", 0)
+        move("default", "default", "t", 0)
         consuming.drain()
-        assert [(letter.original_offset, letter.last_error) for letter in letters()] == [(offset, "second")]
+        assert [(each.original_offset, each.last_error) for each in dead_letters()] == [(offset, "second")]
 
     def test_a_dead_letter_topic_can_be_consumed_like_any_other(self, consuming: Consuming) -> None:
         seen: list[tuple[object, str]] = []
@@ -293,7 +373,7 @@ class TestDeadLetters:
         consuming.drain()
         originals = Message.objects.filter(topic="t").order_by("offset")
         assert [original.payload for original in originals] == values
-        copies = {letter.original_offset: (letter.payload, letter.headers) for letter in letters()}
+        copies = {each.original_offset: (each.payload, each.headers) for each in dead_letters()}
         assert copies == {original.offset: (original.payload, original.headers) for original in originals}
 
 
@@ -314,7 +394,7 @@ class TestLeaseLost:
         publish("t", 1)
         consuming.drain()
         assert attempts == [1, 2]
-        assert "of another partition" in letters()[0].last_error
+        assert "of another partition" in dead_letters()[0].last_error
         assert Receipt.objects.count() == 2
 
     @pytest.mark.parametrize("batch", [False, True])
@@ -329,7 +409,7 @@ class TestLeaseLost:
         publish("t", 1)
         consuming.drain()
         assert attempts == [1, 2]
-        assert "of another partition" in letters()[0].last_error
+        assert "of another partition" in dead_letters()[0].last_error
 
     def test_the_engines_own_is_neither_charged_nor_told(
         self, consuming: Consuming, settings, attempts: list[int]
@@ -348,7 +428,7 @@ class TestLeaseLost:
         publish("t", 1)
         consuming.drain()
         assert len(attempts) == 2
-        assert letters() == []
+        assert dead_letters() == []
 
 
 def is_lost(delivery) -> bool:

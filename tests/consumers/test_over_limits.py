@@ -5,17 +5,19 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
+from factory import Iterator
 
 from sqlqueue import Delivery, NewMessage, Reject, Retry, publish, publish_many
-from sqlqueue.consumers import reader, subscriber, throttle
+from sqlqueue.consumers import reader, releases, throttle
 from sqlqueue.core.keys import partition_of
-from sqlqueue.leases import heartbeat, hold
+from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import acquire
-from sqlqueue.log import bell, fetch, ranges, settle, status
+from sqlqueue.log import blocked_ranges, fetch, notifier, settle, status
 from sqlqueue.log.groups import register
-from sqlqueue.log.reschedule import Changed, acknowledge, reschedule
 from sqlqueue.models import BlockedRange, DeliveryState, Message, PartitionLease, Receipt
+from sqlqueue.operations.reschedule import Changed, acknowledge, reschedule
 from tests.consuming import QUICK, Consuming
+from tests.factories import DeliveryStateFactory
 from tests.processes import wait_until
 
 KEYS, OF_A_KEY = 24, 5
@@ -37,12 +39,12 @@ def offsets_of(number: int) -> list[int]:
     ("module", "name"),
     [
         (fetch, "STREAMS_OF_ONE_FETCH"),
-        (hold, "PLACES_AT_ONCE"),
-        (ranges, "AT_ONCE"),
-        (ranges, "CHUNK"),
+        (release, "GROUP_TOPICS_AT_ONCE"),
+        (blocked_ranges, "AT_ONCE"),
+        (blocked_ranges, "CHUNK"),
         (settle, "CHUNK"),
         (status, "STREAMS_OF_ONE_FETCH"),
-        (subscriber, "RELEASED_AT_ONCE"),
+        (releases, "RELEASED_AT_ONCE"),
         (throttle, "MOST"),
     ],
     ids=lambda value: getattr(value, "__name__", value),
@@ -124,10 +126,9 @@ def test_what_is_due_in_the_partitions_of_others_hides_no_change_by_hand(
     register(ALIAS, GROUP, "t")
     heartbeat.beat(ALIAS, "another", [(GROUP, "t")], 300)
     acquire(ALIAS, "another", GROUP, "t", [0, 1], priorities=1, lease_duration=300, horizon=0)
-    place = {"topic": "t", "consumer_group": GROUP, "retry_count": 1}
-    DeliveryState.objects.bulk_create(
-        DeliveryState(**place, partition=partition, message_offset=n) for n in range(900, 905) for partition in (0, 1)
-    )
+    for partition in (0, 1):
+        of = {"consumer_group": GROUP, "partition": partition, "retry_count": 1}
+        DeliveryStateFactory.create_batch(5, **of, message_offset=Iterator(range(900, 905)))
     attempts: list[int] = []
 
     @consuming.consumer("t")
@@ -148,15 +149,15 @@ def test_a_consumer_beyond_those_that_are_rung_hears_of_news_by_itself(
     consuming: Consuming, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     settings.SQLQUEUE = {**settings.SQLQUEUE, "WAKE": True}
-    monkeypatch.setattr(bell, "MOST_ADDRESSES", 0)
-    monkeypatch.setattr(bell, "_listeners", [])  # as if it were in another process
+    monkeypatch.setattr(notifier, "MOST_ADDRESSES", 0)
+    monkeypatch.setattr(notifier, "_listeners", [])  # as if it were in another process
     seen: list[Any] = []
     consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
     consuming.start()
-    monkeypatch.setattr(bell, "_listeners", [])
+    monkeypatch.setattr(notifier, "_listeners", [])
     for number in range(3):
         publish("t", number)
-        wait_until(lambda: seen == [*range(number + 1)])  # noqa: B023  called by this turn
+        wait_until(lambda: seen == [*range(number + 1)])  # noqa: B023  called in this iteration
 
 
 def test_what_a_person_has_acked_hides_nothing_that_is_rescheduled_beyond_it(

@@ -8,13 +8,24 @@ from pathlib import Path
 import pytest
 from django.db import connections, transaction
 
-from sqlqueue import ConfigurationError, InvalidMessage, LeaseLost, NewMessage, publish, publish_many, subscribe
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue import (
+    ConfigurationError,
+    InvalidMessage,
+    InvalidResult,
+    LeaseLost,
+    NewMessage,
+    get_status,
+    publish,
+    publish_many,
+    subscribe,
+)
+from sqlqueue.consumers.loop import Loop
 from sqlqueue.log.groups import revoke
-from sqlqueue.log.reset import reset
-from sqlqueue.models import DeliveryState, Message, PartitionLease, SubscriberHeartbeat
+from sqlqueue.models import DeliveryState, Message, PartitionLease, Result, SubscriberHeartbeat
+from sqlqueue.operations.move import move
+from sqlqueue.stats.survey import survey
 from tests.app.models import Effect
-from tests.consuming import QUICK, Consuming, seconds_until_due, states
+from tests.consuming import QUICK, Consuming, seconds_until_due, states, watermark
 from tests.processes import wait_until
 from tests.servers.processlist import end_this_threads_connection
 from tests.servers.session import connection_id
@@ -83,7 +94,7 @@ def test_the_next_of_a_key_comes_when_the_first_is_acked(consuming: Consuming) -
         assert next(iter(deliveries)).payload == 1
 
 
-def test_what_is_not_settled_on_leaving_is_handed_back_uncharged(consuming: Consuming) -> None:
+def test_what_is_not_settled_on_leaving_is_released_uncharged(consuming: Consuming) -> None:
     publish_many("t", [1, 2, 3])
     with subscribe("t", timeout=PATIENCE) as deliveries:
         each = iter(deliveries)
@@ -97,7 +108,7 @@ def test_what_is_not_settled_on_leaving_is_handed_back_uncharged(consuming: Cons
     assert again[left] == 1
 
 
-def test_leaving_by_an_error_hands_back_too(consuming: Consuming) -> None:
+def test_leaving_by_an_error_releases_too(consuming: Consuming) -> None:
     publish("t", 1)
     with pytest.raises(ZeroDivisionError), subscribe("t", timeout=PATIENCE) as deliveries:
         next(iter(deliveries)).payload / 0
@@ -145,6 +156,31 @@ def test_a_delivery_is_settled_once(consuming: Consuming) -> None:
         for another in (delivery.retry, lambda: delivery.reject("x")):
             with pytest.raises(ConfigurationError, match=r"settled already, by ack\(\)"):
                 another()
+
+
+@pytest.mark.parametrize("ordering", ["key", "none"])
+def test_one_acked_one_rejected_and_one_held_on_leaving_each_end_as_they_should(
+    consuming: Consuming, settings, ordering: str
+) -> None:
+    settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1}
+    offsets = [publish("t", name, key=name).offset for name in ("acked", "rejected", "held")]
+    with subscribe("t", timeout=PATIENCE, ordering=ordering) as deliveries:
+        acked, rejected, held = islice(deliveries, 3)
+        acked.ack()
+        rejected.reject("broken")
+        assert held.payload == "held"
+    left = survey("default").group("t", "default")
+    assert (left.lag, left.in_flight, left.dead_letters) == (1, 0, 1)
+    assert watermark("t") == offsets[1]
+    assert received(1, ordering=ordering) == ["held"]
+    assert received(0, ordering=ordering) == []
+    left = survey("default").group("t", "default")
+    assert (left.lag, left.in_flight, left.failing, left.waiting, left.oldest_age) == (0, 0, 0, 0, None)
+    assert watermark("t") >= offsets[2]
+    assert [(one.payload, one.last_error) for one in Message.objects.dead_letters("default", "t")] == [
+        ("rejected", "broken")
+    ]
+    assert states("t") == []
 
 
 def test_settling_it_once_more_in_the_same_way_does_nothing(consuming: Consuming) -> None:
@@ -284,7 +320,7 @@ def test_what_was_reset_is_not_its_receivers_any_more(consuming: Consuming) -> N
     with subscribe("t", timeout=PATIENCE) as deliveries:
         each = iter(deliveries)
         old = next(each)
-        reset("default", "default", "t", 0)
+        move("default", "default", "t", 0)
         old.ack()  # it cannot know yet; the settle finds that the token is stale
         again = next(each)
         assert (again.payload, again.attempt) == (1, 1)
@@ -301,7 +337,7 @@ def test_a_receiver_that_has_lost_a_delivery_gets_the_next_ones(consuming: Consu
             if not seen:
                 with transaction.atomic():
                     revoke("default", "default", "t")
-                wait_until(lambda delivery=delivery: delivery._hand.stream.lost)
+                wait_until(lambda delivery=delivery: delivery._attempt.lease.lost)
                 with pytest.raises(LeaseLost):
                     delivery.ack()
                 seen.append((delivery.payload, delivery.attempt))
@@ -336,10 +372,10 @@ def test_options_that_cannot_be(consuming: Consuming, options: dict, said: str) 
 
 
 def test_what_ends_the_engine_is_raised_where_it_is_iterated(consuming: Consuming, monkeypatch) -> None:
-    def broken(self: Subscriber) -> float:
+    def broken(self: Loop) -> float:
         raise RuntimeError("the engine broke")
 
-    monkeypatch.setattr(Subscriber, "turn", broken)
+    monkeypatch.setattr(Loop, "run_once", broken)
     with pytest.raises(RuntimeError, match="the engine broke"), subscribe("t", timeout=PATIENCE) as deliveries:
         next(iter(deliveries))
 
@@ -361,3 +397,42 @@ def test_the_receivers_connection_that_the_server_has_ended_is_replaced(
                 break
             end_this_threads_connection()
     assert len(set(used)) == 3
+
+
+class TestResults:
+    def test_a_result_is_kept_with_the_ack(self, consuming: Consuming) -> None:
+        publish("t", 1, id="a")
+        with subscribe("t", timeout=PATIENCE, keep_results=60) as deliveries:
+            next(iter(deliveries)).ack(result={"n": 1})
+        assert get_status("t", id="a").groups["default"].result == {"n": 1}
+
+    def test_in_a_transaction_it_commits_with_that(self, consuming: Consuming) -> None:
+        publish("t", 1, id="a")
+        with subscribe("t", timeout=PATIENCE, keep_results=60) as deliveries:
+            delivery = next(iter(deliveries))
+            with transaction.atomic():
+                delivery.ack(result=1)
+                transaction.set_rollback(True)
+            assert not Result.objects.exists()
+            with transaction.atomic():
+                delivery.ack(result=2)
+            assert get_status("t", id="a").groups["default"].result == 2
+        assert Result.objects.count() == 1
+
+    def test_one_that_cannot_be_stored_leaves_it_unsettled(self, consuming: Consuming) -> None:
+        publish("t", 1, id="a")
+        with subscribe("t", timeout=PATIENCE, keep_results=60) as deliveries:
+            delivery = next(iter(deliveries))
+            with pytest.raises(InvalidResult, match="not JSON"):
+                delivery.ack(result={1, 2})
+            assert delivery.settled == ""
+            delivery.ack(result=[1, 2])
+        assert get_status("t", id="a").groups["default"].result == [1, 2]
+
+    def test_without_keep_results_it_says_what_to_do(self, consuming: Consuming) -> None:
+        publish("t", 1, id="a")
+        with subscribe("t", timeout=PATIENCE) as deliveries:
+            delivery = next(iter(deliveries))
+            with pytest.raises(ConfigurationError, match="keep_results="):
+                delivery.ack(result=1)
+            delivery.ack()

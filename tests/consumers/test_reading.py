@@ -1,7 +1,7 @@
-"""What is read is handed out in order, however late it was committed, and never without a bound."""
+"""What is read is dispatched in order, however late it was committed, and never without a bound."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -9,20 +9,21 @@ from django.db import connection, transaction
 
 from sqlqueue import publish, publish_many
 from sqlqueue.consumers import reader as reader_module
-from sqlqueue.consumers.pool import InlinePool
+from sqlqueue.consumers.pools import InlinePool
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
-from sqlqueue.core import stream as stream_module
-from sqlqueue.core.plan import Message
-from sqlqueue.core.stream import Address, Manners, Stream
+from sqlqueue.core.partition import limits as memory_limits
+from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
+from tests.factories import MessageValueFactory
 
 
 class OpenPublish(threading.Thread):
-    """A transaction that has published and stays open until `commit`."""
+    """A transaction that has published, to topic t unless `write` says what else, and stays open until `commit`."""
 
-    def __init__(self, payload: object, key: str, topic: str = "t"):
+    def __init__(self, payload: object, key: str, write: Callable[[], object] | None = None):
         super().__init__(daemon=True)
-        self._topic, self._payload, self._key = topic, payload, key
+        self._write = write or (lambda: publish("t", payload, key=key))
         self._published, self._go_on = threading.Event(), threading.Event()
         self.start()
         assert self._published.wait(30)
@@ -30,7 +31,7 @@ class OpenPublish(threading.Thread):
     def run(self) -> None:
         try:
             with transaction.atomic():
-                publish(self._topic, self._payload, key=self._key)
+                self._write()
                 self._published.set()
                 self._go_on.wait(120)
         finally:
@@ -44,9 +45,9 @@ class OpenPublish(threading.Thread):
 
 @contextmanager
 def subscriber(handler, **options: object) -> Iterator[Subscriber]:
-    """A subscriber of topic t whose turns the test calls; handlers run inside them."""
+    """A subscriber of topic t whose iterations the test runs; handlers run inside them."""
     made = build("t", {"group": "g", **options})
-    hosted = Subscriber([Consumer(topic="t", handler=handler, **made)], pool=InlinePool, residents=False)
+    hosted = Subscriber([Consumer(topic="t", handler=handler, **made)], pool=InlinePool, background_tasks=False)
     hosted.start()
     try:
         yield hosted
@@ -66,27 +67,25 @@ def test_what_committed_before_a_message_of_its_key_was_published_comes_first(
         slow = OpenPublish("first", key="k")
         publish("t", "other", key="x")
         while "other" not in seen:
-            hosted.turn()
+            hosted.run_once()
         slow.commit()
         publish("t", "second", key="k")
         while len(seen) < 4:
-            hosted.turn()
+            hosted.run_once()
         holder.commit()
     assert seen == [0, "other", "first", "second"]
 
 
-def message(offset: int, key: str = "") -> Message:
-    return Message(offset, key, f"m{offset}", "1", None, 0, "")
-
-
 def test_reading_again_for_late_commits_keeps_the_bound_on_what_is_in_memory() -> None:
-    stream = Stream(Address("g", "t", 0), Manners(batch_size=10), id=1, token=1, position=0, watermark=0, claimed=0)
-    log = {offset: message(offset) for offset in range(1_000, 2_000)}
+    stream = AssignedPartition(
+        PartitionRef("g", "t", 0), ConsumerOptions(batch_size=10), id=1, token=1, position=0, watermark=0, claimed=0
+    )
+    log = {offset: MessageValueFactory(offset=offset) for offset in range(1_000, 2_000)}
     horizon = 1  # a transaction holds it back
 
     def read() -> None:
         if asked := stream.missing(horizon):
-            stream.bring(asked, {offset: (None, log[offset]) for offset, _ in asked}, 0.0)
+            stream.add_missing(asked, {offset: (None, log[offset]) for offset, _ in asked}, 0.0)
         elif (wanted := stream.next_read(horizon)) is not None:
             seen = [o for o in sorted(log) if wanted.since < o <= wanted.start][: wanted.looks]
             found = [m for o, m in sorted(log.items()) if o > wanted.start][: wanted.limit]
@@ -95,20 +94,20 @@ def test_reading_again_for_late_commits_keeps_the_bound_on_what_is_in_memory() -
     for number in range(999, 1, -1):
         stream.window.alarm()
         read()
-        log[number] = message(number)  # late, and in the wrong order
-    assert stream.ready <= 3 * stream.manners.batch_size
+        log[number] = MessageValueFactory(offset=number)  # late, and in the wrong order
+    assert stream.ready <= 3 * stream.options.batch_size
     horizon = 2_000  # it has ended: what was read becomes final, room or not
     for _ in range(4):
         read()
     assert stream.window.final > 1
-    assert stream.ready <= 5 * stream.manners.batch_size
+    assert stream.ready <= 5 * stream.options.batch_size
 
 
 def test_a_read_asks_for_few_messages_until_it_is_known_how_heavy_they_are(
     transactional_db: None, settings: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.SQLQUEUE = {"TOPICS": {"t": {"partitions": 1}}, "WAKE": False, "LEASE_DURATION": 3600}
-    monkeypatch.setattr(stream_module, "READY_SIZE", 40_000)
+    monkeypatch.setattr(memory_limits, "READY_SIZE", 40_000)
     limits: list[tuple[int, int]] = []
     fetch = reader_module.fetch
 
@@ -122,7 +121,7 @@ def test_a_read_asks_for_few_messages_until_it_is_known_how_heavy_they_are(
     seen: list[object] = []
     with subscriber(lambda delivery: seen.append(delivery.payload)) as hosted:
         while len(seen) < 340:
-            hosted.turn()
+            hosted.run_once()
     assert limits[0] == (reader_module.FIRST_READ, 32)
     assert limits[1][0] <= 4
     assert max(limit for limit, _ in limits) > reader_module.FIRST_READ

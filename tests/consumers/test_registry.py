@@ -39,9 +39,9 @@ def test_without_options_it_is_as_documented() -> None:
     assert consumer("t")(handle) is handle
     found = registered()
     assert (found.group, found.start, found.is_async) == ("default", "earliest", False)
-    manners, backoff = found.manners, found.backoff
-    assert (manners.ordering, manners.max_attempts, manners.visibility_timeout) == ("key", 5, 60)
-    assert (manners.batch, manners.batch_size, manners.atomic) == (False, 100, False)
+    options, backoff = found.options, found.backoff
+    assert (options.ordering, options.max_attempts, options.visibility_timeout) == ("key", 5, 60)
+    assert (options.batch, options.batch_size, options.atomic) == (False, 100, False)
     assert (backoff.first, backoff.longest, backoff.jitter) == (1, 3600, 0.33)
 
 
@@ -62,9 +62,9 @@ def test_every_option_arrives() -> None:
     )(handle)
     found = registered()
     assert (found.group, found.start) == ("g", "latest")
-    manners, backoff = found.manners, found.backoff
-    assert (manners.ordering, manners.max_attempts, manners.visibility_timeout) == ("none", 7, 120)
-    assert (manners.batch, manners.batch_size, manners.atomic) == (True, 9, True)
+    options, backoff = found.options, found.backoff
+    assert (options.ordering, options.max_attempts, options.visibility_timeout) == ("none", 7, 120)
+    assert (options.batch, options.batch_size, options.atomic) == (True, 9, True)
     assert (backoff.first, backoff.longest, backoff.jitter) == (3, 40, 0)
 
 
@@ -165,7 +165,7 @@ class TestSelecting:
     def test_by_group_and_topic(self, groups, topics, expected) -> None:
         assert [(found.group, found.topic) for found in registry.select(groups, topics)] == expected
 
-    def test_a_name_that_nobody_has_is_refused(self) -> None:
+    def test_a_name_that_is_not_registered_is_refused(self) -> None:
         with pytest.raises(ConfigurationError, match="Did you mean 'one'"):
             registry.select(["on"])
         with pytest.raises(ConfigurationError, match="Known are: t, u"):

@@ -10,10 +10,12 @@ import pytest
 from pytest_django import Settings
 
 from sqlqueue import NewMessage, Reject, Retry, discard, publish, publish_many, testing
-from sqlqueue.consumers.pool import InlinePool
+from sqlqueue.consumers.pools import InlinePool
 from sqlqueue.consumers.subscriber import Subscriber
-from sqlqueue.core import stream as stream_module
+from sqlqueue.core.partition import limits
+from sqlqueue.database.gate import insert_one
 from sqlqueue.database.horizon import highest_offset
+from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.models import BlockedRange
 from tests.consumers.test_reading import OpenPublish
 from tests.consuming import Consuming, offset_row
@@ -31,8 +33,8 @@ def one_partition(consuming: Consuming, settings: Settings) -> None:
 
 
 @contextmanager
-def open_publish(topic: str = "t") -> Iterator[OpenPublish]:
-    opened = OpenPublish("late", key="h", topic=topic)
+def open_publish(write: Callable[[], object] | None = None) -> Iterator[OpenPublish]:
+    opened = OpenPublish("late", key="h", write=write)
     try:
         yield opened
     finally:
@@ -41,15 +43,17 @@ def open_publish(topic: str = "t") -> Iterator[OpenPublish]:
 
 @contextmanager
 def turning(consuming: Consuming, group: str = "g") -> Iterator[Callable[[Callable[[], Any]], None]]:
-    """A subscriber whose turns the test calls, until something is so."""
-    hosted = Subscriber(consuming.registered(group), pool=InlinePool, residents=False)
+    """A subscriber whose iterations the test runs, until something is so."""
+    hosted = Subscriber(consuming.registered(group), pool=InlinePool, background_tasks=False)
     hosted.start()
 
     def turn_until(reached: Callable[[], Any]) -> None:
         give_up_at = time.monotonic() + 30.0
         while not reached():
-            assert time.monotonic() < give_up_at, f"it stands still: {hosted.ownership.streams()[0].window.__dict__}"
-            hosted.turn()
+            assert time.monotonic() < give_up_at, (
+                f"it stands still: {hosted.ownership.assigned_partitions()[0].window.__dict__}"
+            )
+            hosted.run_once()
 
     try:
         yield turn_until
@@ -62,7 +66,7 @@ def turning(consuming: Consuming, group: str = "g") -> Iterator[Callable[[Callab
 def test_a_transaction_beyond_which_a_whole_window_was_handled_stops_nothing_once_it_has_ended(
     consuming: Consuming, monkeypatch: pytest.MonkeyPatch, restarted: bool
 ) -> None:
-    monkeypatch.setattr(stream_module, "WINDOW_LIMIT", WINDOW)
+    monkeypatch.setattr(limits, "WINDOW_LIMIT", WINDOW)
     seen: Counter[object] = Counter()
     consuming.consumer("t", lambda delivery: seen.update([delivery.payload]), group="g", batch_size=5)
     with open_publish() as opened, turning(consuming) as turn_until:
@@ -127,7 +131,8 @@ def test_a_dead_letter_that_commits_late_is_delivered_although_another_is_discar
     die_now("first")
     with turning(consuming) as turn_until:
         turn_until(lambda: seen == ["first"])
-        with open_publish("t_dlq"):
+        late = LogRow("t_dlq", 0, 0, "h", "late", '"late"', None, "")
+        with open_publish(lambda: insert_one("default", late, may_repeat=False)):
             die_now("second")
             turn_until(lambda: seen == ["first", "second"])
             assert discard("t", through=2**62)

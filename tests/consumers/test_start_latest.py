@@ -1,4 +1,4 @@
-"""A new group that begins at the log's end waits for open publishers, and holds nobody up meanwhile."""
+"""A new group that begins at the log's end waits for open publishers, and delays no other group."""
 
 import pytest
 from django.db import transaction

@@ -55,7 +55,7 @@ def test_the_reason_is_kept(consuming: Consuming) -> None:
 
 @pytest.mark.parametrize("batch", [False, True])
 def test_handlers_that_never_return_keep_nothing_else_waiting(consuming: Consuming, batch: bool) -> None:
-    """More of them than may be in hand at once, and fewer than end the process."""
+    """More of them than may be in flight at once, and fewer than end the process."""
     gate = consuming.gate()
     seen: list[object] = []
 

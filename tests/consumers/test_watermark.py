@@ -77,7 +77,7 @@ def test_acks_out_of_order_before_any_is_written(five: list[int], settings) -> N
         wait_until(lambda: watermark("t") == five[5])
 
 
-def test_what_is_handed_back_holds_it(five: list[int]) -> None:
+def test_what_is_released_holds_it(five: list[int]) -> None:
     with ExitStack() as stack:
         _, by_number = pull(stack, 5)
         by_number[2].ack()

@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from sqlqueue.core.backoff import Backoff
 
+pytestmark = pytest.mark.once
+
 SECONDS = st.floats(0.001, 10_000)
 
 

@@ -1,7 +1,11 @@
 """Failures of one cause have one fingerprint."""
 
+import pytest
+
 from sqlqueue.core.fingerprint import fingerprint
 from sqlqueue.core.outcomes import describe
+
+pytestmark = pytest.mark.once
 
 
 def raised(value: object, deeper: bool = False) -> str:

@@ -1,8 +1,12 @@
 """An hour that is computed again never knows less."""
 
+import pytest
+
 from sqlqueue.core.hours import Columns, merged
 
-COLUMNS = Columns(unique=("hour",), counts=("acked", "dead"), figures=("p50",), places=("last",))
+pytestmark = pytest.mark.once
+
+COLUMNS = Columns(unique=("hour",), counts=("acked", "dead"), figures=("p50",), progress=("last",))
 
 
 def row(hour: int, acked: int = 0, dead: int = 0, p50: float | None = None, last: int = 0, **more: bool) -> dict:

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from sqlqueue.core import keys
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 
+pytestmark = pytest.mark.once
+
 TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))
 
 
@@ -63,3 +65,9 @@ def test_refused_names_of_topics(name: object) -> None:
 def test_a_near_word_is_suggested_and_else_all_are_named() -> None:
     assert "'retention'" in keys.did_you_mean("retentoin", ["retention", "history"])
     assert keys.did_you_mean("zzz", ["b", "a"]) == " Known are: a, b."
+
+
+def test_a_hint_lists_a_bounded_number_of_words() -> None:
+    words = [f"topic-{number:04}" for number in range(keys.MOST_NAMED + 5)]
+    assert keys.did_you_mean("zzz", words).endswith(f", {words[keys.MOST_NAMED - 1]} and 5 more.")
+    assert keys.did_you_mean("zzz", []) == ""

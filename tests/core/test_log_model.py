@@ -1,12 +1,16 @@
-"""The engine's decisions against the invariants: the real Stream, Window, Plan and Reader over tables in memory.
+"""The engine's decisions against the invariants: the real AssignedPartition, SettlePlan, Reader and choice of the
+Dispatcher over tables in memory.
 
-Publishers commit in any order; owners read, hand out, settle, crash and take over; a person resets; collection deletes.
-The tables' side (`Tables`, `Group`) does with a plan's values what the verbs' SQL does with them, and nothing else:
-every decision is the engine's own. It also keeps what no table knows, and the invariants need: what was handled.
+Publishers commit in any order; owners read, dispatch, settle, crash and take over; an operator moves the group;
+collection deletes.
+
+The tables' side (`Tables`, `Group`) does with a plan's values what the operations' SQL does, and nothing else: every
+decision is the engine's own. It also keeps what no table knows, and the invariants need: what was handled.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from dataclasses import dataclass, field
@@ -26,18 +30,30 @@ from hypothesis.stateful import (
 
 from sqlqueue.consumers import reader as reader_module
 from sqlqueue.consumers.reader import Reader
-from sqlqueue.core import stream as stream_module
-from sqlqueue.core import window as window_module
-from sqlqueue.core.blocked import StoredRange
-from sqlqueue.core.lanes import ACKED, BEHIND, HANDED, HELD, READY
-from sqlqueue.core.outcomes import COMMITTED, DEAD, HANDED_BACK, LOST, POSTPONED, RETRIED, SUCCESS, UNSTARTED, Outcome
-from sqlqueue.core.plan import ALONE, NOT_IN_FLIGHT, TOGETHER, Hand, Message, Plan, Run, StoredRow
-from sqlqueue.core.stream import Address, Manners, Stream
+from sqlqueue.core.outcomes import COMMITTED, DEAD, LOST, POSTPONED, RELEASED, RETRIED, SUCCESS, UNSTARTED, Outcome
+from sqlqueue.core.partition import limits
+from sqlqueue.core.partition import window as window_module
+from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.partition.blocked import StoredRange
+from sqlqueue.core.partition.ordering import HELD, READY
+from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
+from sqlqueue.core.settle_plan import (
+    ALONE,
+    NOT_IN_FLIGHT,
+    TOGETHER,
+    Attempt,
+    Execution,
+    FetchedMessage,
+    SettlePlan,
+    StoredRow,
+)
 from sqlqueue.log.fetch import Found
+from tests.core.choosing import Choice
 
 pytestmark = pytest.mark.once
 
 OPEN, VISIBLE, ROLLED_BACK, COLLECTED = "open", "visible", "rolled back", "collected"
+EXAMPLES = int(os.environ.get("PROTOCOL_EXAMPLES", "0"))
 FLUSH = 5.0
 POISON = "a"  # the key whose messages, in some runs, wait by their own outcome
 LONG = 10_000.0  # what waits so long by its own outcome does not become due in a drain
@@ -65,7 +81,7 @@ class Group:
     ranges: dict[str, StoredRange] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)  # the log's
     done: set[int] = field(default_factory=set)  # handled to the end, or dead-lettered
-    skipped: set[int] = field(default_factory=set)  # by a person, who has reset the group to beyond them
+    skipped: set[int] = field(default_factory=set)  # by an operator, who has moved the group beyond them
     started: dict[int, int] = field(default_factory=dict)  # charged starts of a handler
     effects: dict[int, int] = field(default_factory=dict)  # committed transactions of atomic handlers
     dead: dict[int, int] = field(default_factory=dict)
@@ -103,8 +119,8 @@ class Tables:
     def horizon(self) -> int:
         return self.status.index(OPEN) if OPEN in self.status else len(self.status)
 
-    def message(self, offset: int) -> Message:
-        return Message(offset, self.keys[offset - 1], f"m{offset}", "1", None, 0, self.targets[offset - 1])
+    def message(self, offset: int) -> FetchedMessage:
+        return FetchedMessage(offset, self.keys[offset - 1], f"m{offset}", "1", None, 0, self.targets[offset - 1])
 
     def interrupt(self) -> None:
         """Something else of the world happens here, between two statements."""
@@ -126,7 +142,7 @@ class Tables:
 
     # What the reader's statements answer.
 
-    def pulse(self, alias: str) -> tuple[int, float | None]:
+    def poll_head(self, alias: str) -> tuple[int, float | None]:
         self.interrupt()
         return max(self.visible(), default=0), None
 
@@ -150,14 +166,14 @@ class Tables:
 
     def scan(self, alias, address, low, high):
         self.interrupt()
-        return [(o, self.keys[o - 1]) for o in self.visible(low, high)[: stream_module.SCAN_LIMIT]]
+        return [(o, self.keys[o - 1]) for o in self.visible(low, high)[: limits.SCAN_LIMIT]]
 
     def load(self, alias, address, offsets):
         self.interrupt()
         rows = self.groups[address.group].rows
         return {o: (self.stored(o, rows[o]), self.loaded(o)) for o in offsets if o in rows}
 
-    def loaded(self, offset: int) -> Message | None:
+    def loaded(self, offset: int) -> FetchedMessage | None:
         return self.message(offset) if self.status[offset - 1] == VISIBLE else None
 
     def stored(self, offset: int, row: Row) -> StoredRow:
@@ -178,33 +194,33 @@ class FakeHorizon:
 
 
 class Owner:
-    """One process's part in one group: a reader, a stream while it holds the lease, and its handlers."""
+    """One process's part in one group: a reader, an assigned partition while it holds the lease, and its handlers."""
 
-    def __init__(self, tables: Tables, name: str, manners: Manners):
-        self.tables, self.name, self.manners = tables, name, manners
+    def __init__(self, tables: Tables, name: str, options: ConsumerOptions):
+        self.tables, self.name, self.options = tables, name, options
         self.group = tables.groups[name]
         self.restart()
 
     def restart(self) -> None:
         self.reader = Reader("default")
         self.reader.horizon = FakeHorizon(self.tables)
-        self.stream: Stream | None = None
-        self.runs: list[Run] = []
-        self.running: dict[Hand, Run] = {}
-        self.reports: deque[tuple[Hand, Outcome]] = deque()
-        self.outstanding = 0
-        self.alone = False
-        self.unwritten: list[Plan] = []
+        self.stream: AssignedPartition | None = None
+        self.executions: list[Execution] = []
+        self.running: dict[Attempt, Execution] = {}
+        self.reports: deque[tuple[Attempt, Outcome]] = deque()
+        self.choice = Choice(self.name, self.options, self.reader)
+        self.unwritten: list[SettlePlan] = []
 
     def drop(self) -> None:
-        """The token was stale: its stream is void, and so is what its handlers report from now on."""
+        """The token was stale: its partition is void, and so is what its handlers report from now on."""
         assert self.stream is not None
-        self.stream.lost = True
+        self.stream.lease.lost = True
         self.stream = None
-        self.runs, self.running, self.outstanding, self.alone = [], {}, 0, False
+        self.executions, self.running = [], {}
+        self.choice = Choice(self.name, self.options, self.reader)
         self.reports.clear()
 
-    # -- the verbs, on the tables' side -------------------------------------------------------------------------------
+    # -- the operations, on the tables' side --------------------------------------------------------------------------
 
     def acquire(self) -> None:
         group, tables, horizon = self.group, self.tables, self.reader.horizon.value
@@ -216,9 +232,9 @@ class Owner:
             group.position = max(group.position, min(group.claimed, horizon))
         group.claimed = group.position
         group.watermark = max(group.watermark, group.lowest())
-        self.stream = Stream(
-            Address(self.name, "t", 0),
-            self.manners,
+        self.stream = AssignedPartition(
+            PartitionRef(self.name, "t", 0),
+            self.options,
             id=1,
             token=group.token,
             position=group.position,
@@ -229,10 +245,10 @@ class Owner:
             now=tables.now,
         )
 
-    def execute(self, plan: Plan) -> bool:
+    def execute(self, plan: SettlePlan) -> bool:
         """Settle, as log/settle.py does; False if the token is stale."""
-        group, stream = self.group, plan.stream
-        if stream.token != group.token:
+        group, lease = self.group, plan.lease
+        if lease.token != group.token:
             return False
         settled = self.settled_already(plan)
         group.position = max(group.position, plan.position)
@@ -256,89 +272,75 @@ class Owner:
                 group.done.add(letter.message.offset)
         return True
 
-    def settled_already(self, plan: Plan) -> set[int]:
+    def settled_already(self, plan: SettlePlan) -> set[int]:
         """What an atomic handler's own transaction has settled has the last word."""
-        if not self.manners.atomic:
+        if not self.options.atomic:
             return set()
         offsets = {row.offset for row in plan.rows if not row.acked} | {dead.message.offset for dead in plan.dead}
         offsets -= plan.taken_up
         return {o for o in offsets if self.group.settled(o)}
 
-    def commit(self, hands: list[Hand], run: Run) -> Outcome | None:
+    def commit(self, attempts: list[Attempt], execution: Execution) -> Outcome | None:
         """The last statements of an atomic handler, and its commit; None: LeaseLost, all rolled back."""
-        group, stream = self.group, run.stream
-        if stream.token != group.token or any(hand.outcome is not None for hand in hands):
+        group, lease = self.group, execution.lease
+        if lease.token != group.token or any(attempt.outcome is not None for attempt in attempts):
             return None
         moved = None
-        if run.moves_to is not None and len(hands) == len(run.hands) and group.position == run.position:
-            moved = group.position = run.moves_to
+        if (
+            execution.moves_to is not None
+            and len(attempts) == len(execution.attempts)
+            and group.position == execution.position
+        ):
+            moved = group.position = execution.moves_to
             group.claimed = max(group.claimed, moved)
         else:
-            for hand in hands:
-                row = group.rows.get(hand.offset)
-                if row is None and (hand.attempt != 1 or hand.offset <= group.position):
+            for attempt in attempts:
+                row = group.rows.get(attempt.offset)
+                if row is None and (attempt.number != 1 or attempt.offset <= group.position):
                     return None
-                if row is not None and (row.acked or not row.in_flight or row.count != hand.attempt):
+                if row is not None and (row.acked or not row.in_flight or row.count != attempt.number):
                     return None
-            for hand in hands:
-                group.rows[hand.offset] = Row(True, NOT_IN_FLIGHT, hand.attempt)
-        for hand in hands:
-            group.done.add(hand.offset)
-            group.effects[hand.offset] = group.effects.get(hand.offset, 0) + 1
-            assert group.effects[hand.offset] == 1, f"the atomic effects of {hand.offset} were committed twice"
-            assert hand.offset not in group.dead, f"{hand.offset} is dead, and was committed"
+            for attempt in attempts:
+                group.rows[attempt.offset] = Row(True, NOT_IN_FLIGHT, attempt.number)
+        for attempt in attempts:
+            group.done.add(attempt.offset)
+            group.effects[attempt.offset] = group.effects.get(attempt.offset, 0) + 1
+            assert group.effects[attempt.offset] == 1, f"the atomic effects of {attempt.offset} were committed twice"
+            assert attempt.offset not in group.dead, f"{attempt.offset} is dead, and was committed"
         if moved is not None:
             group.watermark = max(group.watermark, group.lowest())
         return COMMITTED if moved is None else Outcome("acked", committed=True, moved_to=moved)
 
-    # -- the control thread's parts of a turn -------------------------------------------------------------------------
+    # -- the control thread's parts of an iteration --------------------------------------------------------------------
 
     def take_reports(self) -> None:
         while self.reports:
-            hand, outcome = self.reports.popleft()
+            attempt, outcome = self.reports.popleft()
             assert self.stream is not None
             if outcome.moved_to is not None:
                 self.stream.committed_to(outcome.moved_to)
-            if self.stream.finish(hand, outcome, self.tables.now):
-                self.finished(hand)
+            if self.stream.finish(attempt, outcome, self.tables.now):
+                self.choice.finished(attempt)
 
-    def finished(self, hand: Hand) -> None:
-        self.outstanding -= 1
-        self.alone = self.alone and not hand.alone
-
-    def choose(self, most: int) -> list[Run]:
-        stream = self.stream
-        assert stream is not None
-        if self.alone:
-            return []
-        if stream.has_suspects:
-            offset = stream.suspect()
-            if offset is not None:
-                if self.outstanding:
-                    return []
-                self.reader.load(stream, [offset], self.tables.now)
-                runs = stream.choose_alone(offset, self.tables.now)
-                if runs:
-                    self.alone = True
-                    return runs
-        return stream.choose(most)
+    def choose(self, most: int) -> list[Execution]:
+        assert self.stream is not None
+        return self.choice.choose(self.stream, most, self.tables.now)
 
     def settle(self, most: int, flush: bool = False) -> None:
-        """Choose, plan, write, start: what a turn does at its end."""
+        """Choose, plan, write, start: what an iteration does at its end."""
         stream = self.stream
         if stream is None or not self.write_again():
             return
-        runs = self.choose(most)
-        self.outstanding += sum(len(run.hands) for run in runs)
-        plan = stream.plan(self.tables.now, 0.0 if flush else FLUSH, runs)
+        executions = self.choose(most)
+        plan = stream.plan(self.tables.now, 0.0 if flush else FLUSH, executions)
         if plan is not None:
             self.write(plan)
 
-    def write(self, plan: Plan) -> None:
+    def write(self, plan: SettlePlan) -> None:
         if not self.execute(plan):
             self.drop()
             return
-        self.runs += plan.runs
+        self.executions += plan.executions
 
     def write_again(self) -> bool:
         """A plan whose reply was lost is executed again before anything else; False if that finds a stale token."""
@@ -364,28 +366,28 @@ class LogMachine(RuleBasedStateMachine):
         ordering=st.sampled_from(["key", "key", "partition", "none"]),
         batch=st.booleans(),
         atomic=st.booleans(),
-        attempts=st.integers(2, 3),
+        attempts=st.sampled_from([2, 3, None]),
         size=st.integers(1, 3),
     )
-    def begin(self, ordering: str, batch: bool, atomic: bool, attempts: int, size: int) -> None:
+    def begin(self, ordering: str, batch: bool, atomic: bool, attempts: int | None, size: int) -> None:
         self.tables = Tables()
         tables = self.tables
         self.patches = [
-            mock.patch.object(reader_module, "pulse", tables.pulse),
+            mock.patch.object(reader_module, "poll_head", tables.poll_head),
             mock.patch.object(reader_module, "watch", tables.watch),
             mock.patch.object(reader_module, "fetch", tables.fetch),
             mock.patch.object(reader_module, "load", tables.load),
             mock.patch.object(reader_module, "gather", tables.gather),
             mock.patch.object(reader_module, "scan", tables.scan),
-            mock.patch.object(stream_module, "WINDOW_LIMIT", 5),
-            mock.patch.object(stream_module, "HEADS_LIMIT", 3),
-            mock.patch.object(stream_module, "SCAN_LIMIT", 3),
+            mock.patch.object(limits, "WINDOW_LIMIT", 5),
+            mock.patch.object(limits, "HEADS_LIMIT", 3),
+            mock.patch.object(limits, "SCAN_LIMIT", 3),
             mock.patch.object(window_module, "LATE_LIMIT", 2),
         ]
         for patch in self.patches:
             patch.start()
-        self.manners = Manners(ordering, attempts, 60.0, batch, size, atomic)
-        self.owners = [Owner(tables, name, self.manners) for name in ("one", "two") for _ in range(2)]
+        self.options = ConsumerOptions(ordering, attempts, 60.0, batch, size, atomic)
+        self.owners = [Owner(tables, name, self.options) for name in ("one", "two") for _ in range(2)]
         self.watermarks = dict.fromkeys(tables.groups, 0)
 
     def teardown(self) -> None:
@@ -477,7 +479,7 @@ class LogMachine(RuleBasedStateMachine):
         kinds=st.lists(KINDS, max_size=6),
     )
     def turn(self, index: int, data: st.DataObject, most: int, flush: bool, kinds: list[str]) -> None:
-        """A whole turn, and some of the handlers that it starts."""
+        """A whole iteration, and some of the handlers that it starts."""
         owner = self.owner(index)
         self.interruptions(data)
         owner.take_reports()
@@ -495,7 +497,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(somebody_owns)
     @rule(index=st.integers(0, 3), turns=st.integers(2, 8), poison=st.sampled_from([None, None, POISON]))
     def work_on(self, index: int, turns: int, poison: str | None) -> None:
-        """Many whole turns: a window fills if nothing moves the position on."""
+        """Many whole iterations: a window fills if nothing moves the position on."""
         owner = self.owner(index)
         for _ in range(turns):
             if owner is not None and owner.stream is not None and owner.write_again():
@@ -538,7 +540,7 @@ class LogMachine(RuleBasedStateMachine):
             self.load(owner)
 
     def load(self, owner: Owner) -> None:
-        offsets = owner.stream.due_rows(self.tables.now, self.manners.batch_size)
+        offsets = owner.stream.due_rows(self.tables.now, self.options.batch_size)
         if offsets:
             owner.reader.load(owner.stream, offsets, self.tables.now)
 
@@ -557,9 +559,8 @@ class LogMachine(RuleBasedStateMachine):
         owner = self.owner(index)
         if owner is None or not owner.write_again():
             return
-        runs = owner.choose(2)
-        owner.outstanding += sum(len(run.hands) for run in runs)
-        plan = owner.stream.plan(self.tables.now, 0.0 if flush else FLUSH, runs)
+        executions = owner.choose(2)
+        plan = owner.stream.plan(self.tables.now, 0.0 if flush else FLUSH, executions)
         if plan is not None:
             owner.execute(plan)
             owner.unwritten.append(plan)
@@ -573,39 +574,44 @@ class LogMachine(RuleBasedStateMachine):
             self.start_one(owner, which)
 
     def start_one(self, owner: Owner, which: int) -> None:
-        runs = [run for run in owner.runs if not run.stopped]
-        if not runs:
+        executions = [execution for execution in owner.executions if not execution.stopped]
+        if not executions:
             return
-        run = runs[which % len(runs)]
-        if run.batch:
-            hands = []
-            while (hand := run.start_next()) is not None:
-                hands.append(hand)
-        elif any(r is run for r in owner.running.values()):
+        execution = executions[which % len(executions)]
+        if execution.batch:
+            attempts = []
+            while (attempt := execution.start_next()) is not None:
+                attempts.append(attempt)
+        elif any(r is execution for r in owner.running.values()):
             return
         else:
-            hand = run.start_next()
-            hands = [hand] if hand else []
-        for hand in hands:
-            self.begins(owner, hand)
-            owner.running[hand] = run
-        if not hands:
-            owner.runs.remove(run)
+            attempt = execution.start_next()
+            attempts = [attempt] if attempt else []
+        for attempt in attempts:
+            self.begins(owner, attempt)
+            owner.running[attempt] = execution
+        if not attempts:
+            owner.executions.remove(execution)
 
-    def begins(self, owner: Owner, hand: Hand) -> None:
+    def begins(self, owner: Owner, attempt: Attempt) -> None:
         """A handler starts: in order, and with its attempts counted."""
-        group, offset, tables = owner.group, hand.offset, self.tables
-        if hand.stream.token != group.token:
+        group, offset, tables = owner.group, attempt.offset, self.tables
+        if attempt.lease.token != group.token:
             return  # a zombie: it may start what it holds, and its outcome will be refused
         group.started[offset] = group.started.get(offset, 0) + 1
         assert offset not in group.done, f"{offset} is delivered again after its settle"
-        assert hand.attempt >= group.started[offset], f"{offset}: started {group.started[offset]} times, {hand}"
-        exact = hand.attempt == group.started[offset]
-        assert exact or group.unsettled_by_crash, f"{offset}: attempt {hand.attempt} at start {group.started[offset]}"
+        assert attempt.number >= group.started[offset], f"{offset}: started {group.started[offset]} times, {attempt}"
+        exact = attempt.number == group.started[offset]
+        assert exact or group.unsettled_by_crash, f"{offset}: attempt {attempt.number} at start {group.started[offset]}"
         row = group.rows.get(offset)
         counted = row.count if row else int(offset <= group.claimed)
-        assert counted >= hand.attempt, f"{offset} begins at attempt {hand.attempt}, and the tables know of {counted}"
-        together = {hand} if not hand.stream.manners.batch else {h for h, r in owner.running.items()} | {hand}
+        assert counted >= attempt.number, (
+            f"{offset} begins at attempt {attempt.number}, and the tables know of {counted}"
+        )
+        beside = [h for h in owner.running if h.outcome is None and h.lease.token == group.token]
+        if attempt.alone or any(h.alone for h in beside):
+            assert not beside, f"{offset} begins beside {[h.offset for h in beside]}, and one of them was in doubt"
+        together = {attempt} if not self.options.batch else {h for h, r in owner.running.items()} | {attempt}
         for other in tables.visible():
             if other == offset or self.lane(other) != self.lane(offset) or other in group.skipped:
                 continue
@@ -614,13 +620,13 @@ class LogMachine(RuleBasedStateMachine):
             running = any(h.offset == other and h not in together for h in owner.running if h.outcome is None)
             assert not running, f"{other} and {offset} of one lane run side by side"
             if other < offset and other in tables.before[offset - 1]:
-                with_it = any(h.offset == other for r in owner.runs for h in r.hands if r.batch)
+                with_it = any(h.offset == other for r in owner.executions for h in r.attempts if r.batch)
                 reported = any(h.offset == other and o.kind in ("acked", DEAD) for h, o in owner.reports)
                 assert other in group.done or with_it or reported, f"{offset} starts before {other} is settled"
 
     def lane(self, offset: int) -> object:
         key = self.tables.keys[offset - 1]
-        return {"key": key or offset, "partition": "all", "none": offset}[self.manners.ordering]
+        return {"key": key or offset, "partition": "all", "none": offset}[self.options.ordering]
 
     @precondition(rough)
     @rule(
@@ -636,38 +642,38 @@ class LogMachine(RuleBasedStateMachine):
     def finish_one(self, owner: Owner, which: int, kind: str) -> None:
         if not owner.running:
             return
-        hand = list(owner.running)[which % len(owner.running)]
-        run = owner.running[hand]
-        hands = [h for h in run.hands if h in owner.running] if run.batch else [hand]
-        self.report(owner, run, hands, kind)
+        attempt = list(owner.running)[which % len(owner.running)]
+        execution = owner.running[attempt]
+        attempts = [h for h in execution.attempts if h in owner.running] if execution.batch else [attempt]
+        self.report(owner, execution, attempts, kind)
 
-    def report(self, owner: Owner, run: Run, hands: list[Hand], kind: str) -> None:
+    def report(self, owner: Owner, execution: Execution, attempts: list[Attempt], kind: str) -> None:
         outcome = None
         if kind == "ok":
-            outcome = owner.commit(hands, run) if self.manners.atomic else SUCCESS
-        for hand in hands:
-            del owner.running[hand]
-        if run.batch or (outcome or UNSTARTED).kind != "acked":
-            if run in owner.runs:
-                owner.runs.remove(run)
-            owner.reports += [(later, UNSTARTED) for later in run.stop()]
-        for hand in hands:
+            outcome = owner.commit(attempts, execution) if self.options.atomic else SUCCESS
+        for attempt in attempts:
+            del owner.running[attempt]
+        if execution.batch or (outcome or UNSTARTED).kind != "acked":
+            if execution in owner.executions:
+                owner.executions.remove(execution)
+            owner.reports += [(later, UNSTARTED) for later in execution.stop()]
+        for attempt in attempts:
             alone = (
-                kind == "wait long" and self.tables.keys[hand.offset - 1] != POISON
+                kind == "wait long" and self.tables.keys[attempt.offset - 1] != POISON
             )  # in a batch with a poisoned one
-            said = outcome or self.failure("wait" if alone else kind, hand)
-            owner.reports.append((hand, said))
-            if hand.outcome is None and hand.stream.token == owner.group.token and said.kind == POSTPONED:
-                owner.group.started[hand.offset] -= 1
-            if said is SUCCESS and hand.outcome is None and hand.stream.token == owner.group.token:
-                owner.group.done.add(hand.offset)
+            said = outcome or self.failure("wait" if alone else kind, attempt)
+            owner.reports.append((attempt, said))
+            if attempt.outcome is None and attempt.lease.token == owner.group.token and said.kind == POSTPONED:
+                owner.group.started[attempt.offset] -= 1
+            if said is SUCCESS and attempt.outcome is None and attempt.lease.token == owner.group.token:
+                owner.group.done.add(attempt.offset)
 
-    def failure(self, kind: str, hand: Hand) -> Outcome:
+    def failure(self, kind: str, attempt: Attempt) -> Outcome:
         if kind == "ok":
             return Outcome(LOST)  # an atomic handler's LeaseLost
         if kind in ("wait", "wait long"):
             return Outcome(POSTPONED, LONG if kind == "wait long" else 1.0)
-        last = hand.attempt >= self.manners.max_attempts
+        last = self.options.max_attempts is not None and attempt.number >= self.options.max_attempts
         return Outcome(DEAD, error="no") if kind == "no" or last else Outcome(RETRIED, 1.0, "again")
 
     @precondition(rough)
@@ -681,11 +687,11 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(somebody_owns)
     @rule(index=st.integers(0, 3), which=st.integers(0, 5))
     def hand_back(self, index: int, which: int) -> None:
-        """A run is stopped: what has not started is handed back, uncharged."""
+        """An execution is stopped: what has not started is released, uncharged."""
         owner = self.owner(index)
-        if owner and owner.runs:
-            run = owner.runs[which % len(owner.runs)]
-            owner.reports += [(hand, UNSTARTED) for hand in run.stop()]
+        if owner and owner.executions:
+            execution = owner.executions[which % len(owner.executions)]
+            owner.reports += [(attempt, UNSTARTED) for attempt in execution.stop()]
 
     @precondition(rough)
     @precondition(somebody_owns)
@@ -693,15 +699,15 @@ class LogMachine(RuleBasedStateMachine):
     def overrun(self, index: int, which: int) -> None:
         """A visibility timeout passes; the handler goes on, and may report (or commit) later."""
         owner = self.owner(index)
-        late = [hand for hand in owner.running if hand.outcome is None] if owner else []
+        late = [attempt for attempt in owner.running if attempt.outcome is None] if owner else []
         if not owner or not late:
             return
-        hand = late[which % len(late)]
-        run = owner.running[hand]
-        owner.reports += [(later, UNSTARTED) for later in run.stop()]
-        outcome = self.failure("retry", hand)
-        if owner.stream.finish(hand, outcome, self.tables.now):
-            owner.finished(hand)
+        attempt = late[which % len(late)]
+        execution = owner.running[attempt]
+        owner.reports += [(later, UNSTARTED) for later in execution.stop()]
+        outcome = self.failure("retry", attempt)
+        if owner.stream.finish(attempt, outcome, self.tables.now):
+            owner.choice.finished(attempt)
 
     @precondition(rough)
     @precondition(somebody_owns)
@@ -715,9 +721,9 @@ class LogMachine(RuleBasedStateMachine):
         running = list(owner.running)
         plan = owner.stream.release_plan(self.tables.now)
         if owner.execute(plan):
-            for hand in running:
-                if hand.outcome is not None and hand.outcome.kind == HANDED_BACK:
-                    owner.group.started[hand.offset] -= 1
+            for attempt in running:
+                if attempt.outcome is not None and attempt.outcome.kind == RELEASED:
+                    owner.group.started[attempt.offset] -= 1
             unwritten = [o for o in owner.group.done if not owner.group.settled(o)]
             assert not unwritten, f"the acks of {unwritten} were lost at a graceful release"
         owner.drop()
@@ -772,7 +778,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), chance=st.integers(0, 3))
     def discard(self, data: st.DataObject, chance: int) -> None:
-        """A person deletes a message, whoever has read it."""
+        """An operator deletes a message, whichever owner has read it."""
         if not chance and (deletable := self.deletable()):
             self.tables.status[data.draw(st.sampled_from(deletable)) - 1] = COLLECTED
 
@@ -807,7 +813,7 @@ class LogMachine(RuleBasedStateMachine):
     def the_watermark_is_the_lowest_unsettled(self) -> None:
         for name, group in self.tables.groups.items() if hasattr(self, "tables") else ():
             exact = group.lowest()
-            assert group.watermark == exact or (group.watermark < exact and self.manners.atomic), (
+            assert group.watermark == exact or (group.watermark < exact and self.options.atomic), (
                 group.watermark,
                 exact,
             )
@@ -815,10 +821,10 @@ class LogMachine(RuleBasedStateMachine):
             self.watermarks[name] = group.watermark
 
     @invariant()
-    def the_memory_is_consistent(self) -> None:
+    def the_memory_is_bounded(self) -> None:
         for owner in self.owners if hasattr(self, "owners") else ():
             if owner.stream is not None:
-                check_memory(owner.stream)
+                check_bounds(owner.stream)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -844,7 +850,7 @@ class LogMachine(RuleBasedStateMachine):
             if owner.stream is None:
                 owner.acquire()
             tables.now += LONG
-            if self.manners.ordering == "key":
+            if self.options.ordering == "key":
                 self.keep_working(owner, POISON)
                 self.nothing_else_stands_still(owner)
                 tables.now += LONG
@@ -872,7 +878,7 @@ class LogMachine(RuleBasedStateMachine):
         assert not open_ or group.watermark < open_[0]
 
     def work(self, owner: Owner, poison: str | None = None) -> None:
-        """One turn, in the order of the real one, and every handler at once. What has the poisoned key waits long."""
+        """One iteration, in the order of the real one, and every handler. What has the poisoned key waits long."""
         owner.take_reports()
         owner.reader.look([owner.stream], self.tables.now)
         owner.reader.read([owner.stream], self.tables.now)
@@ -882,11 +888,11 @@ class LogMachine(RuleBasedStateMachine):
             return
         for _ in range(20):
             self.start_one(owner, 0)
-            for hand, run in list(owner.running.items()):
-                if hand in owner.running:
-                    hands = [h for h in run.hands if h in owner.running] if run.batch else [hand]
-                    poisoned = poison and any(self.tables.keys[h.offset - 1] == poison for h in hands)
-                    self.report(owner, run, hands, "wait long" if poisoned else "ok")
+            for attempt, execution in list(owner.running.items()):
+                if attempt in owner.running:
+                    attempts = [h for h in execution.attempts if h in owner.running] if execution.batch else [attempt]
+                    poisoned = poison and any(self.tables.keys[h.offset - 1] == poison for h in attempts)
+                    self.report(owner, execution, attempts, "wait long" if poisoned else "ok")
         self.tables.now += 1.0
 
     def is_finished(self, owner: Owner) -> None:
@@ -899,22 +905,23 @@ class LogMachine(RuleBasedStateMachine):
         assert group.position == group.watermark >= max(tables.visible(), default=0), group
         assert not group.rows, group
         assert not group.ranges, group
-        counters = (stream.handed, stream.ready, stream.heads, stream._acks_waiting, stream._absent)
+        counters = (stream.in_flight, stream.ready, stream.rows.heads, stream.queues.has_absent)
         assert not any(counters), counters
         left = (
-            stream._entries,
-            stream._suspects,
-            stream._due,
-            stream._writes,
-            stream._acked_rows,
+            stream.messages.entries,
+            stream.in_doubt,
+            stream.delays,
+            stream.writes.rows,
+            stream.writes.acks,
+            stream.rows.has_acked,
             stream.window.offsets,
         )
         assert not any(left), left
-        assert not stream._lanes, stream._lanes
-        assert not stream._turns, stream._turns
+        assert not stream.queues._by_name, stream.queues._by_name
+        assert not stream.queues.candidates
         assert stream.settled_up
-        assert not owner.outstanding
-        assert not owner.alone
+        assert not owner.choice.outstanding
+        assert not owner.choice.alone
 
 
 class QuietMachine(LogMachine):
@@ -928,57 +935,16 @@ class QuietMachine(LogMachine):
         self.owners[0].acquire()
 
 
-def check_memory(stream: Stream) -> None:
-    """The counters are what they count, and whatever can be handed out stands where it will be found."""
-    entries = stream._entries.values()
-    assert stream.ready == sum(e.state == READY for e in entries)
-    assert stream.handed == sum(e.state == HANDED for e in entries)
-    rows = [e for e in entries if e.row and e.state != ACKED]
-    assert stream.heads == len({e.lane.name for e in rows if e.lane}) + sum(e.lane is None for e in rows)
-    assert stream._acks_waiting == sum(e.state == ACKED and not e.row for e in entries)
-    assert stream.window.offsets == sorted(o for o in stream._entries if o > stream.position)
-    fresh = [e for e in entries if e.offset > stream.position and not e.row]
-    batch = stream.manners.batch_size
-    assert len(fresh) <= stream_module.WINDOW_LIMIT + 6 * batch, "more is remembered than a window and what is read"
-    assert stream.ready <= 6 * batch, "more payloads are in memory than can be handed out soon"
-    assert stream._acked_rows == sorted(set(stream._acked_rows))
-    outside = [o for o, e in sorted(stream._entries.items()) if e.state == READY and (e.row or o <= stream.position)]
-    assert sorted(stream.loaded) == outside
-    waiting = {offset for _, offset in stream._waiting}
-    listed = [turn for turn in stream._turns if not hasattr(turn, "items")]
-    for entry in entries:
-        if entry.lane is None and entry.state == READY and not stream.manners.batch:
-            assert sum(e is entry for e in listed) == 1, entry.offset
-        if entry.lane is None and entry.state == HELD and not entry.mark:
-            assert entry.offset in waiting or entry.offset in stream._due, entry.offset
-        if entry.state in (READY, HANDED):
-            assert entry.message is not None
-    for name, lane in stream._lanes.items():
-        assert lane.name == name
-        if stream.manners.ordering == "key" and lane.items and lane.items[0].state == HELD:
-            behind = [e.offset for e in lane.items if e.state == READY]
-            assert not behind, f"{behind} are in memory, and wait behind {lane.items[0].offset}"
-        assert lane.busy == sum(e.state == HANDED for e in lane.items)
-        assert [e.offset for e in lane.items] == sorted(e.offset for e in lane.items)
-        assert lane.listed == any(turn is lane for turn in stream._turns)
-        assert lane.items or lane.listed or lane.range, f"the lane {name} was not forgotten"
-        if lane.range is not None:
-            assert lane.range.low <= lane.range.loaded <= lane.range.scanned <= lane.range.high <= stream.position
-            for entry in lane.items:
-                assert entry.state != HANDED or lane.reaches(entry), f"{entry.offset} may be read back once it is acked"
-        head = lane.head
-        if not lane.busy and head is None and lane.range is not None:
-            assert name in stream._absent, f"the range of {name} is never used up"
-        if not lane.busy and head is not None:
-            assert head.state in (READY, HELD, BEHIND)
-            if head.state == BEHIND:
-                assert name in stream._absent, f"{head.offset} is never loaded"
-            elif head.state == READY:
-                assert lane.listed or stream.manners.batch, f"{head.offset} is never offered"
-            elif not head.mark:
-                assert head.offset in waiting or head.offset in stream._due, f"{head.offset} never becomes due"
-    for entry in entries:
-        assert entry.lane is None or entry.state == ACKED or stream._lanes.get(entry.lane.name) is entry.lane
+def check_bounds(stream: AssignedPartition) -> None:
+    """No more is in memory than a window, and no more payloads than can be dispatched soon."""
+    batch, entries = stream.options.batch_size, stream.messages.entries.values()
+    unwritten = [entry for entry in entries if entry.offset > stream.position and not entry.row]
+    assert len(unwritten) <= limits.WINDOW_LIMIT + 6 * batch, "more is remembered than a window and what is read"
+    assert stream.ready <= 6 * batch, "more payloads are in memory than can be dispatched soon"
+    if stream.options.ordering == "key":
+        for entry in entries:
+            waits = entry.queue is not None and entry.queue.entries and entry.queue.entries[0].state == HELD
+            assert not (waits and entry.state == READY), f"{entry.offset} is in memory, and waits behind its key"
 
 
 def test_every_interleaving_keeps_the_invariants() -> None:
@@ -986,7 +952,7 @@ def test_every_interleaving_keeps_the_invariants() -> None:
     run_state_machine_as_test(
         LogMachine,
         settings=settings(
-            max_examples=150,
+            max_examples=EXAMPLES or 80,
             stateful_step_count=60,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -1,28 +1,32 @@
-"""Orphans: what nobody takes is taken beyond the share, kept without flapping, and given up once its owner lives."""
+"""Orphans: what no other takes is taken beyond the share, kept without flapping, and given up once its owner lives."""
+
+import pytest
 
 from sqlqueue.core.orphans import LONGEST, Orphans
 
-PATIENCE = 30.0
+pytestmark = pytest.mark.once
+
+TIMEOUT = 30.0
 US = {"a", "idle"}
 
 
 def swept() -> Orphans:
-    """`a` has 0, 1, 2 of its own, and has just taken 3, 4, 5, of which nobody else would have anything."""
-    orphans = Orphans(PATIENCE)
+    """`a` has 0, 1, 2 of its own, and has just taken 3, 4, 5, of which no other subscriber has anything."""
+    orphans = Orphans(TIMEOUT)
     free = {3: 1, 4: 1, 5: 1}
     assert orphans.find(free, 0.0) == []
-    assert orphans.find(free, PATIENCE - 0.1) == []
-    assert orphans.find(free, PATIENCE) == [3, 4, 5]
-    orphans.sweep([3, 4, 5], US, PATIENCE)
+    assert orphans.find(free, TIMEOUT - 0.1) == []
+    assert orphans.find(free, TIMEOUT) == [3, 4, 5]
+    orphans.take([3, 4, 5], US, TIMEOUT)
     return orphans
 
 
-def test_what_changes_hands_meanwhile_is_no_orphan() -> None:
-    orphans = Orphans(PATIENCE)
+def test_what_changes_its_owner_meanwhile_is_no_orphan() -> None:
+    orphans = Orphans(TIMEOUT)
     orphans.find({3: 1, 4: 1}, 0.0)
     orphans.find({4: 1}, 10.0)  # 3 was taken
-    assert orphans.find({3: 2, 4: 2}, PATIENCE) == []  # and 4, between two looks
-    assert orphans.find({3: 2, 4: 2}, 2 * PATIENCE) == [3, 4]
+    assert orphans.find({3: 2, 4: 2}, TIMEOUT) == []  # and 4, between two looks
+    assert orphans.find({3: 2, 4: 2}, 2 * TIMEOUT) == [3, 4]
 
 
 def test_the_excess_is_kept_while_only_those_are_there_who_did_not_take_it() -> None:
@@ -52,7 +56,7 @@ def test_a_trial_gives_up_one_and_the_rest_follows_once_that_is_taken() -> None:
 
 
 def test_trials_that_fail_become_rare() -> None:
-    orphans, now, trials = swept(), PATIENCE, []
+    orphans, now, trials = swept(), TIMEOUT, []
     for _ in range(10):
         began = now
         while orphans.spare([5, 4, 3], range(6), US, now) != [5]:
@@ -60,19 +64,19 @@ def test_trials_that_fail_become_rare() -> None:
             orphans.find({}, now)
         trials.append(now - began)
         assert orphans.find({5: 2}, now) == []
-        now += PATIENCE
+        now += TIMEOUT
         assert orphans.find({5: 2}, now) == [5]
         assert orphans.spare([4, 3], range(5), US, now) == []
-        orphans.sweep([5], US, now)
-    assert trials[:4] == [PATIENCE, 2 * PATIENCE, 4 * PATIENCE, 8 * PATIENCE]
-    assert max(trials) == LONGEST * PATIENCE
+        orphans.take([5], US, now)
+    assert trials[:4] == [TIMEOUT, 2 * TIMEOUT, 4 * TIMEOUT, 8 * TIMEOUT]
+    assert max(trials) == LONGEST * TIMEOUT
 
 
 def test_one_that_cannot_be_taken_does_not_put_the_trial_off() -> None:
     orphans = swept()
     for now in range(31, 60):
-        assert orphans.find({9: 1}, now) == ([9] if now >= 31 + PATIENCE else [])
-        orphans.sweep([9], US, now)
+        assert orphans.find({9: 1}, now) == ([9] if now >= 31 + TIMEOUT else [])
+        orphans.take([9], US, now)
     orphans.find({9: 1}, 60.0)
     assert orphans.spare([5, 4, 3], range(6), US, 60.0) == [5]
 

@@ -15,6 +15,8 @@ from sqlqueue.core.outcomes import (
 )
 from sqlqueue.exceptions import LeaseLost
 
+pytestmark = pytest.mark.once
+
 BACKOFF = Backoff(jitter=0.0)
 
 

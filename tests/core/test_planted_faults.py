@@ -12,13 +12,18 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from sqlqueue.consumers.dispatcher import Dispatcher
 from sqlqueue.consumers.reader import Reader
-from sqlqueue.core.blocked import Ranges
-from sqlqueue.core.lanes import Lane
-from sqlqueue.core.stream import Stream
-from sqlqueue.core.window import Window
+from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.partition.blocked import KeyRanges
+from sqlqueue.core.partition.ordering import OrderingQueue
+from sqlqueue.core.partition.queues import OrderingQueues
+from sqlqueue.core.partition.transitions import Transitions
+from sqlqueue.core.partition.window import ReadWindow
 from tests.core.planting import Fault
 from tests.core.test_log_model import COLLECTED, LONG, VISIBLE, LogMachine, QuietMachine
+
+pytestmark = pytest.mark.once
 
 EXAMPLES = int(os.environ.get("PROTOCOL_EXAMPLES", "0"))
 UNTIL_FOUND = 300
@@ -26,10 +31,10 @@ STEPS = 40
 
 FAULTS = {
     "final reads need no room": Fault(
-        Window, "next_read", "not final_due or self.known(self.position, self.final) >= held", "True"
+        ReadWindow, "next_read", "not final_due or self.known(self.position, self.final) >= held", "True"
     ),
     "what waits behind a key lies in a range": Fault(
-        Stream, "_walk", "not waits or entry.lane is None or not entry.lane.blocked_by_row(entry)", "True"
+        Transitions, "cover", "queue is None or not queue.blocked_by_row(entry)", "True"
     ),
 }
 
@@ -73,7 +78,7 @@ class Scene:
         for _ in range(turns):
             self.machine.work_on(0, 1, poison)
             self.machine.what_counts_as_done_was_handled()
-            self.machine.the_memory_is_consistent()
+            self.machine.the_memory_is_bounded()
 
 
 def a_late_one_is_there_when_others_are_read(scene: Scene) -> None:
@@ -94,7 +99,7 @@ def one_comes_late_and_another_is_deleted(scene: Scene) -> None:
 
 def one_comes_between_the_read_and_the_next_statement(scene: Scene) -> None:
     scene.publish("ab", late=(0,))
-    scene.tables.pending.extend([(0, "")] * 4)  # the pulse, the probe, the watch, the read
+    scene.tables.pending.extend([(0, "")] * 4)  # the poll of the head, the probe, the watch, the read
     scene.tables.pending.append((1, VISIBLE))
     scene.work(3)
 
@@ -118,7 +123,7 @@ def more_of_a_key_come_while_its_range_is_used_up(scene: Scene) -> None:
         scene.work(1)
 
 
-def fewer_are_handed_out_than_were_taken_up(scene: Scene) -> None:
+def fewer_are_dispatched_than_were_taken_up(scene: Scene) -> None:
     scene.publish("aaaa")
     scene.work(6, poison="a")
     scene.tables.now += LONG
@@ -129,7 +134,7 @@ def fewer_are_handed_out_than_were_taken_up(scene: Scene) -> None:
     scene.work(1)
 
 
-def some_are_handed_back_behind_one_that_overran(scene: Scene) -> None:
+def some_are_released_behind_one_that_overran(scene: Scene) -> None:
     scene.publish("aaaa")
     scene.work(6, poison="a")
     scene.tables.now += LONG
@@ -140,21 +145,35 @@ def some_are_handed_back_behind_one_that_overran(scene: Scene) -> None:
     scene.machine.start_one(scene.owner, 0)
     scene.machine.overrun(0, 0)
     scene.owner.take_reports()
-    scene.machine.the_memory_is_consistent()
+    scene.machine.the_memory_is_bounded()
+
+
+def two_are_in_doubt(scene: Scene) -> None:
+    scene.publish("ab")
+    for crashes in (True, False):
+        for _ in range(3):
+            scene.owner.reader.look([scene.owner.stream], scene.tables.now)
+            scene.owner.reader.read([scene.owner.stream], scene.tables.now)
+            scene.owner.settle(2)
+            for which in (0, 1):
+                scene.machine.start_one(scene.owner, which)
+        if crashes:
+            scene.machine.crash(0, 0)
+            scene.owner.acquire()
 
 
 TOLD = [
     (
         a_late_one_is_there_when_others_are_read,
         [
-            Fault(Stream, "take_in", "        if self.window.late:\n            return 0\n", ""),
-            Fault(Window, "was_read", "self.final = max(", "self.final = self.final if self.late else max("),
+            Fault(AssignedPartition, "take_in", "        if self.window.late:\n            return 0\n", ""),
+            Fault(ReadWindow, "was_read", "self.final = max(", "self.final = self.final if self.late else max("),
         ],
         "starts before 2 is settled",
     ),
     (
         one_comes_late_and_another_is_deleted,
-        [Fault(Window, "compare", "remembered != list(seen)", "len(remembered) != len(seen)")],
+        [Fault(ReadWindow, "compare", "remembered != list(seen)", "len(remembered) != len(seen)")],
         "1 counts as done for one, and was not",
     ),
     (
@@ -163,43 +182,51 @@ TOLD = [
             Fault(
                 Reader,
                 "_read",
-                "for (stream, read), found in zip(wanting, self._fetch(wanting)):",
+                "for (assigned, read), found in zip(wanting, self._fetch(wanting)):",
                 "fetched, reached = self._fetch(wanting), self.horizon.probe(self.highest)\n"
-                "    for (stream, read), found in zip(wanting, fetched):",
+                "    for (assigned, read), found in zip(wanting, fetched):",
             )
         ],
         "1 counts as done for one, and was not",
     ),
     (
         one_was_acked_before_those_that_fail,
-        [Fault(Ranges, "keep", "found is None or offset <= found.low", "True")],
+        [Fault(KeyRanges, "keep", "found is None or offset <= found.low", "True")],
         "3 is delivered again after its settle",
     ),
     (
         more_of_a_key_come_while_its_range_is_used_up,
         [
-            Fault(Lane, "has_before", "self.range is not None", "False"),
-            Fault(Lane, "reaches", "self.range is None or", "True or"),
-            Fault(Lane, "blocked_by_row", "self.range is not None or", ""),
+            Fault(OrderingQueue, "has_before", "self.range is not None", "False"),
+            Fault(OrderingQueue, "reaches", "self.range is None or", "True or"),
+            Fault(OrderingQueue, "blocked_by_row", "self.range is not None or", ""),
         ],
         "is settled",
     ),
     (
-        fewer_are_handed_out_than_were_taken_up,
-        [Fault(Stream, "_raise_lows", "min(one.loaded, without_row - 1)", "one.loaded")],
+        fewer_are_dispatched_than_were_taken_up,
+        [Fault(OrderingQueues, "raise_lows", "min(one.loaded, without_row - 1)", "one.loaded")],
         "counts as done for one, and was not",
     ),
     (
-        some_are_handed_back_behind_one_that_overran,
+        some_are_released_behind_one_that_overran,
         [
             Fault(
-                Stream,
-                "_hand_back",
-                "entry.key and entry.lane is not None and entry.lane.items[0].state == HELD",
+                Transitions,
+                "_release",
+                "entry.key and queue is not None and queue.entries[0].state == HELD",
                 "False",
             )
         ],
-        "are in memory, and wait behind",
+        "is in memory, and waits behind",
+    ),
+    (
+        two_are_in_doubt,
+        [
+            Fault(Dispatcher, "_choose", "if self.in_flight.alone:", "if False:"),
+            Fault(Dispatcher, "_choose_in_doubt", "if self.in_flight:", "if False:"),
+        ],
+        "and one of them was in doubt",
     ),
 ]
 

@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlqueue.core import window as window_module
-from sqlqueue.core.window import Read, Window
+from sqlqueue.core.partition import window as window_module
+from sqlqueue.core.partition.window import Read, ReadWindow
+
+pytestmark = pytest.mark.once
 
 STEP = st.tuples(st.sampled_from("oollwwrrrrmd"), st.integers(1, 4))
 FULL, READ, HELD = 5, 2, 4  # offsets in the window, of a final read, and in (P, F] before one
@@ -18,7 +20,7 @@ class Log:
         self.visible: set[int] = set()
         self.open: set[int] = set()
         self.last = self.horizon = self.watched = 0
-        self.window = Window(0)
+        self.window = ReadWindow(0)
         self.known: set[int] = set()
 
     def probe(self) -> None:
@@ -100,7 +102,7 @@ def test_what_is_final_has_been_read(steps: list[tuple[str, int]]) -> None:
 
 
 def test_a_stream_in_which_nothing_is_seen_is_not_read_again() -> None:
-    window = Window(0)
+    window = ReadWindow(0)
     window.was_read(Read(0, 10), None, False, 5)
     assert (window.more, window.final) == (False, 5)
     window.unseen(5, 9)
@@ -108,9 +110,9 @@ def test_a_stream_in_which_nothing_is_seen_is_not_read_again() -> None:
     assert window.next_read(10, 2, 6, 9) is None
 
 
-def full_window(final: int) -> Window:
+def full_window(final: int) -> ReadWindow:
     """2 to 6 are remembered, and F is at `final`."""
-    window = Window(0)
+    window = ReadWindow(0)
     for offset in range(2, 7):
         window.add(offset)
     window.was_read(Read(0, 5), 6, True, final)
@@ -156,7 +158,7 @@ def test_what_has_come_late_is_taken_in_first_and_a_bounded_number_at_once() -> 
 
 def test_more_late_commits_than_one_look_finds_are_found_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window_module, "LATE_LIMIT", 3)
-    window = Window(0)
+    window = ReadWindow(0)
     window.add(20)
     window.was_read(Read(0, 5), 20, True, 0)
     there = list(range(1, 21))
@@ -184,7 +186,7 @@ def test_late_commits_above_the_horizon_wait_for_room_and_do_not_hold_what_is_fi
 
 
 def test_after_an_alarm_everything_is_looked_at() -> None:
-    window = Window(0)
+    window = ReadWindow(0)
     window.was_read(Read(0, 10), None, False, 5)
     window.alarm()
     assert window.next_read(10, 2, 6, 5) == Read(5, 10)

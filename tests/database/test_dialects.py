@@ -5,8 +5,9 @@ from datetime import datetime
 import pytest
 from django.db import connection
 
-from sqlqueue.database.dialects import dialect, execute
-from sqlqueue.database.words import DIALECTS
+from sqlqueue.database.dialects import DIALECTS
+from sqlqueue.database.dialects.base import LONG, REMEMBERED, _long
+from sqlqueue.database.statements import dialect, execute, insert_missing
 
 pytestmark = pytest.mark.django_db
 
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.django_db
 @pytest.mark.parametrize("microseconds", [0, 1, -1, 3, -3, 1_500_000, -1_500_000, 10**15])
 @pytest.mark.parametrize("word", ["earlier", "later"])
 def test_a_time_can_be_moved_by_any_span(word: str, microseconds: int) -> None:
-    """A hand that ended while its settle was on its way ended a moment after "now": its receipt has a time, too."""
+    """An attempt that ended while its settle was on its way ended a moment after "now": its receipt has a time, too."""
     sign = 1 if word == "later" else -1
     now, moved = execute("default", f"SELECT {{now}}, {{{word}}}", (microseconds,)).fetchone()
     assert moved is not None
@@ -60,3 +61,30 @@ def test_texts_and_names_that_are_quoted_stay_as_they_are() -> None:
     words = dialect("default")
     text = """SELECT 'a lag', '%%s', "lag", '{ "lag": 1}' """
     assert words.sql(text) == text.replace('"lag",', f"{words.quote}lag{words.quote},")
+
+
+def test_of_long_statements_only_some_are_remembered() -> None:
+    """A publisher whose batches differ in size would otherwise keep a text for each."""
+    for vendor, words in DIALECTS.items():
+        for rows in range(1, 3 * REMEMBERED):
+            marks = ", ".join(["(%s, {now})"] * (rows + LONG // 10))
+            composed = words.sql(f"INSERT INTO t (a, b) VALUES {marks}")
+            assert composed.count(words.placeholders["now"]) == rows + LONG // 10, vendor
+    assert _long.cache_info().currsize == REMEMBERED
+
+
+@pytest.mark.parametrize("there", [(), (2,), (1, 2, 3)])
+def test_of_rows_that_may_be_there_those_that_are_missing_are_inserted(there: tuple[int, ...]) -> None:
+    columns = ("name", "partitions", "priorities", "history")
+
+    def insert(*numbers: int) -> set[str]:
+        rows = {f"t{number}": (f"t{number}", number, 1, "all") for number in numbers}
+        into = f"sqlqueue_topic ({', '.join(columns)})"
+        return insert_missing("default", into, "(%s, %s, %s, %s)", rows, "name", "name")
+
+    assert insert(*there) == {f"t{number}" for number in there} if there else True
+    inserted = insert(1, 2, 3)
+    missing = {"t1", "t2", "t3"} - {f"t{number}" for number in there}
+    assert inserted == (missing if dialect("default").returns_inserted or not there else set())
+    names = execute("default", "SELECT name FROM sqlqueue_topic WHERE name LIKE 't_'").fetchall()
+    assert {name for (name,) in names} == inserted | {f"t{number}" for number in there}

@@ -8,9 +8,9 @@ import pytest
 from django.db import connection, connections
 
 from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.database.entry import ADVISORY, FailedRow, LogRow, Stored
 from sqlqueue.database.gate import insert_failed, insert_many
 from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.database.insert_sql import ADVISORY, FailedRow, LogRow, Stored
 from sqlqueue.models import Message
 from tests.processes import wait_until
 from tests.servers.private import PrivateServer

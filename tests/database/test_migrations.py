@@ -1,26 +1,39 @@
 """Migrations: from every released state, with data in the tables and with a log that was emptied."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.core.management import call_command
+from django.core.management.base import CommandError
 from django.db import DatabaseError, connection
 from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
 from sqlqueue import publish, testing
 from sqlqueue.checks import check_offsets
-from sqlqueue.database.dialects import execute
+from sqlqueue.database.limits import missing_indexes
 from sqlqueue.database.sequence import look
-from sqlqueue.models import Message, PartitionLease
+from sqlqueue.database.statements import execute
+from sqlqueue.log.schedule import move_due
+from sqlqueue.log.topic_options import apply_settings
+from sqlqueue.models import Message, PartitionLease, ScheduledMessage, Topic
 from tests.consuming import Consuming
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 RELEASED = sorted(name for app, name in MigrationLoader(None).graph.nodes if app == "sqlqueue")
+OF_0_1 = [name for name in RELEASED if name < "0006"]
+# The first state, that of 0.1, the last two; `make test-long` begins with each.
+NEAR = {RELEASED[0], OF_0_1[-1], *RELEASED[-2:]}
 HANDLED = 5
+
+
+def states(*more: Any, of: Sequence[str] = RELEASED) -> list[Any]:
+    """Return earlier states as parameters of a test, each followed by `more`."""
+    return [pytest.param(name, *more, id=name, marks=[] if name in NEAR else [pytest.mark.long]) for name in of]
 
 
 def migrate(name: str = "") -> None:
@@ -78,7 +91,7 @@ class TestFormerOwners:
     RENEW = "UPDATE sqlqueue_partition_lease SET expires_at = {later} WHERE holder = %s"
     SETTLE = "UPDATE sqlqueue_offset SET position = %s WHERE id = %s AND fencing_token = %s"
 
-    @pytest.mark.parametrize("name", [name for name in RELEASED if name < "0006"])
+    @pytest.mark.parametrize("name", states(of=OF_0_1))
     def test_one_that_was_not_stopped_fails_loudly_and_settles_nothing(
         self, name: str, at: Callable[[str], None]
     ) -> None:
@@ -98,7 +111,7 @@ class TestFormerOwners:
         assert (lease.holder, lease.valid_until) == ("", None)
         assert lease.fencing_token > token
 
-    def test_what_it_had_in_hand_is_recovered(self, at: Callable[[str], None], consuming: Consuming) -> None:
+    def test_what_it_had_in_flight_is_recovered(self, at: Callable[[str], None], consuming: Consuming) -> None:
         seen: list[int] = []
         consuming.consumer("t", lambda delivery: seen.append(delivery.payload["number"]), group="g")
         name = "0005_overview"
@@ -117,8 +130,7 @@ class TestFormerOwners:
 
 
 class TestSequence:
-    @pytest.mark.parametrize("emptied", [False, True], ids=["with messages", "emptied"])
-    @pytest.mark.parametrize("name", RELEASED)
+    @pytest.mark.parametrize(("name", "emptied"), [*states(False), (RELEASED[0], True), (RELEASED[-1], True)])
     def test_what_is_published_after_a_migration_is_delivered(
         self, name: str, emptied: bool, at: Callable[[str], None], consuming: Consuming
     ) -> None:
@@ -136,17 +148,19 @@ class TestSequence:
         assert not look("default").fell_back
 
     @pytest.mark.database("sqlite")
-    @pytest.mark.parametrize("table", ["sqlqueue_message", "sqlqueue_receipt", "sqlqueue_scheduled_message"])
-    @pytest.mark.parametrize("name", RELEASED)
-    def test_a_rebuilt_table_goes_on_where_it_was_though_no_group_knows(
-        self, name: str, table: str, at: Callable[[str], None]
+    @pytest.mark.parametrize("name", states())
+    def test_rebuilt_tables_go_on_where_they_were_though_no_group_knows(
+        self, name: str, at: Callable[[str], None]
     ) -> None:
+        tables = {"sqlqueue_message": 1000, "sqlqueue_receipt": 2000, "sqlqueue_scheduled_message": 3000}
         at(name)
-        execute("default", "DELETE FROM sqlite_sequence WHERE name = %s", (table,))
-        execute("default", "INSERT INTO sqlite_sequence (name, seq) VALUES (%s, 1000)", (table,))
+        execute("default", "DELETE FROM sqlite_sequence")
+        for table, last in tables.items():
+            execute("default", "INSERT INTO sqlite_sequence (name, seq) VALUES (%s, %s)", (table, last))
         migrate()
         migrate(name)  # and back
-        assert execute("default", "SELECT seq FROM sqlite_sequence WHERE name = %s", (table,)).fetchall() == [(1000,)]
+        standing = dict(execute("default", "SELECT name, seq FROM sqlite_sequence").fetchall())
+        assert {table: standing.get(table) for table in tables} == tables
 
     def test_a_sequence_that_was_reset_before_is_raised(self, at: Callable[[str], None], consuming: Consuming) -> None:
         seen: list[int] = []
@@ -160,7 +174,7 @@ class TestSequence:
         migrate()
         assert check_offsets(["default"]) == []
         mark = look("default")
-        assert (mark.known, mark.handed_out) == (HANDLED, HANDLED)
+        assert (mark.known, mark.last_issued) == (HANDLED, HANDLED)
         publish("t", "afterwards")
         testing.drain()
         assert seen == ["afterwards"]
@@ -173,6 +187,174 @@ class TestSequence:
         published = publish("t", 2).offset
         assert published
         assert published > last
+
+
+class TestTheScopeOfIds:
+    BEFORE = "0009_failing_tasks"
+
+    def test_of_messages_that_were_scheduled_twice_the_first_to_be_due_counts_and_none_is_lost(
+        self, at: Callable[[str], None]
+    ) -> None:
+        at(self.BEFORE)
+        scheduled = state(self.BEFORE).get_model("sqlqueue", "ScheduledMessage").objects
+        soon, late = (timezone.now() + timedelta(hours=hours) for hours in (1, 2))
+        for number, (key, id, due) in enumerate(
+            [("a", "x", late), ("a", "x", soon), ("b", "x", late), ("a", "", late), ("a", "", soon), ("a", "x", late)]
+        ):
+            scheduled.create(topic="t", payload=number, partition_key=key, message_id=id, due_at=due)
+        migrate()
+        found = {message.payload: message for message in ScheduledMessage.objects.all()}
+        assert [found[number].message_id for number in range(6)] == [None, "x", "x", None, None, None]
+        assert [number for number in range(6) if found[number].refused] == [0, 5]
+        assert "of this topic, key and id (x) is scheduled" in found[0].refusal
+        assert not publish("t", 7, key="a", id="x").created
+        assert publish("t", 7, key="c", id="x").created
+        Message.objects.all().delete()
+        migrate(self.BEFORE)
+        ids = state(self.BEFORE).get_model("sqlqueue", "ScheduledMessage").objects.order_by("id")
+        assert list(ids.values_list("message_id", flat=True)) == ["", "x", "x", "", "", ""]
+
+    def test_ids_that_differ_a_little_are_no_repeats(self, at: Callable[[str], None]) -> None:
+        at(self.BEFORE)
+        words = {"Welcome", "welcome", "wélcome", "welcome ", "order-🛫"}
+        scheduled = state(self.BEFORE).get_model("sqlqueue", "ScheduledMessage").objects
+        for word in words:
+            scheduled.create(topic="t", payload=1, message_id=word, due_at=timezone.now() + timedelta(hours=1))
+        migrate()
+        assert set(ScheduledMessage.objects.filter(refused=False).values_list("message_id", flat=True)) == words
+        migrate(self.BEFORE)
+        assert set(scheduled.filter(refused=False).values_list("message_id", flat=True)) == words
+
+    def test_back_is_refused_while_the_former_scope_would_take_two_for_one(self, at: Callable[[str], None]) -> None:
+        migrate()
+        for number in range(64):
+            publish("mails", 1, key=f"customer {number}", id="welcome")
+        with pytest.raises(CommandError, match="Nothing was changed"):
+            migrate(self.BEFORE)
+        migrate()  # what came later was undone before
+        assert not missing_indexes("default", [Message, ScheduledMessage])
+        assert not publish("mails", 1, key="customer 1", id="welcome", delay=1).created
+        Message.objects.all().delete()
+
+    @pytest.mark.database("mariadb", "mysql")
+    def test_one_that_was_interrupted_goes_on(self, at: Callable[[str], None]) -> None:
+        at(self.BEFORE)
+        migrate("0010_scope_of_ids")
+        MigrationRecorder(connection).record_unapplied("sqlqueue", "0010_scope_of_ids")
+        migrate()
+        assert not missing_indexes("default", [Message, ScheduledMessage])
+
+    def test_the_index_is_there_by_its_name_and_on_its_columns(self, at: Callable[[str], None]) -> None:
+        at(self.BEFORE)
+        assert len(missing_indexes("default", [Message, ScheduledMessage])) == 3
+        migrate()
+        assert not missing_indexes("default", [Message, ScheduledMessage])
+
+
+class TestTimesOfScheduledMessages:
+    BEFORE = "0013_rescheduling_by_key"
+
+    def test_what_is_there_is_delivered_with_the_times_that_are_known(
+        self, at: Callable[[str], None], consuming: Consuming
+    ) -> None:
+        at(self.BEFORE)
+        models = state(self.BEFORE)
+        models.get_model("sqlqueue", "Topic").objects.create(name="t", partitions=1, priorities=1)
+        rows = models.get_model("sqlqueue", "Message").objects
+        rows.create(topic="t", partition=0, message_id="in the log", payload=1)
+        due = timezone.now().replace(microsecond=7) - timedelta(hours=1)
+        later = models.get_model("sqlqueue", "ScheduledMessage").objects
+        later.create(topic="t", message_id="scheduled", payload=2, due_at=due, created_at=due - timedelta(hours=1))
+        migrate()
+        assert not missing_indexes("default", [Message, ScheduledMessage])
+        seen: dict[str, Any] = {}
+        consuming.consumer("t", lambda delivery: seen.setdefault(delivery.id, delivery))
+        testing.drain()
+        before, scheduled = seen["in the log"], seen["scheduled"]
+        assert (before.due_at, before.published_at) == (None, before.created_at)
+        assert (scheduled.due_at, scheduled.published_at) == (due, due - timedelta(hours=1))
+        migrate(self.BEFORE)
+        assert rows.count() == 2
+
+    @pytest.mark.database("mariadb", "mysql")
+    def test_one_that_was_interrupted_goes_on(self, at: Callable[[str], None]) -> None:
+        at(self.BEFORE)
+        execute("default", "ALTER TABLE sqlqueue_message ADD COLUMN published_at DATETIME(6) NULL")
+        migrate()
+        assert not missing_indexes("default", [Message, ScheduledMessage])
+        assert Message.objects.filter(due_at=None).count() == 0
+
+
+class TestBytesAndExpiry:
+    BEFORE = "0015_results"
+
+    def test_what_is_there_is_json_and_does_not_expire(self, at: Callable[[str], None], consuming: Consuming) -> None:
+        at(self.BEFORE)
+        models = state(self.BEFORE)
+        models.get_model("sqlqueue", "Topic").objects.create(name="t", partitions=1, priorities=1)
+        rows = models.get_model("sqlqueue", "Message").objects
+        rows.create(topic="t", partition=0, message_id="in the log", payload=1)
+        later = models.get_model("sqlqueue", "ScheduledMessage").objects
+        later.create(topic="t", message_id="scheduled", payload=2, due_at=timezone.now())
+        migrate()
+        seen: list[Any] = []
+        consuming.consumer("t", lambda delivery: seen.append((delivery.payload, delivery.content_type)))
+        testing.drain()
+        assert sorted(seen) == [(1, None), (2, None)]
+        migrate(self.BEFORE)
+        assert rows.count() == 2
+
+    @pytest.mark.database("mariadb", "mysql")
+    def test_one_that_was_interrupted_goes_on(self, at: Callable[[str], None]) -> None:
+        at(self.BEFORE)
+        execute("default", "ALTER TABLE sqlqueue_message ADD COLUMN body LONGBLOB NULL")
+        migrate()
+        assert Message.objects.filter(body=None, expires_at=None).count() == 0
+        assert ScheduledMessage.objects.filter(body=None, expires_after=None).count() == 0
+
+
+class TestTopics:
+    """Until 0011 the settings reached no topic that was there."""
+
+    BEFORE = "0009_failing_tasks"
+
+    def test_what_differs_from_the_settings_becomes_an_override(self, at: Callable[[str], None], settings: Any) -> None:
+        at(self.BEFORE)
+        topics = state(self.BEFORE).get_model("sqlqueue", "Topic").objects
+        week = 7 * 86_400.0
+        for name, retention, history in (
+            ("as the settings are", week, "failures"),
+            ("longer", 2 * week, "failures"),
+            ("for ever", None, "failures"),
+            ("all", week, "all"),
+            ("named", 5.0, "none"),
+            ("x_dlq", None, "failures"),
+        ):
+            topics.create(name=name, partitions=1, retention=retention, history=history)
+        settings.SQLQUEUE = {"TOPICS": {"named": {"retention": 5, "history": "none"}}}
+        before = list(topics.order_by("name").values_list("name", "retention", "history"))
+        migrate()
+        assert apply_settings("default") == []
+        assert list(Topic.objects.order_by("name").values_list("name", "retention", "history")) == before
+        assert {topic.name: topic.overridden for topic in Topic.objects.all() if topic.overridden} == {
+            "longer": ("retention",),
+            "for ever": ("retention",),
+            "all": ("history",),
+        }
+
+    def test_topics_that_only_scheduled_messages_name_are_declared(
+        self, at: Callable[[str], None], settings: Any
+    ) -> None:
+        at(self.BEFORE)
+        scheduled = state(self.BEFORE).get_model("sqlqueue", "ScheduledMessage").objects
+        for topic, refused in (("reports", False), ("reports", False), ("no name", False), ("wrong", True)):
+            scheduled.create(topic=topic, payload=1, refused=refused)
+        settings.SQLQUEUE = {"TOPICS": {"orders": {}}}
+        migrate()
+        assert [topic.name for topic in Topic.objects.all()] == ["reports"]
+        while move_due("default"):
+            pass
+        assert [message.topic for message in Message.objects.all()] == ["reports", "reports"]
 
 
 def reset_sequence() -> None:

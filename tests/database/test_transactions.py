@@ -1,4 +1,5 @@
-"""Verbs see what was committed before they had their locks, and what locks the gate is a transaction of its own."""
+"""Operations see what was committed before they had their locks, and what locks the gate is a transaction of its
+own."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,11 +11,12 @@ from django.db import connection, connections, transaction
 from sqlqueue import ConfigurationError, Delivery, NewMessage, Reject, publish, publish_many, testing
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.leases.acquire import acquire
-from sqlqueue.log import groups, redrive, replay, reschedule, schedule
+from sqlqueue.log import groups, schedule
 from sqlqueue.log.collect import collect
-from sqlqueue.log.redeliver import redeliver
-from sqlqueue.log.reset import reset
 from sqlqueue.models import Message, Offset
+from sqlqueue.operations import replay, replay_requests, reschedule
+from sqlqueue.operations.move import move
+from sqlqueue.operations.republish import republish
 from tests.consuming import QUICK, Consuming
 from tests.management.running import run
 from tests.processes import wait_until
@@ -53,15 +55,15 @@ def log(consuming: Consuming, settings: Any) -> list[int]:
     return handled
 
 
-VERBS: dict[str, Callable[[], object]] = {
+OPERATIONS: dict[str, Callable[[], object]] = {
     "register": lambda: groups.register(ALIAS, "another", "t"),
     "remove": lambda: groups.remove(ALIAS, "g", "t"),
-    "reset": lambda: reset(ALIAS, "g", "t", 0),
-    "reset of one partition": lambda: reset(ALIAS, "g", "t", 0, 0),
+    "move": lambda: move(ALIAS, "g", "t", 0),
+    "move of one partition": lambda: move(ALIAS, "g", "t", 0, 0),
     "acquire": lambda: acquire(ALIAS, "s", "g", "t", [0], priorities=1, lease_duration=60, horizon=0),
-    "redrive": lambda: redrive.redrive("t"),
-    "replay": lambda: (replay.order(ALIAS, "t"), replay.carry_out(ALIAS)),
-    "redeliver": lambda: redeliver("t", "g", offsets()),
+    "replay": lambda: replay.replay("t"),
+    "ordered replay": lambda: (replay_requests.request_replay(ALIAS, "t"), replay_requests.carry_out(ALIAS)),
+    "republish": lambda: republish("t", "g", offsets()),
     "acknowledge": lambda: reschedule.acknowledge(ALIAS, "g", "t", offsets()),
     "reprioritize": lambda: reschedule.reprioritize(ALIAS, "g", "t", offsets(), 0),
     "collect": lambda: collect(ALIAS, known_horizon()),
@@ -80,8 +82,10 @@ def known_horizon() -> Horizon:
 
 
 @pytest.mark.database("postgresql")
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_reads_afresh_whatever_the_sessions_level_is(log: list[int], verb: str, level: str) -> None:
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_operation_reads_afresh_whatever_the_sessions_level_is(
+    log: list[int], operation: str, level: str
+) -> None:
     levels = set()
 
     def look(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
@@ -91,7 +95,7 @@ def test_every_verb_reads_afresh_whatever_the_sessions_level_is(log: list[int], 
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(look):
-        VERBS[verb]()
+        OPERATIONS[operation]()
     assert levels == {"read committed"}
     with transaction.atomic(), connection.cursor() as cursor:  # the application's are as they were
         cursor.execute("SHOW transaction_isolation")
@@ -99,8 +103,8 @@ def test_every_verb_reads_afresh_whatever_the_sessions_level_is(log: list[int], 
 
 
 @pytest.mark.database("mariadb", "mysql")
-@pytest.mark.parametrize("verb", VERBS)
-def test_no_verb_takes_its_snapshot_before_it_has_its_locks(log: list[int], verb: str) -> None:
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_no_operation_takes_its_snapshot_before_it_has_its_locks(log: list[int], operation: str) -> None:
     """It is that of the first statement which locks nothing."""
     firsts: list[str] = []
     inside = [False]
@@ -112,11 +116,11 @@ def test_no_verb_takes_its_snapshot_before_it_has_its_locks(log: list[int], verb
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(look):
-        VERBS[verb]()
+        OPERATIONS[operation]()
     assert firsts
     locking = ("FOR UPDATE", "FOR SHARE", "LOCK IN SHARE MODE")
-    immutable = ("redeliver",)  # reads the log alone, which never changes
-    assert verb in immutable or all(
+    immutable = ("republish",)  # reads the log alone, which never changes
+    assert operation in immutable or all(
         any(word in text for word in locking) or not text.lstrip().startswith("SELECT") for text in firsts
     )
 
@@ -185,11 +189,11 @@ class TestWithoutAutocommit:
         transaction.set_autocommit(True)
 
     @pytest.mark.database("mariadb", "mysql", "postgresql")
-    def test_the_gate_is_not_probed_and_nobody_is_held_up(self, log: list[int], off: None) -> None:
+    def test_the_gate_is_not_probed_and_no_publisher_is_held_up(self, log: list[int], off: None) -> None:
         with pytest.raises(ConfigurationError, match="autocommit is off"):
             groups.register(ALIAS, "another", "t", groups.LATEST)
         with pytest.raises(ConfigurationError, match="autocommit is off"):
-            reset(ALIAS, "g", "t", 0)
+            move(ALIAS, "g", "t", 0)
         with OpenTransaction() as another:
             another.do(lambda: publish("t", 5))
             another.commit()

@@ -14,6 +14,8 @@ from tests.documents import ROOT
 from tests.processes import wait_until
 from tests.servers.processlist import sessions
 
+pytestmark = pytest.mark.once
+
 FORMULA = re.compile(r"processes × \(threads \+ (\d+)\)")
 DOCUMENTS = [ROOT / "docs" / "guide.md", ROOT / "docs" / "operations" / "deployment.md"]
 
@@ -78,5 +80,5 @@ def test_handlers_that_hang_are_left_within_the_documented_time(
     command.terminate()
     began = time.monotonic()
     assert command.wait(2 + LAST_SETTLES) == 0, command.output
-    assert time.monotonic() - began >= 2, "nobody has waited for the handlers"
+    assert time.monotonic() - began >= 2, "the stop did not wait for the handlers"
     assert consumers.noted("end") == Counter()

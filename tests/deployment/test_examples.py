@@ -14,8 +14,10 @@ import pytest
 import yaml
 from django.core.management import load_command_class
 
-from sqlqueue.conf import Options
+from sqlqueue.core.setting.queue import QueueOptions
 from tests.documents import ROOT
+
+pytestmark = pytest.mark.once
 
 EXAMPLES = ROOT / "docs" / "deploy"
 DOCUMENT = ROOT / "docs" / "operations" / "deployment.md"
@@ -90,7 +92,7 @@ class TestSystemd:
         unit = EXAMPLES / "systemd" / "sqlqueue-consumers.service"
         assert directive(unit, "KillSignal") == "SIGTERM"
         assert directive(unit, "KillMode") == "mixed"
-        assert int(directive(unit, "TimeoutStopSec")) == Options.SHUTDOWN_TIMEOUT + LAST_SETTLES
+        assert int(directive(unit, "TimeoutStopSec")) == QueueOptions.SHUTDOWN_TIMEOUT + LAST_SETTLES
 
 
 def check_compose(file: Path) -> subprocess.CompletedProcess[str]:
@@ -117,7 +119,7 @@ class TestCompose:
 
     def test_consumers_have_the_time_they_need_to_stop(self) -> None:
         consumers = compose()["services"]["consumers"]
-        assert consumers["stop_grace_period"] == f"{Options.SHUTDOWN_TIMEOUT + LAST_SETTLES:g}s"
+        assert consumers["stop_grace_period"] == f"{QueueOptions.SHUTDOWN_TIMEOUT + LAST_SETTLES:g}s"
         assert consumers["stop_signal"] == "SIGTERM"
 
     def test_it_is_migrated_once_before_anything_runs(self) -> None:
@@ -155,19 +157,19 @@ class TestKubernetes:
         kubernetes_validate.validate(manifest(kind), version, strict=True)
 
     @pytest.mark.parametrize(
-        ("place", "name"), [(("spec",), "replica"), (("spec", "template", "spec"), "terminationGracePeriod")]
+        ("path", "name"), [(("spec",), "replica"), (("spec", "template", "spec"), "terminationGracePeriod")]
     )
-    def test_a_mistake_in_one_is_seen(self, place: tuple[str, ...], name: str) -> None:
+    def test_a_mistake_in_one_is_seen(self, path: tuple[str, ...], name: str) -> None:
         wrong = manifest("Deployment")
         inner = wrong
-        for word in place:
+        for word in path:
             inner = inner[word]
         inner[name] = 1
         with pytest.raises(kubernetes_validate.ValidationError, match=name):
             kubernetes_validate.validate(wrong, "1.31", strict=True)
 
     def test_consumers_have_the_time_they_need_to_stop(self) -> None:
-        assert pod("Deployment")["terminationGracePeriodSeconds"] == Options.SHUTDOWN_TIMEOUT + LAST_SETTLES
+        assert pod("Deployment")["terminationGracePeriodSeconds"] == QueueOptions.SHUTDOWN_TIMEOUT + LAST_SETTLES
 
     def test_the_probes_ask_the_health_port(self) -> None:
         (container,) = pod("Deployment")["containers"]

@@ -12,6 +12,8 @@ from tests.app.models import Effect
 from tests.deployment.test_examples import commands, compose, manifest, pod
 from tests.processes import ManageCommand, ManageCommands, wait_until
 
+pytestmark = pytest.mark.once
+
 SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.management.settings"}
 
 

@@ -1,6 +1,7 @@
 """The demo and the site, run as a person runs them."""
 
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -9,6 +10,8 @@ from urllib.request import urlopen
 import pytest
 
 from tests.processes import ManageCommand, ManageCommands, wait_until
+
+pytestmark = pytest.mark.once
 
 FLIGHTS = 1_500
 
@@ -40,6 +43,10 @@ def test_the_demo_proves_what_came_out(manage: ManageCommands, example: dict[str
     assert f"OK   published: {FLIGHTS:,} of {FLIGHTS:,} flights are in the log once" in command.output
     assert "OK   settled: 3 of 3 groups have settled every flight" in command.output
     assert "OK   order per aircraft: " in command.output
+    assert re.search(
+        r"Periodic job, every 2 s meanwhile: \d+ runs; at [\d:]{8} UTC [\d,]+ had departed", command.output
+    )
+    assert "Task, enqueued after that: busiest_carrier('JFK') is SUCCESSFUL, {'carrier': " in command.output
     assert "FAIL" not in command.output
     assert command.output.rstrip().endswith("make site")
 
@@ -74,7 +81,7 @@ def test_a_demo_whose_consumers_die_fails_and_shows_their_log(manage: ManageComm
     (consumers,) = children_of(command.pid)
     os.killpg(consumers, signal.SIGKILL)  # their supervisor and their processes are one group
     assert command.wait() == 1
-    assert "The consumers left with exit code -9." in command.output
+    assert "runconsumers ended with exit code -9." in command.output
     assert "lease_acquired" in command.output
 
 

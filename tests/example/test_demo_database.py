@@ -9,6 +9,8 @@ from django.db import connection
 from example_project.flights.demo_database import DemoDatabaseInUse, demo_in_use, is_demo_database
 from example_project.secret_key import checkout_secret_key
 
+pytestmark = pytest.mark.once
+
 
 def test_only_the_default_sqlite_file_is_the_demos_own(settings: LazySettings, tmp_path: Path) -> None:
     settings.DEMO_DATABASE = connection.settings_dict["NAME"]

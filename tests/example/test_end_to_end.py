@@ -24,6 +24,7 @@ def consumed(flights: int) -> Check:
     return check_flights()
 
 
+@pytest.mark.database("mariadb", "mysql", "postgresql")  # the demo's tests do it on SQLite
 def test_every_group_makes_what_the_direct_computation_makes_and_again_changes_nothing() -> None:
     first = consumed(FLIGHTS)
     assert not failures(first)

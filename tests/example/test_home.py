@@ -7,7 +7,7 @@ from django.conf import LazySettings
 from django.test import Client
 
 from example_project.flights.models import Aircraft, Alert, DelayStatistic, PublishedBatch
-from sqlqueue.models import Offset
+from tests.factories import OffsetFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -27,15 +27,7 @@ def test_an_empty_site_says_how_to_begin(client: Client) -> None:
 
 def test_the_groups_are_shown(client: Client) -> None:
     PublishedBatch.objects.create(start=0, stop=20_000)
-    Offset.objects.create(
-        consumer_group="aircraft",
-        topic="flights",
-        partition=0,
-        position=12_345,
-        offset_acked=12_345,
-        claimed_to=12_345,
-        fencing_token=1,
-    )
+    OffsetFactory(consumer_group="aircraft", topic="flights", position=12_345)
     page = client.get("/").content.decode()
     assert "20,000 flights published" in page
     assert "<td>aircraft</td>" in page

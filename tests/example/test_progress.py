@@ -2,40 +2,27 @@
 
 import pytest
 
-from example_project.flights.backlog import group_standings
+from example_project.flights.backlog import group_backlogs
 from example_project.flights.progress import SettledCounter
-from sqlqueue.models import DeliveryState, Message, Offset
+from tests.factories import DeliveryStateFactory, MessageFactory, OffsetFactory
 
 pytestmark = pytest.mark.django_db
 
 
 def write_log(topic: str, *partitions: int) -> list[int]:
     """Write one message for each of the partitions, in this order, and return their offsets."""
-    return [
-        Message.objects.create(topic=topic, partition=partition, message_id=f"{topic}-{number}", payload={}).offset
-        for number, partition in enumerate(partitions)
-    ]
+    return [MessageFactory(topic=topic, partition=partition).offset for partition in partitions]
 
 
 def stand(group: str, partition: int, position: int) -> None:
-    Offset.objects.create(
-        consumer_group=group,
-        topic="flights",
-        partition=partition,
-        position=position,
-        offset_acked=0,
-        claimed_to=position,
-        fencing_token=1,
-    )
+    OffsetFactory(consumer_group=group, topic="flights", partition=partition, position=position, offset_acked=0)
 
 
 def remember(group: str, partition: int, offset: int, acked: bool) -> None:
-    DeliveryState.objects.create(
-        consumer_group=group, topic="flights", partition=partition, message_offset=offset, acked=acked
-    )
+    DeliveryStateFactory(consumer_group=group, topic="flights", partition=partition, message_offset=offset, acked=acked)
 
 
-def test_a_topic_that_nobody_reads_has_nothing_settled() -> None:
+def test_a_topic_without_groups_has_nothing_settled() -> None:
     write_log("flights", 0, 0)
     counter = SettledCounter("flights")
     assert (counter.total, counter.settled()) == (2, {})
@@ -57,7 +44,7 @@ def test_a_failed_message_behind_the_position_is_not_settled() -> None:
     stand("alerts", 0, second)
     remember("alerts", 0, first, acked=False)
     assert SettledCounter("flights").settled() == {"alerts": 1}
-    assert [(row.unread, row.unsettled) for row in group_standings()] == [(1, 1)]
+    assert [(row.unread, row.unsettled) for row in group_backlogs()] == [(1, 1)]
 
 
 def test_a_message_acked_before_its_turn_is_settled() -> None:

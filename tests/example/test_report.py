@@ -17,12 +17,12 @@ from tests.example.flights import make_flight
 pytestmark = pytest.mark.django_db
 
 FLIGHTS = [make_flight(number=number) for number in (1, 2)]
-LETTERS = [DeadLetter("alerts", "UA4-2013-01-01-EWR", "never departed", "NeverDeparted: …", attempts=3)]
+DEAD_LETTERS = [DeadLetter("alerts", "UA4-2013-01-01-EWR", "never departed", "NeverDeparted: …", attempts=3)]
 
 
 def check_of(found: FlightResults) -> Check:
     return Check(
-        2, {"aircraft": 2, "delays": 2, "alerts": 1}, LETTERS, compare_results(expected_results(FLIGHTS), found)
+        2, {"aircraft": 2, "delays": 2, "alerts": 1}, DEAD_LETTERS, compare_results(expected_results(FLIGHTS), found)
     )
 
 

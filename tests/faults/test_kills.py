@@ -1,4 +1,4 @@
-"""Whatever ends a consumer process: nothing is lost, attempts are counted, and only what was in flight comes again."""
+"""However a consumer process ends: nothing is lost, attempts are counted, and only what was in flight comes again."""
 
 import os
 import signal
@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import transaction
 
+from sqlqueue.core.partition.in_doubt import MOST_DEATHS
 from sqlqueue.models import Message, PartitionLease, SubscriberHeartbeat, dead_letter_topic
 from tests.consumer_processes import (
     GROUP,
@@ -49,8 +51,9 @@ def stop_at_work(consumers: Consumers, topic: str, victim: str, pid: int, name: 
     published: set[str] = set()
     for attempt in range(TRIES):
         names = {f"{name}-{attempt}-{number}" for number in range(40)}
-        for message in sorted(names):
-            consumers.publish(topic, message, sleep=0.02)
+        with transaction.atomic():  # all at once, and for longer each time: whatever else the machine does
+            for message in sorted(names):
+                consumers.publish(topic, message, sleep=0.02 * (attempt + 1))
         published |= names
         wait_until(lambda: in_flight(topic, victim) or settled(topic, GROUP))
         os.kill(pid, signal.SIGSTOP)
@@ -64,7 +67,7 @@ def stop_at_work(consumers: Consumers, topic: str, victim: str, pid: int, name: 
     "topic",
     [
         "steady",
-        "atomic",
+        pytest.param("atomic", marks=pytest.mark.database("mariadb", "mysql", "postgresql")),
         pytest.param("batches", marks=pytest.mark.database("mariadb", "mysql", "postgresql")),
     ],
 )
@@ -101,7 +104,7 @@ def test_killed_consumers_lose_nothing_and_only_what_was_in_flight_comes_again(
     assert set(handled.values()) == {1}
 
 
-def test_a_message_that_ends_its_process_is_buried_and_takes_no_neighbour_along(consumers: Consumers) -> None:
+def test_a_message_that_ends_its_process_is_dead_lettered_and_its_neighbours_are_not(consumers: Consumers) -> None:
     names = {f"neighbour-{number}" for number in range(40)}
     ordered = sorted(names)
     for name in ordered[:20]:
@@ -125,6 +128,24 @@ def test_a_message_that_ends_its_process_is_buried_and_takes_no_neighbour_along(
     assert "process ended" in (buried.last_error or "")
 
 
+def test_a_message_without_a_bound_of_attempts_that_ends_its_process_is_a_dead_letter_too(
+    consumers: Consumers,
+) -> None:
+    deadly = consumers.publish("endless", "deadly", then="die")
+    consumers.publish("endless", "neighbour")
+    command = consumers.start("endless")
+    wait_until_settled("endless", GROUP)
+    end(command)
+
+    attempts = [attempt for name, attempt in consumers.noted("begin") if name == "deadly"]
+    assert sorted(attempts) == list(range(1, MOST_DEATHS + 1))
+    assert command.output.count("event=process_died") == MOST_DEATHS
+    assert {name for name, _ in effects()} == {"neighbour"}
+    assert dead_letter_offsets("endless", GROUP) == [deadly]
+    dead_letter = Message.objects.get(topic=dead_letter_topic("endless"))
+    assert (dead_letter.last_error or "").startswith(f"its consumer process ended {MOST_DEATHS} times")
+
+
 def start_slow_work(consumers: Consumers, go: Path) -> tuple[ManageCommand, dict[str, int]]:
     """Start two processes with two threads each, all at work until the file `go` is there.
 
@@ -139,9 +160,9 @@ def start_slow_work(consumers: Consumers, go: Path) -> tuple[ManageCommand, dict
 
 
 def wait_until_stopping() -> None:
-    """Return when both processes have nothing in hand any more but what their two threads are at."""
+    """Return when both processes have nothing in flight any more but what their two threads are at."""
     activities = SubscriberHeartbeat.objects.values_list("activity", flat=True)
-    wait_until(lambda: [said.partition(" of ")[0] for said in activities.all()] == ["2 in hand"] * 2)
+    wait_until(lambda: [said.partition(" of ")[0] for said in activities.all()] == ["2 in flight"] * 2)
 
 
 def assert_nothing_is_held() -> None:
@@ -158,7 +179,7 @@ def deliver_the_rest(consumers: Consumers) -> None:
     assert settled("steady", GROUP)
 
 
-def test_sigterm_finishes_or_hands_back_what_is_in_flight_and_charges_nothing(
+def test_sigterm_finishes_or_releases_what_is_in_flight_and_charges_nothing(
     consumers: Consumers, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"

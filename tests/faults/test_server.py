@@ -3,13 +3,15 @@
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from django.db import Error, connection, connections, transaction
 
+from sqlqueue.models import Message
 from tests.consumer_processes import GROUP, Consumers, effects, heartbeats, wait_for_shares
 from tests.processes import wait_until
 from tests.progress import dead_letter_offsets, wait_until_settled
@@ -23,17 +25,25 @@ TOPICS = ("steady", "atomic", "batches")
 
 
 class PersistentPublishers:
-    """A thread for each topic, which publishes each message until the database has said yes, and then the next one."""
+    """Threads for each topic, which publish each message until the database has said yes, and then the next one.
 
-    def __init__(self, consumers: Consumers) -> None:
-        self._consumers = consumers
+    Each pauses for so many seconds between two. published: the names of all of which it has, by topic; met: the
+    publishers that have seen an error.
+    """
+
+    def __init__(
+        self, consumers: Consumers, topics: Sequence[str] = TOPICS, each: int = 1, pause: float = 0.005
+    ) -> None:
+        self._consumers, self._pause = consumers, pause
         self._stopping = threading.Event()
-        self._pool = ThreadPoolExecutor(len(TOPICS))
+        self._publishers = [(topic, number) for topic in topics for number in range(each)]
+        self._pool = ThreadPoolExecutor(len(self._publishers))
         self.errors = 0
-        self.published: dict[str, list[str]] = {topic: [] for topic in TOPICS}
+        self.met: set[tuple[str, int]] = set()
+        self.published: dict[str, list[str]] = {topic: [] for topic in topics}
 
     def __enter__(self) -> "PersistentPublishers":
-        self._done: list[Future[None]] = [self._pool.submit(self._run, topic) for topic in TOPICS]
+        self._done: list[Future[None]] = [self._pool.submit(self._run, *publisher) for publisher in self._publishers]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -42,16 +52,17 @@ class PersistentPublishers:
             done.result(120)
         self._pool.shutdown()
 
-    def _run(self, topic: str) -> None:
+    def _run(self, topic: str, publisher: int) -> None:
         try:
             for number in itertools.count():
                 if self._stopping.is_set():
                     return
-                name = f"{topic}-{number}"
+                name = f"{topic}-{publisher}-{number}"
                 while not self._publish(topic, name):
+                    self.met.add((topic, publisher))
                     time.sleep(0.05)
                 self.published[topic].append(name)
-                time.sleep(0.005)
+                time.sleep(self._pause)
         finally:
             connections.close_all()
 
@@ -112,6 +123,35 @@ def test_restarts_and_crashes_of_the_server_lose_nothing_and_repeat_no_atomic_ef
     run_through(consumers, [database_server.restart, crash, crash])
 
 
+def test_a_hundred_publishers_publish_each_message_once_through_restarts_of_the_server(
+    consumers: Consumers, database_server: PrivateServer
+) -> None:
+    """Each tries again until it hears a yes: a commit whose answer was lost has published, and its id keeps it one."""
+
+    def crash() -> None:
+        database_server.kill()
+        database_server.start()
+
+    consumers.start("steady", processes=1)
+    wait_for_shares("steady", 1)
+    with PersistentPublishers(consumers, ("steady",), each=100, pause=0.8) as publishers:
+        names = publishers.published["steady"]
+        for fault in (database_server.restart, crash):
+            publishers.met.clear()
+            before = len(names)
+            wait_until(lambda before=before: len(names) >= before + 150)
+            fault()
+            connection.close()
+            wait_until(lambda: len(publishers.met) >= 90, message=lambda: f"{len(publishers.met)} have missed it")
+        before = len(names)
+        wait_until(lambda: len(names) >= before + 150)
+    wait_until_settled("steady", GROUP)
+    logged = Counter(Message.objects.filter(topic="steady").values_list("message_id", flat=True))
+    assert logged == dict.fromkeys(names, 1)
+    assert {name for name, _ in consumers.noted("end")} == set(names)
+    assert not dead_letter_offsets("steady", GROUP)
+
+
 @pytest.mark.database("postgresql")
 def test_the_crash_of_one_of_the_servers_processes_loses_nothing_and_repeats_no_atomic_effect(
     consumers: Consumers, database_server: PrivatePostgreSQL
@@ -139,7 +179,7 @@ def test_an_outage_longer_than_the_leases_loses_nothing_and_repeats_no_atomic_ef
 def test_messages_on_the_offsets_of_forgotten_ones_are_delivered(
     consumers: Consumers, database_server: PrivateServer
 ) -> None:
-    """A server that forgets its last commits hands their offsets out again, below what a consumer has read.
+    """A server that forgets its last commits assigns their offsets again, below what a consumer has read.
 
     Even a durable server shows a commit a moment before it is safe; here it is told to be a second late, to hit that.
     """

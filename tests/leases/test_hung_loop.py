@@ -1,4 +1,4 @@
-"""A loop that hangs holds nobody up: its leases are not renewed on its behalf."""
+"""A loop that hangs holds up no other process: its leases are not renewed on its behalf."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""Taking over: what the last owner had in hand is a suspect, whatever publishers do; no lease is left unserved."""
+"""Taking over: what the last owner had in flight is in doubt, whatever publishers do; no lease is left unserved."""
 
 import threading
 
@@ -6,11 +6,11 @@ import pytest
 from django.db import connection, connections, transaction
 
 from sqlqueue import publish, publish_many
-from sqlqueue.core.plan import TOGETHER
+from sqlqueue.core.settle_plan import TOGETHER
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.leases import acquire as acquire_module
-from sqlqueue.leases.acquire import Taken, acquire
-from sqlqueue.leases.balance import Balancer, Holding
+from sqlqueue.leases.acquire import AcquiredPartition, acquire
+from sqlqueue.leases.assignment import Balancer, Holding
 from sqlqueue.leases.heartbeat import beat
 from sqlqueue.log import groups
 from sqlqueue.models import DeliveryState, Offset, PartitionLease
@@ -23,18 +23,18 @@ def topic(transactional_db: None, settings: object) -> None:
     groups.register("default", "g", "t")
 
 
-def take(subscriber: str = "me", horizon: int | None = None) -> list[Taken]:
+def take(subscriber: str = "me", horizon: int | None = None) -> list[AcquiredPartition]:
     known = highest_offset("default") if horizon is None else horizon
     return acquire("default", subscriber, "g", "t", [0], priorities=1, lease_duration=3600, horizon=known)
 
 
 def claim(to: int) -> None:
-    """What an owner that dies then has written before it handed out."""
+    """What an owner that dies then has written before it dispatched."""
     Offset.objects.update(claimed_to=to)
     PartitionLease.objects.update(holder="")
 
 
-def test_what_was_handed_out_and_not_settled_is_a_suspect() -> None:
+def test_what_was_dispatched_and_not_settled_is_in_doubt() -> None:
     publish_many("t", range(5))
     first = highest_offset("default") - 4
     take("other")

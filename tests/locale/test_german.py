@@ -12,6 +12,8 @@ from django.utils.translation import ngettext
 from tests.admin.test_overview import page
 from tests.locale.catalog import PACKAGE, asked
 
+pytestmark = pytest.mark.once
+
 FOLDER = PACKAGE / "locale" / "de" / "LC_MESSAGES"
 PLACE = re.compile(r"%(?:\((\w+)\))?[a-z]")
 

@@ -9,15 +9,16 @@ from django.db import connections, transaction
 from django.db.models import F
 
 from sqlqueue import NewMessage, Postpone, Reject, Retry, publish, publish_many
-from sqlqueue.consumers.residents import Collector
+from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.database.gate import COLLECTOR
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.log import collect as collecting
 from sqlqueue.log.collect import collect, report_absent
 from sqlqueue.log.groups import lock_topic, register, remove
-from sqlqueue.models import Message, PublishGate, Receipt, Topic
-from sqlqueue.signals import group_away, messages_collected
+from sqlqueue.models import Message, Progress, PublishGate, Receipt, Result, Topic
+from sqlqueue.signals import group_away, messages_collected, results_collected
 from tests.consuming import QUICK, Consuming
+from tests.factories import ResultFactory, now
 from tests.processes import wait_until
 from tests.transactions import OpenTransaction
 
@@ -27,14 +28,14 @@ NOW = {**QUICK, "RETENTION": 0}
 
 
 @pytest.fixture(autouse=True)
-def no_resident(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_collector_task(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let only the test collect, unless it says otherwise."""
-    if "resident" not in request.node.name:
-        monkeypatch.setattr(Collector, "turn", lambda self: False)
+    if "collector_task" not in request.node.name:
+        monkeypatch.setattr(CollectorTask, "run_once", lambda self: False)
 
 
 def run_collection() -> int:
-    """Collect with a horizon that is known, as the resident does."""
+    """Collect with a horizon that is known, as the collector does."""
     horizon = Horizon("default")
     horizon.wait()
     return collect("default", horizon).messages
@@ -256,7 +257,7 @@ class TestBounds:
             messages_collected.disconnect(hear)
         assert heard == [("t", 5)]
 
-    def test_the_resident_of_a_running_consumer_collects(self, consuming: Consuming, settings) -> None:
+    def test_the_collector_task_of_a_running_consumer_collects(self, consuming: Consuming, settings) -> None:
         settings.SQLQUEUE = {**NOW, "COLLECT_INTERVAL": 0.05}
         consuming.consumer("t", lambda delivery: None)
         publish_many("t", range(20))
@@ -318,3 +319,69 @@ class TestReceipts:
         horizon.probe(highest_offset("default"))
         assert collect("default", horizon).receipts == 5
         assert Receipt.objects.count() == 1
+
+
+class TestResults:
+    @pytest.fixture(autouse=True)
+    def small_batches(self, monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> None:
+        monkeypatch.setattr(collecting, "BATCH", 10)
+
+    def test_those_whose_time_is_over_go_in_bounded_batches_and_are_counted(self, monkeypatch, settings) -> None:
+        ResultFactory.insert(35, expires_at=now() - timedelta(seconds=1))
+        young = {row.message_id for row in ResultFactory.insert(3)}
+        heard: list[int] = []
+
+        def hear(*, count: int, **_: object) -> None:
+            heard.append(count)
+
+        results_collected.connect(hear)
+        try:
+            assert collect("default", Horizon("default")).results == 35
+            assert collect("default", Horizon("default")).results == 0
+        finally:
+            results_collected.disconnect(hear)
+        assert heard == [35]
+        assert set(Result.objects.values_list("message_id", flat=True)) == young
+
+    def test_at_most_so_many_batches_at_once(self, monkeypatch) -> None:
+        monkeypatch.setattr(collecting, "MOST_BATCHES", 2)
+        ResultFactory.insert(35, expires_at=now() - timedelta(seconds=1))
+        assert collect("default", Horizon("default")).results == 20
+
+    def test_one_that_is_stored_anew_meanwhile_stays(self, monkeypatch) -> None:
+        ResultFactory.insert(3, expires_at=now() - timedelta(seconds=1))
+        plain = collecting._lock_free
+
+        def settle_first(alias: str, values: object, table: str, key: str) -> list[int]:
+            if table == "sqlqueue_result":
+                Result.objects.filter(message_id=Result.objects.first().message_id).update(
+                    expires_at=now() + timedelta(days=1)
+                )
+            return plain(alias, values, table, key)
+
+        monkeypatch.setattr(collecting, "_lock_free", settle_first)
+        assert collect("default", Horizon("default")).results == 2
+        assert Result.objects.count() == 1
+
+    @pytest.mark.database("mariadb", "mysql", "postgresql")
+    def test_one_that_a_settle_holds_is_left_and_waited_for_by_none(self) -> None:
+        ResultFactory.insert(3, expires_at=now() - timedelta(seconds=1))
+        held = Result.objects.first().id
+        with OpenTransaction() as other:
+            other.do(lambda: Result.objects.select_for_update().get(id=held))
+            assert collect("default", Horizon("default")).results == 2
+        assert collect("default", Horizon("default")).results == 1
+
+    def test_progress_that_a_killed_process_left_goes_after_a_month(self) -> None:
+        for offset, days in ((1, 31), (2, 29)):
+            Progress.objects.create(
+                topic="t",
+                consumer_group="g",
+                message_offset=offset,
+                fencing_token=1,
+                serial=1,
+                done=1,
+                updated_at=now() - timedelta(days=days),
+            )
+        collect("default", Horizon("default"))
+        assert list(Progress.objects.values_list("message_offset", flat=True)) == [2]

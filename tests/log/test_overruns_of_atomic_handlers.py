@@ -7,18 +7,19 @@ import pytest
 from django.db import transaction
 
 from sqlqueue import publish_many
-from sqlqueue.consumers import in_transaction
-from sqlqueue.consumers.handling import Handling
+from sqlqueue.consumers import atomic_executor
+from sqlqueue.consumers.executor import HandlerExecutor
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.core.outcomes import ACKED, DEAD, RETRIED, UNSTARTED, Outcome
-from sqlqueue.core.plan import Hand, Run
-from sqlqueue.core.stream import Manners, Stream
+from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.partition.ref import ConsumerOptions
+from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.exceptions import LeaseLost
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import groups
 from sqlqueue.log import settle as settling
-from sqlqueue.log.atomic import settle_run
+from sqlqueue.log.atomic import settle_execution
 from sqlqueue.log.fetch import fetch, load
 from sqlqueue.log.settle import settle
 from sqlqueue.models import DeliveryState, Message, Offset, Receipt
@@ -32,9 +33,9 @@ class Owned:
         publish_many("t", range(4))
         horizon = highest_offset("default")
         (taken,) = acquire("default", "me", "g", "t", [0], priorities=1, lease_duration=3600, horizon=horizon)
-        self.stream = Stream(
-            taken.address,
-            Manners(atomic=True, **manners),
+        self.stream = AssignedPartition(
+            taken.ref,
+            ConsumerOptions(atomic=True, **manners),
             id=taken.id,
             token=taken.token,
             position=taken.position,
@@ -42,19 +43,20 @@ class Owned:
             claimed=taken.claimed,
         )
         read = self.stream.next_read(horizon)
-        (found,) = fetch("default", [(taken.address, read)])
+        (found,) = fetch("default", [(taken.ref, read)])
         self.stream.take_in(read, found.seen, found.messages, horizon)
 
-    def turn(self, choose: bool = True, flush: float = 1_000.0) -> list[Run]:
+    def turn(self, choose: bool = True, flush: float = 1_000.0) -> list[Execution]:
         runs = self.stream.choose(10) if choose else []
         plan = self.stream.plan(1.0, flush, runs)
         if plan is not None:
-            assert settle("default", [plan], "me", {"t": "all"}, 1.0) == []
+            (result,) = settle("default", [plan], "me", {"t": "all"}, 1.0)
+            assert not result.stale
         return runs
 
-    def commit(self, run: Run, hands: list[Hand] | None = None) -> None:
+    def commit(self, run: Execution, hands: list[Attempt] | None = None) -> None:
         with transaction.atomic():
-            settle_run("default", run, list(hands or run.hands))
+            settle_execution("default", run, list(hands or run.attempts))
 
 
 @pytest.fixture(autouse=True)
@@ -71,14 +73,14 @@ def test_what_has_committed_is_neither_delivered_again_nor_dead(batch: bool, out
     for run in runs:
         owned.commit(run)
     for run in runs:  # at that very moment
-        for hand in run.hands:
+        for hand in run.attempts:
             assert owned.stream.finish(hand, outcome, 1.0)
     owned.turn(choose=False)
     assert not DeliveryState.objects.filter(acked=False).exists()
     assert not Message.objects.filter(topic="t_dlq").exists()
     assert set(Receipt.objects.values_list("outcome", flat=True)) == {ACKED}
     offsets = owned.stream.due_rows(2.0, 10)
-    found = load("default", owned.stream.address, offsets) if offsets else {}
+    found = load("default", owned.stream.ref, offsets) if offsets else {}
     for offset in offsets:
         owned.stream.load(offset, *found.get(offset, (None, None)), 2.0)
     assert owned.turn() == []
@@ -90,7 +92,7 @@ def test_a_row_that_comes_after_a_batch_has_committed_is_not_written() -> None:
     owned = Owned(batch=True)
     (run,) = owned.turn()
     owned.commit(run)
-    # The position was held back for long, so what is in hand would get rows in flight.
+    # The position was held back for long, so what is in flight would get rows.
     owned.stream._waits_since = 0.0
     owned.turn(choose=False, flush=0.0)
     assert not DeliveryState.objects.exists()
@@ -101,7 +103,7 @@ def test_an_overrun_that_was_written_first_refuses_the_commit(batch: bool) -> No
     owned = Owned(batch=batch, ordering="none")
     runs = owned.turn()
     for run in runs:
-        for hand in run.hands:
+        for hand in run.attempts:
             owned.stream.finish(hand, Outcome(RETRIED, 0.0, "late"), 1.0)
     owned.turn(choose=False)
     for run in runs:
@@ -113,19 +115,19 @@ def test_an_overrun_that_was_written_first_refuses_the_commit(batch: bool) -> No
 def test_a_batch_of_which_one_has_overrun_does_not_move_the_position_past_it() -> None:
     owned = Owned(batch=True)
     (run,) = owned.turn()
-    owned.stream.finish(run.hands[2], Outcome(RETRIED, 0.0, "late"), 1.0)  # the others were given more time
+    owned.stream.finish(run.attempts[2], Outcome(RETRIED, 0.0, "late"), 1.0)  # the others were given more time
     owned.turn(choose=False)
     with pytest.raises(LeaseLost):
         owned.commit(run)
     assert Offset.objects.get().position == run.position
-    assert DeliveryState.objects.get().message_offset == run.hands[2].offset
+    assert DeliveryState.objects.get().message_offset == run.attempts[2].offset
 
 
 @pytest.mark.parametrize("batch", [True, False])
 def test_a_transaction_that_opens_after_the_lease_has_ended_begins_no_handler(
     batch: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On SQLite there is one writer: whoever wants to be the next one may wait for longer than its lease lasts."""
+    """On SQLite there is one writer: the next one may have to wait for longer than its lease lasts."""
     owned = Owned(batch=batch, ordering="none")
     begun: list[object] = []
     reported: list[Outcome] = []
@@ -133,15 +135,15 @@ def test_a_transaction_that_opens_after_the_lease_has_ended_begins_no_handler(
     @contextmanager
     def slow(**options: object) -> Iterator[None]:
         with atomic(**options):
-            owned.stream.deadline = 0.0
+            owned.stream.lease.deadline = 0.0
             yield
 
     atomic = transaction.atomic
-    monkeypatch.setattr(in_transaction.transaction, "atomic", slow)
+    monkeypatch.setattr(atomic_executor.transaction, "atomic", slow)
     options = build("t", {"group": "g", "atomic": True, "batch": batch, "ordering": "none"})
-    handler = Handling("default", Consumer(topic="t", handler=begun.append, **options))
+    handler = HandlerExecutor("default", Consumer(topic="t", handler=begun.append, **options))
     for run in owned.turn():
-        owned.stream.deadline = float("inf")
+        owned.stream.lease.deadline = float("inf")
         handler.run(run, lambda hand, outcome: reported.append(outcome))
     assert begun == []
     assert reported == [UNSTARTED] * 4

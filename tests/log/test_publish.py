@@ -14,7 +14,7 @@ import pytest
 from django.db import DatabaseError, connection, connections, transaction
 from django.utils import timezone
 
-from sqlqueue import InvalidMessage, NewMessage, publish, publish_many, publish_on_commit
+from sqlqueue import InvalidMessage, NewMessage, PublishedMany, publish, publish_many, publish_on_commit
 from sqlqueue.models import Message, Topic
 from sqlqueue.signals import message_published
 from tests.app.models import Effect
@@ -81,7 +81,7 @@ class TestTheCallersTransaction:
                 publish("orders", "inner")
         assert payloads("orders") == ["durable"]
 
-    def test_nobody_sees_it_before_the_commit(self) -> None:
+    def test_no_reader_sees_it_before_the_commit(self) -> None:
         seen: list[object] = []
 
         def look() -> None:
@@ -168,7 +168,8 @@ class TestWhatItReturns:
         assert Message.objects.get(message_id=result.ids[1]).payload == 2
 
     def test_none_are_none(self) -> None:
-        assert publish_many("orders", []) == publish_many("orders", iter(()))
+        assert publish_many("orders", []) == PublishedMany([], [], 0, 0, 0)
+        assert publish_many("orders", iter(())) == PublishedMany(None, None, 0, 0, 0)
         assert not Message.objects.exists()
 
     def test_an_iterable_that_raises_publishes_nothing(self) -> None:
@@ -277,14 +278,17 @@ class TestTheSameIdAgain:
 
     @pytest.mark.database("sqlite", "postgresql")
     def test_it_is_new_if_the_first_is_collected_before_it_can_be_found(self) -> None:
-        first = publish("orders", "first", id="x")
+        first = publish("orders", "first", id="not yet x")
 
-        def collect_before_it_is_found(execute, sql, params, many, context):
-            if sql.startswith("SELECT") and '"message_id" = ' in sql:
-                Message.objects.filter(offset=first.offset).delete()
+        def commit_after_the_look_and_collect_before_the_next(execute, sql, params, many, context):
+            messages = Message.objects.filter(offset=first.offset)
+            if "INSERT INTO" in sql:
+                messages.update(message_id="x")
+            elif sql.startswith("SELECT") and '"message_id" = ' in sql and "UNION" not in sql:
+                messages.delete()
             return execute(sql, params, many, context)
 
-        with connection.execute_wrapper(collect_before_it_is_found):
+        with connection.execute_wrapper(commit_after_the_look_and_collect_before_the_next):
             second = publish("orders", "second", id="x")
         assert (second.created, payloads("orders")) == (True, ["second"])
 
@@ -376,12 +380,6 @@ class TestKeysAndIdsAreKeptWhole:
         consuming.drain()
         assert seen == {str(number): [(value, {"value": value})] * 3 for number, value in enumerate(values)}
 
-    def test_what_python_writes_as_json_comes_back_as_json_has_it(self) -> None:
-        """Of two keys that are one in JSON the later one counts."""
-        publish("orders", (1, (2,)))
-        publish("orders", {1: "a", "1": "b", None: 0})
-        assert payloads("orders") == [[1, [2]], {"1": "b", "null": 0}]
-
     def test_a_number_keeps_its_value_however_it_is_written(self, consuming: Consuming) -> None:
         seen: list[float] = []
         consuming.consumer("orders", lambda delivery: seen.append(float(delivery.payload)))
@@ -450,7 +448,8 @@ class TestPartitions:
         assert max(counts.values()) < 170
 
     def test_their_number_is_the_settings_when_the_topic_was_first_used(self, settings) -> None:
-        settings.SQLQUEUE = {"PARTITIONS": 3, "TOPICS": {"small": {"partitions": 1}, "other": {"priorities": 4}}}
+        topics = {"small": {"partitions": 1}, "other": {"priorities": 4}}
+        settings.SQLQUEUE = {"PARTITIONS": 3, "TOPICS": topics, "STRICT_TOPICS": False}
         for topic in ("small", "other", "third"):
             publish(topic, 1)
         settings.SQLQUEUE = {"PARTITIONS": 9}

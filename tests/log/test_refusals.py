@@ -34,7 +34,7 @@ def nested(depth: int) -> object:
 
 NOT_JSON = {
     "a set": {1, 2},
-    "bytes": b"bytes",
+    "bytes inside": [b"bytes"],
     "a date": AWARE,
     "a decimal": Decimal("1.5"),
     "a uuid": uuid4(),

@@ -3,10 +3,11 @@
 import pytest
 from django.db import connections, transaction
 
-from sqlqueue import publish
+from sqlqueue import ConfigurationError, publish
 from sqlqueue.log import topics
 from sqlqueue.models import Topic
 from tests.servers.session import isolate
+from tests.transactions import OpenTransaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -21,6 +22,23 @@ def test_a_transaction_with_an_older_snapshot_can_publish_to_a_new_topic() -> No
     finally:
         connections.close_all()
     assert Topic.objects.get().name == "new"
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_a_transaction_with_an_older_snapshot_knows_what_is_declared_since(settings: object) -> None:
+    settings.SQLQUEUE = {"TOPICS": {"orders": {}}}
+    try:
+        isolate("repeatable read")
+        with transaction.atomic(), OpenTransaction() as other:
+            assert Topic.objects.count() == 0  # the snapshot
+            other.do(lambda: topics.create("default", "new", 3))
+            other.commit()
+            publish("new", 1)
+            with pytest.raises(ConfigurationError, match="not declared"):
+                publish("newer", 1)
+    finally:
+        connections.close_all()
+    assert Topic.objects.get().partitions == 3
 
 
 def test_a_dead_letter_topic_has_the_partitions_of_its_topic(settings: object) -> None:

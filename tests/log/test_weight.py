@@ -6,15 +6,15 @@ from contextlib import contextmanager
 import pytest
 from django.db import DatabaseError, connection, connections, transaction
 
-from sqlqueue import InvalidMessage, NewMessage, publish, publish_many, publish_on_commit, redrive
+from sqlqueue import InvalidMessage, NewMessage, publish, publish_many, publish_on_commit, replay
 from sqlqueue.conf import settings as options
 from sqlqueue.core.outcomes import ERROR_LENGTH
+from sqlqueue.database.dbapi import Connection, access
 from sqlqueue.database.limits import packet
-from sqlqueue.database.plain import Plain, access
 from sqlqueue.database.weight import OVERHEAD
-from sqlqueue.log.redeliver import redeliver
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import DeliveryState, Message, Receipt, ScheduledMessage
+from sqlqueue.operations.republish import republish
 from tests.app.models import Effect
 from tests.consuming import Consuming
 from tests.refusing import refusing
@@ -157,15 +157,15 @@ class TestOneThatIsTooHeavyForItsCopy:
         assert len(dead.last_error) <= ERROR_LENGTH + 2
 
     def test_its_replay(self, consuming: Consuming, dead: Message) -> None:
-        assert redrive("t") == 1
+        assert replay("t") == 1
         assert not Message.objects.filter(topic="t_dlq").exists()
         consuming.drain()
         assert self.again == [("a" * HEAVY, {"h": 1}, "k")]
 
     @pytest.mark.parametrize("delay", [0, 0.001])
-    def test_its_redelivery(self, consuming: Consuming, dead: Message, delay: float) -> None:
+    def test_its_republished_copy(self, consuming: Consuming, dead: Message, delay: float) -> None:
         first = Message.objects.get(topic="t")
-        assert redeliver("t", "default", [first.offset], delay=delay) == 1
+        assert republish("t", "default", [first.offset], delay=delay) == 1
         move_all()
         consuming.drain()
         assert self.again == [("a" * HEAVY, {"h": 1}, "k")]
@@ -189,7 +189,7 @@ class TestOneThatIsTooHeavyForItsCopy:
         assert log("t") == ["first", "b" * HEAVY]
         assert not ScheduledMessage.objects.exists()
 
-    def test_a_dead_letter_whose_message_was_discarded_meanwhile_stops_nobody(self, consuming: Consuming) -> None:
+    def test_a_dead_letter_whose_message_was_discarded_meanwhile_stops_no_other(self, consuming: Consuming) -> None:
         @consuming.consumer("t", max_attempts=1)
         def fail(delivery) -> None:
             Message.objects.filter(offset=delivery.offset).delete()
@@ -278,7 +278,7 @@ class TestOneThatIsTooHeavyAtAll:
 
 
 def test_a_connection_without_django_knows_what_its_server_takes() -> None:
-    with Plain(access("default")) as plain:
+    with Connection(access("default")) as plain:
         assert plain.statement_bytes() <= PACKET
         plain.check_sendable(PACKET - OVERHEAD)
         if connection.vendor == "mysql":

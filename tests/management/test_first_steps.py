@@ -19,7 +19,12 @@ pytestmark = pytest.mark.once
         ("queueresume", "orders"),
         ("queuedlq", "list"),
         ("queuegroup", "list"),
-        ("queuereplay", "orders", "--all-groups", "--from", "earliest"),
+        ("queuegroup", "rewind", "orders", "--all-groups", "--from", "earliest"),
+        ("queueschedules", "list"),
+        ("queueschedules", "run", "nightly"),
+        ("queuepurge", "orders", "--no-input"),
+        ("queueprune", "--no-input"),
+        ("queuereschedule", "orders"),
         ("runconsumers", "--check"),
         ("runconsumers", "--drain"),
     ],
@@ -34,7 +39,7 @@ def test_before_the_tables_are_there_a_command_says_how_to_make_them(
     assert "Traceback" not in command.output
 
 
-def test_djangos_common_options_may_stand_behind_a_verb(manage: ManageCommands) -> None:
+def test_djangos_common_options_may_stand_behind_an_operation(manage: ManageCommands) -> None:
     common = ("--verbosity", "0", "--no-color", "--skip-checks", "--settings", "tests.settings", "--pythonpath", ".")
     for words in (("queuedlq", "list"), ("queuegroup", "list")):
         command = manage(*words, *common)

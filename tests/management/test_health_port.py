@@ -1,4 +1,4 @@
-"""`runconsumers --health-port`: whether the loops turn, whether work would be taken, and who may know more."""
+"""`runconsumers --health-port`: whether the loops run, whether work would be taken, and which requests get details."""
 
 import os
 import signal
@@ -13,6 +13,8 @@ from tests.app.models import Effect
 from tests.asking import ask, port_of
 from tests.processes import ManageCommand, wait_until
 from tests.servers.private import PrivateServer
+
+pytestmark = pytest.mark.once
 
 TOKEN = "a-token-of-24-characters"
 LIVE, READY = "/health/live", "/health/ready"
@@ -47,7 +49,7 @@ def test_it_is_live_at_once_and_ready_when_all_processes_serve(run: Run, count: 
     assert status(port, LIVE) == 200
     wait_for(port, READY, 200)
     assert set(processes(port)) == set(SubscriberHeartbeat.objects.values_list("subscriber", flat=True))
-    assert all(each["serves"] and each["since_turn"] < 30 for each in processes(port).values())
+    assert all(each["serves"] and each["since_iteration"] < 30 for each in processes(port).values())
     command.terminate()
     assert command.wait() == 0, command.output
     assert status(port, LIVE) == 0
@@ -55,7 +57,7 @@ def test_it_is_live_at_once_and_ready_when_all_processes_serve(run: Run, count: 
 
 def test_strangers_learn_nothing_but_ok(run: Run) -> None:
     publish("flights", 1)
-    command = run("--group", "delays", "--health-port", "0", STATUS_TOKEN=TOKEN, SURVEY_INTERVAL=0)
+    command = run("--group", "delays", "--health-port", "0", STATUS_TOKEN=TOKEN, STATS_INTERVAL=0)
     port = port_of(command, "health")
     wait_for(port, READY, 200)
     for token in ("", TOKEN + "x", TOKEN[:-1]):
@@ -75,7 +77,7 @@ def groups(port: int) -> set[tuple[str, str]]:
 
 def test_a_limit_that_is_passed_is_told(run: Run) -> None:
     command = run(
-        "--group", "aircraft", "--topic", "stuck", "--health-port", "0", HEALTH={"max_lag": 1}, SURVEY_INTERVAL=0
+        "--group", "aircraft", "--topic", "stuck", "--health-port", "0", HEALTH={"max_lag": 1}, STATS_INTERVAL=0
     )
     port = port_of(command, "health")
     wait_for(port, "/health/", 200)
@@ -103,8 +105,8 @@ class TestLive:
         publish("hang", 1)
         wait_for(port, LIVE, 503)
         (process,) = processes(port).values()
-        assert process["since_turn"] > 3
-        assert process["since_kept"] < process["since_turn"], "its keeper goes on"
+        assert process["since_iteration"] > 3
+        assert process["since_renewal"] < process["since_iteration"], "its lease renewer goes on"
         assert ask(port, LIVE).body == {"ok": False}
 
     def test_one_of_two_processes_stands_still_until_it_is_replaced(self, run: Run) -> None:
@@ -146,7 +148,7 @@ class TestReady:
 
     @pytest.mark.database("mariadb", "mysql", "postgresql")
     def test_it_is_not_while_the_database_is_away(self, run: Run, database_server: PrivateServer) -> None:
-        options = {"STATUS_TOKEN": TOKEN, "SURVEY_INTERVAL": 0.1, "HUNG_AFTER": 600}
+        options = {"STATUS_TOKEN": TOKEN, "STATS_INTERVAL": 0.1, "HUNG_AFTER": 600}
         port = port_of(run("--health-port", "0", **options), "health")
         wait_for(port, READY, 200)
         database_server.stop()

@@ -9,6 +9,8 @@ from sqlqueue.models import PartitionLease
 from tests.processes import ManageCommand, wait_until
 from tests.progress import settled
 
+pytestmark = pytest.mark.once
+
 Run = Callable[..., ManageCommand]
 
 

@@ -15,6 +15,8 @@ from tests.app.models import Effect
 from tests.asking import ask, port_of
 from tests.processes import ROOT, ManageCommand, wait_until
 
+pytestmark = pytest.mark.once
+
 Run = Callable[..., ManageCommand]
 RELOADED = "from tests.management.settings import *\nDEBUG = True\n"
 
@@ -58,7 +60,7 @@ def publish_some(count: int, first: int = 0) -> None:
 
 @pytest.mark.parametrize("count", ["0", "2"])
 def test_it_tells_what_all_processes_have_done_and_how_everything_stands(run: Run, count: str) -> None:
-    command = run("--processes", count, "--metrics-port", "0", BALANCE_INTERVAL=0.2, SURVEY_INTERVAL=0)
+    command = run("--processes", count, "--metrics-port", "0", BALANCE_INTERVAL=0.2, STATS_INTERVAL=0)
     port = port_of(command, "metrics")
     wait_until(lambda: scrape(port).get(("sqlqueue_subscribers",)) == max(1, int(count)))
     wait_until(lambda: all(len(holders) == max(1, int(count)) and "" not in holders for holders in shares()))
@@ -161,7 +163,7 @@ class TestWhatIsRefused:
             port = str(free.getsockname()[1])
         command = run("--metrics-port", port, "--health-port", port, "--check")
         assert command.wait() == 1
-        assert "--health-port and --metrics-port must be two ports" in command.output
+        assert "--health-port and --metrics-port must be different" in command.output
 
     def test_metrics_without_prometheus_client(self, run: Run, tmp_path: Path) -> None:
         (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['prometheus_client'] = None\n")

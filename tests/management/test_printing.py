@@ -7,9 +7,9 @@ import pytest
 from django.db import connection
 
 from sqlqueue import Delivery, publish, testing
-from sqlqueue.core.lines import printable
-from sqlqueue.log.replay import order
+from sqlqueue.core.logfmt import printable
 from sqlqueue.models import Message, Replay
+from sqlqueue.operations.replay_requests import request_replay
 from tests.consuming import Consuming
 from tests.management.running import run
 
@@ -48,12 +48,12 @@ def test_queuetail(letter: Message) -> None:
     assert json.loads(run("queuetail", "t", "--from", "earliest", "--no-follow", "--json").out)["key"] == EVIL
 
 
-@pytest.mark.parametrize("verb", [["list"], ["show"], ["orders"], ["list", "--json"], ["show", "--json"]])
-def test_queuedlq(letter: Message, verb: list[str]) -> None:
-    order("default", "t")
+@pytest.mark.parametrize("operation", [["list"], ["show"], ["orders"], ["list", "--json"], ["show", "--json"]])
+def test_queuedlq(letter: Message, operation: list[str]) -> None:
+    request_replay("default", "t")
     Replay.objects.update(note=EVIL[:200], ordered_by=EVIL[:100], fingerprint=EVIL)
     Message.objects.filter(pk=letter.pk).update(fingerprint=EVIL)
-    said = run("queuedlq", *verb, *([letter.offset] if "show" in verb else []))
+    said = run("queuedlq", *operation, *([letter.offset] if "show" in operation else []))
     assert said.code == 0
     assert harmless(said.out + said.err)
     assert "owned" in said.out

@@ -8,6 +8,7 @@ from sqlqueue import Delivery, Reject, publish
 from sqlqueue.models import Message, Replay
 from sqlqueue.models.replay import NEW
 from tests.consuming import Consuming
+from tests.factories import MessageFactory
 from tests.management.running import run
 from tests.processes import ManageCommands, wait_until
 
@@ -49,7 +50,7 @@ class TestLooking:
         assert rows == [["5", "orders", "billing"], ["1", "orders", "billing"]]
         assert "no account for #" in said.out
         told = json.loads(run("queuedlq", "list", "--topic", "orders", "--group", "billing", "--json").out)
-        assert [(kind["letters"], kind["fingerprint"]) for kind in told["kinds"]] == [
+        assert [(kind["dead_letters"], kind["fingerprint"]) for kind in told["kinds"]] == [
             (5, "no account for #"),
             (1, "closed"),
         ]
@@ -71,7 +72,7 @@ class TestLooking:
 
     def test_an_empty_queue(self, consuming: Consuming) -> None:
         assert run("queuedlq", "list").out == "There are no dead letters.\n"
-        assert run("queuedlq", "orders").out == "No replay was ever ordered.\n"
+        assert run("queuedlq", "orders").out == "There are no replays.\n"
 
 
 class TestReplay:
@@ -117,20 +118,18 @@ class TestReplay:
     def test_what_cannot_be_delivered_again_is_named(self, ledger: Ledger) -> None:
         letter = Message.objects.dead_letters().order_by("offset").first()
         assert letter is not None
-        copy = {"partition": letter.partition, "message_id": f"redrive:{letter.offset}", "payload": 1}
-        Message.objects.create(topic="orders", **copy)
+        place = {"partition": letter.partition, "partition_key": letter.partition_key}
+        MessageFactory(topic="orders", **place, message_id=f"replay:{letter.offset}")
         said = run("queuedlq", "replay", "orders", "--no-input", "--wait")
         assert "Done: 5 were delivered again." in said.out
-        assert f"dead letter {letter.offset} was passed by: " in said.err
+        assert f"dead letter {letter.offset} was skipped: " in said.err
 
     def test_single_ones(self, ledger: Ledger) -> None:
         first, second = Message.objects.dead_letters().order_by("offset").values_list("offset", flat=True)[:2]
         words = ("replay", "orders", "--offset", first, "--offset", second, "--no-input", "--wait")
         assert "Done: 2 were delivered again." in run("queuedlq", *words).out
 
-    def test_whoever_interrupts_the_waiting_is_told_how_to_stop_it(
-        self, ledger: Ledger, manage: ManageCommands
-    ) -> None:
+    def test_an_interrupted_wait_says_how_to_cancel(self, ledger: Ledger, manage: ManageCommands) -> None:
         words = ("replay", "orders", "--no-input", "--wait", "--rate", "0.01")
         command = manage("queuedlq", *words)
         wait_until(lambda: letters() < 6)
@@ -148,9 +147,9 @@ class TestReplay:
         [
             (("ordres",), "Did you mean"),
             (("orders", "--group", "another"), "there are no such dead letters"),
-            (("orders", "--rate", "0", "--no-input"), "is no number from 0.01 to 1,000,000"),
-            (("orders", "--rate", "inf", "--no-input"), "is no number from 0.01 to 1,000,000"),
-            (("orders", "--rate", "nan", "--dry-run"), "is no number from 0.01 to 1,000,000"),
+            (("orders", "--rate", "0", "--no-input"), "is not a number from 0.01 to 1,000,000"),
+            (("orders", "--rate", "inf", "--no-input"), "is not a number from 0.01 to 1,000,000"),
+            (("orders", "--rate", "nan", "--dry-run"), "is not a number from 0.01 to 1,000,000"),
         ],
     )
     def test_what_cannot_be_is_refused(self, ledger: Ledger, words: tuple[str, ...], said: str) -> None:

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
@@ -15,12 +16,13 @@ from django.utils import timezone
 from sqlqueue import Delivery, Retry, publish
 from sqlqueue.database.sequence import look
 from sqlqueue.log.groups import register
-from sqlqueue.log.pause import pause
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import ConsumerGroup, Message, PublishGate, ScheduledMessage
 from sqlqueue.models.publish_gate import fill
-from sqlqueue.observe import facts
+from sqlqueue.monitoring import diagnostics
+from sqlqueue.operations.pause import pause
 from tests.consuming import QUICK, Consuming
+from tests.factories import ScheduledMessageFactory
 from tests.management.running import run
 from tests.processes import ManageCommands
 
@@ -53,7 +55,8 @@ def test_a_healthy_queue(consuming: Consuming) -> None:
     for about in ("migrations", "connections", "indexes", "publish gate", "clocks", "groups", "topics", "horizon"):
         assert f"ok       {about}: " in said.out
     assert f"isolation {'serializable' if connection.vendor == 'sqlite' else 'read committed'}" in said.out
-    assert set(findings()) <= {"idle connections", "stopping"}  # notes on the tests' own settings
+    own = {"idle connections", "stopping"}  # notes on the tests' own settings
+    assert set(findings()) <= {*own, "consumers"}  # and that none runs, which has nothing to do
 
 
 @pytest.fixture
@@ -102,25 +105,26 @@ def test_settings_that_are_wrong(settings, transactional_db: None) -> None:
     assert "check sqlqueue.E001: SQLQUEUE has no option 'THREDS'. Did you mean 'THREADS'?" in said.out
 
 
-def test_groups_that_nobody_serves(consuming: Consuming) -> None:
+def test_groups_that_no_process_serves(consuming: Consuming) -> None:
     consuming.consumer("orders", lambda delivery: None, group="mail")
     register("default", "mail", "orders")
     register("default", "old-audit", "orders")
     publish("orders", 1)
     found = {text: (level, hint) for level, text, hint in findings()["groups"]}
-    [away] = [text for text in found if "'mail'" in text]
+    [away] = [text for text in found if text.startswith("mail of orders")]
     [left] = [text for text in found if "'old-audit'" in text]
-    assert "1 messages to read and no consumer process" in away
+    assert "is away: no consumer process serves it, 1 message waits for it" in away
     assert found[away] == (
         "warning",
-        "Start runconsumers for it (or see why it died). Collection waits for it until it has read them.",
+        "Start its consumers. If it is not needed any more, remove the group, and collection goes on.",
     )
     assert "has no handler here" in left
     assert "queuegroup remove orders old-audit" in found[left][1]
     assert run("queuedoctor").code == 0
     assert run("queuedoctor", "--strict").code == 2
     pause("default", "orders", "mail")
-    assert any("is paused, with 1 messages" in text for _, text, _ in findings()["groups"])
+    [paused] = [text for _, text, _ in findings()["groups"] if text.startswith("mail of orders")]
+    assert "is paused: 1 message waits for it" in paused
 
 
 def test_a_watermark_that_is_stuck(consuming: Consuming) -> None:
@@ -133,35 +137,36 @@ def test_a_watermark_that_is_stuck(consuming: Consuming) -> None:
     Message.objects.update(created_at=timezone.now() - timedelta(minutes=10))
     consuming.start()
     [(level, text, hint)] = findings()["stuck watermarks"]
-    assert (level, f"stands at offset {offset}" in text, "fails again" in hint) == ("warning", True, True)
+    assert (level, f"at offset {offset}, fails again" in text, "let it be retried" in hint) == ("warning", True, True)
 
 
 def test_topics_without_readers_and_handlers_without_messages(consuming: Consuming) -> None:
     consuming.consumer("oders", lambda delivery: None, group="mail")
     publish("orders", 1)
     found = {text: (level, hint) for level, text, hint in findings()["topics"]}
-    [unread] = [text for text in found if "nobody reads it" in text]
+    [unread] = [text for text in found if "no consumer group" in text]
     [never] = [text for text in found if "nothing was ever published" in text]
-    assert unread.startswith("'orders'")
+    assert unread.startswith("orders has messages")
     assert found[unread][0] == "warning"
     assert "Did you mean 'orders'?" in found[never][1]
 
 
 def test_scheduled_messages_that_do_not_come(consuming: Consuming) -> None:
     consuming.consumer("orders", lambda delivery: None, group="mail")
-    ScheduledMessage.objects.create(topic="no such name!", payload=1)
+    ScheduledMessageFactory(topic="no such name!")
     move_due("default")
     publish("orders", 1, delay=60)
     ScheduledMessage.objects.filter(refused=False).update(due_at=timezone.now() - timedelta(minutes=5))
     found = findings()["scheduled messages"]
-    assert [level for level, _, _ in found] == ["warning", "warning"]
-    assert "was refused: topic 'no such name!' is not a name" in found[0][1]
-    assert "1 for topic 'orders' are overdue" in found[1][1]
+    assert [level for level, _, _ in found] == ["warning", "warning", "note"]
+    assert "1 scheduled message of orders is overdue" in found[0][1]
+    assert "1 scheduled message of topics that do not exist was refused" in found[1][1]
+    assert "was refused: topic 'no such name!' is not a name" in found[2][1]
 
 
 def test_a_host_whose_clock_is_wrong(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     real = time.time
-    monkeypatch.setattr(facts.time, "time", lambda: real() - 3600)
+    monkeypatch.setattr(diagnostics.time, "time", lambda: real() - 3600)
     [(level, text, _)] = findings()["clocks"]
     assert level == "warning"
     assert "behind the database's" in text
@@ -192,7 +197,7 @@ def test_a_server_that_is_impatient(consuming: Consuming, monkeypatch: pytest.Mo
 def test_a_sequence_of_offsets_that_fell_back(consuming: Consuming) -> None:
     """A restore, a failover, TRUNCATE: what is published next would stand below what every group has read."""
     register("default", "mail", "orders")
-    start = look("default").handed_out + 1_000
+    start = look("default").last_issued + 1_000
     ConsumerGroup.objects.update(start=start)
     said = run("queuedoctor")
     assert said.code == 1
@@ -208,7 +213,7 @@ def test_a_sequence_of_offsets_that_fell_back(consuming: Consuming) -> None:
 def test_what_cannot_be_is_refused(transactional_db: None, words: tuple[str, ...]) -> None:
     refused = run("queuedoctor", *words)
     assert refused.code == 1
-    assert "is no whole number from 1 to 1000" in refused.err
+    assert "is not a whole number from 1 to 1000" in refused.err
 
 
 def test_nothing_secret_is_printed(consuming: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,3 +235,11 @@ def test_as_a_process(manage: ManageCommands) -> None:
     told = json.loads(command.output)
     assert told["errors"] == 0
     assert told["sqlqueue"]
+
+
+def test_partitions_that_cannot_be_changed(consuming: Consuming, settings: Any) -> None:
+    publish("orders", 1)
+    settings.SQLQUEUE = {**QUICK, "TOPICS": {"orders": {"partitions": 16}}}
+    [(level, text, hint)] = findings()["check sqlqueue.W030"]
+    assert (level, text) == ("warning", "topic 'orders' has 4 partitions, and the settings say 16")
+    assert "cannot be changed yet: say 4" in hint

@@ -1,13 +1,16 @@
-"""`manage.py queuepause`, `queueresume`, `queuereplay` and `queuegroup`."""
+"""`manage.py queuepause`, `queueresume` and `queuegroup`."""
 
 import json
+from typing import Any
 
 import pytest
 
 from sqlqueue import publish_many
 from sqlqueue.log.groups import register
+from sqlqueue.management import moves
 from sqlqueue.models import ConsumerGroup, Message, Topic
-from sqlqueue.observe.survey import survey
+from sqlqueue.operations.move import move
+from sqlqueue.stats.survey import survey
 from tests.consuming import Consuming
 from tests.management.running import run
 from tests.processes import wait_until
@@ -46,12 +49,12 @@ class TestPause:
             assert (refused.code, "Did you mean 'mail'?" in refused.err) == (1, True)
 
 
-class TestReplay:
+class TestRewind:
     def test_a_dry_run_counts_and_changes_nothing(self, read: list[int]) -> None:
         words = ("orders", "--group", "mail", "--from", read[6], "--dry-run")
-        said = run("queuereplay", *words)
+        said = run("queuegroup", "rewind", *words)
         assert (said.code, "Nothing was done." in said.out) == (0, True)
-        told = json.loads(run("queuereplay", *words, "--json").out)
+        told = json.loads(run("queuegroup", "rewind", *words, "--json").out)
         assert told["groups"]["mail"]["again"] == 4
         assert told["done"] is False
         seen = survey("default").group("orders", "mail")
@@ -61,18 +64,18 @@ class TestReplay:
     def test_it_asks_first(self, read: list[int]) -> None:
         words = ("orders", "--group", "mail", "--from", "earliest")
         for answer in ("", "n\n", "\n", "never\n"):
-            assert run("queuereplay", *words, stdin=answer).code == 3
+            assert run("queuegroup", "rewind", *words, stdin=answer).code == 3
         seen = survey("default").group("orders", "mail")
         assert seen is not None
         assert seen.lag == 0
-        said = run("queuereplay", *words, stdin="y\n")
+        said = run("queuegroup", "rewind", *words, stdin="y\n")
         assert said.code == 0
         seen = survey("default").group("orders", "mail")
         assert seen is not None
         assert seen.lag == 10
 
-    def test_what_was_replayed_is_delivered_again(self, read: list[int], consuming: Consuming) -> None:
-        assert run("queuereplay", "orders", "--group", "mail", "--from", read[7], "--no-input").code == 0
+    def test_what_was_rewound_is_delivered_again(self, read: list[int], consuming: Consuming) -> None:
+        assert run("queuegroup", "rewind", "orders", "--group", "mail", "--from", read[7], "--no-input").code == 0
         again: list[int] = []
         consuming.consumer("orders", lambda delivery: again.append(delivery.offset), group="late")
         host = consuming.start("mail")
@@ -81,36 +84,72 @@ class TestReplay:
     def test_one_partition(self, read: list[int]) -> None:
         partition = Message.objects.get(offset=read[0]).partition
         words = ("orders", "--all-groups", "--from", "earliest", "--no-input", "--json")
-        told = json.loads(run("queuereplay", *words, "--partition", partition).out)
+        told = json.loads(run("queuegroup", "rewind", *words, "--partition", partition).out)
         of_it = Message.objects.filter(partition=partition).count()
         assert {group: count["again"] for group, count in told["groups"].items()} == {"mail": of_it, "late": 0}
         assert told["done"] is True
         assert _lag("mail") == of_it
 
     def test_it_never_skips(self, read: list[int]) -> None:
-        refused = run("queuereplay", "orders", "--all-groups", "--from", read[5], "--no-input")
+        refused = run("queuegroup", "rewind", "orders", "--all-groups", "--from", read[5], "--no-input")
         assert refused.code == 1
-        assert "group 'late' has not come so far" in refused.err
+        assert "group 'late' has partitions that have not read so far" in refused.err
         assert (_lag("mail"), _lag("late")) == (0, 10)
 
     def test_nothing_to_do(self, read: list[int]) -> None:
-        said = run("queuereplay", "orders", "--group", "mail", "--from", "latest")
+        said = run("queuegroup", "rewind", "orders", "--group", "mail", "--from", "latest")
         assert (said.code, "nothing to deliver again" in said.out) == (0, True)
 
     @pytest.mark.parametrize(
         ("words", "said"),
         [
-            (("orders", "--from", "earliest"), "say which: --group NAME"),
-            (("orders", "--from", "earliest", "--group", "mail", "--all-groups"), "say which"),
+            (("orders", "--from", "earliest"), "name groups with --group NAME"),
+            (("orders", "--from", "earliest", "--group", "mail", "--all-groups"), "name groups with"),
             (("orders", "--from", "earliest", "--group", "x"), "not registered"),
             (("orders", "--from", "earliest", "--group", "mail", "--partition", "9"), "partitions 0 to 3"),
-            (("orders", "--from", "earliest", "--group", "mail", "--json"), "nobody to ask"),
+            (("orders", "--from", "earliest", "--group", "mail", "--json"), "asks no questions"),
         ],
     )
     def test_what_cannot_be_is_refused(self, read: list[int], words: tuple[str, ...], said: str) -> None:
-        refused = run("queuereplay", *words)
+        refused = run("queuegroup", "rewind", *words)
         assert refused.code == 1
         assert said in refused.err
+
+
+class TestSkip:
+    def test_what_is_unread_is_passed_over_once_that_is_confirmed(self, read: list[int]) -> None:
+        words = ("skip", "orders", "--group", "late", "--to", "latest")
+        told = json.loads(run("queuegroup", *words, "--dry-run", "--json").out)
+        assert (told["above"], told["done"]) == (read[-1], False)
+        assert (told["groups"]["late"]["again"], told["groups"]["late"]["skipped"]) == (0, 10)
+        assert run("queuegroup", *words, stdin="n").code == 3
+        assert _lag("late") == 10
+        assert run("queuegroup", *words, "--no-input").code == 0
+        assert _lag("late") == 0
+        said = run("queuegroup", *words)
+        assert (said.code, "nothing to skip" in said.out) == (0, True)
+
+    def test_it_never_delivers_again(self, read: list[int]) -> None:
+        refused = run("queuegroup", "skip", "orders", "--all-groups", "--to", read[5], "--no-input")
+        assert refused.code == 1
+        assert "group 'mail' has partitions that have read further" in refused.err
+        assert (_lag("mail"), _lag("late")) == (0, 10)
+
+    def test_nor_what_was_read_while_it_asked(
+        self, read: list[int], consuming: Consuming, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen: list[int] = []
+        consuming.consumer("orders", lambda delivery: seen.append(delivery.offset), group="late")
+
+        def move_later(*args: Any, **options: Any) -> int:
+            consuming.drain()
+            return move(*args, **options)
+
+        monkeypatch.setattr(moves, "move", move_later)
+        refused = run("queuegroup", "skip", "orders", "--group", "late", "--to", read[5], "--no-input")
+        consuming.drain()
+        assert sorted(seen) == read
+        assert (refused.code, "has read further than offset" in refused.err) == (1, True)
 
 
 class TestGroup:
@@ -120,14 +159,6 @@ class TestGroup:
         told = json.loads(run("queuegroup", "list", "--topic", "orders", "--json").out)
         assert {group["group"]: group["lag"] for group in told} == {"late": 10, "mail": 0}
         assert run("queuegroup", "list", "--topic", "other").code == 1
-
-    def test_a_reset_skips_when_that_is_meant(self, read: list[int]) -> None:
-        words = ("reset", "orders", "late", "--to", "latest")
-        assert "late" in run("queuegroup", *words, "--dry-run").out
-        assert run("queuegroup", *words, stdin="n").code == 3
-        assert _lag("late") == 10
-        assert run("queuegroup", *words, "--no-input").code == 0
-        assert _lag("late") == 0
 
     def test_a_group_is_removed(self, read: list[int]) -> None:
         words = ("remove", "orders", "late")

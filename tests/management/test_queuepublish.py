@@ -21,7 +21,12 @@ def test_a_payload(consuming: Consuming) -> None:
         {"source": "shell", "a": "b=c"},
     )
     again = run("queuepublish", "orders", "2", "--key", "customer-7", "--id", "order-1", "--json")
-    assert json.loads(again.out) == {"offset": message.offset, "id": "order-1", "created": False}
+    assert json.loads(again.out) == {
+        "offset": message.offset,
+        "id": "order-1",
+        "created": False,
+        "status": "ignored",
+    }
 
 
 def test_standard_input(consuming: Consuming) -> None:
@@ -34,6 +39,27 @@ def test_later(consuming: Consuming) -> None:
     assert "Scheduled in 60 s" in run("queuepublish", "orders", "1", "--delay", "60").out
     assert ScheduledMessage.objects.count() == 1
     assert not Message.objects.exists()
+
+
+def test_at_a_time_and_in_place_of_another(consuming: Consuming) -> None:
+    words = ("--id", "x", "--at", "2033-12-24T18:00:00+01:00")
+    assert run("queuepublish", "orders", "1", *words).out == "Scheduled for 2033-12-24 18:00:00+01:00, id x.\n"
+    assert "id x is scheduled already" in run("queuepublish", "orders", "2", *words).out
+    said = run("queuepublish", "orders", "3", "--id", "x", "--delay", "60", "--on-conflict", "replace")
+    assert said.out == "Scheduled in 60 s, id x. It has replaced the scheduled one.\n"
+    assert ScheduledMessage.objects.get().payload == 3
+    said = run("queuepublish", "orders", "4", "--id", "x", "--on-conflict", "replace", "--json")
+    assert json.loads(said.out)["status"] == "updated"
+    assert Message.objects.get().payload == 4
+
+
+def test_a_file_says_when_each_is_due_and_what_it_replaces(consuming: Consuming) -> None:
+    line = '{"payload": %d, "id": "x", "at": "2033-12-24T18:00:00Z", "on_conflict": "replace"}'
+    assert "Published 1 messages." in run("queuepublish", "orders", "--messages", "-", stdin=line % 1).out
+    said = run("queuepublish", "orders", "--messages", "-", stdin=f'{line % 2}\n{{"payload": 3, "id": "x"}}')
+    assert said.out == "Published 0 messages (1 scheduled ones replaced, 1 were there already).\n"
+    row = ScheduledMessage.objects.get()
+    assert (row.payload, row.due_at.isoformat()) == (2, "2033-12-24T18:00:00+00:00")
 
 
 def test_a_payload_in_each_line(consuming: Consuming, tmp_path: Path) -> None:
@@ -64,13 +90,21 @@ REFUSED = pytest.mark.parametrize(
         (("hello",), "", "the payload is not JSON"),
         (("1", "--header", "x"), "", "--header takes NAME=VALUE"),
         (("1", "--priority", "3"), "", "priority 3 is not one of topic"),
-        (("1", "--delay", "-3"), "", "argument --delay: '-3' is no number from 0 to 315,360,000"),
+        (("1", "--delay", "-3"), "", "argument --delay: '-3' is not a number from 0 to 315,360,000"),
         (("--lines", "/nowhere/at/all"), "", "/nowhere/at/all cannot be read"),
         (("--lines", "-"), "1\n{\n", "line 2 is not JSON"),
-        (("--messages", "-"), '{"payload": 1}\n2\n', "line 2 is no object with a"),
+        (("--messages", "-"), '{"payload": 1}\n2\n', "line 2 is not an object with a"),
+        (("--messages", "-"), '{"body": null}\n', "line 1 is not an object with a"),
         (("--messages", "-"), '{"payload": 1, "keys": "a"}\n', "no member 'keys'. Did you mean 'key'?"),
         (("--messages", "-"), '{"payload": 1, "key": 5}\n', "key must be a string"),
         (("--lines", "-", "--id", "x"), "1", "for a single message"),
+        (("--lines", "-", "--on-conflict", "replace"), "1", "for a single message"),
+        (("1", "--on-conflict", "replace"), "", "needs an id"),
+        (("1", "--id", "x", "--on-conflict", "update"), "", "invalid choice"),
+        (("1", "--at", "2033-12-24 18:00"), "", "argument --at: '2033-12-24 18:00' is not a time with a zone"),
+        (("1", "--at", "soon"), "", "argument --at: 'soon' is not a time"),
+        (("--messages", "-"), '{"payload": 1, "at": 5}', "line 1: at: '5' is not a time with a zone"),
+        (("--messages", "-"), '{"payload": 1, "on_conflict": "replace"}', "needs an id"),
         (("1", "--key", "k" * 256), "", "key has 256 characters"),
         (("1", "--id", ""), "", "id is empty"),
         (("1", "--header", "h=" + "x" * 17_000_000), "", "MAX_PAYLOAD_BYTES"),
@@ -115,3 +149,19 @@ def test_it_is_told_how_far_a_file_was_published(consuming: Consuming) -> None:
     assert "line 1501 is not JSON" in refused.err
     assert "The first 1000 messages are published." in refused.err
     assert Message.objects.count() == 1_000
+
+
+def test_one_pending_message_of_a_key(consuming: Consuming, tmp_path: Path) -> None:
+    words = ("queuepublish", "sync", "1", "--key", "a", "--unique-for")
+    first = json.loads(run(*words, "key", "--json").out)
+    again = run(*words, "3600").out
+    assert again == f"There was nothing to do: id {first['id']} is at offset {first['offset']} already.\n"
+    assert "Published at" in run(*words, "no").out
+    lines = tmp_path / "lines"
+    members = ({"unique_for": "key"}, {"unique_for": 60, "key": "b"}, {"unique_for": False})
+    lines.write_text("\n".join(json.dumps({"payload": 4, "key": "a", **member}) for member in members))
+    told = run("queuepublish", "sync", "--messages", str(lines)).out
+    assert told == "Published 2 messages (1 were there already).\n"
+    for wrong in ("keys", "0", "nan", ""):
+        assert "--unique-for" in run(*words, wrong).err
+    assert "needs a key" in run("queuepublish", "sync", "5", "--unique-for", "key").err

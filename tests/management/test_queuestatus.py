@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 from sqlqueue import Delivery, Retry, publish
 from sqlqueue.log.groups import register
-from sqlqueue.log.pause import pause
-from tests.consuming import Consuming
+from sqlqueue.log.topic_options import override
+from sqlqueue.operations.pause import pause
+from tests.consuming import QUICK, Consuming
 from tests.management.running import run
 from tests.processes import ROOT, ManageCommands, database_url, environment, wait_until
 
@@ -36,12 +38,26 @@ def test_how_groups_stand(consuming: Consuming) -> None:
     publish("other", 1)
     said = run("queuestatus", "--topic", "orders")
     assert re.search(r"^orders +mail +2 .* 1 +0 +0 +0\.0 +— +0 +away: holds back collection$", said.out, re.MULTILINE)
-    assert re.search(r"^orders +4 +1 +7 d +1 +0 +0$", said.out, re.MULTILINE)
+    assert re.search(r"^orders +4 +1 +7 d +failures +1 +0 +0$", said.out, re.MULTILINE)
     assert "other" not in said.out
     told = json.loads(run("queuestatus", "--json", "--group", "mail").out)
     [group] = told["groups"]
     assert (group["group"], group["lag"], group["failing"], group["away"]) == ("mail", 2, 1, True)
     assert {topic["name"]: topic["scheduled"] for topic in told["topics"]} == {"orders": 1, "other": 0}
+
+
+def test_where_topics_differ_from_the_settings(consuming: Consuming, settings: Any) -> None:
+    publish("orders", 1)
+    publish("other", 1)
+    override("default", "orders", {"history": "all"})
+    settings.SQLQUEUE = {**QUICK, "RETENTION": 86_400 * 2}
+    said = run("queuestatus").out
+    assert re.search(r"^orders +4 +1 +7 d +all .* history overridden$", said, re.MULTILINE)
+    assert "history of orders is all; the settings say failures: overridden" in said
+    assert "retention of other is 7 d; the settings say 2 d: applied when the consumer processes start again" in said
+    told = {topic["name"]: topic for topic in json.loads(run("queuestatus", "--json").out)["topics"]}
+    assert (told["orders"]["history"], told["orders"]["overridden"]) == ("all", ["history"])
+    assert (told["other"]["retention"], told["other"]["overridden"]) == (7 * 86_400, [])
 
 
 def test_what_is_paused(consuming: Consuming) -> None:
@@ -52,7 +68,7 @@ def test_what_is_paused(consuming: Consuming) -> None:
 
 def test_a_wrong_pause_between_two_looks_is_refused(consuming: Consuming) -> None:
     said = run("queuestatus", "--watch", "0")
-    assert (said.code, "is no number from 0.1 to 86,400" in said.err) == (1, True)
+    assert (said.code, "is not a number from 0.1 to 86,400" in said.err) == (1, True)
 
 
 def test_watching_goes_on_until_it_is_interrupted(manage: ManageCommands) -> None:
@@ -85,7 +101,7 @@ def test_on_a_terminal_it_is_drawn_over_and_over(transactional_db: None) -> None
         while True:
             try:
                 more = os.read(ours, 65536)
-            except OSError:  # Linux's way of saying that nobody is at the other end
+            except OSError:  # on Linux: the other end is closed
                 break
             if not more:
                 break
@@ -102,7 +118,7 @@ def test_on_a_terminal_it_is_drawn_over_and_over(transactional_db: None) -> None
 
 
 def test_a_database_that_does_not_answer_has_its_own_exit_code(manage: ManageCommands, database_name: str) -> None:
-    away = "sqlite:////nowhere/at/all.sqlite3" if database_name == "sqlite" else _nobody_listens(database_url())
+    away = "sqlite:////nowhere/at/all.sqlite3" if database_name == "sqlite" else _without_server(database_url())
     for words in (["queuestatus"], ["queuetail", "orders"], ["queuepause", "orders"]):
         command = manage(*words, env={"DATABASE_URL": away})
         assert command.wait() == 4, command.output
@@ -111,6 +127,55 @@ def test_a_database_that_does_not_answer_has_its_own_exit_code(manage: ManageCom
         assert "hunter2" not in command.output
 
 
-def _nobody_listens(url: str) -> str:
+def _without_server(url: str) -> str:
     scheme = url.split("://")[0]
     return f"{scheme}://somebody:hunter2@127.0.0.1:9/queue"
+
+
+class TestOfAMessage:
+    def test_how_it_stands_in_every_group(self, consuming: Consuming) -> None:
+        consuming.consumer("orders", lambda delivery: {"url": "x" * 100}, keep_results=3600)
+
+        @consuming.consumer("orders", group="mail")
+        def handle(delivery: Delivery) -> None:
+            raise Retry("not\x1b[31m yet", delay=3600)
+
+        publish("orders", 1, id="r-1", key="a")
+        consuming.drain()
+        said = run("queuestatus", "--topic", "orders", "--id", "r-1", "--key", "a")
+        assert re.search(r"^default +acked +1 .*\{\"url\": \"x+…", said.out, re.MULTILINE)
+        assert re.search(r"^mail +retrying +1 +20\d\d-", said.out, re.MULTILINE)
+        assert "\x1b" not in said.out
+        told = json.loads(run("queuestatus", "--topic", "orders", "--id", "r-1", "--key", "a", "--json").out)
+        assert told["groups"]["default"]["result"] == {"url": "x" * 100}
+        assert told["groups"]["mail"]["state"] == "retrying"
+
+    def test_its_progress(self, consuming: Consuming) -> None:
+        go = consuming.gate()
+
+        @consuming.consumer("orders")
+        def handle(delivery: Delivery) -> None:
+            delivery.progress(3, 10, "pages")
+            assert go.wait(60)
+
+        publish("orders", 1, id="r-1")
+        consuming.start()
+        words = ("queuestatus", "--topic", "orders", "--id", "r-1")
+        wait_until(lambda: "3 of 10: pages" in run(*words).out)
+        assert json.loads(run(*words, "--json").out)["groups"]["default"]["progress"]["total"] == 10
+
+    def test_one_that_is_scheduled(self, consuming: Consuming) -> None:
+        publish("orders", 1, id="r-1", delay=3600)
+        said = run("queuestatus", "--topic", "orders", "--id", "r-1")
+        assert "orders r-1 is scheduled" in said.out
+        assert "No group is registered that gets it." in said.out
+
+    def test_one_that_is_unknown_is_an_error(self, consuming: Consuming) -> None:
+        publish("orders", 1, id="r-1", key="a")
+        said = run("queuestatus", "--topic", "orders", "--id", "r-1")
+        assert (said.code, said.out) == (1, "")
+        assert "without a key: --key names one" in said.err
+
+    def test_options_that_do_not_go_together(self, consuming: Consuming) -> None:
+        for words in (["--id", "a"], ["--id", "a", "--topic", "t", "--topic", "u"], ["--key", "a", "--topic", "t"]):
+            assert run("queuestatus", *words).code == 1

@@ -11,10 +11,10 @@ from django.db import connections, transaction
 from django.utils import timezone
 
 from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.log import tail as tail_module
 from sqlqueue.log.groups import register
-from sqlqueue.log.tail import Tail
 from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset, PartitionLease, Topic
+from sqlqueue.stats import tail as tail_module
+from sqlqueue.stats.tail import Tail
 from tests.consuming import Consuming
 from tests.management.running import Said, run
 from tests.processes import ROOT, ManageCommands, environment, wait_until
@@ -91,9 +91,9 @@ def test_it_leaves_no_trace(thirty: list[int]) -> None:
         (("ordres",), "there is no topic 'ordres'. Did you mean 'orders'?"),
         (("orders", "--partition", "4"), "has the partitions 0 to 3, not 4"),
         (("orders", "--group", "mial"), "group 'mial' is not registered in topic 'orders'"),
-        (("orders", "--from", "yesterday"), "'yesterday' is no place in the log"),
-        (("orders", "--from", "2026-13-01T00:00"), "is no place in the log"),
-        (("orders", "--limit", "0"), "argument --limit: '0' is no whole number from 1"),
+        (("orders", "--from", "yesterday"), "'yesterday' names no offset"),
+        (("orders", "--from", "2026-13-01T00:00"), "names no offset"),
+        (("orders", "--limit", "0"), "argument --limit: '0' is not a whole number from 1"),
     ],
 )
 def test_what_cannot_be_is_refused(thirty: list[int], words: tuple[str, ...], said: str) -> None:
@@ -152,7 +152,7 @@ def test_following_until_it_is_interrupted(manage: ManageCommands) -> None:
 
 
 def test_a_reader_who_has_had_enough_ends_it(transactional_db: None) -> None:
-    """As in `queuetail | head -1`: no traceback, no failure, and nobody waits for the next message."""
+    """As in `queuetail | head -1`: no traceback, no failure, and the command does not wait for the next message."""
     publish("orders", "one")
     command = [sys.executable, str(ROOT / "manage.py"), "queuetail", "orders", "--from", "earliest"]
     process = subprocess.Popen(

@@ -6,16 +6,28 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
 from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.consumers.supervisor import STARTS_TRIED
-from sqlqueue.models import ConsumerGroup, DeliveryState, Offset, PartitionLease, SubscriberHeartbeat
+from sqlqueue.consumers.process.supervisor import STARTS_TRIED
+from sqlqueue.log.groups import register
+from sqlqueue.log.topic_options import override
+from sqlqueue.models import (
+    ConsumerGroup,
+    DeliveryState,
+    Offset,
+    PartitionLease,
+    Receipt,
+    SubscriberHeartbeat,
+    Topic,
+)
 from tests.app.models import Effect
 from tests.processes import ManageCommand, wait_until
+from tests.transactions import OpenTransaction
 
 Run = Callable[..., ManageCommand]
 
@@ -24,12 +36,13 @@ def values(name: str) -> list[str]:
     return list(Effect.objects.filter(name=name).order_by("id").values_list("value", flat=True))
 
 
-def assert_nobody_is_left() -> None:
+def assert_no_process_is_left() -> None:
     assert not PartitionLease.objects.exclude(holder="").exists()
     assert not SubscriberHeartbeat.objects.exists()
     assert not DeliveryState.objects.filter(in_flight__gt=0).exists()
 
 
+@pytest.mark.once
 class TestCheck:
     def test_it_tells_everything_that_would_run_and_starts_nothing(self, run: Run, database_name: str) -> None:
         command = run("--check", "--processes", "3", "--threads", "7", "--drain", LEASE_DURATION=44)
@@ -70,7 +83,7 @@ class TestCheck:
             (("--group", "delays", "--topic", "slow"), "no handlers"),
         ],
     )
-    def test_it_refuses_what_nobody_handles(self, run: Run, arguments: tuple[str, ...], said: str) -> None:
+    def test_it_refuses_what_no_consumer_handles(self, run: Run, arguments: tuple[str, ...], said: str) -> None:
         command = run("--check", *arguments)
         assert command.wait() == 1
         assert said in command.output
@@ -91,6 +104,51 @@ class TestCheck:
             recorder.record_applied("sqlqueue", "0001_initial")
 
 
+class TestSettings:
+    """They reach the topics that are there when consumers start."""
+
+    TOPICS: ClassVar = {"flights": {"retention": 5, "history": "all", "partitions": 8}}
+
+    def test_a_check_tells_what_would_change_and_changes_nothing(self, run: Run) -> None:
+        publish("flights", 1)
+        override("default", "flights", {"history": "none"})
+        before = Topic.objects.values().get()
+        command = run("--check", TOPICS=self.TOPICS)
+        assert command.wait() == 0, command.output
+        assert "retention of topic 'flights': 604800 s, 5 s once consumers start" in command.output
+        assert "history of topic 'flights': none, overridden, so it stays" in command.output
+        assert re.search(r"topic 'flights' has 32 partitions, .* say 8 .*W030.*cannot be changed yet", command.output)
+        assert "topic 'slow' is not declared" in command.output
+        assert Topic.objects.values().get() == before
+
+    @pytest.mark.parametrize("processes", ["0", "1"])
+    def test_a_start_applies_them(self, run: Run, processes: str) -> None:
+        publish("flights", 1)
+        command = run("--drain", "--processes", processes, TOPICS=self.TOPICS)
+        assert command.wait() == 0, command.output
+        assert 'event=topic_options_applied topic=flights option=retention old="604800 s" new="5 s"' in command.output
+        assert command.output.count("event=topic_options_applied") == 2
+        topic = Topic.objects.get(name="flights")
+        assert (topic.retention, topic.history, topic.partitions) == (5, "all", 32)
+        assert Receipt.objects.count() == 2
+        assert set(Topic.objects.values_list("name", flat=True)) == {"flights"}
+
+    @pytest.mark.database("mariadb", "mysql", "postgresql")
+    def test_a_topic_that_is_locked_holds_up_no_start_and_follows(self, run: Run) -> None:
+        publish("flights", 1)
+        for group in ("aircraft", "delays"):  # a registration would wait
+            register("default", group, "flights")
+        with OpenTransaction() as collection:
+            collection.do(lambda: list(Topic.objects.select_for_update()))
+            command = run(TOPICS=self.TOPICS)
+            command.wait_for_line("event=subscriber_started")
+            assert "topic_options_applied" not in command.output
+            collection.commit()
+        command.wait_for_line("event=topic_options_applied topic=flights option=retention")
+        command.terminate()
+        assert command.wait() == 0, command.output
+
+
 class TestDrain:
     def test_two_processes_settle_everything_that_is_due_and_leave(self, run: Run) -> None:
         publish_many("flights", [NewMessage(number, key=f"k{number % 20}") for number in range(300)])
@@ -99,7 +157,7 @@ class TestDrain:
         assert command.wait() == 0, command.output
         assert sorted(int(value.partition("@")[0]) for value in values("aircraft")) == list(range(300))
         assert sorted(map(int, values("delays"))) == list(range(300))
-        assert_nobody_is_left()
+        assert_no_process_is_left()
         assert command.output.count("event=process_started") == 2
         assert "event=process_died" not in command.output
 
@@ -114,14 +172,16 @@ class TestDrain:
         assert run("--drain", "--topic", "slow").wait() == 0
         assert (values("ended"), values("aircraft"), values("delays")) == (["2"], [], [])
 
+    @pytest.mark.once
     def test_processes_that_cannot_start_end_it(self, run: Run) -> None:
         publish("flights", 1)
         command = run("--drain", "--processes", "2", CONSUMERS_MODULE="childless")
         assert command.wait() == 1, command.output
         assert command.output.count("RuntimeError: no room for me") >= STARTS_TRIED
         assert f"event=drain_given_up died={STARTS_TRIED} exit=1" in command.output
-        assert_nobody_is_left()
+        assert_no_process_is_left()
 
+    @pytest.mark.once
     def test_a_main_module_that_runs_when_it_is_imported_is_named(self, run: Run, tmp_path: Path) -> None:
         script = tmp_path / "unguarded.py"
         script.write_text(
@@ -138,7 +198,7 @@ class TestDrain:
         command = run("--drain", "--processes", "0")
         assert command.wait() == 0, command.output
         assert Counter(Effect.objects.values_list("name", flat=True)) == {"aircraft": 1, "delays": 1}
-        assert_nobody_is_left()
+        assert_no_process_is_left()
 
 
 class TestStopping:
@@ -147,7 +207,7 @@ class TestStopping:
         [(ManageCommand.terminate, "0"), (ManageCommand.terminate, "2"), (ManageCommand.interrupt, "2")],
         ids=["SIGTERM-0", "SIGTERM-2", "SIGINT-2"],
     )
-    def test_it_ends_what_runs_and_hands_back_the_rest(
+    def test_it_ends_what_runs_and_releases_the_rest(
         self, run: Run, how: Callable[[ManageCommand], None], processes: str
     ) -> None:
         for number in range(60):
@@ -159,7 +219,7 @@ class TestStopping:
         assert command.wait() == 0, command.output
         assert sorted(values("began")) == sorted(values("ended"))
         assert 0 < len(values("ended")) < 60
-        assert_nobody_is_left()
+        assert_no_process_is_left()
         assert not DeliveryState.objects.filter(acked=False, retry_count__gt=0).exists(), "an attempt was charged"
         assert "event=subscriber_stopped" in command.output
 
@@ -181,7 +241,7 @@ class TestStopping:
         wait_until(lambda: values("began"))
         command.terminate()
         assert command.wait() == 0
-        assert_nobody_is_left()
+        assert_no_process_is_left()
         assert list(DeliveryState.objects.values_list("acked", "retry_count")) in ([], [(False, 0)])
 
     def test_leases_are_free_for_the_next_at_once(self, run: Run) -> None:

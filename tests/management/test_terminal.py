@@ -48,7 +48,7 @@ def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ("10/10" if rich else "10 of 10") in out.getvalue()
 
 
-def test_no_progress_where_nobody_looks_on() -> None:
+def test_no_progress_without_a_terminal() -> None:
     out = io.StringIO()
     with Progress("publish", 10, OutputWrapper(out)) as progress:
         progress.reach(10)

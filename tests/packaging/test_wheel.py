@@ -20,6 +20,25 @@ INSTALLED_APPS = ["django.contrib.contenttypes", "sqlqueue"]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3"}}
 """
 
+PUBLISH_AND_DRAIN = """
+import sys
+
+import django
+
+django.setup()
+
+from sqlqueue import consumer, publish
+from sqlqueue.testing import drain
+
+seen = []
+consumer("orders")(lambda delivery: seen.append((delivery.payload, delivery.headers)))
+consumer("orders", group="batch", batch=True)(lambda batch: seen.extend(each.payload for each in batch))
+publish("orders", {"number": 7}, headers={"a": 1})
+drain()
+assert sorted(seen, key=str) == [({"number": 7}, {"a": 1}), {"number": 7}], seen
+assert not {"msgspec", "pydantic", "attrs"} & set(sys.modules)
+"""
+
 
 def run(*command: object, **options: object) -> str:
     words = [str(word) for word in command]
@@ -88,3 +107,23 @@ def test_a_plain_project_checks_and_migrates(python: Path, project: Path) -> Non
     run(*django_admin, "migrate", "--verbosity", "0", cwd=project, env=environment)
     run(*django_admin, "makemigrations", "--check", "--dry-run", cwd=project, env=environment)
     assert (project / "db.sqlite3").is_file()
+
+
+def test_a_plain_project_publishes_and_consumes_without_the_extras(python: Path, project: Path) -> None:
+    environment = project_environment(project)
+    run(python, "-m", "django", "migrate", "--verbosity", "0", cwd=project, env=environment)
+    run(python, "-c", PUBLISH_AND_DRAIN, cwd=project, env=environment)
+    assert '"3.0.0"' in run(python, "-m", "django", "queueschema", "--asyncapi", cwd=project, env=environment)
+    typed = f'{SETTINGS}SQLQUEUE = {{"TOPICS": {{"orders": {{"payload_type": "collections.Counter"}}}}}}\n'
+    (project / "typed_settings.py").write_text(typed)
+    checked = subprocess.run(
+        [str(python), "-m", "django", "check"],
+        cwd=project,
+        env=environment | {"DJANGO_SETTINGS_MODULE": "typed_settings"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 1
+    assert "sqlqueue.E025" in checked.stderr
+    assert "pip install sqlqueue[typed]" in checked.stderr

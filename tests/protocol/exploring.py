@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from sqlqueue.database.dialects import dialect
+from sqlqueue.database.statements import dialect
 from tests.protocol.stage import stage
 
 EXAMPLES = int(os.environ.get("PROTOCOL_EXAMPLES", "0"))

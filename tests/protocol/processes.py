@@ -11,12 +11,12 @@ from typing import Any
 from django.db import Error
 
 from sqlqueue.conf import settings
-from sqlqueue.consumers.handling import Handling, Report
-from sqlqueue.consumers.pool import Pool
+from sqlqueue.consumers.executor import HandlerExecutor, Report
+from sqlqueue.consumers.pools import Pool
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
-from sqlqueue.core.plan import Run
-from sqlqueue.database import faults
+from sqlqueue.core.settle_plan import Execution
+from sqlqueue.database import retries
 from sqlqueue.leases.acquire import acquire
 from tests.protocol.stage import Actor
 
@@ -26,11 +26,11 @@ FOREVER = 86_400.0  # seconds: nothing overruns here
 class Queue(Pool):
     """The subscriber's pool: keeps runs until the actor of the handlers comes for them."""
 
-    def __init__(self, report: Report, ended: Callable[[Run], None]):
+    def __init__(self, report: Report, ended: Callable[[Execution], None]):
         self._report, self._ended = report, ended
-        self.runs: deque[tuple[Handling, Run]] = deque()
+        self.runs: deque[tuple[HandlerExecutor, Execution]] = deque()
 
-    def submit(self, handling: Handling, run: Run) -> None:
+    def submit(self, handling: HandlerExecutor, run: Execution) -> None:
         self.runs.append((handling, run))
 
     def work(self) -> None:
@@ -41,7 +41,7 @@ class Queue(Pool):
 
 
 class Process:
-    """One incarnation. Each call of its clock is a long time later, so that nothing waits for its time."""
+    """One life of a process. Each call of its clock is a long time later, so that nothing waits for its time."""
 
     def __init__(
         self, control: Actor, handlers: Actor, topic: str, handler: Callable[[Process, list[Any]], None], **options: Any
@@ -50,13 +50,13 @@ class Process:
         made = build(topic, {"backoff": 0.0, "visibility_timeout": FOREVER, **options})
         consumer = Consumer(topic=topic, handler=lambda given: handler(self, _listed(given)), **made)
         self.queue: Queue
-        self.subscriber = Subscriber([consumer], pool=self._make_queue, residents=False)
+        self.subscriber = Subscriber([consumer], pool=self._make_queue, background_tasks=False)
         self.subscriber.clock = itertools.count(1_000.0, 100.0).__next__
         self.subscription = self.subscriber.subscriptions[0]
         self.tokens: set[int] = set()  # of every time that it took the partition
         self.says: list[str] = []  # what its handlers are to say
 
-    def _make_queue(self, report: Report, ended: Callable[[Run], None]) -> Queue:
+    def _make_queue(self, report: Report, ended: Callable[[Execution], None]) -> Queue:
         self.queue = Queue(report, ended)
         return self.queue
 
@@ -68,33 +68,33 @@ class Process:
     @property
     def holding(self) -> bool:
         """It believes that it owns the partition."""
-        return bool(self.subscription.streams)
+        return bool(self.subscription.assigned)
 
     # -- what its actors are told to do -------------------------------------------------------------------------------
 
     def take(self) -> None:
-        """Take the partition, whoever has it: the lease ends as it begins. Who has it already begins anew, as after a
+        """Take the partition from any owner: the lease ends as it begins. A process that has it begins anew, as after a
         restart of the server."""
-        self.subscriber.dispatcher.lose(self.subscriber.ownership.streams())
-        group, topic = self.subscription.place
+        self.subscriber.settler.lose([stream.lease for stream in self.subscriber.ownership.assigned_partitions()])
+        group, topic = self.subscription.group_topic
         horizon = self.subscriber.reader.horizon.value
         try:
             found = acquire(
                 settings.DATABASE, self.name, group, topic, [0], priorities=1, lease_duration=0.0, horizon=horizon
             )
         except Error as error:
-            if faults.classify(error) is faults.Fault.OTHER:
+            if retries.classify(error) is retries.ErrorKind.OTHER:
                 raise
-            faults.drop_connection(settings.DATABASE)
+            retries.drop_connection(settings.DATABASE)
             return
         for taken in found:
             self.tokens.add(taken.token)
             self.subscription.adopt(taken, float("inf"), self.subscriber.clock())
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """One round of its control thread, balancing left out."""
-        self.subscriber._look_at, self.subscriber._balance_at = 0.0, float("inf")
-        self.subscriber._guarded_turn()
+        self.subscriber.loop._poll_at, self.subscriber.loop._balance_at = 0.0, float("inf")
+        self.subscriber.loop.run_once_guarded()
 
     def close(self) -> None:
         """End gracefully, without time to wait for what runs."""

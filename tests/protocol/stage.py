@@ -1,7 +1,7 @@
 """Actors on a stage: each has a thread and a connection of its own, and only one of them moves at a time.
 
 A step leads from just before one statement of an actor to just before its next one; COMMIT and ROLLBACK are statements
-here. So whoever calls the steps decides how the transactions of all actors are put together. An actor whose statement
+here. So the caller of the steps decides how the transactions of all actors are put together. An actor whose statement
 waits for a lock of another's, by the server's own account, stands there until that one lets go; then it moves on
 together with the one that did.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, Error, connections
 
-from sqlqueue.database.words import SQLite
+from sqlqueue.database.dialects import SQLite
 from tests.servers.processlist import sessions
 
 STEP_TIMEOUT = 30.0
@@ -42,7 +42,7 @@ class Actor:
         self.wrote = False  # something that others may see now, since the stage last asked
         self.session = 0
         self.connection: Any = None
-        self._verb: Callable[[], object] | None = None
+        self._operation: Callable[[], object] | None = None
         self._prepared: tuple[Any, ...] = ()
         self._crashed = False
         self._go = threading.Semaphore(0)
@@ -54,18 +54,18 @@ class Actor:
     @property
     def idle(self) -> bool:
         """It has nothing to do. A waiting one may come to its end at any time, and counts when it stands still."""
-        return self.still.is_set() and self._verb is None
+        return self.still.is_set() and self._operation is None
 
     @property
     def parked(self) -> bool:
         """It stands just before a statement."""
-        return self.still.is_set() and self._verb is not None
+        return self.still.is_set() and self._operation is not None
 
-    def start(self, verb: Callable[[], object], patient: bool = True, isolation: str = READ_COMMITTED) -> None:
-        """Begin a verb, up to its first statement. What it raises is in `error` at its end. patient: it waits for
+    def start(self, operation: Callable[[], object], patient: bool = True, isolation: str = READ_COMMITTED) -> None:
+        """Begin an operation, up to its first statement. What it raises is in `error` at its end. patient: it waits for
         locks, and does not get an error at once where the server can do that."""
         assert self.idle
-        self._verb, self.error, self._patient, self._isolation = verb, None, patient, isolation
+        self._operation, self.error, self._patient, self._isolation = operation, None, patient, isolation
         self._stage.let(self)
 
     def step(self) -> bool:
@@ -106,7 +106,7 @@ class Actor:
     def end(self) -> None:
         """End its thread."""
         self.crash()
-        self._verb = self._thread.join
+        self._operation = self._thread.join
         self._stage.let(self)
         self._thread.join(STEP_TIMEOUT)
 
@@ -130,18 +130,18 @@ class Actor:
     def _live(self) -> None:
         while True:
             self._go.acquire()
-            if self._verb == self._thread.join:
+            if self._operation == self._thread.join:
                 break
             try:
                 self._prepare()
-                self._verb()
+                self._operation()
             except Crash:
                 pass
             except BaseException as error:
                 self.error = error
             if self._crashed:
                 self._forget_connection()
-            self._verb, self.at = None, ""
+            self._operation, self.at = None, ""
             self.still.set()
         self._forget_connection()
         self.still.set()
@@ -224,11 +224,11 @@ class Stage:
     def __init__(self, *names: str, rewrite: Rewrite = str):
         self.rewrite = rewrite  # of every statement of every actor: how a fault is planted
         self.sessions = sessions()
-        self.history: deque[tuple[object, ...]] = deque(maxlen=500)  # for whoever wants to know how it came about
+        self.history: deque[tuple[object, ...]] = deque(maxlen=500)  # tells how a failure came about
         self.actors = [Actor(name, self) for name in names]
 
     def let(self, actor: Actor) -> None:
-        """Let an actor move on, and return when nobody moves any more."""
+        """Let an actor move on, and return when no actor moves any more."""
         actor.let()
         actor.still.wait(USUALLY)
         self.settle_down()
@@ -262,7 +262,7 @@ class Stage:
         raise AssertionError(f"no end of {[(actor.name, actor.at) for actor in busy]}")
 
     def end(self) -> None:
-        """Crash whoever is at work, and end all threads."""
+        """Crash the actors that are at work, and end all threads."""
         for actor in self.actors:
             actor.crash()
         for actor in self.actors:

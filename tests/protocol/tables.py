@@ -27,7 +27,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Tables:
-    """P, W, C and T are the protocol's letters; no offset row yet: P = W = C = S."""
+    """P, W, C and T are the letters of docs/protocol.md; no offset row yet: P = W = C = S."""
 
     position: int = 0
     watermark: int = 0
@@ -43,7 +43,7 @@ class Tables:
     dead: tuple[int, ...] = ()  # the offsets of which there is a dead letter
 
     def settled(self, offset: int) -> bool:
-        """Tell whether nobody will be handed this message any more."""
+        """Tell whether this message is never dispatched any more."""
         row = self.rows.get(offset)
         return row.acked if row else offset <= self.position and not self.waits_behind(offset)
 
@@ -65,7 +65,7 @@ class Tables:
 
 
 def read(topic: str, group: str) -> Tables:
-    """Read everything; nobody moves meanwhile."""
+    """Read everything; no actor moves meanwhile."""
     mine = {"topic": topic, "consumer_group": group}
     lease = PartitionLease.objects.get(**mine)
     offset = Offset.objects.filter(**mine).first()

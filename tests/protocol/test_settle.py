@@ -2,9 +2,9 @@
 statement by statement: one group, one partition, and every process may take it from the other at any time.
 
 Nothing that is not acked is passed; nothing acked comes again; the watermark passes acked messages only; a stale token
-changes nothing; what is handed out has been charged before; a message begins only after those before it in its lane;
-collection deletes only what is acked. Once the faults stop, everything is settled that is not behind a key which waits
-by its own outcome, and then that, too. The limits are tiny, so that they are reached.
+changes nothing; what is dispatched has been charged before; a message begins only after those before it in its ordering
+queue; collection deletes only what is acked. Once the faults stop, everything is settled that is not behind a key which
+waits by its own outcome, and then that, too. The limits are tiny, so that they are reached.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sqlqueue import Postpone, Reject, Retry, publish
-from sqlqueue.core import stream as stream_module
-from sqlqueue.core import window as window_module
-from sqlqueue.database import faults
-from sqlqueue.database.dialects import dialect
+from sqlqueue.core.partition import limits
+from sqlqueue.core.partition import window as window_module
+from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import Horizon, highest_offset
-from sqlqueue.leases import hold
+from sqlqueue.database.statements import dialect
+from sqlqueue.leases import release
 from sqlqueue.log import collect as collect_module
 from sqlqueue.log import fetch as fetch_module
-from sqlqueue.log.atomic import FENCE
 from sqlqueue.log.collect import collect
+from sqlqueue.log.fence import LOCK_SHARED, PREDICATE
 from sqlqueue.log.groups import register
-from sqlqueue.log.reset import reset
 from sqlqueue.models import (
     BlockedRange,
     ConsumerGroup,
@@ -48,6 +47,7 @@ from sqlqueue.models import (
     Topic,
     dead_letter_topic,
 )
+from sqlqueue.operations.move import move
 from tests.app.models import Effect
 from tests.protocol import tables
 from tests.protocol.exploring import Broken, Rewriting, explore, finds, promise
@@ -65,9 +65,9 @@ GROUP = "g"
 OK, RETRY, WAIT, NO = "ok", "retry", "wait", "no"
 MAX_ATTEMPTS = 3
 TINY = (
-    (stream_module, "WINDOW_LIMIT", 5),
-    (stream_module, "HEADS_LIMIT", 3),
-    (stream_module, "SCAN_LIMIT", 3),
+    (limits, "WINDOW_LIMIT", 5),
+    (limits, "HEADS_LIMIT", 3),
+    (limits, "SCAN_LIMIT", 3),
     (fetch_module, "SCAN_LIMIT", 3),
     (window_module, "LATE_LIMIT", 3),
 )
@@ -118,8 +118,8 @@ class SettleMachine(RuleBasedStateMachine):
         self.before: dict[int, frozenset[int]] = {}  # what was visible when a message took its offset
         self.done: dict[int, int] = {}  # by offset: the token under which a handler has returned
         self.charged: Counter[int] = Counter()  # begun attempts
-        self.serials: set[int] = set()  # of the hands that have begun
-        self.spent: Counter[int] = Counter()  # effects from before a reset
+        self.serials: set[int] = set()  # of the attempts that have begun
+        self.spent: Counter[int] = Counter()  # effects from before a move of the group
         self.horizon = Horizon("default")  # the collector's
         self.now = tables.read(self.topic, GROUP)
 
@@ -146,10 +146,10 @@ class SettleMachine(RuleBasedStateMachine):
         if not self.atomic:
             self.done.update((delivery.offset, token_of(delivery)) for delivery in deliveries)
 
-    def advance(self, actor: Actor, steps: int, verb: Callable[[], object] | None, **manners: Any) -> None:
-        """Let an actor take some steps; with `verb`, that is what it begins if it has nothing to do."""
-        if actor.idle and verb is not None:
-            actor.start(verb, **manners)
+    def advance(self, actor: Actor, steps: int, operation: Callable[[], object] | None, **manners: Any) -> None:
+        """Let an actor take some steps; with `operation`, that is what it begins if it has nothing to do."""
+        if actor.idle and operation is not None:
+            actor.start(operation, **manners)
             self.look()
         for _ in range(steps):
             if actor.idle:
@@ -190,8 +190,8 @@ class SettleMachine(RuleBasedStateMachine):
     )
     def control(self, seat: int, takes: bool, steps: int, patient: bool) -> None:
         process = self.processes[seat]
-        verb = process.take if takes or not process.holding else process.turn
-        self.advance(process.control, steps, verb, patient=patient, isolation=self.isolation)
+        operation = process.take if takes or not process.holding else process.run_once
+        self.advance(process.control, steps, operation, patient=patient, isolation=self.isolation)
 
     @rule(
         seat=st.sampled_from(SEATS),
@@ -226,15 +226,15 @@ class SettleMachine(RuleBasedStateMachine):
         elif what.startswith("crash"):
             self.end_process(seat)
             if what == "crash and free":  # by its supervisor
-                self.advance(process.control, 5, partial(hold.free, "default", process.name))
+                self.advance(process.control, 5, partial(release.free, "default", process.name))
         else:
             offsets = sorted(self.now.messages)
             target = offsets[(len(offsets) - 1) * share // 3] - (share == 0) if offsets else 0
-            self.advance(self.actors[PERSON], steps, partial(reset, "default", GROUP, self.topic, target))
+            self.advance(self.actors[PERSON], steps, partial(move, "default", GROUP, self.topic, target))
 
     @rule(steps=st.integers(5, 40))
     def collect(self, steps: int) -> None:
-        """A collector's turn: some twenty statements."""
+        """A collector's iteration: some twenty statements."""
         self.advance(self.actors[PERSON], steps, self.collect_once)
 
     def collect_once(self) -> None:
@@ -245,7 +245,7 @@ class SettleMachine(RuleBasedStateMachine):
         process = self.processes[seat]
         if process.control.idle:
             self.advance(process.control, 30, process.close, isolation=self.isolation)
-            self.charged.clear()  # what was handed back is not charged
+            self.charged.clear()  # what was released is not charged
             self.end_process(seat)
 
     def end_process(self, seat: int) -> None:
@@ -274,7 +274,7 @@ class SettleMachine(RuleBasedStateMachine):
         for actor in self.stage.actors:
             error, actor.error = (actor.error, None) if actor.idle else (None, actor.error)
             if error is not None:
-                known = isinstance(error, Error) and faults.classify(error) is not faults.Fault.OTHER
+                known = isinstance(error, Error) and retries.classify(error) is not retries.ErrorKind.OTHER
                 promise(known and self.process_of(actor) is None, f"{actor.name} has failed: {error!r}")
 
     def compare(self, before: tables.Tables, now: tables.Tables, movers: list[Actor]) -> None:
@@ -314,7 +314,7 @@ class SettleMachine(RuleBasedStateMachine):
 
     def note_reset(self, before: tables.Tables, now: tables.Tables, undone: set[int]) -> None:
         forgotten = [o for o, row in before.rows.items() if not row.acked and o <= now.position and o not in now.rows]
-        promise(not forgotten, f"the reset to {now.position} has forgotten {forgotten}, which stand before it")
+        promise(not forgotten, f"the move to {now.position} has forgotten {forgotten}, which stand before it")
         self.spent = Counter(now.effects)
         for offset in [o for o in self.charged if o > now.position]:
             del self.charged[offset]
@@ -332,7 +332,7 @@ class SettleMachine(RuleBasedStateMachine):
             row = now.rows.get(offset)
             charged = row.in_flight and row.count == attempt if row else attempt == 1 and offset <= now.claimed
             promise(charged, f"attempt {attempt} of {offset} begins before it was charged: {now}")
-            serial = delivery._hand.serial
+            serial = delivery._attempt.serial
             if serial not in self.serials:  # else its transaction met a deadlock, and is run again
                 promise(attempt > self.charged[offset], f"attempt {attempt} of {offset} was counted before")
                 self.serials.add(serial)
@@ -340,7 +340,7 @@ class SettleMachine(RuleBasedStateMachine):
             for other in self.before.get(offset, frozenset()) - company:
                 if other < offset and other in now.messages and self.same_lane(other, offset):
                     ready = now.settled(other) or self.done.get(other) == now.token
-                    promise(ready, f"{offset} begins before {other} of its lane is done")
+                    promise(ready, f"{offset} begins before {other} of its ordering queue is done")
 
     def same_lane(self, one: int, other: int) -> bool:
         if self.ordering == "key":
@@ -387,13 +387,13 @@ class SettleMachine(RuleBasedStateMachine):
             left = sorted(o for o in self.now.messages if wanted(o) and not self.now.settled(o))
             if not left and (self.waits or not self.now.rows):
                 return []
-            self.finish(process.control, process.turn if process.holding else process.take)
+            self.finish(process.control, process.run_once if process.holding else process.take)
             while process.queue.runs:
                 self.finish(process.handlers, process.queue.work)
         return sorted(o for o in self.now.messages if wanted(o) and not self.now.settled(o))
 
-    def finish(self, actor: Actor, verb: Callable[[], object]) -> None:
-        self.advance(actor, 1_000, verb, isolation=self.isolation)
+    def finish(self, actor: Actor, operation: Callable[[], object]) -> None:
+        self.advance(actor, 1_000, operation, isolation=self.isolation)
         assert actor.idle, f"no end of {actor.name}: {actor.at}"
 
     def clean_up(self) -> None:
@@ -406,11 +406,11 @@ class SettleMachine(RuleBasedStateMachine):
 
 
 def token_of(delivery: Any) -> int:
-    return delivery._hand.stream.token
+    return delivery._attempt.lease.token
 
 
 def test_whatever_happens_between_two_statements_nothing_is_lost_and_nothing_comes_again() -> None:
-    explore(SettleMachine, ACTORS, examples=30, steps=STEPS)
+    explore(SettleMachine, ACTORS, examples=12, steps=STEPS)
 
 
 # -- that it can fail --------------------------------------------------------------------------------------------------
@@ -420,16 +420,20 @@ def finds_fault(*replacements: tuple[str, str]) -> str:
     return finds(SettleMachine, ACTORS, STEPS, Rewriting(*replacements))
 
 
+@pytest.mark.long
+@pytest.mark.once
 def test_it_finds_settles_that_are_not_fenced() -> None:
     found = finds_fault(("WHERE id = %s AND fencing_token = %s", "WHERE id = %s AND (fencing_token = %s OR 1 = 1)"))
     assert "no right to settle" in found
 
 
-def test_it_finds_what_is_handed_out_without_a_claim() -> None:
+@pytest.mark.once
+def test_it_finds_what_is_dispatched_without_a_claim() -> None:
     found = finds_fault(("claimed_to, %s), updated_at", "position, 0 * %s), updated_at"))
     assert "before it was charged" in found or "P <= C" in found
 
 
+@pytest.mark.once
 def test_it_finds_collection_that_does_not_wait_for_acks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collect_module, "acked_by_all", lambda alias, topic, partition, priority, horizon: horizon)
     assert "before they were acked" in finds(SettleMachine, ACTORS, STEPS)
@@ -439,7 +443,7 @@ def test_it_finds_collection_that_does_not_wait_for_acks(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("locked", [True, False])
 def test_an_atomic_settle_that_does_not_hold_the_fence_shows(locked: bool) -> None:
     """Its token is looked at, the partition is taken from it, and then it commits: drawn so seldom that it is told."""
-    read = FENCE.removesuffix("{share}")
+    read = LOCK_SHARED.replace("{fence}", PREDICATE).removesuffix("{share}")
     rewrite = Rewriting(*[] if locked else [(read + lock, read) for lock in LOCKS])
     said = dialect("default").sql(read)
     with stage(*ACTORS, rewrite=rewrite) as SettleMachine.stage:
@@ -448,7 +452,7 @@ def test_an_atomic_settle_that_does_not_hold_the_fence_shows(locked: bool) -> No
         first, second = machine.processes
         machine.publish("publisher 1", ["a"], "autocommit", 4, READ_COMMITTED)
         machine.finish(first.control, first.take)
-        machine.finish(first.control, first.turn)
+        machine.finish(first.control, first.run_once)
         while said not in first.handlers.at:
             machine.handlers(0, steps=1, says=[], patient=True)
         first.handlers.step()

@@ -20,19 +20,19 @@ Write = Callable[[list[str]], int]
 
 
 def one_by_one(names: list[str]) -> int:
-    """Publish each in a statement of its own; return the place of the first."""
+    """Publish each in a statement of its own; return the offset of the first."""
     offsets = [publish(TOPIC, {"id": name}, key=name[-1], id=name).offset for name in names]
     return offsets[0] or 0
 
 
 def in_bulk(names: list[str]) -> int:
-    """Publish all in one statement; return the place of one."""
+    """Publish all in one statement; return the offset of one."""
     publish_many(TOPIC, [NewMessage({"id": name}, key=name[-1], id=name) for name in names])
     return place_of_the_last_insert()
 
 
 def by_plain_sql(names: list[str]) -> int:
-    """Publish as a program in any language can; return the place of one, on its way into the log."""
+    """Publish as a program in any language can; return the id of one, on its way into the log."""
     with connection.cursor() as cursor:
         cursor.executemany(
             "INSERT INTO sqlqueue_scheduled_message (topic, partition_key, message_id, payload)"
@@ -47,7 +47,7 @@ class Rollback(Exception):
 
 
 class NaiveReader:
-    """Reads what lies beyond the highest place that it has seen, as one would at first. It is here to miss messages."""
+    """Reads what lies beyond the highest number that it has seen. It is here to miss messages."""
 
     def __init__(self, table: str, place: str) -> None:
         self._select = f"SELECT MAX({place}) FROM {table} WHERE {place} > %s"
@@ -99,7 +99,7 @@ class Publishers:
         self.happened: Counter[str] = Counter()
 
     def run(self) -> None:
-        """Publish until that is so, or patience ends; raise what a publisher raises."""
+        """Publish until that is so, or the time is up; raise what a publisher raises."""
         self._began = time.monotonic()
         with ThreadPoolExecutor(self._threads) as pool:
             for done in [pool.submit(self._publish, number) for number in range(self._threads)]:

@@ -11,10 +11,10 @@ from django.db import IntegrityError, connection, connections, transaction
 from pytest_django import Settings
 
 from sqlqueue import publish
-from sqlqueue.database import entry
-from sqlqueue.database.entry import LogRow, Stored
+from sqlqueue.database import insert_sql
 from sqlqueue.database.gate import insert_many
 from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.database.insert_sql import LogRow, Stored
 from sqlqueue.exceptions import HorizonUnknown
 from sqlqueue.models import Message, PublishGate
 from tests.progress import let_a_round_pass, wait_until_settled
@@ -202,7 +202,7 @@ def publish_after_a_savepoint() -> int:
 def test_a_candidate_waits_for_the_transactions_before_it_only(monkeypatch: pytest.MonkeyPatch) -> None:
     horizon = Horizon("default")
     slots = itertools.count()
-    monkeypatch.setattr(entry, "slot", lambda: next(slots))  # two that share a slot are waited for together
+    monkeypatch.setattr(insert_sql, "slot", lambda: next(slots))  # two that share a slot are waited for together
     with OpenTransaction() as before, OpenTransaction() as after:
         before.do(lambda: publish(TOPIC, "before"))
         candidate = publish(TOPIC, "candidate").offset
@@ -222,8 +222,8 @@ def test_a_consumer_that_froze_after_a_probe_holds_up_no_publisher(monkeypatch: 
     with ThreadPoolExecutor(1) as consumer_thread, OpenTransaction() as publisher:
         consumer_thread.submit(lambda: probe_often(Horizon("default"))).result()
         publisher.do(lambda: wait_for_locks(1))
-        for slot in range(entry.SLOTS):
-            monkeypatch.setattr(entry, "slot", lambda slot=slot: slot)
+        for slot in range(insert_sql.SLOTS):
+            monkeypatch.setattr(insert_sql, "slot", lambda slot=slot: slot)
             publisher.do(lambda: publish(TOPIC, 1))
         publisher.commit()
         consumer_thread.submit(connections.close_all).result()
@@ -234,8 +234,8 @@ def test_a_probe_never_waits_for_publishers(monkeypatch: pytest.MonkeyPatch) -> 
     wait_for_locks(1)
     horizon = Horizon("default")
     with OpenTransaction() as publisher:
-        for slot in range(entry.SLOTS):
-            monkeypatch.setattr(entry, "slot", lambda slot=slot: slot)
+        for slot in range(insert_sql.SLOTS):
+            monkeypatch.setattr(insert_sql, "slot", lambda slot=slot: slot)
             publisher.do(lambda: publish(TOPIC, 1))
         monkeypatch.undo()
         publish(TOPIC, 2)
@@ -247,7 +247,7 @@ def test_a_probe_never_waits_for_publishers(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.database("mariadb", "mysql")
 def test_more_publishers_than_slots_are_all_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry, "SLOTS", 2)
+    monkeypatch.setattr(insert_sql, "SLOTS", 2)
     horizon = Horizon("default")
     with ExitStack() as stack:
         publishers = [stack.enter_context(OpenTransaction()) for _ in range(5)]
@@ -262,14 +262,14 @@ def test_more_publishers_than_slots_are_all_waited_for(monkeypatch: pytest.Monke
 
 @pytest.mark.database("mariadb", "mysql")
 def test_a_missing_gate_refuses_the_message_rather_than_risk_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry, "slot", lambda: 7)
+    monkeypatch.setattr(insert_sql, "slot", lambda: 7)
     PublishGate.objects.filter(slot=7).delete()
     with pytest.raises(IntegrityError):
         publish(TOPIC, 1)
     assert highest_offset("default") == 0
-    monkeypatch.setattr(entry, "slot", lambda: 8)
+    monkeypatch.setattr(insert_sql, "slot", lambda: 8)
     original = publish(TOPIC, 1).offset
-    monkeypatch.setattr(entry, "slot", lambda: 7)
+    monkeypatch.setattr(insert_sql, "slot", lambda: 7)
     copy = LogRow(TOPIC, 0, 0, "", "copy", Stored("sqlqueue_message", "offset", original or 0), None, "")
     with pytest.raises(IntegrityError):
         insert_many("default", [copy], False)

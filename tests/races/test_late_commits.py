@@ -26,8 +26,8 @@ OVERTAKES = pytest.mark.database("mariadb", "mysql", "postgresql")  # SQLite let
 def topic(settings: Settings) -> str:
     """A topic that is collected as soon as it is settled, and quick subscribers.
 
-    Its name is new in each test: an id that was deleted a moment ago still has its place in InnoDB's unique index, and
-    whoever publishes it again locks its neighbourhood.
+    Its name is new in each test: an id that was deleted a moment ago is still in InnoDB's unique index, and
+    publishing it again locks its neighbourhood.
     """
     name = f"late-{uuid.uuid4().hex}"
     settings.SQLQUEUE = {
@@ -148,7 +148,7 @@ def test_an_open_transaction_that_has_inserted_by_plain_sql_holds_up_no_other_me
 
 
 @pytest.mark.database("sqlite")
-def test_on_sqlite_nobody_overtakes_a_transaction_that_has_published(topic: str) -> None:
+def test_on_sqlite_no_message_overtakes_a_transaction_that_has_published(topic: str) -> None:
     handled = Handled()
     begun = threading.Event()
     offsets: list[int | None] = []

@@ -42,7 +42,7 @@ def partition_topic(settings: Settings, partitions: int) -> None:
 
 
 class Watched:
-    """Handlers of several subscribers, which note who handles what: and that nobody else is at the same partition."""
+    """Handlers of several subscribers, which note who handles what: and that no other is at the same partition."""
 
     def __init__(self, pause: float = 0.002) -> None:
         self._lock = threading.Lock()
@@ -104,13 +104,13 @@ def wait_for(expected: list[int]) -> None:
 
 
 def wait_until_stable(subscribers: list[RunningSubscriber]) -> None:
-    """Return when nobody has taken or given anything while everybody has balanced some times."""
+    """Return when no partition has changed its owner while every subscriber has balanced some times."""
 
     def stayed() -> bool:
         before = tokens()
-        since = [subscriber.subscriber._balance_at for subscriber in subscribers]
+        since = [subscriber.subscriber.loop._balance_at for subscriber in subscribers]
         for subscriber, at in zip(subscribers, since, strict=True):
-            wait_until(lambda subscriber=subscriber, at=at: subscriber.subscriber._balance_at > at + 0.2)
+            wait_until(lambda subscriber=subscriber, at=at: subscriber.subscriber.loop._balance_at > at + 0.2)
         return tokens() == before
 
     wait_until(stayed, message="partitions wander for ever")

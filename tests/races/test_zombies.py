@@ -53,7 +53,7 @@ def test_what_a_zombie_settles_changes_nothing(consumers: Consumers, tmp_path: P
     freeze_when_only_in_flight(zombie, "steady", {"slow"})
 
     successor = consumers.start("steady", processes=0)
-    wait_until(lambda: effects()["slow", 2], message="nobody took over")
+    wait_until(lambda: effects()["slow", 2], message="no process took over")
     wait_until_settled("steady", GROUP)
     before = state_of("steady")
     assert not before[-1]
@@ -77,11 +77,11 @@ def test_what_a_zombie_settles_changes_nothing(consumers: Consumers, tmp_path: P
     handled = effects()
     assert {name for name, _ in handled} == {"slow", *(f"quick-{number}" for number in range(6)), *rounds}
     assert set(handled.values()) == {1}, "a message had the same attempt twice"
-    assert len(handled) == 6 + 2 + len(rounds), "only what was in hand is handled twice"
+    assert len(handled) == 6 + 2 + len(rounds), "only what was in flight is handled twice"
     assert not dead_letter_offsets("steady", GROUP)
 
 
-# A frozen writer of SQLite keeps the whole database locked: nobody could take over.
+# A frozen writer of SQLite keeps the whole database locked: no process could take over.
 @pytest.mark.database("mariadb", "mysql", "postgresql")
 @pytest.mark.parametrize("topic", ["atomic", "batches"])
 def test_what_a_zombie_writes_atomically_is_rolled_back(consumers: Consumers, tmp_path: Path, topic: str) -> None:
@@ -93,7 +93,7 @@ def test_what_a_zombie_writes_atomically_is_rolled_back(consumers: Consumers, tm
     freeze_when_only_in_flight(zombie, topic, {"slow", "quick"} if topic == "batches" else {"slow"})
 
     consumers.start(topic, processes=0)
-    wait_until(lambda: effects()["slow", 2], message="nobody took over")
+    wait_until(lambda: effects()["slow", 2], message="no process took over")
     wait_until_settled(topic, GROUP)
 
     go.touch()

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import MySQLdb
-
 from tests.servers.mariadb import PrivateMariaDB
 from tests.servers.private import find_program, free_port
 
@@ -42,6 +40,8 @@ class GaleraNode(PrivateMariaDB):
         """Return whether the server greets, and the cluster has accepted it."""
         if not super().answers():
             return False
+        import MySQLdb  # only there when the suite runs on MySQL or MariaDB
+
         with MySQLdb.connect(unix_socket=str(self.socket), user=self.superuser) as client:
             cursor = client.cursor()
             cursor.execute("SHOW GLOBAL STATUS LIKE 'wsrep_ready'")

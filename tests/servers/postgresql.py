@@ -33,7 +33,7 @@ class PrivatePostgreSQL(PrivateServer):
 
     @property
     def account(self) -> str | None:
-        """Only root can and must run it as somebody else."""
+        """Only root can and must run it as another account."""
         return ACCOUNT if os.geteuid() == 0 else None
 
     def install(self) -> None:
@@ -106,7 +106,7 @@ def children_of(pid: int) -> Iterator[int]:
 
 
 def lives(pid: int) -> bool:
-    """Return whether a process runs; one that nobody has buried yet does not."""
+    """Return whether a process runs; one that is not reaped yet does not."""
     state = state_of(Path("/proc") / str(pid))
     return state is not None and state[0] not in "ZX"
 

@@ -143,8 +143,8 @@ class OfPostgreSQL(Sessions):
 
 
 class OfSQLite(Sessions):
-    """SQLite has no server. Who finds another one writing sleeps and tries again: that is told beforehand, so that
-    nobody has to sleep."""
+    """SQLite has no server. A writer that finds another one writing sleeps and tries again: that is told beforehand,
+    so that none has to sleep."""
 
     separate = False
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from django.db import Error, connection
 
-from sqlqueue.database.incarnation import Sight, look
+from sqlqueue.database.server_identity import ServerStart, look
 from tests.processes import wait_until
 
 
@@ -81,7 +81,7 @@ def end_connection(number: int) -> None:
 
 
 def place_of_the_last_insert() -> int:
-    """Return the number that this connection's last INSERT gave to one of its rows; 0 where nobody needs to know."""
+    """Return the number that this connection's last INSERT gave to one of its rows; 0 where no caller needs it."""
     if connection.vendor == "sqlite":
         return 0
     with connection.cursor() as cursor:
@@ -99,7 +99,7 @@ def crash_a_process() -> None:
     wait_until(lambda: look_again() not in (None, before), 60)
 
 
-def look_again() -> Sight | None:
+def look_again() -> ServerStart | None:
     """Look at the server over a new connection; None while there is none to be had."""
     connection.close()
     try:

@@ -15,14 +15,14 @@ from django.db.models import Count
 from tests.soak.history import FOLDER, Journal
 from tests.soak.person import Person
 from tests.soak.publisher import Item, Publisher, RolledBack
-from tests.soak.workload import LETTERS, PACKET, WINDOW
+from tests.soak.workload import DEAD_LETTERS, PACKET, WINDOW
 
 AT_ONCE = 500
 # How many burst, stand behind a key's head, and fail together.
 ON_A_SERVER, WITH_ONE_WRITER = (30_000, 3_000, 400), (12_000, 1_500, 100)
 BEGUN = 10.0  # seconds in which a transaction has begun, or the database is away
 INSISTS = 20.0  # seconds for which a publish is tried that fails: longer than any fault of the database
-AWAIT = 3.0  # seconds in which letters come
+AWAIT = 3.0  # seconds in which dead letters come
 LONGEST = 45.0  # seconds for which a transaction is open at most, beyond those that it was told
 
 
@@ -73,7 +73,7 @@ class Actor(Publisher):
         else:
             self.wrong("no payload of 70 percent of a packet was taken")
         for _ in range(10):
-            # Those take their places in the log when they are due: they are in no order with what is published at once.
+            # Those get their offsets when they are due: they are in no order with what is published at once.
             self.insist(self.make("heavy", "later{}", 40, fill=4_000), publish_later)
         self.insist(self.make("heavy", "{}", 20, fill=PACKET // 10), publish_together)
         time.sleep(seconds)
@@ -102,14 +102,14 @@ class Actor(Publisher):
             self.insist(self.make("orders"), publish_one)
             time.sleep(0.1)
 
-    def letters(self, seconds: float) -> None:
-        """A letter takes its place in the log, and commits after others have come, and gone by a person's hand."""
+    def dead_letters(self, seconds: float) -> None:
+        """A dead letter takes its offset, and commits after an operator has discarded or replayed later ones."""
         person = Person(self.journal, self.dice)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            with self.held(self.make(LETTERS, "late"), 0.1):  # it ends right behind the discards
+            with self.held(self.make(DEAD_LETTERS, "late"), 0.1):  # it ends right behind the discards
                 self.insist(self.make("doomed", "{}", 6, do="reject-once"), publish_together)
-                person.await_letters(AWAIT)
+                person.await_dead_letters(AWAIT)
                 person.discard_some()
             person.replay_one()
 
@@ -174,7 +174,7 @@ class Held:
     def _run(self) -> None:
         def write(items: list[Item]) -> None:
             with transaction.atomic():
-                publish_one(items)
+                (add_dead_letters if items[0].topic == DEAD_LETTERS else publish_one)(items)
                 self._opened.set()
                 deadline = time.monotonic() + self._seconds
                 # Never idle for long: there are servers that end such connections.
@@ -213,6 +213,17 @@ def publish_one(items: list[Item]) -> None:
         raise RolledBack from error
 
 
+def add_dead_letters(items: list[Item]) -> None:
+    """Add dead letters past publish, which refuses their topic. It has one partition."""
+    from sqlqueue.core.codec import encode
+    from sqlqueue.database.gate import insert_one
+    from sqlqueue.database.insert_sql import LogRow
+
+    for item in items:
+        row = LogRow(item.topic, 0, 0, item.key, item.id, encode(item.payload), None, "")
+        insert_one("default", row, may_repeat=True)
+
+
 def publish_together(items: list[Item]) -> int:
     """Publish in bulk; return how many were new."""
     from sqlqueue import NewMessage, publish_many
@@ -230,7 +241,7 @@ def publish_later(items: list[Item]) -> None:
             publish(item.topic, item.payload, key=item.key, id=item.id, delay=0.5)
 
 
-ACTS = ("burst", "waiting", "heavy", "errors", "language", "letters", "hung-event-loop")
+ACTS = ("burst", "waiting", "heavy", "errors", "language", "dead-letters", "hung-event-loop")
 
 
 def main() -> None:

@@ -62,7 +62,7 @@ def pending() -> set[tuple[str, str, str]]:
     return found
 
 
-def unsettled(readers: Sequence[workload.Reader] = workload.ALL_READERS) -> int:
+def unsettled(readers: Sequence[workload.Reader] = (*workload.ALL_READERS, workload.TASKS)) -> int:
     """Return about how many deliveries are still to be done for these, as the tables tell it."""
     from sqlqueue.conf import settings
     from sqlqueue.log.status import unread_streams
@@ -74,12 +74,11 @@ def unsettled(readers: Sequence[workload.Reader] = workload.ALL_READERS) -> int:
     count += sum(max(1, range_.messages) for range_ in BlockedRange.objects.filter(topic__in=topics))
     for reader in readers:
         unread = unread_streams(settings.DATABASE, reader.group, reader.topic)
-        positions = dict(
-            Offset.objects.filter(topic=reader.topic, consumer_group=reader.group).values_list("partition", "position")
-        )
+        offsets = Offset.objects.filter(topic=reader.topic, consumer_group=reader.group)
+        rows = offsets.values_list("partition", "priority", "position")
+        positions = {(partition, priority): position for partition, priority, position in rows}
         for address in unread:
-            above = Message.objects.filter(
-                topic=reader.topic, partition=address.partition, offset__gt=positions.get(address.partition, 0)
-            )
-            count += above.count()
+            where = address.partition, address.priority
+            stream = Message.objects.filter(topic=reader.topic, partition=where[0], priority=where[1])
+            count += stream.filter(offset__gt=positions.get(where, 0)).count()
     return count

@@ -26,8 +26,8 @@ class Carrier:
     def __init__(self, target_port: int) -> None:
         self._target = (HOST, target_port)
         # Bound and never listening: it keeps the port while connections to it are refused.
-        self._place = place_at(0)
-        self.port: int = self._place.getsockname()[1]
+        self._reserved = socket_at(0)
+        self.port: int = self._reserved.getsockname()[1]
         self._selector = selectors.DefaultSelector()
         self._links: set[Link] = set()
         self._late: set[Link] = set()  # those in which something waits for its time
@@ -118,7 +118,7 @@ class Carrier:
         """Reset all links, and give everything back."""
         for link in list(self._links):
             self._drop(link, reset=True)
-        for each in (self._listener, self._place, self._bell, self._ringer):
+        for each in (self._listener, self._reserved, self._bell, self._ringer):
             if each is not None:
                 each.close()
         self._selector.close()
@@ -153,7 +153,7 @@ class Carrier:
     # -- links --------------------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        self._listener = place_at(self.port)
+        self._listener = socket_at(self.port)
         self._listener.listen(BACKLOG)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
@@ -163,7 +163,7 @@ class Carrier:
         try:
             client, _ = self._listener.accept()
         except (BlockingIOError, ConnectionError):
-            return  # whoever it was has gone
+            return  # the client has gone
         server = socket.socket()
         for end in (client, server):
             end.setblocking(False)
@@ -250,10 +250,10 @@ class Carrier:
             self._watch(link)
 
 
-def place_at(port: int) -> socket.socket:
+def socket_at(port: int) -> socket.socket:
     """Return a socket that is bound to this port of the loopback (0: to a free one), maybe beside another of ours."""
-    place = socket.socket()
-    place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    place.bind((HOST, port))
-    place.setblocking(False)
-    return place
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    bound.bind((HOST, port))
+    bound.setblocking(False)
+    return bound

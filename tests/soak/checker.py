@@ -11,30 +11,41 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import accumulate
 
+from tests.soak import job_checks
 from tests.soak.explanations import ALIKE, LATE, Explanations, overran, rerun
 from tests.soak.progress import Progress
 from tests.soak.records import NEVER, Handling, Record, Transaction, by_message
-from tests.soak.workload import ALL_READERS, LEASE_DURATION, LETTERS, LETTERS_OF, MAX_ATTEMPTS, THREADS
+from tests.soak.workload import (
+    ALL_READERS,
+    DEAD_LETTERS,
+    DEAD_LETTERS_OF,
+    LEASE_DURATION,
+    MAX_ATTEMPTS,
+    NAMED,
+    THREADS,
+    TICKS,
+)
 
 VIOLATIONS = {
     "lost": "committed, as the publisher was told or as others saw, and neither handled nor a dead letter",
     "never published": "handled, and taken back or never published",
-    "published twice": "one id at two places of the log, within the time for which the first was kept",
+    "published twice": "one id at two offsets of the log, within the time for which the first was kept",
     "torn": "a transaction in doubt of which some messages are there, and others are not",
     "delivered after the ack": "handled again after the ack, or the dead letter, had been confirmed",
-    "out of order": "begun while an earlier message of its lane was unsettled",
-    "two at once": "two messages of one lane side by side in one process",
+    "out of order": "begun while an earlier message of its ordering queue was unsettled",
+    "two at once": "two messages of one ordering queue side by side in one process",
     "unexplained duplicates": "handled again, and no fault within the time, or no takeover, tells why",
     "effects twice": "an atomic handler's writes committed more than once",
     "effects lost": "acked by an atomic handler whose writes are not there",
     "attempts wrong": "an attempt's number twice, fallen, too high, or raised with neither a handling nor a fault",
-    "buried without reason": "a dead letter that was neither rejected nor out of attempts, or was acked, or is twice",
-    "two owners": "begun by a process whose partition was somebody else's, or not ended when it became so",
-    "left behind": "rows that nobody needs any more",
+    "dead-lettered without reason": "a dead letter not rejected and not out of attempts, or acked, or there twice",
+    "two owners": "begun by a process whose partition another one owned, or not ended when that one took it",
+    "left behind": "rows that no group needs any more",
     "stood still": "a partition with messages to deliver in which none began within the bound, and nothing tells why",
     "failed without reason": "a handler's own query failed again and again, and no fault tells why",
     "tasks failing": "a background task of a process failed again and again, and no fault tells why",
     "wrong answers": "a publisher was refused, or told what is not so, and no fault tells why",
+    **job_checks.VIOLATIONS,
 }
 ORDERINGS = ("key", "partition")  # those that promise something
 KEPT = 15.0  # seconds for which every run keeps messages at least
@@ -55,23 +66,29 @@ class Checker:
         self.duplicates: Counter[str] = Counter()  # by what explains them
         self._handled = by_message(record.handlings)
         # Those of a batch begin together, in the order of the list.
-        self._places = {(h.process, h.began, h.topic, h.group, h.id): place for place, h in enumerate(record.handlings)}
+        self._indexes = {
+            (h.process, h.began, h.topic, h.group, h.id): index for index, h in enumerate(record.handlings)
+        }
         self._published: dict[tuple[str, str], Transaction] = {
             (topic, id): transaction for transaction in record.transactions for topic, _, id in transaction.messages
         }
         self._keys = {(topic, id): key for each in record.transactions for topic, key, id in each.messages}
-        self._dead = {(letter.topic, letter.group, letter.id) for letter in record.dead} | record.removed
+        self._dead = {
+            (dead_letter.topic, dead_letter.group, dead_letter.id) for dead_letter in record.dead
+        } | record.removed
+        self._log = {(entry.topic, entry.id): entry for entry in record.jobs.log}
         self._seen = {(topic, id) for topic, _, id in [*self._handled, *self._dead]}
         self._acked: dict[tuple[str, str, str], float] = {}
         self._explanations = Explanations(record, one_writer)
-        self._own_lanes: dict[tuple[int, str, str, str], OwnLane] = {}
+        self._own_queues: dict[tuple[int, str, str, str], OwnOrderingQueue] = {}
         self._late: set[int] = set()  # id() of handlings that a process began right after it had been stopped
 
     def check(self) -> Checker:
         """Look for everything; return itself."""
         self._look_at_owners()  # finds the late ones, which the others ask for
         self._look_for_lost_ones()
-        self._look_for_lost_letters()
+        self._look_for_lost_dead_letters()
+        self._look_for_lost_entries()
         if self.record.drained:
             self._look_for_lost_effects()
         self._look_for_unpublished_ones()
@@ -86,6 +103,7 @@ class Checker:
         self._look_at_dead_letters()
         self._look_at_progress()
         self._look_at_what_keeps_failing()
+        job_checks.JobChecks(self.record, self._explanations, self._found).look()
         for table, count in self.record.leftovers.items():
             if count:
                 self._found("left behind", f"{count} rows in {table}", count)
@@ -104,9 +122,9 @@ class Checker:
     # -- what must have come, and what must not -----------------------------------------------------------------------
 
     def _is_lost(self, topic: str, group: str, id: str) -> bool:
-        place = (topic, group, id)
-        done = place in self._dead or any(handling.succeeded for handling in self._handled.get(place, ()))
-        return not done and place not in self.record.pending
+        key = (topic, group, id)
+        done = key in self._dead or any(handling.succeeded for handling in self._handled.get(key, ()))
+        return not done and key not in self.record.pending
 
     def _look_for_lost_ones(self) -> None:
         """What one group has seen was committed, whatever the publisher was told; so all must have had it."""
@@ -118,16 +136,26 @@ class Checker:
                     if reader.topic == topic and self._is_lost(topic, reader.group, id):
                         self._found("lost", f"{id} (key {key}) of {topic} for {reader.group}")
 
-    def _look_for_lost_letters(self) -> None:
+    def _look_for_lost_dead_letters(self) -> None:
         """A dead letter that is there at the end is a message of its topic like any other."""
-        for topic, id in self.record.letters:
+        for topic, id in self.record.dead_letters:
             for reader in ALL_READERS:
                 if reader.topic == topic and self._is_lost(topic, reader.group, id):
                     self._found("lost", f"{id} of {topic} for {reader.group}")
 
+    def _look_for_lost_entries(self) -> None:
+        """Of a log that is kept, each message was for its groups."""
+        for entry in self.record.jobs.log:
+            for reader in ALL_READERS:
+                wanted = reader.topic == entry.topic and entry.group in ("", reader.group)
+                if wanted and self._is_lost(entry.topic, reader.group, entry.id):
+                    self._found("lost", f"{entry.id} of {entry.topic} for {reader.group}")
+
     def _look_for_unpublished_ones(self) -> None:
         for topic, id in self._seen:
-            if topic == LETTERS:  # consumers publish there
+            if topic == DEAD_LETTERS:  # consumers publish there
+                continue
+            if topic in (TICKS, NAMED) and (topic, id) in self._log:  # its own checks look at what is in the log
                 continue
             transaction = self._published.get((topic, id))
             if transaction is None or transaction.back:
@@ -155,16 +183,16 @@ class Checker:
         confirmed: dict[tuple[str, str, str], float] = {}
         latest: dict[tuple[int, str, str, int, int], str] = {}
         for handling in self.record.handlings:
-            place = (handling.process, handling.topic, handling.group, handling.offset, handling.attempt)
-            latest[place] = handling.id
+            attempt = (handling.process, handling.topic, handling.group, handling.offset, handling.attempt)
+            latest[attempt] = handling.id
         for at, process, topic, group, offset, attempt, outcome in self.record.settled:
             id = latest.get((process, topic, group, offset, attempt))
             if id is not None and outcome in ("acked", "dead"):
                 confirmed.setdefault((topic, group, id), at)
                 if outcome == "acked":
                     self._acked.setdefault((topic, group, id), at)
-        for place, at in confirmed.items():
-            for handling in self._handled[place]:
+        for key, at in confirmed.items():
+            for handling in self._handled[key]:
                 if handling.began > at and not self._began_late(handling):
                     late = handling.began - at
                     self._found("delivered after the ack", f"{handling}, {late:.3f} s after it was confirmed")
@@ -172,29 +200,29 @@ class Checker:
 
     # -- order --------------------------------------------------------------------------------------------------------
 
-    def _lane(self, handling: Handling, key: str) -> str | None:
+    def _ordering_queue(self, handling: Handling, key: str) -> str | None:
         ordering = ALIKE[handling.topic, handling.group].ordering
         return {"key": key, "partition": f"partition {handling.partition}", "none": None}[ordering]
 
     def _look_at_order(self) -> None:
-        """Before a handler begins, every message of its lane is settled that had been committed, and its publisher
-        told, before this one's publisher began; and of its own transaction those that were published before it."""
-        lanes: dict[tuple[str, str, str], list[tuple[float, float, str]]] = defaultdict(list)
+        """Before a handler begins, each message of its ordering queue is settled whose publisher was told of the commit
+        before this one's publisher began; and of its own transaction those that were published before it."""
+        ordering_queues: dict[tuple[str, str, str], list[tuple[float, float, str]]] = defaultdict(list)
         begins: dict[tuple[str, str, str], list[Handling]] = defaultdict(list)
-        done: dict[tuple[str, str, str], tuple[str, float]] = {}  # lane, and when
+        done: dict[tuple[str, str, str], tuple[str, float]] = {}  # ordering queue, and when
         for (topic, group, id), handlings in self._handled.items():
             self.deliveries[ALIKE[topic, group].ordering] += len(handlings)
             transaction = self._published.get((topic, id))
-            lane = self._lane(handlings[0], self._keys[topic, id]) if transaction else None
-            if transaction is None or lane is None:
+            ordering_queue = self._ordering_queue(handlings[0], self._keys[topic, id]) if transaction else None
+            if transaction is None or ordering_queue is None:
                 continue
             ended = self._settled_at(handlings, (topic, group, id) in self._dead)
-            done[topic, group, id] = lane, ended
-            begins[topic, group, lane] += handlings
+            done[topic, group, id] = ordering_queue, ended
+            begins[topic, group, ordering_queue] += handlings
             if transaction.told is not None and ended < NEVER:
-                lanes[topic, group, lane].append((transaction.told, ended, id))
-        for place, handlings in begins.items():
-            ordered = sorted(lanes[place])
+                ordering_queues[topic, group, ordering_queue].append((transaction.told, ended, id))
+        for queue, handlings in begins.items():
+            ordered = sorted(ordering_queues[queue])
             told = [at for at, _, _ in ordered]
             latest = list(accumulate((ended for _, ended, _ in ordered), max))
             for handling in handlings:
@@ -213,43 +241,45 @@ class Checker:
 
     def _settled_at(self, handlings: Sequence[Handling], dead: bool) -> float:
         """Return when a message was done for its group: at its first success's end, or, dead, at its last end, or when
-        it was buried, if a handler went on longer than that."""
+        it was dead-lettered, if a handler went on longer than that."""
         successes = [handling.until for handling in handlings if handling.succeeded]
         if successes:
             return min(successes)
         last = handlings[-1]
-        buried = self.record.buried.get((last.topic, last.group, last.offset), NEVER)
-        return min(max(handling.until for handling in handlings), buried) if dead else NEVER
+        dead_lettered = self.record.dead_lettered.get((last.topic, last.group, last.offset), NEVER)
+        return min(max(handling.until for handling in handlings), dead_lettered) if dead else NEVER
 
     def _behind_in_batch(self, handling: Handling, id: str) -> bool:
         """Tell whether a message stands behind another in one batch: those begin together, in their order."""
         batch = (handling.process, handling.began, handling.topic, handling.group)
-        place = self._places.get((*batch, id))
-        return place is not None and place < self._places[(*batch, handling.id)]
+        index = self._indexes.get((*batch, id))
+        return index is not None and index < self._indexes[(*batch, handling.id)]
 
     def _look_at_own_transaction(
         self, handling: Handling, transaction: Transaction, done: dict[tuple[str, str, str], tuple[str, float]]
     ) -> None:
         own, _ = done[handling.topic, handling.group, handling.id]
-        lane = (id(transaction), handling.topic, handling.group, own)
-        if lane not in self._own_lanes:
+        ordering_queue = (id(transaction), handling.topic, handling.group, own)
+        if ordering_queue not in self._own_queues:
             of_group = ((id, done.get((topic, handling.group, id))) for topic, _, id in transaction.messages)
-            self._own_lanes[lane] = OwnLane([(id, known[1]) for id, known in of_group if known and known[0] == own])
-        for earlier in self._own_lanes[lane].unsettled_before(handling):
+            self._own_queues[ordering_queue] = OwnOrderingQueue(
+                [(id, known[1]) for id, known in of_group if known and known[0] == own]
+            )
+        for earlier in self._own_queues[ordering_queue].unsettled_before(handling):
             if not self._behind_in_batch(handling, earlier):
                 self._found_disorder(handling, f"{earlier} of its own transaction")
 
     def _look_at_company(self) -> None:
-        """Messages of a lane run one after another in a process, but for one that is over its time."""
+        """Messages of an ordering queue run one after another in a process, but for one that is over its time."""
         last: dict[tuple[int, str, str, str], Handling] = {}
         for handling in self.record.handlings:
             key = self._keys.get((handling.topic, handling.id))
-            lane = self._lane(handling, key) if key is not None else None
-            if lane is None:
+            ordering_queue = self._ordering_queue(handling, key) if key is not None else None
+            if ordering_queue is None:
                 continue
-            place = (handling.process, handling.topic, handling.group, lane)
-            before = last.get(place)
-            last[place] = handling
+            queue = (handling.process, handling.topic, handling.group, ordering_queue)
+            before = last.get(queue)
+            last[queue] = handling
             if before is None or before.began == handling.began:  # of one batch
                 continue
             overlap = before.ended is not None and before.ended > handling.began
@@ -312,17 +342,19 @@ class Checker:
                 charged[number] = handling
 
     def _since(self, topic: str, id: str, began: float) -> float:
-        """Return from when on a message may have been in the log; a dead letter is there as soon as it is buried."""
+        """Return from when on a message may have been in the log; a dead letter: from when it was dead-lettered."""
         published = self._published.get((topic, id))
-        if published is None and topic == LETTERS and ":" in id:
+        if published is None and topic == DEAD_LETTERS and ":" in id:
             group, _, offset = id.partition(":")
-            return self.record.buried.get((LETTERS_OF, group, int(offset)), self.record.since)
+            return self.record.dead_lettered.get((DEAD_LETTERS_OF, group, int(offset)), self.record.since)
+        if published is None and (topic, id) in self._log:
+            return self._log[topic, id].entered - self.record.jobs.clock
         return published.began if published else began
 
     def _uncharged(self, first: Handling, again: Handling) -> bool:
         """Tell whether a message may have been handled again without a charge for its first handling."""
         explained = self._explanations
-        return rerun(first, again) or explained.handed_back(first, again.began) or explained.held_up(first, again.began)
+        return rerun(first, again) or explained.released(first, again.began) or explained.held_up(first, again.began)
 
     def _unseen(self, handling: Handling, low: float, high: float) -> int:
         """Return how many attempts may have been charged in a span of time although no handler began: one with each
@@ -331,15 +363,18 @@ class Checker:
         return self._explanations.takeovers(handling, low, high) if harmed else 0
 
     def _look_at_dead_letters(self) -> None:
-        for letter, count in Counter(self.record.dead).items():
-            place = (letter.topic, letter.group, letter.id)
-            handlings = self._handled.get(place, [])
-            if not self._ran_out(handlings) and not any(handling.outcome == "reject" for handling in handlings):
-                self._found("buried without reason", f"{letter} after {handlings}")
-            if place in self._acked or self.record.entries.get((letter.group, letter.id)):
-                self._found("buried without reason", f"{letter}, although it was acked")
+        for dead_letter, count in Counter(self.record.dead).items():
+            key = (dead_letter.topic, dead_letter.group, dead_letter.id)
+            handlings = self._handled.get(key, [])
+            if dead_letter.error == job_checks.EXPIRED:
+                if job_checks.expired_early(self._log.get((dead_letter.topic, dead_letter.id)), dead_letter.at):
+                    self._found("dead-lettered without reason", f"{dead_letter}, before it had expired")
+            elif not self._ran_out(handlings) and not any(handling.outcome == "reject" for handling in handlings):
+                self._found("dead-lettered without reason", f"{dead_letter} after {handlings}")
+            if key in self._acked or self.record.entries.get((dead_letter.group, dead_letter.id)):
+                self._found("dead-lettered without reason", f"{dead_letter}, although it was acked")
             if count > 1:
-                self._found("buried without reason", f"{letter}, {count} times", count - 1)
+                self._found("dead-lettered without reason", f"{dead_letter}, {count} times", count - 1)
         self.figures["dead letters"] = len(self.record.dead)
 
     def _ran_out(self, handlings: list[Handling]) -> bool:
@@ -357,9 +392,7 @@ class Checker:
     # -- progress -----------------------------------------------------------------------------------------------------
 
     def _look_at_progress(self) -> None:
-        settled = {
-            place: self._settled_at(handlings, place in self._dead) for place, handlings in self._handled.items()
-        }
+        settled = {key: self._settled_at(handlings, key in self._dead) for key, handlings in self._handled.items()}
         self.progress = Progress(self.record, self._explanations, self._handled, settled)
         for standstill in self.progress.standstills():
             self._found("stood still", str(standstill))
@@ -391,9 +424,11 @@ class Checker:
         return id(handling) in self._late
 
     def _look_at_owners(self) -> None:
-        """Whoever begins has acquired the partition last. One that is stopped between its last look at the lease and
-        the beginning may begin late, right after it goes on: each of its threads once. Whoever acquires finds nothing
-        that still runs."""
+        """Look for handlers that a process begins or goes on with although another one has acquired the partition.
+
+        Each thread of a process that was stopped between its last look at the lease and the beginning may begin one
+        handler late, right after the process goes on.
+        """
         begun: dict[tuple[int, float], set[float]] = defaultdict(set)
         for handling in self.record.handlings:
             owners = self._explanations.owners(handling)
@@ -410,30 +445,30 @@ class Checker:
                     self._late.add(id(handling))
                     self.figures[LATE] += 1
                     continue
-            self._found("two owners", f"{handling}, and the owner is {sorted(owners) or 'nobody'}")
+            self._found("two owners", f"{handling}, and the owner is {sorted(owners) or 'no process'}")
 
 
-class OwnLane:
-    """The messages of one transaction that share a lane: their ids, in their order, and when each was settled."""
+class OwnOrderingQueue:
+    """The messages of one transaction that share an ordering queue: their ids in order, and when each was settled."""
 
     def __init__(self, members: Sequence[tuple[str, float]]) -> None:
         self._members = members
-        self._places = {id: place for place, (id, _) in enumerate(members)}
+        self._indexes = {id: index for index, (id, _) in enumerate(members)}
         self._latest = list(accumulate((ended if ended < NEVER else 0.0 for _, ended in members), max))
 
     def unsettled_before(self, handling: Handling) -> list[str]:
         """Return those before a message that were settled after it had begun."""
-        place = self._places[handling.id]
-        if not place or self._latest[place - 1] <= handling.began:
+        index = self._indexes[handling.id]
+        if not index or self._latest[index - 1] <= handling.began:
             return []
-        return [id for id, ended in self._members[:place] if handling.began < ended < NEVER]
+        return [id for id, ended in self._members[:index] if handling.began < ended < NEVER]
 
 
 def pairs_after_success(handlings: Sequence[Handling]) -> list[tuple[Handling, Handling]]:
     """Return each handling that began after an earlier one which succeeded, with that one."""
     pairs = []
-    for place, again in enumerate(handlings):
-        firsts = [first for first in handlings[:place] if first.succeeded]
+    for index, again in enumerate(handlings):
+        firsts = [first for first in handlings[:index] if first.succeeded]
         if firsts:
             pairs.append((firsts[-1], again))
     return pairs

@@ -185,7 +185,7 @@ class FileDatabase(Database):
         return {"lock-database": self._lock, "disk-full": self._fill}
 
     def _lock(self, seconds: float) -> None:
-        """Hold the writer's lock, as somebody else's long transaction does."""
+        """Hold the writer's lock, as another process's long transaction does."""
         with contextlib.closing(sqlite3.connect(self.file, timeout=30, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             time.sleep(seconds)

@@ -1,6 +1,6 @@
 """What may happen in a run because of what was done to it: which faults, and which takeovers, explain what was seen.
 
-A message whose handler returned is handed out again only if its process lost it before the settle. Two things are
+A message whose handler returned is dispatched again only if its process lost it before the settle. Two things are
 needed for that: a fault that met the process in time, and a partition that was acquired anew.
 """
 
@@ -19,10 +19,10 @@ LATE = "begun late by a stopped process"
 STOPS = {"stop-consumer", "stop-publisher"}
 # These end a process: nothing of it goes on that could be late.
 LEAVES_NOTHING = {"kill-consumer", "handler-dies"}
-HANDS_BACK = {"leave", "kill-supervisor"}
-# These do nothing to what a consumer has in hand: it is finished, or handed back.
+RELEASES = {"leave", "kill-supervisor"}
+# These do nothing to what a consumer has in flight: it is finished, or released.
 HARMLESS = {
-    *HANDS_BACK,
+    *RELEASES,
     "kill-publisher",
     "stop-publisher",
     "join",
@@ -57,7 +57,7 @@ class Explanations:
         return [fault for fault in self._faults[first : bisect_left(self._begins, high)] if fault.ended >= low]
 
     def harmful(self, low: float, high: float) -> list[Fault]:
-        """Return those of them that can make consumers lose what they have in hand."""
+        """Return those of them that can make consumers lose what they have in flight."""
         return [fault for fault in self.between(low, high) if fault.kind not in HARMLESS or self._holds_up_all(fault)]
 
     def _holds_up_all(self, fault: Fault) -> bool:
@@ -70,12 +70,12 @@ class Explanations:
 
     def owners(self, handling: Handling) -> set[int]:
         """Return the processes that may own the partition of a message when its handler begins: who said last that it
-        had acquired it; and if that one had been stopped just before it said so, whoever said so before."""
+        had acquired it; and if that one had been stopped just before it said so, the one that said so before."""
         return self.owners_of((handling.topic, handling.group, handling.partition), handling.began)
 
-    def owners_of(self, place: tuple[str, str, int], moment: float) -> set[int]:
+    def owners_of(self, group_partition: tuple[str, str, int], moment: float) -> set[int]:
         """The same for a topic, group and partition at a moment."""
-        moments = self._acquired[place]
+        moments = self._acquired[group_partition]
         found = set()
         for at, process in reversed(moments[: bisect_left(moments, (moment, -1))]):
             found.add(process)
@@ -83,11 +83,11 @@ class Explanations:
                 break
         return found
 
-    def owners_between(self, place: tuple[str, str, int], low: float, high: float) -> set[int]:
+    def owners_between(self, group_partition: tuple[str, str, int], low: float, high: float) -> set[int]:
         """Return the processes that may have owned a partition in a span of time."""
-        moments = self._acquired[place]
+        moments = self._acquired[group_partition]
         some = moments[bisect_left(moments, (low, -1)) : bisect_right(moments, (high, -1))]
-        return self.owners_of(place, low) | {process for _, process in some}
+        return self.owners_of(group_partition, low) | {process for _, process in some}
 
     def taken(self, handling: Handling) -> float:
         """Return when, after a handler began, its partition was first acquired by another process."""
@@ -98,7 +98,7 @@ class Explanations:
     def survives(self, handling: Handling, taken: float) -> bool:
         """Tell whether a handler may still run when its partition is taken: it is over its time, or its process has
         lost it, or was told to leave and did not wait longer."""
-        return overran(handling, taken) or bool(self.fault_upon(handling, taken)) or self.handed_back(handling, taken)
+        return overran(handling, taken) or bool(self.fault_upon(handling, taken)) or self.released(handling, taken)
 
     def thawed(self, process: int, at: float) -> Fault | None:
         """Return the stop after which a process goes on at this moment, if there is one."""
@@ -109,27 +109,27 @@ class Explanations:
         return None
 
     def loss(self, first: Handling, again: Handling) -> str:
-        """Return what explains that a process no longer had a message in hand when it was handled again: an overrun,
+        """Return what explains that a process no longer had a message in flight when it was handled again: an overrun,
         or a fault that met the process between the handler's beginning and the settle; "" if nothing does."""
         if overran(first, again.began):
             return "overrun"
         if not ALIKE[first.topic, first.group].atomic and not self.takeovers(first, first.began, again.began):
-            return ""  # it was never out of its owner's hands
+            return ""  # its owner has always held it
         return self.fault_upon(first, again.began)
 
     def fault_upon(self, first: Handling, until: float) -> str:
         """Return the kind of a fault that may have cost a process what it was handling; "" if there was none."""
         # A fault's effects last: a lease that was not renewed in time ends after it.
-        for fault in self.harmful(first.began - LEASE_DURATION, min(until, in_hand_until(first))):
+        for fault in self.harmful(first.began - LEASE_DURATION, min(until, in_flight_until(first))):
             lasts = fault.ended if fault.kind in LEAVES_NOTHING else fault.ended + LEASE_DURATION
             if lasts >= first.began and (fault.touches(first.process) or self._holds_up_all(fault)):
                 return fault.kind
         return ""
 
-    def handed_back(self, first: Handling, until: float) -> bool:
-        """Tell whether a process that was told to leave may have handed a message back, which charges no attempt."""
-        faults = self.between(first.began - SLACK, min(until, in_hand_until(first)))
-        return any(fault.kind in HANDS_BACK and fault.touches(first.process) for fault in faults)
+    def released(self, first: Handling, until: float) -> bool:
+        """Tell whether a process that was told to leave may have released a message, which charges no attempt."""
+        faults = self.between(first.began - SLACK, min(until, in_flight_until(first)))
+        return any(fault.kind in RELEASES and fault.touches(first.process) for fault in faults)
 
     def held_up(self, first: Handling, until: float) -> bool:
         """Tell whether another handler may have kept an async one from going on until it was over its time: that
@@ -139,7 +139,7 @@ class Explanations:
         return is_async and overran(first, until) and any(low < until and first.began < high for low, high in spans)
 
 
-def in_hand_until(handling: Handling) -> float:
+def in_flight_until(handling: Handling) -> float:
     """Return the moment by which a handler's outcome is settled if nothing comes between."""
     return NEVER if handling.ended is None else handling.ended + FLUSH_INTERVAL + SLACK
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.soak import jobs, publisher
 from tests.soak.history import FOLDER, Journal
-from tests.soak.publisher import WAYS
 from tests.soak.system import descendants, signal_if_there
 from tests.soak.workload import PHASES, SABOTAGE, THREADS
 
@@ -71,7 +71,7 @@ class Fleet:
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="fleet", daemon=True)
-        self.publishers = [self._publisher(way, publishers_url) for way in WAYS]
+        self.publishers = [self._publisher(way, publishers_url) for way in (*publisher.WAYS, *jobs.WAYS)]
         # The witness is never killed or stopped by the nemesis: its memory is watched over the whole run.
         self.consumers = {
             name: self._consumer(name, processes, consumers_url)
@@ -94,7 +94,7 @@ class Fleet:
     def stop_consumers(self) -> dict[str, int]:
         """Stop consumers gracefully; return their exit statuses."""
         self._leave(list(self.consumers.values()), timeout=60)
-        return {name: host.process.returncode for name, host in self.consumers.items() if host.process}
+        return {name: self._status(host.process) for name, host in self.consumers.items() if host.process}
 
     def end(self) -> None:
         """End whatever is left, in any state."""
@@ -137,7 +137,7 @@ class Fleet:
     def publisher_pids(self) -> list[int]:
         """Return the publishers."""
         with self._lock:
-            return [publisher.pid for publisher in self.publishers if publisher.pid]
+            return [member.pid for member in self.publishers if member.pid]
 
     def supervisor_pid(self) -> int | None:
         """Return the supervisor of consumers."""
@@ -174,7 +174,8 @@ class Fleet:
             name, seed = f"{way}{incarnation}", f"{self._seed} {way} {incarnation}"
             options = [f"--way={way}", f"--name={name}", f"--seed={seed}"]
             rates = [f"--rate={self._rates[0]}", f"--bulk-rate={self._rates[1]}"]
-            return ["-m", "tests.soak.publisher", *options, *rates]
+            module = "publisher" if way in publisher.WAYS else "jobs"
+            return ["-m", f"tests.soak.{module}", *options, *rates]
 
         return self._member(way, words, url, has_clock=way in ("single", "sql"))
 
@@ -201,6 +202,11 @@ class Fleet:
             with self._lock:
                 for member in self.members:
                     self._see_to(member)
+
+    def _status(self, process: subprocess.Popen[bytes]) -> int:
+        """Return a consumer's exit status; 0 if it was told to leave before it had got as far as its handlers."""
+        begun = any(self.folder.glob(f"consumer-{process.pid}-*.jsonl"))
+        return 0 if process.returncode == -signal.SIGTERM and not begun else process.returncode
 
     def _see_to(self, member: Member) -> None:
         if member.pid or not member.wanted:

@@ -17,7 +17,7 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
-from sqlqueue import Delivery, Postpone, Reject, Retry, consumer, signals
+from sqlqueue import Delivery, Postpone, Reject, Retry, consumer, periodic, signals
 from sqlqueue.models import Topic
 from tests.soak import sabotage
 from tests.soak.history import FOLDER, Journal
@@ -25,14 +25,19 @@ from tests.soak.models import Entry
 from tests.soak.workload import (
     ALL_READERS,
     BLOCKED,
-    LETTERS,
+    DEAD_LETTERS,
+    DECORATED,
+    JOB_READERS,
     PHASES,
     READERS,
     SABOTAGE,
+    SCHEDULES,
+    TICKS,
     TOO_LONG,
     VISIBILITY_TIMEOUT,
     WAIT,
     Reader,
+    asked_by,
 )
 
 if FOLDER not in os.environ:
@@ -40,7 +45,9 @@ if FOLDER not in os.environ:
 journal = Journal(Path(os.environ[FOLDER]), "consumer")
 sabotage.commit(os.environ.get(SABOTAGE, ""))
 phases = frozenset(filter(None, os.environ.get(PHASES, "").split(",")))
-FAILED_TASK = re.compile(r"event=\w+_failed (?:resident|task|background_task)=(?P<task>\S+)(?: fault=(?P<fault>\S+))?")
+FAILED_TASK = re.compile(
+    r"event=\w+_failed (?:resident|task|background_task)=(?P<task>\S+)(?: error_kind=(?P<fault>\S+))?"
+)
 asks = not phases.isdisjoint({"async", "idle"})  # handlers use the ORM, whatever they promise
 LONG_ERROR = "äöü€🚀" * 3_000
 
@@ -59,7 +66,7 @@ def end(deliveries: Sequence[Delivery], outcome: str) -> None:
 
 def pause_of(delivery: Delivery) -> float:
     """Return for how many seconds the message wants its handler to be busy."""
-    do = delivery.payload["do"]
+    do = asked_by(delivery.payload)
     if do == "extend":
         delivery.extend(seconds=TOO_LONG + VISIBILITY_TIMEOUT)
     first = delivery.attempt == 1
@@ -68,8 +75,8 @@ def pause_of(delivery: Delivery) -> float:
 
 def obey(delivery: Delivery, alone: bool = True) -> None:
     """Raise what the message asks for. In company it fails, so that the company is not rejected with it."""
-    do, attempt = delivery.payload["do"], delivery.attempt
-    if delivery.topic == LETTERS:
+    do, attempt = asked_by(delivery.payload), delivery.attempt
+    if delivery.topic == DEAD_LETTERS:
         return  # it asked for that where it died
     if do == "die-always" or (do == "die" and attempt == 1):
         journal.note("died", delivery.topic, delivery.group, delivery.offset)
@@ -84,7 +91,7 @@ def obey(delivery: Delivery, alone: bool = True) -> None:
         raise Retry("asked for", delay=0.1)
     if do == "postpone" and random.random() < 0.5:
         raise Postpone(delay=0.1)
-    if do == "reject" or (do == "reject-once" and not delivery.id.startswith("redrive:")):
+    if do == "reject" or (do == "reject-once" and not delivery.id.startswith("replay:")):
         raise Reject("asked for") if alone else Trouble(do)
 
 
@@ -93,7 +100,7 @@ OUTCOMES: dict[type[BaseException], str] = {
     Retry: "retry",
     Postpone: "postpone",
     Reject: "reject",
-    asyncio.CancelledError: "cancelled",  # it had overrun, and its loop turns again: no query of its own failed
+    asyncio.CancelledError: "cancelled",  # it had overrun, and its loop runs again: no query of its own failed
 }
 
 
@@ -143,14 +150,21 @@ def register(reader: Reader) -> None:
             handle(reader, deliveries)
     else:
 
-        def handler(delivery: Delivery) -> None:
+        def handler(delivery: Delivery) -> Any:
+            if reader.keeps_results:
+                journal.note("value", delivery.id, delivery.payload["value"])
             handle(reader, [delivery])
+            return {"value": delivery.payload["value"]} if reader.keeps_results else None
 
     handler.__qualname__ = f"handle_{reader.topic}_for_{reader.group}"
-    consumer(reader.topic, **reader.options)(handler)
+    if reader.topic == TICKS:
+        schedule = SCHEDULES[DECORATED]
+        periodic(every=schedule.every, missed=schedule.missed, name=DECORATED, **reader.options)(handler)
+    else:
+        consumer(reader.topic, **reader.options)(handler)
 
 
-for each in ALL_READERS if phases else READERS:
+for each in ALL_READERS if phases else [*READERS, *JOB_READERS]:
     register(each)
 
 

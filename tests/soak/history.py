@@ -45,7 +45,7 @@ class Journal:
 
 
 def read(folder: Path) -> Iterator[Line]:
-    """Yield the lines of all files, those of a process in their order; whoever needs the others' sorts them.
+    """Yield the lines of all files, those of a process in their order; a reader that needs the others' sorts them.
 
     A write of many lines that SIGKILL interrupts may end within a line. That one is left out: what it tells of was
     never done. Anything else that is no line raises ValueError.

@@ -92,7 +92,7 @@ class Link:
         return self.to_server if end is self.client else self.to_client
 
     def close(self, reset: bool) -> None:
-        """Close both sockets: in order, or so that whoever is at the other end sees a reset."""
+        """Close both sockets: in order, or so that the other end sees a reset."""
         self.closed = True
         for end in (self.client, self.server):
             if reset:

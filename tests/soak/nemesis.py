@@ -131,14 +131,14 @@ class Nemesis:
         return stopped
 
 
-def insistently(verb: Callable[[], object], timeout: float = 60.0) -> None:
+def insistently(operation: Callable[[], object], timeout: float = 60.0) -> None:
     """Do what has to be done although the database may be away at the moment."""
     from django.db import Error, connections
 
     deadline = time.monotonic() + timeout
     while True:
         try:
-            verb()
+            operation()
             return
         except Error:
             connections.close_all()

@@ -8,7 +8,7 @@ heavy            a payload up to the packet limit that dies; due messages, and a
 errors           batches that fail, with errors of more than 10,000 characters that are not ASCII
 language         a server that speaks German; ids that are there already are published again
 async            async handlers use the ORM; their connections are cut
-letters          a consumer of a dead-letter topic, while a person discards and replays, and letters commit late
+dead-letters     a consumer of a dead-letter topic, while a person discards and replays, and dead letters commit late
 hung-loop        a receiver of a signal blocks the loop of a consumer process
 hung-event-loop  an async handler blocks the event loop
 idle             nothing is published for longer than the server keeps idle connections
@@ -29,6 +29,7 @@ from tests.soak.databases import Database, Impossible
 from tests.soak.fleet import ROOT, Fleet
 from tests.soak.history import Journal
 from tests.soak.nemesis import EVERYBODY
+from tests.soak.periodic import PausedTicks
 from tests.soak.schedule import SHORT, Fault, Kind, track
 from tests.soak.system import signal_if_there
 from tests.soak.workload import BLOCKED, IDLE_TIMEOUT, WAIT
@@ -40,16 +41,16 @@ KINDS = (
     Kind("errors", 5, 4, 4),
     Kind("language", 3, 3, 3),
     Kind("async", 4, 8, 8),
-    Kind("letters", 8, 5, 15),
+    Kind("dead-letters", 8, 5, 15),
     Kind("hung-loop", 4, BLOCKED, BLOCKED),
     Kind("hung-event-loop", 4, BLOCKED, BLOCKED),
     Kind("idle", 4, IDLE_TIMEOUT + 3, IDLE_TIMEOUT + 5),
 )
 NAMES = tuple(kind.name for kind in KINDS)
-OF_A_PROCESS = {"burst", "waiting", "heavy", "errors", "language", "letters", "hung-event-loop"}
+OF_A_PROCESS = {"burst", "waiting", "heavy", "errors", "language", "dead-letters", "hung-event-loop"}
 PAUSE = {True: 2.0, False: 8.0}  # seconds between two of them, on the average: in short runs, and in others
 READY = '["subscriber",'  # what a consumer process writes down as soon as it runs
-PATIENCE = 90.0  # seconds for which a phase's process may take longer than it was told
+OVERTIME = 90.0  # seconds for which a phase's process may take longer than it was told
 
 
 def chosen(text: str) -> tuple[str, ...]:
@@ -135,7 +136,7 @@ class Phases:
                 stdout=output,
                 stderr=output,
             )
-        deadline = time.monotonic() + phase.seconds + PATIENCE
+        deadline = time.monotonic() + phase.seconds + OVERTIME
         while process.poll() is None:
             if time.monotonic() > deadline or self._stopping.is_set():
                 process.kill()
@@ -146,7 +147,7 @@ class Phases:
     def _async(self, phase: Fault) -> None:
         """What is published all the while is what the handlers have to do after their connections are cut."""
         began = time.monotonic()
-        # For whoever explains what came of it, it is a fault like those of the nemesis.
+        # The checker explains delays by it as by a fault of the nemesis.
         self.journal.note("fault-begins", "cut-consumers", phase.at)
         try:
             self.database.faults()["cut-consumers"](0.0)
@@ -174,6 +175,7 @@ class Phases:
         mark = Path(self.fleet.folder) / REST
         mark.touch()
         try:
-            self._stopping.wait(phase.seconds)
+            with PausedTicks(self.journal):
+                self._stopping.wait(phase.seconds)
         finally:
             mark.unlink()

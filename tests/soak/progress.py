@@ -1,7 +1,7 @@
 """Whether everything moves on: no partition with messages to deliver stands still for longer than is stated here.
 
 A message can be delivered from the moment at which its publisher was told of the commit, and all earlier messages of
-its lane are settled. It stands in a line: those before it in the partition come first. So from then on until it begins
+its ordering queue are settled. It stands in a line: those before it in the partition come first. So until it begins,
 no time longer than the bound may pass in which none of those begins, and nothing explains it. A failed message has to
 begin again within the bound after its delay; one of a batch, after others of its partition, one by one, and before
 any other of its partition begins.
@@ -29,16 +29,15 @@ from tests.soak.explanations import ALIKE, Explanations
 from tests.soak.records import NEVER, Fault, Handling, Record, Transaction
 from tests.soak.workload import (
     ALL_READERS,
+    DEAD_LETTERS,
     HUNG_AFTER,
-    LETTERS,
-    PARTITIONS,
-    PHASE_TOPICS,
     TOO_LONG,
     UNSERVED,
     VISIBILITY_TIMEOUT,
     WAIT,
     WINDOW,
     Reader,
+    partitions,
 )
 
 # A handler that takes its longest in each thread, and another behind it.
@@ -46,7 +45,7 @@ BOUND = 2 * TOO_LONG
 RECOVERY = 6.0  # seconds: an interpreter starts, a server recovers, connections are made anew
 MOST_DELAY = 1.0 + 2.0  # max_backoff, and a look at what is due
 NEARLY = 0.8  # of a WINDOW, for what the position had still to pass when the transaction began
-LONG = 1.0  # seconds: shorter transactions hold up nobody
+LONG = 1.0  # seconds: shorter transactions delay no handler
 # These hold up no consumer. Who comes or leaves does, until the partitions are spread anew.
 OF_PUBLISHERS = {
     "kill-publisher",
@@ -57,8 +56,8 @@ OF_PUBLISHERS = {
     "lose-replies-publishers",
     "silence-publishers",
 }
-Place = tuple[str, str, int]  # topic, group, partition
-Waiting = tuple[Place, str, float, float, list[float]]
+GroupPartition = tuple[str, str, int]  # topic, group, partition
+Waiting = tuple[GroupPartition, str, float, float, list[float]]
 """A message that could be delivered from one moment to another, and when those before it were begun, in order."""
 
 
@@ -66,7 +65,7 @@ Waiting = tuple[Place, str, float, float, list[float]]
 class Wait:
     """From one moment to another a message could be delivered, and neither it nor any before it was begun."""
 
-    place: Place
+    group_partition: GroupPartition
     id: str
     since: float
     until: float
@@ -77,14 +76,14 @@ class Wait:
 class Standstill:
     """Waits of one partition that overlap."""
 
-    place: Place
+    group_partition: GroupPartition
     since: float
     until: float
     longest: float
     messages: list[str]
 
     def __str__(self) -> str:
-        topic, group, partition = self.place
+        topic, group, partition = self.group_partition
         some = ", ".join(self.messages[:3])
         return (
             f"{topic}[{partition}] for {group}: {self.longest:.1f} s without a reason, between {self.since:.1f} and"
@@ -108,9 +107,10 @@ class Progress:
         self._transactions: dict[tuple[str, str], tuple[Transaction, str]] = {
             (topic, id): (each, key) for each in record.transactions for topic, key, id in each.messages
         }
-        self._letters = set(record.letters)
-        self._begins: dict[Place, list[float]] = defaultdict(list)
-        self._all_begins: dict[Place, list[float]] = defaultdict(list)  # those of further attempts among them
+        self._dead_letters = set(record.dead_letters)
+        self._dead = {(each.topic, each.group, each.id) for each in record.dead}  # maybe without a handler: expired
+        self._begins: dict[GroupPartition, list[float]] = defaultdict(list)
+        self._all_begins: dict[GroupPartition, list[float]] = defaultdict(list)  # those of further attempts among them
         for (topic, group, _), handlings in handled.items():
             self._begins[topic, group, handlings[0].partition].append(handlings[0].began)
             self._all_begins[topic, group, handlings[0].partition] += [handling.began for handling in handlings]
@@ -127,56 +127,62 @@ class Progress:
         was."""
         if not self.record.until:
             return []
-        found: dict[Place, list[Standstill]] = defaultdict(list)
+        found: dict[GroupPartition, list[Standstill]] = defaultdict(list)
         for wait in sorted(self.waits(), key=lambda wait: wait.since):
             if wait.unexplained <= self.bound:
                 continue
-            of_place = found[wait.place]
-            if of_place and wait.since <= of_place[-1].until:
-                last = of_place[-1]
+            of_partition = found[wait.group_partition]
+            if of_partition and wait.since <= of_partition[-1].until:
+                last = of_partition[-1]
                 last.until = max(last.until, wait.until)
                 last.longest = max(last.longest, wait.unexplained)
                 last.messages.append(wait.id)
             else:
-                of_place.append(Standstill(wait.place, wait.since, wait.until, wait.unexplained, [wait.id]))
-        return [standstill for of_place in found.values() for standstill in of_place]
+                of_partition.append(
+                    Standstill(wait.group_partition, wait.since, wait.until, wait.unexplained, [wait.id])
+                )
+        return [standstill for of_partition in found.values() for standstill in of_partition]
 
     def waits(self) -> Iterable[Wait]:
         """Yield every time longer than the bound in which a message waited, and the line before it did not move."""
-        for place, id, since, until, line in (*self._of_first_ones(), *self._of_failed_ones(), *self._of_absent_ones()):
+        for group_partition, id, since, until, line in (
+            *self._of_first_ones(),
+            *self._of_failed_ones(),
+            *self._of_absent_ones(),
+        ):
             for low, high in pauses(line, since, until, self.bound):
-                yield Wait(place, id, low, high, self._unexplained(place, low, high))
+                yield Wait(group_partition, id, low, high, self._unexplained(group_partition, low, high))
 
     # -- who waited ---------------------------------------------------------------------------------------------------
 
     def _of_first_ones(self) -> Iterable[Waiting]:
         """Yield how long each message waited before it was begun for the first time."""
-        of_place: dict[Place, list[tuple[int, Handling]]] = defaultdict(list)
+        of_partition: dict[GroupPartition, list[tuple[int, Handling]]] = defaultdict(list)
         for (topic, group, _), handlings in self.handled.items():
             first = handlings[0]
-            of_place[topic, group, first.partition].append((first.offset, first))
-        for place, several in of_place.items():
-            free: dict[str | None, float] = defaultdict(float)  # when a lane's earlier messages were settled
+            of_partition[topic, group, first.partition].append((first.offset, first))
+        for group_partition, several in of_partition.items():
+            free: dict[str | None, float] = defaultdict(float)  # when an ordering queue's earlier messages were settled
             begun: list[float] = []
             for _, first in sorted(several, key=lambda each: each[0]):
                 transaction, key = self._transactions.get((first.topic, first.id), (None, ""))
-                lane = self._lane(place, key)
+                ordering_queue = self._ordering_queue(group_partition, key)
                 if transaction is not None and transaction.told is not None:
-                    since = max(transaction.told, free[lane] if lane else 0.0)
-                    yield place, first.id, since, first.began, begun
+                    since = max(transaction.told, free[ordering_queue] if ordering_queue else 0.0)
+                    yield group_partition, first.id, since, first.began, begun
                 for handling in self._line_of(first):
                     insort(begun, handling.began)
-                if lane:
+                if ordering_queue:
                     done = self.settled.get((first.topic, first.group, first.id), NEVER)
-                    free[lane] = max(free[lane], done)
+                    free[ordering_queue] = max(free[ordering_queue], done)
 
     def _of_failed_ones(self) -> Iterable[Waiting]:
         """Yield how long what had failed waited, its delay over, before it was begun again. Messages of a batch that
         failed are tried again one by one, so they stand in a line."""
         for (topic, group, id), handlings in self.handled.items():
-            place = (topic, group, handlings[0].partition)
+            group_partition = (topic, group, handlings[0].partition)
             nexts = [each.began for each in handlings[1:]]
-            removed = topic == LETTERS and (topic, id) not in self._letters  # by a person
+            removed = topic == DEAD_LETTERS and (topic, id) not in self._dead_letters  # by a person
             if not removed and not self._done(topic, group, id):
                 nexts.append(self.record.until)
             for handling, again in zip(handlings, nexts):
@@ -184,29 +190,30 @@ class Progress:
                     continue
                 ended = min(handling.until if handling.ended else NEVER, handling.began + VISIBILITY_TIMEOUT)
                 delay = WAIT if (topic, handling.outcome) == ("waiting", "retry") else MOST_DELAY
-                line = self._all_begins[place] if ALIKE[topic, group].batch else []
-                yield place, id, ended + delay, again, line
+                line = self._all_begins[group_partition] if ALIKE[topic, group].batch else []
+                yield group_partition, id, ended + delay, again, line
 
     def _of_absent_ones(self) -> Iterable[Waiting]:
         """Yield how long what was never begun has waited. It is not known what was before it: all of the partition."""
         free: dict[tuple[str, str, str], float] = defaultdict(float)
         absent: list[tuple[Reader, Transaction, str, str]] = []
         for reader in ALL_READERS:
-            if reader.topic == LETTERS:  # whoever is told there has not said of which partition
+            if reader.topic == DEAD_LETTERS:  # the consumer there does not say of which partition
                 continue
             for (topic, id), (transaction, key) in self._transactions.items():
                 if topic != reader.topic or transaction.told is None:
                     continue
                 if (topic, reader.group, id) not in self.handled:
-                    absent.append((reader, transaction, key, id))
+                    if (topic, reader.group, id) not in self._dead:
+                        absent.append((reader, transaction, key, id))
                 elif reader.ordering == "key":
                     done = self.settled.get((topic, reader.group, id), NEVER)
                     free[topic, reader.group, key] = max(free[topic, reader.group, key], done)
         for reader, transaction, key, id in absent:
-            place = (reader.topic, reader.group, partition_of(key, PHASE_TOPICS.get(reader.topic, PARTITIONS)))
+            group_partition = (reader.topic, reader.group, partition_of(key, partitions(reader.topic)))
             assert transaction.told is not None
             since = max(transaction.told, free[reader.topic, reader.group, key])
-            yield place, id, since, self.record.until, self._begins.get(place, [])
+            yield group_partition, id, since, self.record.until, self._begins.get(group_partition, [])
 
     def _line_of(self, first: Handling) -> Sequence[Handling]:
         """Return the handlings of a message that others of its partition wait for. What failed in a batch is tried
@@ -214,8 +221,8 @@ class Progress:
         is_batch = ALIKE[first.topic, first.group].batch
         return self.handled[first.topic, first.group, first.id] if is_batch else [first]
 
-    def _lane(self, place: Place, key: str) -> str | None:
-        ordering = ALIKE[place[0], place[1]].ordering
+    def _ordering_queue(self, group_partition: GroupPartition, key: str) -> str | None:
+        ordering = ALIKE[group_partition[0], group_partition[1]].ordering
         return {"key": f"key {key}", "partition": "all of it", "none": None}[ordering]
 
     def _done(self, topic: str, group: str, id: str) -> bool:
@@ -223,27 +230,31 @@ class Progress:
 
     # -- what explains it ---------------------------------------------------------------------------------------------
 
-    def _unexplained(self, place: Place, since: float, until: float) -> float:
+    def _unexplained(self, group_partition: GroupPartition, since: float, until: float) -> float:
         spans = [(self.record.since, self.record.since + UNSERVED + self.recovery)]
-        spans += [span for fault in self.record.faults for span in self._span_of(fault, place)]
+        spans += [span for fault in self.record.faults for span in self._span_of(fault, group_partition)]
         for began, ended in self._open:
-            if began < until and ended > since and self._begun_between(place, began, until) >= WINDOW * NEARLY:
+            if (
+                began < until
+                and ended > since
+                and self._begun_between(group_partition, began, until) >= WINDOW * NEARLY
+            ):
                 spans.append((began, ended))
         return longest_gap(since, until, spans)
 
-    def _span_of(self, fault: Fault, place: Place) -> list[tuple[float, float]]:
+    def _span_of(self, fault: Fault, group_partition: GroupPartition) -> list[tuple[float, float]]:
         if fault.kind in OF_PUBLISHERS:
             return []
         owners = self.explanations.owners_between
-        if fault.victims is not None and not owners(place, fault.began, fault.ended) & fault.victims:
+        if fault.victims is not None and not owners(group_partition, fault.began, fault.ended) & fault.victims:
             return []
         ended = fault.ended
         if fault.kind == "hang-consumer":
             ended = min(ended, fault.began + HUNG_AFTER)
         return [(fault.began, ended + UNSERVED + self.recovery)]
 
-    def _begun_between(self, place: Place, low: float, high: float) -> int:
-        begins = self._begins.get(place, [])
+    def _begun_between(self, group_partition: GroupPartition, low: float, high: float) -> int:
+        begins = self._begins.get(group_partition, [])
         return bisect_right(begins, high) - bisect_left(begins, low)
 
 

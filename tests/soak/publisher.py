@@ -13,7 +13,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,6 +89,9 @@ class Publisher:
             else:
                 self.journal.note("told", number)
                 return True
+
+    def leave(self) -> None:
+        """End what goes on beside its way of publishing."""
 
     def single(self) -> None:
         """One message at a time, in autocommit or in a small transaction; some are rolled back."""
@@ -185,9 +188,10 @@ class Publisher:
 WAYS = ("single", "bulk", "long", "sql")
 
 
-def main() -> None:
+def run(kind: type[Publisher], ways: Sequence[str]) -> None:
+    """Publish in one of these ways until SIGTERM: a process's main()."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--way", choices=WAYS, required=True)
+    parser.add_argument("--way", choices=ways, required=True)
     parser.add_argument("--name", required=True, help="unique in the run: part of keys and ids")
     parser.add_argument("--seed", required=True)
     parser.add_argument("--rate", type=float, required=True, help="single messages a second, as far as it goes")
@@ -196,7 +200,7 @@ def main() -> None:
     django.setup()
     folder = Path(os.environ[FOLDER])
     journal = Journal(folder, "publisher")
-    publisher = Publisher(options.name, journal, random.Random(options.seed), options.rate, options.bulk_rate)
+    publisher = kind(options.name, journal, random.Random(options.seed), options.rate, options.bulk_rate)
 
     def stop(*_: object) -> None:
         publisher.stopping = True
@@ -205,8 +209,9 @@ def main() -> None:
     while not publisher.stopping:
         wait_for_consumers(folder)
         getattr(publisher, options.way)()
+    publisher.leave()
     journal.note("left", options.name)
 
 
 if __name__ == "__main__":
-    main()
+    run(Publisher, WAYS)

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.soak.history import Line
-
-NEVER = float("inf")
+from tests.soak.job_records import NEVER, Enqueued, Jobs, Offer
 
 
 @dataclass
@@ -71,6 +70,9 @@ class DeadLetter:
     offset: int
     id: str
     failures: int
+    error: str = ""
+    at: float = NEVER
+    """When it was dead-lettered, by the database's clock."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Phase:
 
 @dataclass
 class Record:
-    """Everything that happened in a run. What stands in the final tables is filled in by whoever has read them."""
+    """Everything that happened in a run. What stands in the final tables is filled in by the code that reads them."""
 
     transactions: list[Transaction] = field(default_factory=list)
     handlings: list[Handling] = field(default_factory=list)
@@ -94,7 +96,7 @@ class Record:
     """When, by which process, topic, group, offset, attempt, outcome."""
     acquired: list[tuple[float, int, str, str, int]] = field(default_factory=list)
     """When, by which process, topic, group, partition."""
-    buried: dict[tuple[str, str, int], float] = field(default_factory=dict)
+    dead_lettered: dict[tuple[str, str, int], float] = field(default_factory=dict)
     """When a consumer announced a dead letter: topic, group, offset."""
     collected: int = 0
     dead: list[DeadLetter] = field(default_factory=list)
@@ -108,7 +110,7 @@ class Record:
     """Rows that should not be there after the drain, by table."""
     removed: set[tuple[str, str, str]] = field(default_factory=set)
     """Dead letters that a person discarded or had delivered again: topic, group, id."""
-    letters: list[tuple[str, str]] = field(default_factory=list)
+    dead_letters: list[tuple[str, str]] = field(default_factory=list)
     """What the dead-letter topics that are consumed hold at the end: topic, id."""
     wrong: list[tuple[float, str]] = field(default_factory=list)
     """When a publisher was refused, or told what is not so."""
@@ -117,6 +119,7 @@ class Record:
     blocked: list[tuple[float, float, int]] = field(default_factory=list)
     """From when to when a handler blocked the event loop of which process."""
     phases: list[Phase] = field(default_factory=list)
+    jobs: Jobs = field(default_factory=Jobs)
     crowded: float = 1.0
     """How many times as long as on a machine of its own anything may take."""
     since: float = -NEVER
@@ -138,12 +141,14 @@ class Reader:
         self._transactions: dict[tuple[int, int], Transaction] = {}
         self._faults: list[tuple[str, float, float, list[int] | None]] = []
         self._processes: dict[int, list[tuple[float, int]]] = defaultdict(list)
+        self._offers: dict[tuple[int, int], Offer] = {}
+        self._tasks: dict[tuple[int, int], Enqueued] = {}
         self._running: dict[tuple[int, str, str, int, int, int], list[Handling]] = defaultdict(list)
 
     def read(self, lines: Iterable[Line]) -> Record:
         """Read all lines; those of kinds that the checker does not need are left out."""
         for line in lines:
-            take = getattr(self, f"_{line.kind}", None)
+            take = getattr(self, f"_{line.kind.replace('-', '_')}", None)
             if take is not None:
                 take(line, *line.facts)
         for kind, began, ended, pids in self._faults:
@@ -181,7 +186,7 @@ class Reader:
     def _begin(
         self, line: Line, topic: str, group: str, partition: int, offset: int, id: str, attempt: int, run: int = 0
     ) -> None:
-        """run: which of those that the process has in hand; two may be of one attempt, if the first was held up."""
+        """run: which of those that the process has in flight; two may be of one attempt, if the first was held up."""
         handling = Handling(topic, group, partition, offset, id, attempt, line.writer, line.at)
         self._running[line.writer, topic, group, offset, attempt, run].append(handling)
         self.record.handlings.append(handling)
@@ -203,7 +208,7 @@ class Reader:
         self.record.settled.append((line.at, line.writer, topic, group, offset, attempt, outcome))
 
     def _dead(self, line: Line, topic: str, group: str, offset: int, _attempt: int) -> None:
-        self.record.buried.setdefault((topic, group, offset), line.at)
+        self.record.dead_lettered.setdefault((topic, group, offset), line.at)
 
     def _acquired(self, line: Line, topic: str, group: str, partitions: list[int], _subscriber: str) -> None:
         for partition in partitions:
@@ -217,6 +222,36 @@ class Reader:
 
     def _complaint(self, line: Line, task: str, fault: str) -> None:
         self.record.complaints.append((line.at, line.writer, task, fault))
+
+    def _offer(self, line: Line, number: int, name: str, what: str, delay: float) -> None:
+        offer = Offer(name, number, what, delay, line.at)
+        self._offers[line.writer, number] = offer
+        self.record.jobs.offers.append(offer)
+
+    def _offered(self, line: Line, number: int, told: str | bool) -> None:
+        offer = self._offers[line.writer, number]
+        offer.told, offer.ended = told, line.at
+
+    def _offer_back(self, line: Line, number: int) -> None:
+        offer = self._offers[line.writer, number]
+        offer.back, offer.ended = True, line.at
+
+    def _value(self, _line: Line, name: str, value: int) -> None:
+        self.record.jobs.values[name].add(value)
+
+    def _task(self, line: Line, number: int, id: str, kind: str, total: int) -> None:
+        task = Enqueued(id, kind, total)
+        self._tasks[line.writer, number] = task
+        self.record.jobs.enqueued.append(task)
+
+    def _task_told(self, line: Line, number: int) -> None:
+        self._tasks[line.writer, number].told = True
+
+    def _task_back(self, line: Line, number: int) -> None:
+        self._tasks[line.writer, number].back = True
+
+    def _ticks_paused(self, line: Line, since: float) -> None:
+        self.record.jobs.pauses.append((since, line.at))
 
     def _phase(self, line: Line, kind: str, number: int, began: float) -> None:
         self.record.phases.append(Phase(kind, number, began, line.at))

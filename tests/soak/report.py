@@ -1,4 +1,4 @@
-"""The report of a run, for people and, as JSON, for whoever adds runs up."""
+"""The report of a run, as text and, for adding runs up, as JSON."""
 
 import json
 import statistics
@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tests.soak import workload
+from tests.soak import job_checks, workload
 from tests.soak.checker import VIOLATIONS
 from tests.soak.explanations import LATE
 from tests.soak.soak import Result
@@ -31,6 +31,7 @@ def figures(result: Result) -> dict[str, Any]:
         "acks confirmed": checker.figures["acks confirmed"],
         "messages collected": record.collected,
         "dead letters": checker.figures["dead letters"],
+        **job_checks.figures(record),
         "duplicates": checker.figures["duplicates"],
         "duplicates explained by": dict(checker.duplicates.most_common()),
         LATE: checker.figures[LATE],

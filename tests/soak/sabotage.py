@@ -6,23 +6,23 @@ The processes of a run commit what the environment's SOAK_SABOTAGE names; tests/
 import itertools
 from typing import Any
 
-from sqlqueue.consumers import dispatcher, handling
+from sqlqueue.consumers import executor, settler
 from sqlqueue.consumers.ownership import Ownership
-from sqlqueue.core.stream import Stream
+from sqlqueue.core.partition.queues import OrderingQueues
+from sqlqueue.core.settle_plan import Attempt, SettleResult
 from sqlqueue.database.horizon import Horizon
-from sqlqueue.leases import acquire, hold
-from sqlqueue.log import atomic, settle
+from sqlqueue.leases import acquire, release
+from sqlqueue.log import fence, results, schedule, ticks
+from tests.soak.workload import NAMED
 
 ENOUGH = 1_000_000  # leases that were renewed, as it is told
 
 
 def fencing() -> None:
     """Let stale tokens pass, and consumers go on whose lease has ended: they never hear of it."""
-    for module, names in ((settle, ("ADVANCE", "RELEASE", "POSITION")), (atomic, ("FENCE", "FENCE_ALONE", "MOVE"))):
-        for name in names:
-            setattr(module, name, getattr(module, name).replace("fencing_token = %s", "(fencing_token = %s OR 1 = 1)"))
-    handling.Handling.started = lambda self, hands: True
-    hold.renew = lambda alias, subscriber, lease_duration: ENOUGH
+    fence.PREDICATE = fence.PREDICATE.replace("fencing_token = %s", "(fencing_token = %s OR 1 = 1)")
+    executor.HandlerExecutor.started = lambda self, hands: True
+    release.renew = lambda alias, subscriber, lease_duration: ENOUGH
 
 
 def horizon() -> None:
@@ -37,33 +37,51 @@ def horizon() -> None:
 
 def order() -> None:
     """Forget that messages have keys and partitions."""
-    Stream._lane_of = lambda self, key: None
+    OrderingQueues.queue_of = lambda self, key: None
 
 
 def progress() -> None:
-    """Own one partition of each topic, and never read it nor hand out of it."""
-    real = Ownership.hands_out
-    Ownership.hands_out = lambda self, stream: stream.address.partition != 0 and real(self, stream)
+    """Own one partition of each topic, and never read it nor dispatch from it."""
+    real = Ownership.may_dispatch
+    Ownership.may_dispatch = lambda self, stream: stream.ref.partition != 0 and real(self, stream)
 
 
 def settles() -> None:
     """Confirm settles that were never written, one in ten."""
-    real, count = dispatcher.settle, itertools.count(1)
+    real, count = settler.settle, itertools.count(1)
 
     def forget_some(*arguments: Any) -> Any:
-        return [] if next(count) % 10 == 0 else real(*arguments)
+        if next(count) % 10 == 0:
+            return [SettleResult(plan, plan.settled, plan.dead) for plan in arguments[1]]
+        return real(*arguments)
 
-    dispatcher.settle = forget_some
+    settler.settle = forget_some
 
 
 def leases() -> None:
-    """Take leases whoever holds them, and go on with those that were taken."""
+    """Take leases that other processes hold, and go on with those that were taken."""
     acquire.LEASES = acquire.LEASES.replace("(holder = '' OR valid_until <= {now})", "{true}")
     acquire.TAKE = acquire.TAKE.replace("(holder = '' OR holder = %s OR", "(holder <> %s OR holder = '' OR")
-    handling.Handling.started = lambda self, hands: True
+    executor.HandlerExecutor.started = lambda self, hands: True
+
+
+def jobs() -> None:
+    """Forget ticks, named messages that are due, results, and that messages expire."""
+    due_ticks, insert_many = ticks.due_ticks, schedule.insert_many
+
+    def forget_some(*arguments: Any) -> Any:
+        due = due_ticks(*arguments)
+        return due._replace(ticks=[tick for tick in due.ticks if tick.second % 5])
+
+    def forget_named(alias: str, rows: Any, may_repeat: bool) -> int:
+        return insert_many(alias, [row for row in rows if row.topic != NAMED], may_repeat)
+
+    ticks.due_ticks, schedule.insert_many = forget_some, forget_named
+    results._insert = lambda alias, rows: None
+    Attempt.expired = False
 
 
 def commit(name: str) -> None:
     """Plant one of workload.PLANTED, or nothing."""
     if name:
-        {kind.__name__: kind for kind in (fencing, horizon, leases, order, progress, settles)}[name]()
+        {kind.__name__: kind for kind in (fencing, horizon, jobs, leases, order, progress, settles)}[name]()

@@ -38,7 +38,7 @@ PROCESSES = (
     Kind("join", 10),
     Kind("leave", 10),
 )
-# Not where the database's clock is the process's own (SQLite): whoever shares a file shares a host, and so a clock.
+# Not where the database's clock is the process's own (SQLite): processes that share a file share a host and its clock.
 HOSTS = (*PROCESSES, Kind("shift-clock", 10))
 ANYWHERE = (Kind("pause-topic", 5, 1, 4),)
 SERVER = (

@@ -12,7 +12,9 @@ from tests.soak import databases, history, phases, workload
 from tests.soak.backlog import Backlog, pending, unsettled
 from tests.soak.checker import Checker
 from tests.soak.fleet import ROOT, Fleet
+from tests.soak.job_tables import fill_in_jobs
 from tests.soak.nemesis import Nemesis
+from tests.soak.periodic import end_ticks
 from tests.soak.progress import longest_gap
 from tests.soak.records import DeadLetter, Reader, Record
 from tests.soak.schedule import schedule
@@ -136,6 +138,7 @@ class Run:
             time.sleep(max(0.0, remaining))
             ended = time.monotonic()
             self.fleet.stop_publishers()
+            ticks_until = end_ticks(time.monotonic() + self.plan.drain_limit)
             backlog = unsettled()
             drained = self._drain(ended)
             leftovers = {} if drained is None or self.plan.sabotaged else self._leftovers_while_running()
@@ -147,6 +150,8 @@ class Run:
             clients = self._clients_left()
             record = Reader().read(history.read(self.folder))
             fill_in(record)
+            fill_in_jobs(record.jobs)
+            record.jobs.ticks_until = ticks_until
             record.crowded = self.watch.crowded
             record.drained, record.since, record.until = drained is not None, began, until
             record.pending = set() if record.drained else pending()
@@ -155,15 +160,17 @@ class Run:
             self.phases.stop()
             self.nemesis.stop()
             self.fleet.end()
+        if late := workload.SCHEDULES.keys() - ticks_until.keys():
+            troubles.append(f"ticks of {', '.join(sorted(late))} were always due, until {self.plan.drain_limit:g} s")
         troubles += [*self.nemesis.failures, *self.phases.failures]
         if self.fleet.broken:
             troubles.append(f"publishers ended with errors of their own: {self.fleet.broken}: see the folder's logs")
         if count := crashes(self.folder):
-            troubles.append(f"{count} turns of consumers ended with an error of their own: see the folder's logs")
+            troubles.append(f"{count} iterations of consumers ended with an error of their own: see the folder's logs")
         standstill = longest_standstill(record, began, ended)
         if drained is None:
             troubles.append(f"not drained within {self.plan.drain_limit:g} s: {unsettled()} deliveries left")
-        elif drained > record.crowded * 2 * workload.LEASE_DURATION + work_seconds(record, backlog, ended - began):
+        elif drained > record.crowded * (2 * workload.LEASE_DURATION + work_seconds(record, backlog, ended - began)):
             troubles.append(f"drained only after {drained:.1f} s")
         if standstill > workload.UNSERVED:
             troubles.append(f"nothing began for {standstill:.1f} s, and no fault tells why")
@@ -220,7 +227,7 @@ class Run:
 
 
 def crashes(folder: Path) -> int:
-    """Return how many tracebacks of a consumer's turn, or of a resident's, the logs hold: no fault excuses them."""
+    """Return how many tracebacks of iterations and background tasks are in the logs: no fault excuses them."""
     return sum(log.read_text(errors="replace").count(", in _guarded") for log in (folder / "logs").glob("*.log"))
 
 
@@ -231,24 +238,29 @@ def fill_in(record: Record) -> None:
     from sqlqueue.models import Message
     from tests.soak.models import Entry
 
-    for letter in Message.objects.dead_letters():
+    for dead_letter in Message.objects.dead_letters():
+        if dead_letter.original_topic == workload.TASKS.topic:
+            record.jobs.dead_tasks.append(dead_letter.payload["id"])
+            continue
         record.dead.append(
             DeadLetter(
-                letter.original_topic,
-                letter.failed_group,
-                letter.original_offset or 0,
-                letter.payload["id"],
-                letter.failure_count,
+                dead_letter.original_topic,
+                dead_letter.failed_group,
+                dead_letter.original_offset or 0,
+                dead_letter.payload["id"],
+                dead_letter.failure_count,
+                dead_letter.last_error or "",
+                dead_letter.failed_at.timestamp(),
             )
         )
-    letters = Message.objects.filter(topic=workload.LETTERS).values_list("topic", "message_id")
-    record.letters = list(letters)
+    dead_letters = Message.objects.filter(topic=workload.DEAD_LETTERS).values_list("topic", "message_id")
+    record.dead_letters = list(dead_letters)
     counted = Entry.objects.values_list("group", "message").annotate(count=Count("id"))
     record.entries = {(group, message): count for group, message, count in counted}
 
 
 def leases_left() -> dict[str, int]:
-    """Return leases and heartbeats that nobody has given up."""
+    """Return leases and heartbeats that no process has released."""
     from sqlqueue.models import PartitionLease, SubscriberHeartbeat
 
     return {
@@ -265,7 +277,7 @@ def work_seconds(record: Record, backlog: int, seconds: float) -> float:
     return 2 * workload.TOO_LONG + 2 * backlog / rate
 
 
-# These bring nobody else to a standstill.
+# These bring no other process to a standstill.
 LOCAL = {
     "kill-consumer",
     "kill-publisher",

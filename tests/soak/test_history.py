@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.soak.history import Journal, Line, read
+from tests.soak.job_records import Enqueued
 from tests.soak.records import NEVER, Reader, Record
 
 PID = 4711
@@ -121,7 +122,7 @@ def test_what_consumers_announce_is_kept() -> None:
     )
     assert record.acquired == [(1, 1, "orders", "ship", 4), (2, 0, "orders", "ship", 1), (2, 0, "orders", "ship", 4)]
     assert record.settled == [(3, 0, "orders", "ship", 10, 1, "acked")]
-    assert record.buried == {("orders", "ship", 11): 4}
+    assert record.dead_lettered == {("orders", "ship", 11): 4}
     assert record.collected == 42
 
 
@@ -158,3 +159,28 @@ def test_of_two_runs_of_one_attempt_each_has_its_own_end() -> None:
     )
     assert [(handling.began, handling.ended) for handling in record.handlings] == [(1, 50), (8, 9)]
     assert record.blocked == [(2, 47, 0)]
+
+
+def test_everyday_jobs_are_put_together_from_what_was_told_of_them() -> None:
+    jobs = record_of(
+        [
+            ["offer", 1.0, 1, "n", "schedule", 0.5],
+            ["offered", 1.1, 1, "created"],
+            ["offer", 2.0, 2, "n", "cancel", 0.5],
+            ["offer-back", 2.1, 2],
+            ["offer", 3.0, 3, "n", "cancel", 0.5],
+            ["task", 4.0, 1, "id", "add", 7],
+            ["task-told", 4.1, 1],
+            ["task", 5.0, 2, "other", "fail", 8],
+            ["task-back", 5.1, 2],
+        ],
+        [["value", 6.0, "n", 1], ["value", 6.1, "n", 1]],
+        [["ticks-paused", 9.0, 7.5]],
+    ).jobs
+    told, back, doubt = jobs.offers
+    assert (told.told, told.began, told.ended, told.in_doubt) == ("created", 1.0, 1.1, False)
+    assert (back.back, back.in_doubt, back.may_remove) == (True, False, False)
+    assert (doubt.ended, doubt.in_doubt, doubt.may_remove) == (NEVER, True, True)
+    assert jobs.enqueued == [Enqueued("id", "add", 7, told=True), Enqueued("other", "fail", 8, back=True)]
+    assert jobs.values == {"n": {1}}
+    assert jobs.pauses == [(7.5, 9.0)]

@@ -1,4 +1,4 @@
-"""The phases of a run are its seed's, follow one another, and each has somebody who carries it out."""
+"""The phases of a run are its seed's, follow one another, and each has code that carries it out."""
 
 from itertools import pairwise
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.processes import ROOT
 from tests.soak import acts, databases, phases
-from tests.soak.workload import ALL_READERS, LETTERS, PHASE_READERS, PHASE_TOPICS
+from tests.soak.workload import ALL_READERS, DEAD_LETTERS, PHASE_READERS, PHASE_TOPICS
 
 HOUR = 3600.0
 
@@ -60,5 +60,5 @@ def test_the_documentation_names_every_phase() -> None:
 
 
 def test_the_phases_topics_are_known_by_their_partitions() -> None:
-    assert {reader.topic for reader in PHASE_READERS} == {*PHASE_TOPICS, LETTERS}
+    assert {reader.topic for reader in PHASE_READERS} == {*PHASE_TOPICS, DEAD_LETTERS}
     assert len({(reader.topic, reader.group) for reader in ALL_READERS}) == len(ALL_READERS)

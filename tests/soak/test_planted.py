@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.soak import job_checks
 from tests.soak.runs import SoakRun
+
+pytestmark = pytest.mark.long
 
 
 @pytest.mark.timeout(600)
@@ -31,6 +34,16 @@ def test_a_run_in_which_a_partition_is_never_read_is_found_out(tmp_path: Path) -
     with SoakRun(tmp_path, *words) as run:
         assert run.wait(550) == 1, run.output
     assert run.report["violations"]["stood still"], run.output
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.database("sqlite")
+def test_a_run_that_forgets_everyday_jobs_is_found_out(tmp_path: Path) -> None:
+    words = ("--database=sqlite", "--seed=1", "--minutes=0.3", "--calm", "--phases=none", "--sabotage=jobs")
+    with SoakRun(tmp_path, *words) as run:
+        assert run.wait(550) == 1, run.output
+    found = {kind for kind, count in run.report["violations"].items() if count}
+    assert found == job_checks.VIOLATIONS.keys(), run.output
 
 
 @pytest.mark.timeout(900)

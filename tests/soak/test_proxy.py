@@ -15,7 +15,7 @@ from django.db import Error, connection, connections, transaction
 
 from sqlqueue import publish
 from sqlqueue.consumers.delivery import Delivery
-from sqlqueue.database.faults import Fault, classify
+from sqlqueue.database.retries import ErrorKind, classify
 from tests.app.models import Effect
 from tests.processes import wait_until
 from tests.progress import wait_until_settled
@@ -139,7 +139,7 @@ class TestCarrying:
             assert all(pool.map(work, range(60)))
         assert proxy.connections == 60
 
-    def test_whoever_does_not_read_holds_up_nobody_else(self, proxy: Proxy, connect: Connect) -> None:
+    def test_a_client_that_does_not_read_delays_no_other(self, proxy: Proxy, connect: Connect) -> None:
         greedy, other = connect(), connect()
         sent = 0
         greedy.settimeout(MOMENT)
@@ -328,7 +328,7 @@ class TestFaults:
                 wait_until(lambda: proxy.carried > before + 10_000)
             finally:
                 stop.set()
-            assert all(done.result() for done in talking), "somebody was never answered"
+            assert all(done.result() for done in talking), "a client was never answered"
         assert proxy.cuts >= proxy.lost
         assert ask(connect(), b"again") == b"again"
 
@@ -337,13 +337,13 @@ class TestFaults:
 def through_proxy(database_server: PrivateServer) -> Iterator[Proxy]:
     """Let every connection that is opened from now on go through a proxy."""
     connections.close_all()
-    place = connections.settings["default"]
-    before = place["PORT"]
+    settings = connections.settings["default"]
+    before = settings["PORT"]
     with Proxy(database_server.port) as proxy:
-        place["PORT"] = proxy.port
+        settings["PORT"] = proxy.port
         yield proxy
         connections.close_all()
-        place["PORT"] = before
+        settings["PORT"] = before
 
 
 class TestOnTheDatabase:
@@ -352,7 +352,7 @@ class TestOnTheDatabase:
         through_proxy.lose_replies(to=COMMIT_REQUEST)
         with pytest.raises(Error) as said, transaction.atomic():
             Effect.objects.create(name="in doubt", value="1")
-        assert classify(said.value) is Fault.GONE
+        assert classify(said.value) is ErrorKind.GONE
         assert through_proxy.lost == 1
         through_proxy.restore()
         connection.close()
@@ -376,7 +376,7 @@ class TestOnTheDatabase:
             wait_until(lambda: through_proxy.lost > before)
             through_proxy.restore()
             wait_until_settled("doubtful", "default")
-            return sum("event=commit_in_doubt" in record.getMessage() for record in caplog.records)
+            return sum("event=commit_outcome_unknown" in record.getMessage() for record in caplog.records)
 
         with caplog.at_level(logging.WARNING, "sqlqueue"), RunningSubscriber(consumer("doubtful", handle, atomic=True)):
             wait_until(lambda: doubts() >= 5)

@@ -89,7 +89,7 @@ def test_faults_of_everybody_explain_a_pause() -> None:
     assert longest_standstill(record, 0, LONG) == 1
 
 
-def test_faults_of_one_process_do_not_explain_that_nobody_goes_on() -> None:
+def test_faults_of_one_process_do_not_explain_that_no_process_goes_on() -> None:
     faults = [fault(kind, LONG / 2, LONG / 2) for kind in ("join", "shift-clock", "kill-consumer", "kill-publisher")]
     record = Record(handlings=[handling(0.0), handling(LONG)], faults=faults)
     assert longest_standstill(record, 0, LONG) == LONG

@@ -19,7 +19,7 @@ STALL = 1.5  # seconds that this thread's pause may take at most
 
 @dataclass(frozen=True)
 class Sample:
-    """The witness, a consumer process that nobody kills, at one moment: bytes and counts."""
+    """The witness, a consumer process that the nemesis spares, at one moment: bytes and counts."""
 
     at: float
     memory: int

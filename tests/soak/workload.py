@@ -26,6 +26,7 @@ SABOTAGE = "SOAK_SABOTAGE"  # the environment's variable that names one of these
 PLANTED = (
     "fencing",
     "horizon",
+    "jobs",
     "leases",
     "order",
     "progress",
@@ -57,6 +58,7 @@ class Reader:
     batch: bool = False
     atomic: bool = False
     is_async: bool = False
+    keeps_results: bool = False
 
     @property
     def options(self) -> dict[str, Any]:
@@ -71,7 +73,11 @@ class Reader:
             "backoff": 0.1,
             "max_backoff": 1.0,
         }
-        return options | ({"batch_size": 200} if self.batch else {})
+        if self.batch:
+            options["batch_size"] = 200
+        if self.keeps_results:
+            options["keep_results"] = KEPT_RESULTS
+        return options
 
 
 READERS = [
@@ -84,18 +90,53 @@ READERS = [
     Reader("bulk", "tally", batch=True, atomic=True),
     Reader("deadly", "brave"),
 ]
+# Everyday jobs, in every run: jobs.py publishes them but for the ticks. Their logs are kept, for the checker to read.
+MINUTE = 60.0
+TICKS, NAMED, FLEETING = "periodic", "named", "fleeting"
+JOB_READERS = [
+    Reader(TICKS, "clock", ordering="none"),
+    Reader(NAMED, "herald", keeps_results=True),
+    Reader(FLEETING, "catch", ordering="none"),
+]
+JOB_TOPICS = {TICKS: 1, NAMED: 1, FLEETING: 1}  # and their partitions
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A periodic schedule: seconds from one tick to the next, and what becomes of missed ones."""
+
+    every: float
+    missed: str
+
+
+DECORATED = "each"  # that of @periodic; the others are in the settings
+SCHEDULES = {
+    DECORATED: Schedule(1.0, "all"),
+    "latest": Schedule(1.0, "last"),
+    "fresh": Schedule(2.0, "skip"),
+    "minutes": Schedule(MINUTE, "all"),  # by a cron expression
+}
+# Those of Django's Tasks: their handler is the engine's own.
+QUEUE = "soak"
+TASKS = Reader(f"tasks.{QUEUE}", "tasks", ordering="none")
+TASK_PARTITIONS = 1  # of ten priorities each
+# The kinds (tasks.py has them): how often each is enqueued among a hundred, and how many errors it has once it ended,
+# whatever was done to its workers. Only "fail" ends as FAILED.
+TASK_WEIGHTS = {"add": 80, "fail": 8, "flaky": 11, "deadly": 1}
+TASK_ERRORS = {"add": 0, "fail": 1, "flaky": 1, "deadly": 0}
+KEPT_RESULTS = 3600.0  # seconds: longer than any run
 # Those that phases need; they are served in runs with phases only.
-LETTERS_OF = "doomed"
-LETTERS = LETTERS_OF + "_dlq"
+DEAD_LETTERS_OF = "doomed"
+DEAD_LETTERS = DEAD_LETTERS_OF + "_dlq"
 PHASE_READERS = [
     Reader("flood", "drain", batch=True),
     Reader("waiting", "desk"),
     Reader("heavy", "store"),
     Reader("doomed", "judge"),
-    Reader(LETTERS, "undertaker", ordering="none"),
+    Reader(DEAD_LETTERS, "undertaker", ordering="none"),
 ]
-ALL_READERS = [*READERS, *PHASE_READERS]
-# How long what a killed process owned may be served by nobody, even if nothing else is left to be done: until its
+ALL_READERS = [*READERS, *JOB_READERS, *PHASE_READERS]
+# How long what a killed process owned may be served by no process, even if nothing else is left to be done: until its
 # leases end, and the others have looked, twice if two of them reached for the same.
 UNSERVED = LEASE_DURATION + BALANCE_INTERVAL * 2
 TOPICS = sorted({reader.topic for reader in READERS})
@@ -110,7 +151,10 @@ ASKED: dict[str, dict[str, float]] = {
     # One of them makes its whole batch come again one by one: more would be nothing but that.
     "bulk": {"fail": 0.01, "reject": 0.003},
     "deadly": {"die": 12, "die-always": 2},
+    NAMED: {"slow": 5, "fail": 5, "retry": 2, "postpone": 3},
+    FLEETING: {"slow": 10, "fail": 15, "fail-2": 5, "retry": 10, "postpone": 10, "reject": 1},
 }
+TICK_FAILS = 10  # every so many seconds the ticks of that second ask for a failure
 
 
 # Whose handlers hold a transaction open. Where there is one writer (SQLite), no other may write meanwhile, so that none
@@ -129,20 +173,40 @@ def asks(topic: str, dice: random.Random, one_writer: bool) -> str:
     return "ok"
 
 
+def asked_by(payload: Any) -> str:
+    """Return what a message asks of its handlers. A tick says when it was due."""
+    if "do" in payload:
+        return payload["do"]
+    return "fail" if int(payload["tick"][17:19]) % TICK_FAILS == 0 else "ok"
+
+
 def partitions(topic: str) -> int:
     """Return how many partitions a topic has."""
-    return 1 if topic == LETTERS else PHASE_TOPICS.get(topic, PARTITIONS)
+    return 1 if topic == DEAD_LETTERS else (PHASE_TOPICS | JOB_TOPICS).get(topic, PARTITIONS)
+
+
+def configured_schedules() -> dict[str, dict[str, Any]]:
+    """Return the setting SCHEDULES: all but that of @periodic."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, schedule in SCHEDULES.items():
+        if name != DECORATED:
+            when = {"cron": "* * * * *"} if schedule.every == MINUTE else {"every": schedule.every}
+            found[name] = {**when, "missed": schedule.missed, "topic": TICKS, "group": JOB_READERS[0].group}
+    return found
 
 
 def options(retention: float) -> dict[str, Any]:
     """Return the SQLQUEUE setting of all processes; retention: seconds that messages are kept."""
     topics = {topic: {"partitions": partitions(topic), "retention": retention} for topic in [*TOPICS, *PHASE_TOPICS]}
     topics["ledger"]["history"] = "all"
+    topics |= {topic: {"partitions": count, "retention": None} for topic, count in JOB_TOPICS.items()}
+    topics[TASKS.topic] = {"partitions": TASK_PARTITIONS, "retention": retention}
     # Late ones and others in one partition; for the checker to read.
-    topics[LETTERS] = {"partitions": partitions(LETTERS), "retention": None}
+    topics[DEAD_LETTERS] = {"partitions": partitions(DEAD_LETTERS), "retention": None}
     return {
         "CONSUMERS_MODULE": "handlers",
         "TOPICS": topics,
+        "SCHEDULES": configured_schedules(),
         "RETENTION": None,  # dead letters stay, for the checker to read
         "RECEIPT_RETENTION": retention,
         "LEASE_DURATION": LEASE_DURATION,

@@ -1,4 +1,4 @@
-"""The archive in the tests: made by what the command calls, and read by somebody who knows nothing of it."""
+"""The archive in the tests: made by the functions that the command calls, and read by pyarrow alone."""
 
 import json
 from collections import Counter
@@ -20,13 +20,13 @@ def archive(
 ) -> list[Segment]:
     """Archive what there is of a topic."""
     receipts_to = newest_receipts("default", [topic], 0).get(topic, 0)
-    with archivist("default", topic, patience=30) as keeper:
+    with archivist("default", topic, timeout=30) as owner:
         rows = {"segment_rows": segment_rows, "receipts_to": receipts_to}
-        return list(archive_topic(spark, keeper, Folder(folder), kind, **rows))
+        return list(archive_topic(spark, owner, Folder(folder), kind, **rows))
 
 
 def rows_in(folder: Path, kind: str = "messages") -> list[dict[str, Any]]:
-    """Return the rows of every Parquet file below a folder, whoever put it there."""
+    """Return the rows of every Parquet file below a folder, whatever wrote it."""
     if not (folder / kind).is_dir():
         return []
     return pyarrow.dataset.dataset(folder / kind, format="parquet", partitioning="hive").to_table().to_pylist()
@@ -48,6 +48,7 @@ def as_archived(message: Message) -> dict[str, Any]:
         "id": message.message_id,
         "payload": message.payload,
         "headers": message.headers,
+        "body": None if message.body is None else bytes(message.body),
         "created_at": message.created_at,
         "target_group": message.target_group,
         "date": f"{message.created_at:%Y-%m-%d}",

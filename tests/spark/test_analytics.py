@@ -16,6 +16,7 @@ from sqlqueue.log.collect import collect
 from sqlqueue.models import HourlyError, HourlyStatistic, Message, Receipt
 from sqlqueue.spark.analytics import settled_by_hour
 from tests.consuming import QUICK, Consuming
+from tests.factories import ReceiptFactory
 from tests.spark.archiving import archive
 from tests.spark.test_archive_kills import known_horizon
 
@@ -144,6 +145,7 @@ def lines(folder: Path, name: str = "statistics") -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "date"} for row in rows]
 
 
+@pytest.mark.long
 def test_nothing_is_forgotten_in_the_table_or_the_files_when_the_log_has_lost_it(
     spark: SparkSession, consumed: None, tmp_path: Path, capsys
 ) -> None:
@@ -167,29 +169,21 @@ def test_nothing_is_forgotten_in_the_table_or_the_files_when_the_log_has_lost_it
     assert max(row["end_to_end_p99"] or 0 for row in lines(tmp_path)) > 0
 
 
+@pytest.mark.long
 def test_what_becomes_visible_late_is_counted_however_much_has_happened_since(spark: SparkSession, settings) -> None:
     settings.SQLQUEUE = {**QUICK, "HISTORY": "all"}
     publish_many("t", [1])
 
-    def receipts(count: int, at: datetime, worker: str, first: int | None = None) -> list[Receipt]:
-        row = {"consumer_group": "g", "topic": "t", "partition": 0, "message_offset": 1, "outcome": "acked"}
-        times = {"attempts": 1, "started_at": at, "finished_at": at, "worker": worker}
-        return [Receipt(**row, **times, serial=n, **({"id": first} if first else {})) for n in range(count)]
-
     midnight = datetime(2013, 2, 1, tzinfo=timezone.utc)
     early = midnight - timedelta(seconds=1)
-    Receipt.objects.bulk_create(receipts(30, midnight - timedelta(days=1), "days before"))
+    ReceiptFactory.insert(30, started_at=midnight - timedelta(days=1))
     late = Receipt.objects.order_by("-id")[0].id + 1  # taken, and not committed yet
-    Receipt.objects.create(id=late + 1, **model_values(receipts(1, midnight + timedelta(seconds=2), "first")[0]))
-    Receipt.objects.bulk_create(receipts(11_000, midnight + timedelta(seconds=2), "others"), batch_size=1_000)
+    ReceiptFactory(id=late + 1, started_at=midnight + timedelta(seconds=2))
+    ReceiptFactory.insert(11_000, started_at=midnight + timedelta(seconds=2))
     Message.objects.update(created_at=midnight)
     analyse()
-    Receipt.objects.create(id=late, **model_values(receipts(1, early, "late")[0]))
+    ReceiptFactory(id=late, started_at=early)
     analyse()
     hours = HourlyStatistic.objects.exclude(consumer_group="").order_by("hour")
     found = list(hours.values_list("hour__day", "hour__hour", "acked"))
     assert found == [(31, 0, 30), (31, 23, 1), (1, 0, 11_001)]
-
-
-def model_values(receipt: Receipt) -> dict[str, Any]:
-    return {name: value for name, value in vars(receipt).items() if name not in ("_state", "id")}

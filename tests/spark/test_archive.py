@@ -69,12 +69,12 @@ class TestWhatItHolds:
             publish("t", payload, key=f"clé {n % 3}", id=f"id-{n}", headers={"n": n, "t": "2013-01-01T00:00:00Z"})
             publish("other", n)
         publish("t", "keyless")
-        publish("t", "for one group", group="somebody")
+        publish("t", "for one group", group="other")
         segments = archive(spark, folder, segment_rows=5)
         expected = [as_archived(message) for message in Message.objects.filter(topic="t").order_by("offset")]
         found = sorted((decoded(row) for row in rows_in(folder)), key=lambda row: row["offset"])
         assert found == expected
-        assert [segment.figures.rows for segment in segments] == [5, 5, 1]
+        assert [segment.totals.rows for segment in segments] == [5, 5, 1]
 
     def test_is_everything_where_one_file_is_not_enough(
         self, spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -85,7 +85,7 @@ class TestWhatItHolds:
         assert segment.files > 1
         every = Message.objects.filter(topic="t").values_list("offset", flat=True)
         assert offsets_in(folder) == Counter(every)
-        assert segment.figures.rows == len(every)
+        assert segment.totals.rows == len(every)
 
     def test_is_told_by_the_manifest_without_a_gap(self, spark: SparkSession, folder: Path) -> None:
         publish_some(20)
@@ -155,7 +155,7 @@ class TestCollection:
             assert holding.wait(30)
             publish("t", "after")
             try:
-                with pytest.raises(HorizonUnknown), archivist("default", "t", patience=0.5):
+                with pytest.raises(HorizonUnknown), archivist("default", "t", timeout=0.5):
                     pass
                 with pytest.raises(CommandError) as error:
                     call_command("queuearchive", folder, wait=0.5)
@@ -172,22 +172,22 @@ class TestTwoArchivists:
     def test_one_waits_for_the_other(self, folder: Path) -> None:
         publish_some(3)
         with (
-            archivist("default", "t", patience=30) as first,
+            archivist("default", "t", timeout=30) as first,
             pytest.raises(LeaseLost, match=first.name),
-            archivist("default", "t", patience=0.3),
+            archivist("default", "t", timeout=0.3),
         ):
             pass
-        with archivist("default", "t", patience=30):
+        with archivist("default", "t", timeout=30):
             pass
         assert not PartitionLease.objects.exclude(holder="").exists()
 
     def test_one_that_has_lost_the_topic_changes_nothing(self, spark: SparkSession, folder: Path) -> None:
         publish_some(10)
-        with archivist("default", "t", patience=30) as frozen:
+        with archivist("default", "t", timeout=30) as frozen:
             archiving = archive_topic(spark, frozen, Folder(folder), "messages", segment_rows=4)
-            assert next(archiving).figures.rows == 4
+            assert next(archiving).totals.rows == 4
             PartitionLease.objects.update(valid_until="2000-01-01 00:00:00Z")
-            with archivist("default", "t", patience=30) as successor:
+            with archivist("default", "t", timeout=30) as successor:
                 with pytest.raises(LeaseLost):
                     next(archiving)
                 assert sum(offsets_in(folder).values()) == 4
@@ -207,26 +207,26 @@ class PowerCut(Exception):
     pass
 
 
-def archive_until_the_power_cut(spark: SparkSession, keeper: Archivist, folder: Path) -> None:
+def archive_until_the_power_cut(spark: SparkSession, owner: Archivist, folder: Path) -> None:
     """Archive; but fail between the moving of the first segment's files and the commit that makes them count."""
-    whole = keeper.commit
+    whole = owner.commit
 
-    def cut(kind: str, first: int, last: int, put_in_place: Callable[[], None], **columns: object) -> None:
+    def cut(kind: str, first: int, last: int, move_files: Callable[[], None], **columns: object) -> None:
         def move_and_die() -> None:
-            put_in_place()
+            move_files()
             raise PowerCut
 
         whole(kind, first, last, move_and_die, **columns)
 
-    keeper.commit = cut
-    list(archive_topic(spark, keeper, Folder(folder), "messages", segment_rows=100))
+    owner.commit = cut
+    list(archive_topic(spark, owner, Folder(folder), "messages", segment_rows=100))
 
 
 class TestWhatAnInterruptedRunHasLeft:
     def test_is_swept_files_in_their_place_included(self, spark: SparkSession, folder: Path) -> None:
         publish_some(10)
-        with archivist("default", "t", patience=30) as keeper, pytest.raises(PowerCut):
-            archive_until_the_power_cut(spark, keeper, folder)
+        with archivist("default", "t", timeout=30) as owner, pytest.raises(PowerCut):
+            archive_until_the_power_cut(spark, owner, folder)
         assert len(offsets_in(folder)) == 10
         assert not ArchiveSegment.objects.exists()
         assert not Offset.objects.filter(offset_acked__gt=0).exists()
@@ -234,7 +234,7 @@ class TestWhatAnInterruptedRunHasLeft:
         archive(spark, folder, segment_rows=6)
         assert offsets_in(folder) == dict.fromkeys(Message.objects.values_list("offset", flat=True), 1)
 
-    def test_is_never_somebody_elses_archive(self, spark: SparkSession, folder: Path) -> None:
+    def test_is_never_another_databases_archive(self, spark: SparkSession, folder: Path) -> None:
         publish_some(5)
         archive(spark, folder)
         ArchiveSegment.objects.all().delete()
@@ -264,9 +264,9 @@ class TestTheCommand:
 
     def test_refuses_what_cannot_be(self, folder: Path) -> None:
         publish("t", 1)
-        with pytest.raises(ConfigurationError, match="no topic 'nothing'"), archivist("default", "nothing", patience=1):
+        with pytest.raises(ConfigurationError, match="no topic 'nothing'"), archivist("default", "nothing", timeout=1):
             pass
-        with pytest.raises(ConfigurationError, match="dead letters"), archivist("default", "t_dlq", patience=1):
+        with pytest.raises(ConfigurationError, match="dead letters"), archivist("default", "t_dlq", timeout=1):
             pass
         with pytest.raises(CommandError, match="segment-rows"):
-            call_command("queuearchive", folder, segment_rows=0)
+            call_command("queuearchive", folder, "--segment-rows=0")

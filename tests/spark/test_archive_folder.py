@@ -40,12 +40,12 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Iterator[Path]:
     """A folder of another file system."""
-    place = SHARED / f"sqlqueue-{uuid.uuid4().hex}"
+    folder = SHARED / f"sqlqueue-{uuid.uuid4().hex}"
     if not SHARED.is_dir() or SHARED.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("there is no second file system")
-    place.mkdir()
-    yield place
-    shutil.rmtree(place)
+    folder.mkdir()
+    yield folder
+    shutil.rmtree(folder)
 
 
 def run(folder: Path, *topics: str, **options: object) -> None:
@@ -103,7 +103,7 @@ def test_a_new_topic_goes_where_the_others_are_unless_told_otherwise(
     run(tmp_path / "other", "b")
     publish("c", 1)
     run(folder, "c")
-    assert [sum(offsets_in(place).values()) for place in (folder, tmp_path / "other")] == [3, 2]
+    assert [sum(offsets_in(archive).values()) for archive in (folder, tmp_path / "other")] == [3, 2]
 
 
 def test_another_databases_archive_is_left_alone(spark: SparkSession, folder: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_topic_that_cannot_be_archived_keeps_no_other_one_out(spark: SparkSess
 def test_what_another_process_archives_is_left_to_it_and_said_by_75(spark: SparkSession, folder: Path) -> None:
     for topic in ("a", "b"):
         publish(topic, 1)
-    with archivist("default", "a", patience=30), pytest.raises(CommandError, match="is being archived by") as error:
+    with archivist("default", "a", timeout=30), pytest.raises(CommandError, match="is being archived by") as error:
         run(folder, wait=0.3)
     assert error.value.returncode == 75
     assert set(ArchiveSegment.objects.values_list("topic", flat=True)) == {"b"}
@@ -193,8 +193,8 @@ def test_one_look_at_the_receipts_serves_all_topics(consuming: Consuming, settin
         newest = newest_receipts("default", [*topics, "busy"], 0)
     assert newest == {"busy": Receipt.objects.order_by("-id")[0].id}
     assert sum("sqlqueue_receipt" in query["sql"] for query in said) == 1
-    with archivist("default", "quiet0", patience=30) as keeper, CaptureQueriesContext(connection) as said:
-        assert keeper.next_range("receipts", 100, newest.get("quiet0", 0)) is None
+    with archivist("default", "quiet0", timeout=30) as owner, CaptureQueriesContext(connection) as said:
+        assert owner.next_range("receipts", 100, newest.get("quiet0", 0)) is None
     assert not [query for query in said if "sqlqueue_receipt" in query["sql"]]
     assert newest_receipts("default", ["busy"], 3600) == {}
 

@@ -34,6 +34,7 @@ def publish_some(count: int) -> set[int]:
     return set(Message.objects.values_list("offset", flat=True)) - before
 
 
+@pytest.mark.long
 def test_killed_anywhere_and_run_again_the_archive_holds_each_message_once(
     manage: ManageCommands, tmp_path: Path, settings
 ) -> None:

@@ -44,6 +44,7 @@ def test_messages_are_what_was_published(read: Read) -> None:
         ("headers", "string"),
         ("created_at", "timestamp"),
         ("target_group", "string"),
+        ("body", "binary"),
     ]
     assert len(rows) == 4
     for row, message in zip(rows, expected, strict=True):
@@ -93,7 +94,7 @@ def test_options_narrow_a_read(read: Read) -> None:
 
     assert found() == set(offsets)
     assert found(topic="a, c") == expected(topic__in=["a", "c"])
-    assert found(topic="nobodys") == set()
+    assert found(topic="unknown") == set()
     assert found(key="k3") == expected(partition_key="k3")
     assert found(key='["k3", "k4"]', topic="b") == expected(partition_key__in=["k3", "k4"], topic="b")
     assert found(partition=partition_of("k1", 32)) == expected(partition=partition_of("k1", 32))

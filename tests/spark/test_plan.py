@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 
 from sqlqueue import NewMessage, publish_many
-from sqlqueue.database import plain
-from sqlqueue.database.plain import access
+from sqlqueue.database import dbapi
+from sqlqueue.database.dbapi import access
 from sqlqueue.models import Message
 from sqlqueue.spark import arrow, plan, ranges
-from sqlqueue.spark.options import Options
-from sqlqueue.spark.scan import Scan
+from sqlqueue.spark.options import SourceOptions
+from sqlqueue.spark.scan import TableScan
 from sqlqueue.spark.tables import MESSAGES
 from tests.consuming import QUICK
 
@@ -32,8 +32,8 @@ def messages(settings: Any) -> None:
 
 def read() -> list[list[pa.RecordBatch]]:
     """Plan a read of topic t, and carry it out; return the batches of each task."""
-    scan = Scan(access("default"), MESSAGES, MESSAGES.chosen(("offset", "payload")))
-    portions = plan.batch("default", Options(topics=("t",)), TASKS)
+    scan = TableScan(access("default"), MESSAGES, MESSAGES.chosen(("offset", "payload")))
+    portions = plan.batch("default", SourceOptions(topics=("t",)), TASKS)
     return [list(scan.read(portion)) for portion in portions]
 
 
@@ -47,7 +47,7 @@ def offsets(tasks: list[list[pa.RecordBatch]]) -> list[int]:
         (arrow, {"BYTES": 200}),
         (arrow, {"ROWS": 2}),
         (plan, {"LEAST_ROWS": 5}),
-        (plan, {"MOST_STREAMS": 1}),
+        (plan, {"MOST_INDEX_RANGES": 1}),
         (ranges, {"BUCKETS": 3, "ROWS_WORTH_PARTING": 1}),  # what is found in a bucket is counted once more
         (ranges, {"BUCKETS": 3, "ROWS_OF_ONE_QUERY": 7}),
     ],
@@ -56,7 +56,7 @@ def offsets(tasks: list[list[pa.RecordBatch]]) -> list[int]:
 def test_every_row_is_read_once(monkeypatch: pytest.MonkeyPatch, module: Any, lowered: dict[str, int]) -> None:
     expected = list(Message.objects.filter(topic="t").order_by("offset").values_list("offset", flat=True))
     assert sorted(offsets(read())) == expected
-    monkeypatch.setattr(plain, "ROWS_AT_ONCE", 2)  # of which a batch for Spark is made
+    monkeypatch.setattr(dbapi, "ROWS_AT_ONCE", 2)  # of which a batch for Spark is made
     for name, few in lowered.items():
         monkeypatch.setattr(module, name, few)
     if most := lowered.get("ROWS_OF_ONE_QUERY"):  # a default, too
@@ -75,7 +75,7 @@ def test_a_batch_of_a_stream_ends_where_it_may_however_little_is_counted_at_once
     monkeypatch.setattr(ranges, "BUCKETS", 2)
     highest = Message.objects.order_by("-offset").values_list("offset", flat=True)[0]
     ends, done = [], 0
-    while (end := plan.next_end("default", Options(topics=("t",)), done, highest, 7)) > done:
+    while (end := plan.next_end("default", SourceOptions(topics=("t",)), done, highest, 7)) > done:
         ends.append(Message.objects.filter(topic="t", offset__gt=done, offset__lte=end).count())
         done = end
     assert sum(ends) == Message.objects.filter(topic="t").count()

@@ -47,7 +47,7 @@ def test_what_is_crowded_behind_a_wide_gap_is_parted_too() -> None:
     assert [sum(one.rows for one in some) for some in shares] == pytest.approx([6_000] * 4, rel=0.15)
 
 
-def test_nothing_is_nobodys() -> None:
+def test_nothing_is_no_tasks() -> None:
     assert measure(counting([]), 1, 0) == []
     assert share(measure(counting([]), 1, 100), 4) == []
 

@@ -39,24 +39,24 @@ def folder(spark: SparkSession, tmp_path: Path) -> Path:
     return tmp_path / "lake"
 
 
-def by_lane() -> dict[tuple[Any, ...], list[tuple[Any, ...]]]:
+def by_ordering_queue() -> dict[tuple[Any, ...], list[tuple[Any, ...]]]:
     """Return all that a log says, but for offsets and the time of publishing, in each key's order."""
-    lanes = defaultdict(list)
+    ordering_queues = defaultdict(list)
     for message in Message.objects.order_by("offset"):
-        place = (message.topic, message.partition, message.priority, message.partition_key)
+        ordering_key = (message.topic, message.partition, message.priority, message.partition_key)
         values = (message.message_id, message.payload, message.headers, message.target_group)
-        lanes[place].append(values)
-    for place, lane in lanes.items():
-        if place[-1] == "":  # without a key there is no order
-            lane.sort(key=str)
-    return dict(lanes)
+        ordering_queues[ordering_key].append(values)
+    for ordering_key, queue in ordering_queues.items():
+        if ordering_key[-1] == "":  # without a key there is no order
+            queue.sort(key=str)
+    return dict(ordering_queues)
 
 
 def test_an_empty_database_gets_everything_back_from_the_archive_alone(
     folder: Path, tmp_path: Path, consuming: Consuming, settings, capsys
 ) -> None:
     settings.SQLQUEUE = OPTIONS
-    before = by_lane()
+    before = by_ordering_queue()
     assert sum(map(len, before.values())) == 64
     call_command("flush", interactive=False, verbosity=0)  # the disaster
     assert not ArchiveSegment.objects.exists()
@@ -67,7 +67,7 @@ def test_an_empty_database_gets_everything_back_from_the_archive_alone(
         assert f"{topic}: 32 messages, 32 new in {topic}" in capsys.readouterr().out
         call_command("queuerehydrate", folder, topic, all=True, same_ids=True)
         assert f"{topic}: 32 messages, 0 new in {topic}" in capsys.readouterr().out
-    assert by_lane() == before
+    assert by_ordering_queue() == before
     heard = []
     consuming.consumer("flights", lambda delivery: heard.append(delivery.id), group="billing")
     consuming.drain()
@@ -79,23 +79,25 @@ def test_an_empty_database_gets_everything_back_from_the_archive_alone(
 
 
 def test_a_database_from_a_backup_gets_back_only_what_it_has_lost(folder: Path, capsys) -> None:
-    before = by_lane()
+    before = by_ordering_queue()
     lost = Message.objects.filter(topic="flights").order_by("-offset").values_list("offset", flat=True)[:9]
     Message.objects.filter(offset__in=list(lost)).delete()
     call_command("queuerehydrate", folder, "flights", all=True, same_ids=True)
     assert "32 messages, 9 new" in capsys.readouterr().out
-    assert by_lane() == before
+    assert by_ordering_queue() == before
 
 
+@pytest.mark.long
 def test_nothing_is_called_a_success_that_found_no_archive(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="there is no folder"):
         call_command("queuerehydrate", tmp_path / "typo", "flights", all=True)
     with pytest.raises(CommandError, match="there are no messages of topic 'unknown'"):
-        call_command("queuerehydrate", folder, "unknown", all=True)
+        call_command("queuerehydrate", folder, "unknown", into="flights", all=True)
     with pytest.raises(CommandError, match="--same-ids is for"):
         call_command("queuerehydrate", folder, "flights", all=True, same_ids=True, label="x")
 
 
+@pytest.mark.long
 def test_a_missing_segment_or_file_is_named_and_the_rest_can_be_had(folder: Path, capsys) -> None:
     first, second, *_ = ArchiveSegment.objects.of("flights")
     Message.objects.all().delete()

@@ -36,6 +36,7 @@ def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
         "spark.driver.extraJavaOptions=-Xss4m -Duser.timezone=Europe/Berlin",
     ],
 )
+@pytest.mark.django_db
 def test_another_time_zone_than_utc_is_refused_before_spark_starts(setting: str) -> None:
     with pytest.raises(CommandError, match=r"UTC.*(Berlin|New_York)"):
         call_command("queuebackfill", "t", "nothing.csv", conf=[tuple(setting.split("=", 1))])

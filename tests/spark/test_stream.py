@@ -1,4 +1,4 @@
-"""A stream is a consumer group: it reads every message, says how far it is, and shares with nobody."""
+"""A stream is a consumer group: it reads every message, says how far it is, and shares with no other."""
 
 import shutil
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from sqlqueue.database.horizon import Horizon
 from sqlqueue.exceptions import HorizonUnknown
 from sqlqueue.log.collect import collect
 from sqlqueue.log.groups import register, remove
-from sqlqueue.log.reset import reset
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset, PartitionLease
+from sqlqueue.operations.move import move
 from sqlqueue.spark.membership import Membership
 from tests.consuming import Consuming
 from tests.processes import wait_until
@@ -72,7 +72,7 @@ def positions(group: str = "lake", topic: str = "flights") -> set[tuple[int, int
 def test_what_is_available_is_read_once_and_the_group_stands_at_its_end(streams: Streams) -> None:
     publish_many("flights", [NewMessage(number, key=f"k{number % 7}") for number in range(100)])
     publish_many("others", range(50))
-    publish("flights", "for somebody else", group="other")
+    publish("flights", "for another group", group="other")
     mine = offsets_of("flights")[:-1]
     batches = streams.run(maxRowsPerBatch=40)
     assert [offset for batch in batches for offset in batch] == mine
@@ -156,13 +156,14 @@ def test_the_newer_of_two_streams_wins(streams: Streams) -> None:
         older.awaitTermination(TIMEOUT)
 
 
+@pytest.mark.long
 def test_a_reset_ends_a_running_stream(streams: Streams) -> None:
     publish("flights", 1)
     query = streams.start(available=False)
     wait_until(lambda: {row[0] for row in positions()} == set(offsets_of("flights")), TIMEOUT)
-    reset("default", "lake", "flights", 0)
+    move("default", "lake", "flights", 0)
     publish("flights", 2)
-    with pytest.raises(StreamingQueryException, match="the group was reset"):
+    with pytest.raises(StreamingQueryException, match="the group was moved"):
         query.awaitTermination(TIMEOUT)
     assert [offset for batch in streams.run(checkpoint="fresh") for offset in batch] == offsets_of("flights")
 
@@ -197,22 +198,24 @@ def test_a_checkpoint_ahead_of_a_restored_log_is_refused_and_nothing_is_lost(str
     assert {row[0] for row in positions()} == {new[-1]}
 
 
+@pytest.mark.long
 def test_an_old_checkpoint_does_not_undo_a_reset(streams: Streams) -> None:
     publish_many("flights", range(30))
     streams.run()
-    reset("default", "lake", "flights", 0)
-    with pytest.raises(StreamingQueryException, match="the group was moved back"):
+    move("default", "lake", "flights", 0)
+    with pytest.raises(StreamingQueryException, match="the group was rewound"):
         streams.start().awaitTermination(TIMEOUT)
     assert {row[0] for row in positions()} == {0}
-    reset("default", "lake", "flights", 0, partition=1)  # a part of it as well
+    move("default", "lake", "flights", 0, partition=1)  # a part of it as well
     assert streams.run(checkpoint="fresh") == [offsets_of("flights")]
     *_, last = Message.objects.filter(topic="flights").order_by("offset")
-    reset("default", "lake", "flights", last.offset - 1, partition=last.partition)
-    with pytest.raises(StreamingQueryException, match="the group was moved back"):
+    move("default", "lake", "flights", last.offset - 1, partition=last.partition)
+    with pytest.raises(StreamingQueryException, match="the group was rewound"):
         streams.start(checkpoint="fresh").awaitTermination(TIMEOUT)
 
 
-def test_a_checkpoint_may_be_ahead_by_the_batch_that_was_in_hand(streams: Streams) -> None:
+@pytest.mark.long
+def test_a_checkpoint_may_be_ahead_by_the_batch_that_was_in_flight(streams: Streams) -> None:
     publish_many("flights", range(30))
     (mine,) = streams.run()
     Offset.objects.update(position=0, offset_acked=0, claimed_to=0)  # killed after the sink had committed
@@ -307,7 +310,7 @@ def test_a_stream_can_end_in_a_topic(streams: Streams, tmp_path: Path) -> None:
 
     assert start().awaitTermination(TIMEOUT)
     assert {row[0] for row in positions("copy")} == {offsets_of("flights")[-1]}
-    reset("default", "copy", "flights", 0)
+    move("default", "copy", "flights", 0)
     shutil.rmtree(tmp_path / "copy")
     assert start().awaitTermination(TIMEOUT)  # everything again, and nothing twice
     copies = Message.objects.filter(topic="copies")

@@ -3,17 +3,21 @@
 import json
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from sqlqueue import publish
+from sqlqueue import ConfigurationError, publish
 from sqlqueue.core.keys import partition_of
 from sqlqueue.models import Message, ScheduledMessage, Topic
+from sqlqueue.spark.membership import Membership
+from sqlqueue.spark.session import register
 from sqlqueue.testing import published
 
 LARGE = 16 * 2**20
@@ -111,10 +115,42 @@ def test_json_text_stays_as_it_is_and_large_rows_pass(spark: SparkSession) -> No
 def test_a_delay_waits_in_the_schedule(spark: SparkSession) -> None:
     rows = [("now", "1", None), ("later", "2", 3600.0)]
     write(spark.createDataFrame(rows, "id string, payload string, delay double"), topic="reminders")
-    assert [message.message_id for message in published("reminders")] == ["now"]
+    assert [message.id for message in published("reminders") if message.due_at is None] == ["now"]
     waiting = ScheduledMessage.objects.get()
     assert waiting.message_id == "later"
     assert 3500 < (waiting.due_at - waiting.created_at).total_seconds() < 3700
+
+
+def test_rows_expire_after_so_many_seconds(spark: SparkSession) -> None:
+    rows = [("never", None, None), ("soon", None, 60.0), ("later", 3600.0, 90.5)]
+    frame = spark.createDataFrame(rows, "id string, delay double, expires double")
+    write(frame.selectExpr("*", "'1' AS payload"), topic="codes")
+    never, soon = Message.objects.filter(topic="codes").order_by("message_id")
+    assert never.expires_at is None
+    assert (soon.expires_at - soon.created_at).total_seconds() == pytest.approx(60, abs=5)
+    assert ScheduledMessage.objects.get().expires_after == 90.5
+
+
+def test_a_delayed_row_that_is_written_again_is_there_once(spark: SparkSession) -> None:
+    rows = [(f"r{number % 40}", f"k{number % 20}", "1", 3600.0) for number in range(80)]
+    frame = spark.createDataFrame(rows, "id string, key string, payload string, delay double")
+    for _ in range(2):
+        write(frame, topic="reminders")
+    assert ScheduledMessage.objects.count() == 40
+    write(frame.drop("delay"), topic="reminders")  # scheduled already
+    assert not Message.objects.filter(topic="reminders").exists()
+    ScheduledMessage.objects.all().delete()
+    write(frame.drop("delay"), topic="reminders")
+    write(frame, topic="reminders")  # in the log already
+    assert (Message.objects.filter(topic="reminders").count(), ScheduledMessage.objects.count()) == (40, 0)
+
+
+def test_the_same_id_under_another_key_is_another_message(spark: SparkSession) -> None:
+    rows = [(f"customer {number}", "welcome", "1") for number in range(100)]
+    frame = spark.createDataFrame(rows, "key string, id string, payload string")
+    for _ in range(2):
+        write(frame, topic="mails")
+    assert Message.objects.filter(topic="mails").count() == 100
 
 
 def test_rows_without_ids_need_a_word(spark: SparkSession) -> None:
@@ -126,12 +162,12 @@ def test_rows_without_ids_need_a_word(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("columns", "row", "options", "said"),
     [
-        ("payload string", ("1",), {"topic": "t"}, "option ids=none if twice is no harm"),
+        ("payload string", ("1",), {"topic": "t"}, "option ids=none if duplicates do no harm"),
         ("id string, payload string", (None, "1"), {"topic": "t"}, "a row has no id"),
         ("id string, payload string", ("a", "{broken"), {"topic": "t"}, "payload is not JSON text"),
         ("id string, payload string", ("a", "NaN"), {"topic": "t"}, "NaN is no number of JSON"),
         ("id string, payload double", ("a", float("nan")), {"topic": "t"}, "payload is not JSON"),
-        ("id string, payload string", ("a", "1"), {}, "option topic, or a column topic"),
+        ("id string, payload string", ("a", "1"), {}, "option topic, or give the rows a column topic"),
         ("id string, payload string, topic string", ("a", "1", None), {}, "a row has no topic"),
         ("id string, payload string, kee string", ("a", "1", "k"), {"topic": "t"}, "Did you mean 'key'?"),
         ("id string, payload string, key string", ("a", "1", "k" * 256), {"topic": "t"}, "key has 256 characters"),
@@ -144,7 +180,8 @@ def test_rows_without_ids_need_a_word(spark: SparkSession) -> None:
             {"topic": "t"},
             "deep, which this database cannot",
         ),
-        ("id string, body string", ("a", "1"), {"topic": "t"}, "cannot write a column 'body'"),
+        ("id string, payload string, expires double", ("a", "1", 0.0), {"topic": "t"}, "at least a millisecond"),
+        ("id string, content string", ("a", "1"), {"topic": "t"}, "cannot write a column 'content'"),
     ],
 )
 def test_what_cannot_be_published_is_refused(
@@ -160,3 +197,28 @@ def test_the_log_is_never_overwritten(spark: SparkSession) -> None:
     frame = spark.createDataFrame([("a", "1")], "id string, payload string")
     with pytest.raises(PySparkException, match="only added to the log"):
         frame.write.format("sqlqueue").option("topic", "t").mode("overwrite").save()
+
+
+def test_topics_that_nothing_declares_and_those_of_dead_letters_are_refused(
+    spark: SparkSession, settings: Any, tmp_path: Path
+) -> None:
+    publish("former", 1)
+    settings.SQLQUEUE = {"TOPICS": {"orders": {}}}
+    register(spark)
+    row = spark.createDataFrame([("a", "1")], "id string, payload string")
+    for topic, said in (
+        ("ordres", "Did you mean 'orders'"),
+        ("formr", "Did you mean 'former'"),
+        ("orders_dlq", "is for the dead letters of 'orders'"),
+    ):
+        with pytest.raises(PySparkException, match=said):
+            write(row, topic=topic)
+        for command in (["queuebackfill", topic, "no.csv"], ["queuerehydrate", str(tmp_path), topic, "--all"]):
+            with pytest.raises(CommandError, match=said):
+                call_command(*command)
+    with pytest.raises(ConfigurationError, match="Did you mean 'orders'"):  # a stream joins its group by this
+        Membership("default", "g", ["ordres"], "earliest", 10.0)
+    assert [topic.name for topic in Topic.objects.all()] == ["former"]
+    for topic in ("orders", "former"):
+        write(row, topic=topic)
+    assert set(Message.objects.filter(message_id="a").values_list("topic", flat=True)) == {"orders", "former"}

@@ -8,12 +8,12 @@ from example_project.flights.digest import EMPTY_DIGEST, next_digest
 
 
 class AircraftQuerySet(models.QuerySet["Aircraft"]):
-    """The verbs of aircraft."""
+    """Queries and changes of aircraft."""
 
     def add_flight(self, tail_number: str, flight_id: str) -> None:
         """Add a flight to an aircraft's history.
 
-        It reads, then writes, without a lock: for callers that have an aircraft's flights one at a time.
+        It reads, then writes, without a lock: the caller must add an aircraft's flights one at a time.
         """
         aircraft = self.filter(tail_number=tail_number).first() or Aircraft(tail_number=tail_number)
         aircraft.legs += 1

@@ -6,7 +6,7 @@ from django.db import models
 
 
 class Alert(models.Model):
-    """One flight that somebody should look at; a flight has one alert at most."""
+    """A flight that departed late; a flight has one alert at most."""
 
     flight = models.CharField(max_length=40, unique=True)
     delay = models.IntegerField(help_text="Departure delay in minutes.")

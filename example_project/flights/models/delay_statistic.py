@@ -12,12 +12,12 @@ from example_project.flights.results import DelayTotals
 
 
 class DelayStatisticQuerySet(models.QuerySet["DelayStatistic"]):
-    """The verbs of delay statistics."""
+    """Queries and changes of delay statistics."""
 
     def add(self, origin: str, carrier: str, totals: DelayTotals) -> None:
-        """Add `totals` to an airport's and carrier's row, made first if there is none.
+        """Add `totals` to the row of an airport and carrier, which is created if it does not exist.
 
-        The database does the arithmetic, so that side by side additions lose nothing.
+        The database does the arithmetic, so that concurrent additions lose nothing.
         """
         statistic, _ = self.get_or_create(origin=origin, carrier=carrier)
         changes: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""How far the file has been published."""
+"""The rows of the file that have been published."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.db import models
 
 
 class PublishedBatchQuerySet(models.QuerySet["PublishedBatch"]):
-    """The questions to the published batches."""
+    """Queries of published batches."""
 
     def published_rows(self) -> int:
         """Return how many rows of the file have been published, counted from its start."""
@@ -14,7 +14,7 @@ class PublishedBatchQuerySet(models.QuerySet["PublishedBatch"]):
 
 
 class PublishedBatch(models.Model):
-    """Rows `start` up to, without, `stop` of the file, committed together with their messages."""
+    """The rows from `start` (included) to `stop` (excluded) of the file, committed together with their messages."""
 
     start = models.PositiveIntegerField(
         unique=True, help_text="Unique, so that two publishers cannot publish the same rows."

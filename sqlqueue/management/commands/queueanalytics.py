@@ -1,4 +1,4 @@
-"""Analyse the log."""
+"""Analytics of the log by hour (`queueanalytics`)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from django.core.management.base import CommandError
 from django.db import transaction
 
 from sqlqueue.conf import settings
+from sqlqueue.core.bounds import CENTURY
 from sqlqueue.core.hours import merged
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
-from sqlqueue.database import faults
+from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.log.seek import receipt_before
+from sqlqueue.management import arguments
 from sqlqueue.management.spark import SparkCommand
 from sqlqueue.models import ArchiveSegment, HourlyError, HourlyStatistic, Topic
 from sqlqueue.models.archive_segment import MESSAGES, RECEIPTS
@@ -28,40 +30,49 @@ if TYPE_CHECKING:
 
 
 class Command(SparkCommand):
-    """Parses, calls, prints."""
+    """Computes the analytics of each topic, and stores them in tables and files."""
 
     help = (
-        "Compute, by hour, topic and group, what was published and what became of it: counts, latencies, retries, "
-        "errors, key skew. Only days with something new are computed; running it twice changes nothing."
+        "Compute, by hour, topic and group, counts, latencies, retries, errors and key skew of what was published and "
+        "settled. Only days with new messages or receipts are computed; running it twice changes nothing."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add the options."""
+        """Add the command's options."""
         parser.add_argument("--topic", action="append", default=[], help="only this topic (repeatable; default: all)")
-        parser.add_argument("--archive", help="the archive's folder: what collection has deleted is read from there")
-        parser.add_argument("--output", help="write the hours to Parquet, too: a folder with `statistics` and `errors`")
+        parser.add_argument(
+            "--archive", help="the archive's folder, from which messages that collection has deleted are read"
+        )
+        parser.add_argument(
+            "--output", help="also write the hours to Parquet, into the folders `statistics` and `errors` of this one"
+        )
         parser.add_argument(
             "--receipt-lag",
-            type=float,
+            type=arguments.decimal(0, CENTURY),
             default=3600.0,
-            help="seconds by which a receipt may have become visible late: longer than any settle takes (%(default)s)",
+            help="seconds by which a receipt may become visible late: longer than any settle takes (%(default)s)",
         )
-        parser.add_argument("--everything", action="store_true", help="compute all days, not only those with news")
         parser.add_argument(
-            "--wait", type=float, default=60.0, help="seconds to wait for transactions that publish (%(default)s)"
+            "--everything", action="store_true", help="compute all days, not only those with new messages or receipts"
+        )
+        parser.add_argument(
+            "--wait",
+            type=arguments.decimal(0, CENTURY),
+            default=60.0,
+            help="seconds to wait for open transactions that publish (%(default)s)",
         )
         super().add_arguments(parser)
 
     def run(self, options: dict[str, Any]) -> None:
-        """Analyse."""
+        """Analyse the topics one after another. Raises CommandError, ConfigurationError and HorizonUnknown."""
         from sqlqueue.spark.folder import existing
 
         if not django_settings.USE_TZ:
             raise CommandError(
-                "the hours are computed in UTC, and the database would take them for local ones: set USE_TZ = True"
+                "the hours are computed in UTC, and the database would store them as local times: set USE_TZ = True"
             )
         if options["archive"]:
-            existing(options["archive"])  # before anything starts
+            existing(options["archive"])  # before Spark starts
         alias = settings.DATABASE
         deadline = time.monotonic() + options["wait"]
         horizon = Horizon(alias).wait(give_up=lambda: time.monotonic() > deadline)
@@ -75,10 +86,10 @@ class Command(SparkCommand):
                 self.analyse(spark, topic, horizon, options)
 
     def analyse(self, spark: SparkSession, topic: str, horizon: int, options: dict[str, Any]) -> None:
-        """Analyse one topic."""
+        """Compute and store one topic's hours; with --dry-run only name the days."""
         from sqlqueue.spark.analysing import analyse
         from sqlqueue.spark.folder import ForeignSegment, existing
-        from sqlqueue.spark.log import Log
+        from sqlqueue.spark.topic_rows import TopicRows
 
         archive = existing(options["archive"]) if options["archive"] else None
         segments = ArchiveSegment.objects.using(settings.DATABASE)
@@ -89,52 +100,59 @@ class Command(SparkCommand):
                 raise CommandError(str(error)) from error
         frontiers = {kind: segments.frontier(topic, kind) for kind in (MESSAGES, RECEIPTS)}
         done = (0, 0) if options["everything"] else reached(topic, options["receipt_lag"])
-        found = analyse(Log(spark, topic, horizon, archive, frontiers), *done)
-        if found is None:
+        hours = analyse(TopicRows(spark, topic, horizon, archive, frontiers), *done)
+        if hours is None:
             self.say(f"{topic}: nothing new")
             return
         if options["dry_run"]:
-            self.say(f"{topic}: {', '.join(found.days)} would be computed")
+            self.say(f"{topic}: {', '.join(hours.days)} would be computed")
             return
-        days = None if options["everything"] else found.days
-        said = [
+        days = None if options["everything"] else hours.days
+        counts = [
             self.store(spark, rows, objects.using(settings.DATABASE), topic, days, options["output"], name)
             for rows, objects, name in (
-                (found.statistics, HourlyStatistic.objects, "statistics"),
-                (found.errors, HourlyError.objects, "errors"),
+                (hours.statistics, HourlyStatistic.objects, "statistics"),
+                (hours.errors, HourlyError.objects, "errors"),
             )
         ]
-        written, less = zip(*said)
+        written, incomplete = zip(*counts)
         self.say(
-            f"{topic}: {written[0]:,} hours and {written[1]:,} errors of {', '.join(found.days)} stored"
-            + (f"; of {sum(less):,} the log no longer has everything: what was known is kept" if any(less) else "")
+            f"{topic}: {written[0]:,} hours and {written[1]:,} errors of {', '.join(hours.days)} stored"
+            + (
+                f"; of {sum(incomplete):,} the log no longer has everything: what was known is kept"
+                if any(incomplete)
+                else ""
+            )
         )
 
     def store(
         self,
         spark: SparkSession,
-        found: DataFrame,
+        hours: DataFrame,
         objects: HourlyQuerySet,
         topic: str,
         days: list[str] | None,
         output: str | None,
         name: str,
     ) -> tuple[int, int]:
-        """Put hours into their table, in one transaction, and into the files first: once the table knows these rows, a
-        run that was killed would not come back to them. Return how many, and of how many something was kept."""
+        """Store hours in the files, then in their table in one transaction.
+
+        The files come first: a later run does not compute again what the table holds. Return how many hours were
+        stored, and for how many of them known values were kept, since the log no longer has everything.
+        """
         from sqlqueue.spark.analysing import as_rows, write
 
-        rows = list(as_rows(found))
+        rows = list(as_rows(hours))
         if output:
             whole, _ = merged(objects.columns, objects.known(topic, days), rows)
-            write(spark, whole, found.schema, objects.columns, f"{output}/{name}")
-        faults.close_lost_connections()  # Spark may have taken longer than an idle one lasts
+            write(spark, whole, hours.schema, objects.columns, f"{output}/{name}")
+        retries.close_lost_connections()  # Spark may have taken longer than an idle connection lasts
         with transaction.atomic(using=objects.db):
             return objects.store(rows)
 
 
 def reached(topic: str, lag: float) -> tuple[int, int]:
-    """Return the offset and the receipt's id behind which there may be something that no run has seen."""
+    """Return the offset and the receipt's id above which there may be rows that no run has read; lag: in seconds."""
     alias = settings.DATABASE
     offset, hour = HourlyStatistic.objects.using(alias).reached(topic)
     return offset, receipt_before(alias, hour - timedelta(seconds=lag)) if hour else 0

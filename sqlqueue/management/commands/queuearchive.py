@@ -1,4 +1,4 @@
-"""Archive the log."""
+"""The archive of messages and receipts (`queuearchive`)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import CommandError
 
 from sqlqueue.conf import settings
+from sqlqueue.core.bounds import CENTURY
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases.archivist import Archivist, archivist
 from sqlqueue.log.archive import newest_receipts
+from sqlqueue.management import arguments
 from sqlqueue.management.spark import SparkCommand
 from sqlqueue.models import Topic
 from sqlqueue.models.archive_segment import MESSAGES, RECEIPTS
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Command(SparkCommand):
-    """Parses, calls, prints."""
+    """Archives topics, verifies the archive, or says what would be archived."""
 
     help = (
         "Write messages and receipts to Parquet, each exactly once; collection deletes a message only after that. "
@@ -29,24 +31,31 @@ class Command(SparkCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add the options."""
-        parser.add_argument("folder", help="where the archive is, or will be; the driver and all executors must see it")
+        """Add the command's options."""
+        parser.add_argument(
+            "folder", help="the archive's folder, made if it is missing; the driver and all executors must see it"
+        )
         parser.add_argument("--topic", action="append", default=[], help="only this topic (repeatable; default: all)")
-        parser.add_argument("--segment-rows", type=int, default=1_000_000, help="rows of a segment (%(default)s)")
+        parser.add_argument(
+            "--segment-rows",
+            type=arguments.whole(1, arguments.HIGHEST_OFFSET),
+            default=1_000_000,
+            help="rows of a segment (%(default)s)",
+        )
         parser.add_argument(
             "--no-receipts", dest="receipts", action="store_false", help="archive messages only, no receipts"
         )
         parser.add_argument(
             "--receipt-lag",
-            type=float,
+            type=arguments.decimal(0, CENTURY),
             default=300.0,
             help="seconds after which a receipt counts as final: longer than any settle takes (%(default)s)",
         )
         parser.add_argument(
             "--wait",
-            type=float,
-            default=2 * settings.LEASE_DURATION,
-            help="seconds to wait for another archivist, or a transaction that publishes (%(default)s)",
+            type=arguments.decimal(0, CENTURY),
+            help="seconds to wait for another archivist or an open transaction that publishes (default: twice "
+            "SQLQUEUE['LEASE_DURATION'])",
         )
         parser.add_argument(
             "--verify", action="store_true", help="read the archive again and compare it with the manifest"
@@ -54,14 +63,14 @@ class Command(SparkCommand):
         parser.add_argument(
             "--new-folder",
             action="store_true",
-            help="topics that are in no archive yet begin one here, though others are archived elsewhere",
+            help="begin an archive here for topics that have none yet, though others are archived elsewhere",
         )
         super().add_arguments(parser)
 
     def run(self, options: dict[str, Any]) -> None:
-        """Archive, verify, or say what would be archived."""
-        if options["segment_rows"] < 1:
-            raise CommandError("--segment-rows must be at least 1")
+        """Archive, verify, or print what would be archived. Raises CommandError, LeaseLost and HorizonUnknown."""
+        if options["wait"] is None:
+            options["wait"] = 2 * settings.LEASE_DURATION
         topics = options["topic"] or [
             name
             for name in Topic.objects.using(settings.DATABASE).order_by("name").values_list("name", flat=True)
@@ -70,20 +79,20 @@ class Command(SparkCommand):
         receipts = newest_receipts(settings.DATABASE, topics, options["receipt_lag"]) if options["receipts"] else {}
         if options["dry_run"]:
             for topic in topics:
-                self.tell(topic, options, receipts.get(topic, 0))
+                self.preview(topic, options, receipts.get(topic, 0))
             return
         if options["verify"]:
             with self.spark(options) as spark:
-                wrong = [said for topic in topics for said in self.verify(spark, topic, options)]
+                wrong = [line for topic in topics for line in self.verify(spark, topic, options)]
         else:
             wrong = self.archive_all(topics, options, receipts)
         if wrong:
             raise CommandError("\n".join(wrong))
 
     def archive_all(self, topics: list[str], options: dict[str, Any], receipts: dict[str, int]) -> list[str]:
-        """Archive topics one after another, whatever becomes of one of them; return why some could not be.
+        """Archive topics one after another, and go on if one fails; return why topics failed.
 
-        Raises LeaseLost if all that is left over is what other processes archive now.
+        Raises LeaseLost if the only topics that failed are those that other processes archive now.
         """
         from sqlqueue.spark.manifest import DamagedArchive
 
@@ -93,13 +102,13 @@ class Command(SparkCommand):
             from sqlqueue.spark.archiving import FAILURES, SegmentDiffers
             from sqlqueue.spark.folder import ForeignSegment
 
-            refused = (SegmentDiffers, ForeignSegment, DamagedArchive, ConfigurationError, OSError, *FAILURES)
+            failures = (SegmentDiffers, ForeignSegment, DamagedArchive, ConfigurationError, OSError, *FAILURES)
             for topic in topics:
                 try:
                     self.archive(spark, topic, options, receipts.get(topic, 0))
                 except LeaseLost as error:
                     busy.append(f"{topic}: {error}")
-                except refused as error:
+                except failures as error:
                     wrong.append(f"{topic}: {error}")
         for line in busy if wrong else ():
             self.say(line)
@@ -108,16 +117,16 @@ class Command(SparkCommand):
         return wrong
 
     def archive(self, spark: SparkSession, topic: str, options: dict[str, Any], receipts_to: int) -> None:
-        """Archive one topic."""
+        """Archive one topic; receipts_to: the highest id of a final receipt."""
         from sqlqueue.spark.archiving import archive_topic
         from sqlqueue.spark.folder import Folder
 
         folder = Folder(options["folder"])
-        with archivist(settings.DATABASE, topic, patience=options["wait"], say=self.say) as keeper:
+        with archivist(settings.DATABASE, topic, timeout=options["wait"], say=self.say) as owner:
             for kind in kinds(options):
                 for segment in archive_topic(
                     spark,
-                    keeper,
+                    owner,
                     folder,
                     kind,
                     segment_rows=options["segment_rows"],
@@ -126,32 +135,32 @@ class Command(SparkCommand):
                     say=self.say,
                 ):
                     self.say(
-                        f"{topic}: {segment.figures.rows:,} {kind} {segment.first}-{segment.last} archived "
-                        f"({segment.files} files, {segment.bytes:,} bytes, checksum {segment.figures.checksum})"
+                        f"{topic}: {segment.totals.rows:,} {kind} {segment.first}-{segment.last} archived "
+                        f"({segment.files} files, {segment.bytes:,} bytes, checksum {segment.totals.checksum})"
                     )
 
     def verify(self, spark: SparkSession, topic: str, options: dict[str, Any]) -> list[str]:
-        """Verify what is archived of one topic; return what is wrong."""
+        """Compare a topic's files with the manifest; return a line for each difference."""
         from sqlqueue.spark.folder import existing
-        from sqlqueue.spark.verifying import differences, strangers
+        from sqlqueue.spark.verifying import differences, unknown_segments
 
         folder = existing(options["folder"])
         wrong: list[str] = []
-        with archivist(settings.DATABASE, topic, patience=options["wait"], say=self.say) as keeper:
+        with archivist(settings.DATABASE, topic, timeout=options["wait"], say=self.say) as owner:
             for kind in kinds(options):
-                segments = keeper.segments(kind)
-                found = differences(spark, segments, folder, kind) + strangers(topic, segments, folder, kind)
+                segments = owner.segments(kind)
+                found = differences(spark, segments, folder, kind) + unknown_segments(topic, segments, folder, kind)
                 self.say(f"{topic}: {len(segments)} segments of {kind}, {len(found)} wrong")
                 wrong += found
         return wrong
 
-    def tell(self, topic: str, options: dict[str, Any], receipts_to: int) -> None:
-        """Say what would be archived of a topic."""
+    def preview(self, topic: str, options: dict[str, Any], receipts_to: int) -> None:
+        """Print how many messages and receipts of a topic would be archived."""
         for kind in kinds(options):
             waiting = Archivist.waiting(settings.DATABASE, topic, kind, receipts_to)
             self.say(f"{topic}: {waiting:,} {kind} would be archived")
 
 
 def kinds(options: dict[str, Any]) -> list[str]:
-    """Return what is archived: messages, and receipts unless they are not wanted."""
+    """Return what is archived: messages, and receipts unless --no-receipts is given."""
     return [MESSAGES, RECEIPTS] if options["receipts"] else [MESSAGES]

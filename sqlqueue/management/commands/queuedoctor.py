@@ -1,4 +1,4 @@
-"""Examine everything, and say what to do."""
+"""The doctor (`queuedoctor`)."""
 
 from __future__ import annotations
 
@@ -13,52 +13,53 @@ from django.core import checks
 
 import sqlqueue
 from sqlqueue.checks import TAG
-from sqlqueue.conf import MOST_THREADS, settings
+from sqlqueue.conf import settings
 from sqlqueue.consumers.registry import registry
-from sqlqueue.core.lines import printable
-from sqlqueue.database.server import describe
+from sqlqueue.core.logfmt import printable
+from sqlqueue.core.setting.queue import MOST_THREADS
+from sqlqueue.database.server_checks import describe
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
-from sqlqueue.observe.doctor import ERROR, NOTE, OK, WARNING, Finding, examine
-from sqlqueue.observe.facts import Facts, Handler, read
+from sqlqueue.monitoring.diagnostics import Diagnostics, HandlerInfo, read
+from sqlqueue.monitoring.doctor import ERROR, NOTE, OK, WARNING, Diagnosis, examine
 
 PROCESSES, THREADS = arguments.whole(1, arguments.MOST_PROCESSES), arguments.whole(1, MOST_THREADS)
 HAS_ERRORS, HAS_WARNINGS = 1, 2
 
 
 class Command(QueueCommand):
-    """Runs the system checks, reads the facts, and prints what the doctor says to them."""
+    """Runs the system checks, reads the diagnostics, and prints the doctor's findings."""
 
-    help = "Examine the settings, the database and the queue: what is wrong, and what to do about it."
+    help = "Examine the settings, the database and the queue: say what is wrong, and what to do about it."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add the options."""
+        """Add the command's options."""
         parser.add_argument(
             "--processes",
             type=PROCESSES,
-            help="consumer processes that are to run (default: those alive)",
+            help="how many consumer processes will run (default: how many are alive)",
         )
         parser.add_argument(
             "--threads",
             type=THREADS,
             help="handler threads of each (default SQLQUEUE['THREADS'])",
         )
-        parser.add_argument("--strict", action="store_true", help="end with 2 if there are warnings")
+        parser.add_argument("--strict", action="store_true", help="exit with 2 if there are warnings")
         self.add_json(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Examine, print, and end with 1 on errors, 2 on warnings with --strict."""
-        findings = list(_of_the_checks())
-        facts = None
+        """Examine, print, and exit with 1 on errors, 2 on warnings with --strict."""
+        findings = list(_check_findings())
+        diagnostics = None
         if not settings.problems():
-            facts = read(self.alias, _handlers(), options["processes"], options["threads"])
-            findings += examine(facts)
+            diagnostics = read(self.alias, _handlers(), options["processes"], options["threads"])
+            findings += examine(diagnostics)
         levels = [finding.level for finding in findings]
         if options["json"]:
             counts = {f"{level}s": levels.count(level) for level in (ERROR, WARNING, NOTE)}
-            self.as_json({**_about(facts), **counts, "findings": [finding._asdict() for finding in findings]})
+            self.as_json({**_about(diagnostics), **counts, "findings": [finding._asdict() for finding in findings]})
         else:
-            self.say(", ".join(f"{name} {value}" for name, value in _about(facts).items()))
+            self.say(", ".join(f"{name} {value}" for name, value in _about(diagnostics).items()))
             for finding in findings:
                 self._print(finding)
         if ERROR in levels:
@@ -66,7 +67,7 @@ class Command(QueueCommand):
         if WARNING in levels and options["strict"]:
             sys.exit(HAS_WARNINGS)
 
-    def _print(self, finding: Finding) -> None:
+    def _print(self, finding: Diagnosis) -> None:
         style = {
             ERROR: self.style.ERROR,
             WARNING: self.style.WARNING,
@@ -80,31 +81,31 @@ class Command(QueueCommand):
             self.stdout.write(f"         → {printable(finding.hint)}")
 
 
-def _about(facts: Facts | None) -> dict[str, str]:
-    """Return what people are asked for first. Nothing secret."""
+def _about(diagnostics: Diagnostics | None) -> dict[str, str]:
+    """Return the versions and the server that a bug report names; it holds no secrets."""
     about = {"sqlqueue": sqlqueue.__version__, "Django": django.__version__, "Python": platform.python_version()}
-    if facts is None:
+    if diagnostics is None:
         return about
-    return {**about, "database": describe(settings.DATABASE), "isolation": facts.limits.isolation}
+    return {**about, "database": describe(settings.DATABASE), "isolation": diagnostics.limits.isolation}
 
 
-def _of_the_checks() -> Iterator[Finding]:
-    """Yield what the system checks say, those of the database with them."""
+def _check_findings() -> Iterator[Diagnosis]:
+    """Yield a finding for each message of the system checks, those of the database included."""
     databases = [] if settings.problems() else [settings.DATABASE]
     found = checks.run_checks(tags=[TAG], databases=databases)
     for message in found:
         level = ERROR if message.level >= checks.ERROR else WARNING if message.level >= checks.WARNING else NOTE
-        yield Finding(level, f"check {message.id}", message.msg, message.hint or "")
+        yield Diagnosis(level, f"check {message.id}", message.msg, message.hint or "")
     if not found:
-        yield Finding(OK, "checks", "the settings, the handlers and the server have none against them")
+        yield Diagnosis(OK, "checks", "no complaints about the settings, the handlers and the server")
 
 
-def _handlers() -> list[Handler]:
+def _handlers() -> list[HandlerInfo]:
     try:
         registry.discover()
-    except Exception:  # a check has told it
+    except Exception:  # a system check reports it
         return []
     return [
-        Handler(consumer.name, consumer.topic, consumer.group, consumer.manners.visibility_timeout)
+        HandlerInfo(consumer.name, consumer.topic, consumer.group, consumer.options.visibility_timeout)
         for _, consumer in sorted(registry.consumers.items())
     ]

@@ -1,4 +1,4 @@
-"""List consumer groups, move them, remove them."""
+"""Consumer groups: list, rewind, skip, remove (`queuegroup`)."""
 
 from __future__ import annotations
 
@@ -8,40 +8,48 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from sqlqueue.log.groups import remove
-from sqlqueue.management import arguments, moving
+from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
-from sqlqueue.management.places import HELP, known_groups, known_topic, offset_above
+from sqlqueue.management.moves import Moves, checked_partition
+from sqlqueue.management.positions import HELP, known_groups, known_topic, offset_above
 from sqlqueue.management.terminal import ago
 from sqlqueue.models import ConsumerGroup
-from sqlqueue.observe.survey import GroupSurvey, survey
+from sqlqueue.stats.groups import GroupSurvey
+from sqlqueue.stats.survey import survey
 
 
 class Command(QueueCommand):
-    """One verb each: list, reset, remove."""
+    """Has the operations list, rewind, skip and remove."""
 
-    help = "List consumer groups, move one to another place in the log, or remove one."
+    help = "List consumer groups, rewind them, let them skip, or remove one."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add the verbs."""
-        verbs = self.add_verbs(parser)
-        listing = verbs.add_parser("list", help="show the registered groups")
+        """Add the operations, each with its arguments."""
+        operations = self.add_operations(parser)
+        listing = operations.add_parser("list", help="show the registered groups")
         listing.add_argument("--topic", default="", help="only of this topic")
         self.add_json(listing)
-        moving_ = verbs.add_parser("reset", help="let a group read on from another place: again, or skipping")
-        moving_.add_argument("topic")
-        moving_.add_argument("group")
-        moving_.add_argument("--to", required=True, metavar="WHERE", help=f"{HELP}, earliest or latest")
-        moving_.add_argument("--partition", type=arguments.partition, help="only this partition")
-        self.add_caution(moving_)
-        removing = verbs.add_parser("remove", help="forget a group: its place, and what it has yet to read")
+        back = operations.add_parser("rewind", help="let groups read again what the log still holds")
+        back.add_argument("--from", dest="target", required=True, metavar="WHERE", help=f"{HELP}, or earliest")
+        forward = operations.add_parser("skip", help="let groups skip messages that they have not read")
+        forward.add_argument("--to", dest="target", required=True, metavar="WHERE", help=f"{HELP}, or latest")
+        for moving in (back, forward):
+            moving.add_argument("topic")
+            moving.add_argument("--group", action="append", default=[], help="this group (repeatable)")
+            moving.add_argument("--all-groups", action="store_true", help="every group of the topic")
+            moving.add_argument("--partition", type=arguments.partition, help="only this partition")
+            self.add_caution(moving)
+            self.add_json(moving)
+        removing = operations.add_parser("remove", help="delete a group: its registration, offsets and delivery states")
         removing.add_argument("topic")
         removing.add_argument("group")
-        removing.add_argument("--force", action="store_true", help="even while consumers serve it")
+        removing.add_argument("--force", action="store_true", help="even while consumer processes serve it")
         self.add_caution(removing)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Do what the verb says."""
-        {"list": self._list, "reset": self._reset, "remove": self._remove}[options["verb"]](options)
+        """Carry out the chosen operation."""
+        operations = {"list": self._list, "rewind": self._rewind, "skip": self._skip, "remove": self._remove}
+        operations[options["operation"]](options)
 
     def _list(self, options: dict[str, Any]) -> None:
         if options["topic"]:
@@ -90,40 +98,97 @@ class Command(QueueCommand):
             ],
         )
 
-    def _reset(self, options: dict[str, Any]) -> None:
+    def _rewind(self, options: dict[str, Any]) -> None:
+        moves = self._moves(options)
+        if group := next((group for group, found in moves.previews.items() if found.skipped), None):
+            raise CommandError(
+                f"group {group!r} has partitions that have not read so far: this would skip messages there. Rewind the"
+                " other partitions with --partition, or skip with `queuegroup skip`."
+            )
+        again = sum(found.again for found in moves.previews.values())
+        self._carry_out(
+            moves,
+            again,
+            f"Deliver {again} messages again?",
+            f"{len(moves.previews)} group(s) read again from there.",
+            "There is nothing to deliver again.",
+            options,
+        )
+
+    def _skip(self, options: dict[str, Any]) -> None:
+        moves = self._moves(options)
+        if group := next((group for group, found in moves.previews.items() if found.again), None):
+            raise CommandError(
+                f"group {group!r} has partitions that have read further: this would deliver messages again. Let the"
+                " other partitions skip with --partition, or rewind with `queuegroup rewind`."
+            )
+        skipped = sum(found.skipped for found in moves.previews.values())
+        self._carry_out(
+            moves,
+            skipped,
+            f"Skip {skipped} messages?",
+            f"{len(moves.previews)} group(s) read on from there.",
+            "There is nothing to skip.",
+            options,
+            forward_only=True,
+        )
+
+    def _moves(self, options: dict[str, Any]) -> Moves:
+        if bool(options["group"]) == options["all_groups"]:
+            raise CommandError("name groups with --group NAME (repeatable), or give --all-groups")
         topic = known_topic(self.alias, options["topic"])
-        [group] = known_groups(self.alias, topic.name, [options["group"]])
-        partition = moving.checked_partition(topic, options["partition"])
-        target = offset_above(self.alias, options["to"])
-        counts = moving.count(self.alias, topic.name, [group], target, partition)
-        moving.show(self, counts, target)
-        if options["dry_run"]:
+        groups = known_groups(self.alias, topic.name, options["group"])
+        partition = checked_partition(topic, options["partition"])
+        moves = Moves(self.alias, topic.name, groups, offset_above(self.alias, options["target"]), partition)
+        if not options["json"]:
+            moves.show(self)
+        return moves
+
+    def _carry_out(
+        self,
+        moves: Moves,
+        count: int,
+        question: str,
+        done: str,
+        nothing: str,
+        options: dict[str, Any],
+        forward_only: bool = False,
+    ) -> None:
+        """Ask the operator, move the groups if a message is concerned, and print the result."""
+        if count and not options["dry_run"]:
+            if not options["json"]:
+                self.confirm(question, options)
+            elif not options["no_input"]:
+                raise CommandError("--json needs --no-input or --dry-run: it asks no questions")
+            moves.carry_out(self, forward_only)
+        if options["json"]:
+            self.as_json(moves.as_plain(bool(count) and not options["dry_run"]))
+        elif not count:
+            self.say(nothing)
+        elif options["dry_run"]:
             self.say("Nothing was done.")
-            return
-        count = counts[group]
-        self.confirm(f"Deliver {count.again} messages again, and skip {count.skipped} unread ones?", options)
-        moving.move(self, topic.name, counts, target, partition)
-        self.say(f"Group {group!r} reads on from there.", done=True)
+        else:
+            self.say(done, done=True)
 
     def _remove(self, options: dict[str, Any]) -> None:
         topic = known_topic(self.alias, options["topic"])
         [group] = known_groups(self.alias, topic.name, [options["group"]])
         seen = survey(self.alias).group(topic.name, group)
-        self.say(_what_is_lost(group, topic.name, seen))
+        self.say(_loss(group, topic.name, seen))
         if seen is not None and seen.subscribers and not options["force"]:
             raise CommandError(
                 f"{seen.subscribers} consumer process(es) serve it, and would register it again when they next start:"
-                " stop them first, or say --force"
+                " stop them first, or give --force"
             )
         if options["dry_run"]:
             self.say("Nothing was done.")
             return
         self.confirm(f"Remove group {group!r} from topic {topic.name!r}?", options)
         remove(self.alias, group, topic.name)
-        self.say("Removed. Collection waits for it no more; dead letters that it has are kept.", done=True)
+        self.say("Removed. Collection no longer waits for it; its dead letters are kept.", done=True)
 
 
-def _what_is_lost(group: str, topic: str, seen: GroupSurvey | None) -> str:
+def _loss(group: str, topic: str, seen: GroupSurvey | None) -> str:
     lag = seen.lag if seen else 0
     about = "some " if seen and seen.estimated else ""
     return f"Group {group!r} of topic {topic!r} has {about}{lag} messages that it has not settled."

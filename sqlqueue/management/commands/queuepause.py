@@ -1,25 +1,25 @@
-"""Pause a topic, or a group of it."""
+"""Pausing a topic, or one group of it (`queuepause`)."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
 from typing import Any
 
-from sqlqueue.log.pause import pause
 from sqlqueue.management.base import QueueCommand
-from sqlqueue.management.places import known_groups, known_topic
+from sqlqueue.management.positions import known_groups, known_topic
+from sqlqueue.operations.pause import pause
 
 
 class PausingCommand(QueueCommand):
-    """Names a topic, and perhaps a group of it."""
+    """A command whose arguments are a topic and, with --group, one group of it."""
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add the arguments."""
+        """Add the command's arguments."""
         parser.add_argument("topic")
-        parser.add_argument("--group", default="", help="only this group (else all of them)")
+        parser.add_argument("--group", default="", help="only this group (default: all groups)")
 
-    def what(self, options: dict[str, Any]) -> str:
-        """Return what is meant, in words; refuse what is not there."""
+    def label(self, options: dict[str, Any]) -> str:
+        """Return how messages name the topic or group; raise ConfigurationError if it does not exist."""
         if options["group"]:
             known_groups(self.alias, options["topic"], [options["group"]])
             return f"group {options['group']!r} of topic {options['topic']!r}"
@@ -28,16 +28,17 @@ class PausingCommand(QueueCommand):
 
 
 class Command(PausingCommand):
-    """Pausing twice is no error: the exit code tells that it is paused."""
+    """Pauses. It is no error if the topic or group is paused already: exit code 0 means that it is paused."""
 
-    help = "Pause a topic, or one group of it: nothing new is handed out until queueresume; publishing goes on."
+    help = "Pause a topic, or one group of it: no handler starts until queueresume; publishing goes on."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Pause."""
-        what = self.what(options)
+        """Pause the topic or the group."""
+        label = self.label(options)
         if pause(self.alias, options["topic"], options["group"]):
             self.say(
-                f"Paused {what}. Within a second no handler starts; what runs ends, and messages are kept.", done=True
+                f"Paused {label}. No handler starts from a second on; running handlers finish, and messages are kept.",
+                done=True,
             )
         else:
-            self.say(f"There was nothing to do: {what} was paused already.")
+            self.say(f"There was nothing to do: {label} was paused already.")

@@ -1,4 +1,4 @@
-"""Publish messages from a shell or a file."""
+"""Publishing from a shell or a file (`queuepublish`)."""
 
 from __future__ import annotations
 
@@ -8,114 +8,152 @@ from argparse import ArgumentParser
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from django.core.management.base import CommandError
 
-from sqlqueue.conf import MOST_PRIORITIES
-from sqlqueue.core.keys import did_you_mean
-from sqlqueue.exceptions import LONGEST_DELAY, InvalidMessage
-from sqlqueue.log.publish import NewMessage, check, publish, publish_many
-from sqlqueue.management import arguments
+from sqlqueue.core.new_message import NewMessage, OnConflict
+from sqlqueue.core.setting.topics import MOST_PRIORITIES
+from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE, InvalidMessage
+from sqlqueue.log.publish import check, publish, publish_many
+from sqlqueue.management import arguments, message_lines
 from sqlqueue.management.base import QueueCommand
 
 AT_ONCE = 1_000
 STDIN = "-"
-PARTS = ("payload", "key", "id", "headers", "priority")
-IGNORED = ("offset", "topic", "partition", "created_at", "target_group")  # what queuetail --json tells beside them
+# Options that are publish's own.
+NAMED = ("key", "id", "priority", "delay", "at", "on_conflict", "expires", "content_type", "unique_for")
+OF_ONE = ("payload", "id", "delay", "at", "on_conflict", "expires", "file", "content_type", "unique_for")
 
 
 class Command(QueueCommand):
-    """What Python says with publish and publish_many."""
+    """Calls publish for one message, and publish_many for a file."""
 
     help = "Publish a message, or a file of them."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add the arguments."""
+        """Add the command's arguments."""
         parser.add_argument("topic")
-        parser.add_argument("payload", nargs="?", help="JSON; left out, or -: read it from standard input")
-        parser.add_argument("--key", default="", help="what keeps its order")
-        parser.add_argument("--id", help="a second message of this id is no message")
+        parser.add_argument("payload", nargs="?", help="JSON (default, and -: read from standard input)")
+        parser.add_argument("--key", default="", help="messages of one key keep their order")
+        parser.add_argument("--id", help="publishes nothing if topic and key have a message of this id")
+        parser.add_argument(
+            "--on-conflict",
+            choices=get_args(OnConflict),
+            help="with --id or --unique-for: whether such a message that is scheduled stays (default), or is replaced",
+        )
         parser.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="repeatable")
         parser.add_argument("--priority", type=arguments.whole(0, MOST_PRIORITIES - 1), default=0, help="lower first")
-        parser.add_argument("--delay", type=arguments.decimal(0, LONGEST_DELAY), help="seconds")
+        times = parser.add_mutually_exclusive_group()
+        times.add_argument("--delay", type=arguments.decimal(0, LONGEST_DELAY), help="seconds")
+        times.add_argument("--at", type=arguments.moment, help="2030-12-24T18:00:00+01:00: not before this time")
+        parser.add_argument(
+            "--expires",
+            type=arguments.decimal(SHORTEST_LIFE, LONGEST_DELAY),
+            help="seconds after which it is a dead letter instead of a delivery, from now or from when it is due",
+        )
+        parser.add_argument(
+            "--unique-for",
+            type=arguments.unique_for,
+            metavar="key|SECONDS|no",
+            help="publish nothing while a message of this key is pending (key), for so many seconds at most",
+        )
+        parser.add_argument(
+            "--file", metavar="FILE", help="the payload is these bytes, and no JSON (- is standard input)"
+        )
+        parser.add_argument("--content-type", metavar="TYPE", help="of these bytes")
         files = parser.add_mutually_exclusive_group()
         files.add_argument("--lines", metavar="FILE", help="a payload in each line (- is standard input)")
         files.add_argument(
             "--messages",
             metavar="FILE",
-            help='an object in each line: {"payload": …} and perhaps key, id, headers, priority',
+            help='an object in each line: {"payload": …}, or "body" and "content_type" for bytes in base64; optionally '
+            f"with {', '.join(message_lines.PARTS[3:])}",
         )
-        parser.add_argument("--dry-run", action="store_true", help="read and check everything, publish nothing")
+        parser.add_argument("--dry-run", action="store_true", help="check everything, publish nothing")
         parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Publish."""
+        """Publish one message or a file. Raises CommandError and InvalidMessage."""
         if options["lines"] or options["messages"]:
             self._publish_file(options)
         else:
             self._publish_one(options)
 
     def _publish_one(self, options: dict[str, Any]) -> None:
-        given = options["payload"]
-        text = sys.stdin.read() if given in (None, STDIN) else given
-        payload = _parsed(text, "the payload", "To publish a text, quote it as JSON does: '\"like this\"'.")
-        named = {name: options[name] for name in ("key", "id", "priority")} | {"headers": _headers(options["header"])}
+        payload = self._bytes(options) if options["file"] else self._json(options["payload"])
+        named = {name: options[name] for name in NAMED} | {"headers": _headers(options["header"])}
         if options["dry_run"]:
             check(options["topic"], [NewMessage(payload, **named)])
             self.say("The message could be published. Nothing was.")
             return
-        published = publish(options["topic"], payload, delay=options["delay"], **named)
+        published = publish(options["topic"], payload, **named)
         if options["json"]:
-            told = {"offset": published.offset, "id": published.id, "created": published.created}
-            self.as_json(told, indent=None)
-        elif not published.created:
-            self.say(f"There was nothing to do: id {published.id} is at offset {published.offset} already.")
-        elif published.offset is None:
-            self.say(f"Scheduled in {options['delay']:g} s, id {published.id}.", done=True)
+            values = {name: getattr(published, name) for name in ("offset", "id", "created", "status")}
+            self.as_json(values, indent=None)
+        elif published.status == "ignored":
+            state = "scheduled" if published.offset is None else f"at offset {published.offset}"
+            self.say(f"There was nothing to do: id {published.id} is {state} already.")
         else:
-            self.say(f"Published at offset {published.offset}, id {published.id}.", done=True)
+            done = f"Published at offset {published.offset}"
+            if published.offset is None:
+                at = options["at"]
+                done = f"Scheduled {'in ' + format(options['delay'], 'g') + ' s' if at is None else f'for {at}'}"
+            replaced = " It has replaced the scheduled one." if published.status == "updated" else ""
+            self.say(f"{done}, id {published.id}.{replaced}", done=True)
+
+    def _json(self, given: str | None) -> Any:
+        text = sys.stdin.read() if given in (None, STDIN) else given
+        return _parsed(str(text), "the payload", "To publish a text, quote it as JSON does: '\"like this\"'.")
+
+    def _bytes(self, options: dict[str, Any]) -> bytes:
+        name = options["file"]
+        if options["payload"] is not None:
+            raise CommandError("give a payload or --file, not both")
+        try:
+            return sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
+        except OSError as error:
+            raise CommandError(f"{name} cannot be read: {error.strerror}") from error
 
     def _publish_file(self, options: dict[str, Any]) -> None:
-        if options["payload"] is not None or options["id"] is not None or options["delay"] is not None:
-            raise CommandError("a payload, --id and --delay are for a single message, not for a file of them")
+        if any(options[name] is not None for name in OF_ONE):
+            raise CommandError(
+                "a payload, --id, --delay, --at, --on-conflict, --expires, --file, --content-type and --unique-for are "
+                "for a single message, not for a file of them"
+            )
         name = options["lines"] or options["messages"]
-        messages = self._whole(name) if options["messages"] else self._payloads(name, options)
-        read = created = 0
+        messages = self._messages(name, options["topic"]) if options["messages"] else self._payloads(name, options)
+        read = created = updated = 0
         with self.progress("publish") as progress:
             try:
                 while some := list(islice(messages, AT_ONCE)):
                     if options["dry_run"]:
                         check(options["topic"], some)
                     else:
-                        created += publish_many(options["topic"], some).created
+                        published = publish_many(options["topic"], some)
+                        created, updated = created + published.created, updated + published.updated
                     read += len(some)
                     progress.reach(read)
             except InvalidMessage as error:
-                stands = f" The first {read} messages are published." if read and not options["dry_run"] else ""
-                raise CommandError(f"{name}: {error}{stands}") from error
+                done = f" The first {read} messages are published." if read and not options["dry_run"] else ""
+                raise CommandError(f"{name}: {error}{done}") from error
         if options["json"]:
-            self.as_json({"read": read, "created": created}, indent=None)
+            self.as_json({"read": read, "created": created, "updated": updated}, indent=None)
         elif options["dry_run"]:
             self.say(f"{read} messages could be published. Nothing was.")
         else:
-            known = f" ({read - created} were there already)" if read > created else ""
-            self.say(f"Published {created} messages{known}.", done=True)
+            counts = {"scheduled ones replaced": updated, "were there already": read - created - updated}
+            also = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+            self.say(f"Published {created} messages{f' ({also})' if also else ''}.", done=True)
 
     def _payloads(self, name: str, options: dict[str, Any]) -> Iterator[NewMessage]:
         headers = _headers(options["header"])
         for _, payload in _json_lines(name):
             yield NewMessage(payload, key=options["key"], headers=headers, priority=options["priority"])
 
-    def _whole(self, name: str) -> Iterator[NewMessage]:
+    def _messages(self, name: str, topic: str) -> Iterator[NewMessage]:
         for number, message in _json_lines(name):
-            if not isinstance(message, dict) or "payload" not in message:
-                raise InvalidMessage(f'line {number} is no object with a "payload"')
-            unknown = [part for part in message if part not in PARTS + IGNORED]
-            if unknown:
-                raise InvalidMessage(f"line {number}: no member {unknown[0]!r}.{did_you_mean(unknown[0], PARTS)}")
-            parts = {part: message[part] for part in PARTS[1:] if message.get(part) is not None}
-            yield NewMessage(message["payload"], **parts)
+            yield message_lines.read(number, message, topic)
 
 
 def _json_lines(name: str) -> Iterator[tuple[int, Any]]:
@@ -128,18 +166,18 @@ def _json_lines(name: str) -> Iterator[tuple[int, Any]]:
         raise CommandError(f"{name} cannot be read: {error.strerror}") from error
 
 
-def _parsed(text: str, what: str, hint: str = "") -> Any:
+def _parsed(text: str, name: str, hint: str = "") -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidMessage(f"{what} is not JSON: {error}. {hint}".rstrip()) from None
+        raise InvalidMessage(f"{name} is not JSON: {error}. {hint}".rstrip()) from None
 
 
-def _headers(words: list[str]) -> dict[str, str] | None:
+def _headers(pairs: list[str]) -> dict[str, str] | None:
     headers = {}
-    for word in words:
-        name, equals, value = word.partition("=")
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
         if not (name and equals):
-            raise CommandError(f"--header takes NAME=VALUE, not {word!r}")
+            raise CommandError(f"--header takes NAME=VALUE, not {pair!r}")
         headers[name] = value
     return headers or None

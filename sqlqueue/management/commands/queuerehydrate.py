@@ -1,4 +1,4 @@
-"""Publish a range of the archive again."""
+"""Rehydration: a range of the archive published again (`queuerehydrate`)."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ from django.core.management.base import CommandError
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import GROUP_LENGTH, checked_name, checked_topic
-from sqlqueue.database import faults
+from sqlqueue.database import retries
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.log.topics import planned
+from sqlqueue.management import arguments
 from sqlqueue.management.spark import SparkCommand
 from sqlqueue.models import ConsumerGroup, Message
 
 
 class Command(SparkCommand):
-    """Parses, calls, prints."""
+    """Publishes a range of the archive, or counts what would be published."""
 
     help = (
-        "Publish archived messages again, to all groups or to one, each key's in their old order. It may be killed and "
-        "run again: what the log holds of it already is not published twice."
+        "Publish archived messages again, to all groups or to one, those of each key in their old order. It may be "
+        "killed and run again: a message that is in the log already is not published twice."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add the options."""
-        parser.add_argument("folder", help="where the archive is")
-        parser.add_argument("topic", help="of which topic's messages")
-        parser.add_argument("--from", dest="first", type=int, help="from this offset")
-        parser.add_argument("--to", dest="last", type=int, help="up to this offset, included")
+        """Add the command's options."""
+        parser.add_argument("folder", help="the archive's folder")
+        parser.add_argument("topic", help="the topic whose messages are published again")
+        parser.add_argument("--from", dest="first", type=arguments.offset, help="from this offset")
+        parser.add_argument("--to", dest="last", type=arguments.offset, help="up to this offset, included")
         parser.add_argument(
             "--since", default="", help="published at this time (UTC) or later, such as 2013-01-31T18:00"
         )
@@ -37,26 +39,31 @@ class Command(SparkCommand):
         parser.add_argument("--key", help="only messages of this key")
         parser.add_argument("--into", help="the topic to publish to (default: the same)")
         parser.add_argument("--group", default="", help="for this consumer group only (default: for all)")
-        parser.add_argument("--label", default="", help="names this time: under a new label a range comes once more")
+        parser.add_argument(
+            "--label", default="", help="a name for this rehydration: under a new label a range is published once more"
+        )
         parser.add_argument(
             "--same-ids",
             action="store_true",
-            help="under the ids that they had: what the log holds is left alone, and what it has lost comes again",
+            help="under their old ids, so that only what the log has lost is published again",
         )
         parser.add_argument("--all", action="store_true", help="everything that the archive holds of the topic")
         parser.add_argument(
-            "--writers", type=int, default=4, help="tasks, each with a connection to the database (%(default)s)"
+            "--writers",
+            type=arguments.whole(1, arguments.MOST_PROCESSES),
+            default=4,
+            help="tasks, each with a connection to the database (%(default)s)",
         )
         super().add_arguments(parser)
 
     def run(self, options: dict[str, Any]) -> None:
-        """Publish, or count what would be."""
-        topic, into = checked_topic(options["topic"]), checked_topic(options["into"] or options["topic"])
+        """Publish the range, or count it. Raises CommandError and ConfigurationError."""
+        topic = checked_topic(options["topic"])
+        # A topic that is refused is refused before Spark starts.
+        into = planned(settings.DATABASE, options["into"] or topic).name
         chosen = {name: options[name] for name in ("first", "last", "since", "until", "key")}
         if not options["all"] and all(value in (None, "") for value in chosen.values()):
-            raise CommandError("name a range (--from, --to, --since, --until, --key), or say --all")
-        if options["writers"] < 1:
-            raise CommandError("--writers must be at least 1")
+            raise CommandError("name a range (--from, --to, --since, --until, --key), or give --all")
         if options["same_ids"] and (options["label"] or options["group"]):
             raise CommandError("--same-ids is for what the log has lost: leave out --label and --group")
         check_group(options["group"], into)
@@ -67,10 +74,10 @@ class Command(SparkCommand):
             from sqlqueue.spark.backfill import in_order
             from sqlqueue.spark.manifest import DamagedArchive
             from sqlqueue.spark.publishing import publish
-            from sqlqueue.spark.rehydrate import held, in_range, rehydrated
+            from sqlqueue.spark.rehydrate import archived_messages, in_range, rehydrated
 
             try:
-                archived = held(spark, folder, topic, options["first"], options["last"])
+                archived = archived_messages(spark, folder, topic, options["first"], options["last"])
             except DamagedArchive as error:
                 raise CommandError(str(error)) from error
             rows = in_range(archived, topic, **chosen)
@@ -80,15 +87,15 @@ class Command(SparkCommand):
                 return
             before = highest_offset(settings.DATABASE)
             sent = publish(in_order(rows, options["writers"]), into)
-            faults.close_lost_connections()  # Spark may have taken longer than an idle one lasts
+            retries.close_lost_connections()  # Spark may have taken longer than an idle connection lasts
             new = Message.objects.using(settings.DATABASE).filter(topic=into, offset__gt=before).count()
             self.say(f"{topic}: {sent:,} messages, {new:,} new in {into}")
 
 
 def check_group(group: str, topic: str) -> None:
-    """Refuse a group that does not read the topic: nobody would ever see the messages."""
+    """Raise ConfigurationError for a group that does not read the topic: it would never get the messages."""
     if not group:
         return
     checked_name(group, "group", GROUP_LENGTH)
     if not ConsumerGroup.objects.using(settings.DATABASE).filter(topic=topic, consumer_group=group).exists():
-        raise ConfigurationError(f"group {group!r} does not read topic {topic!r}: nobody would see the messages")
+        raise ConfigurationError(f"group {group!r} does not read topic {topic!r}, and would never get the messages")

@@ -1,22 +1,22 @@
-"""Resume what queuepause has paused."""
+"""Resuming a paused topic or group (`queueresume`)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlqueue.log.pause import resume
 from sqlqueue.management.commands.queuepause import PausingCommand
+from sqlqueue.operations.pause import resume
 
 
 class Command(PausingCommand):
-    """Resuming twice is no error: the exit code tells that it runs."""
+    """Resumes. It is no error if the topic or group is not paused: exit code 0 means that it is not paused."""
 
     help = "Resume a topic, or one group of it, that queuepause has paused."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Resume."""
-        what = self.what(options)
+        """Resume the topic or the group."""
+        label = self.label(options)
         if resume(self.alias, options["topic"], options["group"]):
-            self.say(f"Resumed {what}.", done=True)
+            self.say(f"Resumed {label}.", done=True)
         else:
-            self.say(f"There was nothing to do: {what} was not paused.")
+            self.say(f"There was nothing to do: {label} was not paused.")

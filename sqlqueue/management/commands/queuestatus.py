@@ -1,43 +1,56 @@
-"""Show how every topic and group stands."""
+"""The state of every topic and group, or of one message (`queuestatus`)."""
 
 from __future__ import annotations
 
+import json
 from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Any
 
+from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
 
 from sqlqueue.core.bounds import DAY
-from sqlqueue.database import faults
-from sqlqueue.database.server import describe
+from sqlqueue.database import retries
+from sqlqueue.database.server_checks import describe
+from sqlqueue.log.topic_options import differences, told
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.terminal import ago
-from sqlqueue.observe.activity import Rate, rates
-from sqlqueue.observe.survey import GroupSurvey, Survey, TopicSurvey, survey
+from sqlqueue.stats.groups import GroupSurvey
+from sqlqueue.stats.message_status import GroupStatus, get_status
+from sqlqueue.stats.survey import Survey, survey
+from sqlqueue.stats.throughput import Rate, rates
+from sqlqueue.stats.topics import TopicSurvey
 
-HOME = "\x1b[H\x1b[J"  # to the terminal's first place, and clear what is there
-GROUPS = ("topic", "group", "lag", "oldest", "in-hand", "failing", "waiting", "dead")
+HOME = "\x1b[H\x1b[J"  # move the cursor to the top left, and clear the screen
+GROUPS = ("topic", "group", "lag", "oldest", "in-flight", "failing", "waiting", "dead")
 MORE = ("acked/s", "drained-in", "consumers", "state")
-TOPICS = ("topic", "partitions", "priorities", "retention", "scheduled", "overdue", "refused", "state")
+TOPICS = ("topic", "partitions", "priorities", "retention", "history", "scheduled", "overdue", "refused", "state")
+MESSAGE = ("group", "state", "attempts", "due", "progress", "result", "error")
+MOST_SHOWN = 60  # characters of a result or an error in the table; --json has all
 STUCK = {
     "failing": "fails again and again",
     "standing": "is not being settled",
-    "full": "fails with so many others that nothing new is read",
-    "held": "has so many delivered behind it, beyond an open transaction, that nothing new is read",
+    "full": "fails with so many others that no new messages are read",
+    "held": "has so many messages delivered after it, beyond an open transaction, that no new ones are read",
 }
 
 
 class Command(QueueCommand):
-    """Reads the tables alone: it works while no consumer runs, and costs a handful of statements."""
+    """Reads the tables only, in a handful of statements; it works while no consumer process runs."""
 
-    help = "Show how every topic and group stands: lag, age, what fails, what is dead, who is alive, what is stuck."
+    help = (
+        "Show the state of every topic and group: lag, age, failures, dead letters, processes, stuck messages. With "
+        "--id: of one message in every group."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add the options."""
+        """Add the command's options."""
         parser.add_argument("--topic", action="append", default=[], help="only this topic (repeatable)")
         parser.add_argument("--group", action="append", default=[], help="only this group (repeatable)")
+        parser.add_argument("--id", help="only this message of the topic: its state, attempts, progress and result")
+        parser.add_argument("--key", help="the message's key (with --id)")
         self.add_json(parser)
         parser.add_argument(
             "--watch",
@@ -45,11 +58,15 @@ class Command(QueueCommand):
             type=arguments.decimal(0.1, DAY),
             const=2.0,
             metavar="SECONDS",
-            help="again every 2 seconds, until Ctrl-C",
+            help="repeat every so many seconds (default 2), until Ctrl-C",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Show it once, or until interrupted."""
+        """Print the state once, or repeatedly until Ctrl-C."""
+        if options["id"] is None and options["key"] is not None:
+            raise CommandError("--key goes with --id: they name a message together")
+        if options["id"] is not None and (len(options["topic"]) != 1 or options["group"]):
+            raise CommandError("--id needs one --topic, and no --group")
         every = options["watch"]
         if every is None:
             self._show(options)
@@ -59,7 +76,7 @@ class Command(QueueCommand):
                 self._show_again(options)
                 self.pause(every)
         except KeyboardInterrupt:
-            return  # that is how watching ends
+            return  # Ctrl-C ends --watch
 
     def _show_again(self, options: dict[str, Any]) -> None:
         if self.stdout.isatty() and not options["json"]:
@@ -67,44 +84,81 @@ class Command(QueueCommand):
         try:
             self._show(options)
         except DatabaseError as error:
-            if faults.classify(error) is not faults.Fault.GONE:
+            if retries.classify(error) is not retries.ErrorKind.GONE:
                 raise
             self.note(f"the database does not answer: {error}")
-            faults.drop_connection(self.alias)
+            retries.drop_connection(self.alias)
 
     def _show(self, options: dict[str, Any]) -> None:
-        seen = survey(self.alias)
+        if options["id"] is not None:
+            self._show_message(options)
+        else:
+            self._show_queue(options)
+
+    def _show_message(self, options: dict[str, Any]) -> None:
+        (topic,) = options["topic"]
+        status = get_status(topic, id=options["id"], key=options["key"] or "")
+        if status is None:
+            of_key = f" and key {options['key']!r}" if options["key"] else " (without a key: --key names one)"
+            raise CommandError(
+                f"topic {topic!r} has no message with the id {options['id']!r}{of_key}: it was never published, or it "
+                "was collected or cancelled and no result of it is kept"
+            )
+        if options["json"]:
+            self.as_json(asdict(status), indent=None if options["watch"] else 2)
+            return
+        where = "is scheduled" if status.offset is None else f"at offset {status.offset}"
+        published = f", published {status.published_at:%Y-%m-%d %H:%M:%S} UTC" if status.published_at else ""
+        self.say(f"{topic} {options['id']} {where}{published}.")
+        if status.groups:
+            self.table(MESSAGE, map(_of_message, status.groups.values()))
+        else:
+            self.say("No group is registered that gets it.")
+
+    def _show_queue(self, options: dict[str, Any]) -> None:
+        stats = survey(self.alias)
         wanted_topics, wanted_groups = options["topic"], options["group"]
         groups = [
             group
-            for group in seen.groups
+            for group in stats.groups
             if (not wanted_topics or group.topic in wanted_topics)
             and (not wanted_groups or group.group in wanted_groups)
         ]
-        topics = [topic for topic in seen.topics if not wanted_topics or topic.name in wanted_topics]
-        speeds = rates(self.alias, seen.taken_at)
+        topics = [topic for topic in stats.topics if not wanted_topics or topic.name in wanted_topics]
+        all_rates = rates(self.alias, stats.taken_at)
         if options["json"]:
-            self.as_json(_plain(seen, topics, groups, speeds), indent=None if options["watch"] else 2)
+            self.as_json(_plain(stats, topics, groups, all_rates), indent=None if options["watch"] else 2)
             return
         self.say(
-            f"{seen.taken_at:%Y-%m-%d %H:%M:%S} UTC, {self.alias}: {describe(self.alias)}."
-            f" Consumer processes alive: {seen.subscribers}. Highest offset: {seen.highest_offset}."
+            f"{stats.taken_at:%Y-%m-%d %H:%M:%S} UTC, {self.alias}: {describe(self.alias)}."
+            f" Consumer processes alive: {stats.subscribers}. Highest offset: {stats.highest_offset}."
         )
-        if seen.horizon_age > 1:
+        if stats.horizon_age > 1:
             self.say(
-                f"The horizon is {seen.horizon_lag} offsets behind: a transaction that publishes is open, for at most"
-                f" {ago(seen.horizon_age)}."
+                f"The horizon is {stats.horizon_lag} offsets behind: a transaction that publishes is open, for at most"
+                f" {ago(stats.horizon_age)}."
             )
         self.say()
         if not topics:
-            self.say("There are no topics yet: the first publish creates one." if not wanted_topics else "No topic.")
+            self.say(
+                "There are no topics yet: the first publish creates one."
+                if not wanted_topics
+                else "There is no such topic."
+            )
             return
         self.table(TOPICS, map(_topic, topics))
+        for topic in topics:
+            for one in differences(topic):
+                why = "overridden" if one.overridden else "applied when the consumer processes start again"
+                self.say(
+                    f"{one.option} of {one.topic} is {_option_text(one.stored)}; the settings say"
+                    f" {_option_text(one.wanted)}: {why}"
+                )
         self.say()
         if groups:
-            self.table((*GROUPS, *MORE), (_group(group, speeds.get((group.topic, group.group))) for group in groups))
+            self.table((*GROUPS, *MORE), (_group(group, all_rates.get((group.topic, group.group))) for group in groups))
         else:
-            self.say("No group is registered: consumers do that when they first run.")
+            self.say("No group is registered: consumer processes register their groups when they start.")
         for group in groups:
             for stuck in group.stuck:
                 self.say(
@@ -113,12 +167,33 @@ class Command(QueueCommand):
                 )
 
 
+def _of_message(one: GroupStatus) -> tuple[object, ...]:
+    said = one.progress
+    progress = "" if said is None else f"{said.done} of {said.total}" if said.total is not None else f"{said.done}"
+    note = f": {said.note}" if said is not None and said.note else ""
+    result = "" if one.result is None else json.dumps(one.result, ensure_ascii=False)
+    error = one.error.strip().rpartition("\n")[2]
+    due = f"{one.next_attempt_at:%Y-%m-%d %H:%M:%S}" if one.next_attempt_at else ""
+    attempts = "?" if one.attempts is None else one.attempts
+    return one.group, one.state, attempts, due, progress + note, _cut(result), _cut(error)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 1] + "…"
+
+
 def _topic(topic: TopicSurvey) -> tuple[object, ...]:
-    kept = "for ever" if topic.retention is None else ago(topic.retention)
-    state = "paused" if topic.paused else ""
+    states = ["paused"] if topic.paused else []
+    states += [f"{option} overridden" for option in topic.overridden]
     scheduled, overdue = (_at_least(count, topic.more_scheduled) for count in (topic.scheduled, topic.overdue))
     refused = _at_least(topic.refused, topic.more_refused)
-    return topic.name, topic.partitions, topic.priorities, kept, scheduled, overdue, refused, state
+    options = (topic.partitions, topic.priorities, _option_text(topic.retention), topic.history)
+    return topic.name, *options, scheduled, overdue, refused, ", ".join(states)
+
+
+def _option_text(value: Any) -> str:
+    """Return an option's value as text, a retention as a short duration."""
+    return ago(value) if isinstance(value, float) else told(value)
 
 
 def _group(group: GroupSurvey, rate: Rate | None) -> tuple[object, ...]:
@@ -130,7 +205,7 @@ def _group(group: GroupSurvey, rate: Rate | None) -> tuple[object, ...]:
         group.in_flight,
         group.failing,
         group.waiting,
-        _at_least(group.dead_letters, group.more_letters),
+        _at_least(group.dead_letters, group.more_dead_letters),
         f"{rate.acked:.1f}" if rate else "0.0",
         ago(_drained_in(group, rate)),
         group.subscribers,
@@ -143,7 +218,7 @@ def _at_least(count: int, more: bool) -> str:
 
 
 def _drained_in(group: GroupSurvey, rate: Rate | None) -> float | None:
-    """Return in how many seconds nothing is left, if it goes on like that."""
+    """Return in how many seconds the backlog is settled at the present rate; None if it does not shrink."""
     if rate is None or not group.lag or rate.falling is None or rate.falling <= 0:
         return None
     return group.lag / rate.falling
@@ -152,21 +227,20 @@ def _drained_in(group: GroupSurvey, rate: Rate | None) -> float | None:
 def _state(group: GroupSurvey) -> str:
     if group.paused:
         return "paused"
-    words = ["away: holds back collection"] if group.away else []
+    states = ["away: holds back collection"] if group.away else []
     if group.stuck:
-        words.append(f"{len(group.stuck)} stuck")
+        states.append(f"{len(group.stuck)} stuck")
     if group.subscribers and group.unowned:
-        words.append(f"{group.unowned} of {group.partitions} partitions unowned")
-    return ", ".join(words)
+        states.append(f"{group.unowned} of {group.partitions} partitions unowned")
+    return ", ".join(states)
 
 
 def _plain(
-    seen: Survey, topics: list[TopicSurvey], groups: list[GroupSurvey], speeds: dict[tuple[str, str], Rate]
+    stats: Survey, topics: list[TopicSurvey], groups: list[GroupSurvey], all_rates: dict[tuple[str, str], Rate]
 ) -> dict[str, Any]:
-    described = []
+    group_values = []
     for group in groups:
-        rate = speeds.get((group.topic, group.group))
-        speed = {"acked_per_second": rate.acked if rate else 0.0, "failed_per_second": rate.failed if rate else 0.0}
-        described.append({**asdict(group), "away": group.away, **speed, "drained_in": _drained_in(group, rate)})
-    whole = asdict(seen)
-    return {**whole, "topics": [asdict(topic) for topic in topics], "groups": described}
+        rate = all_rates.get((group.topic, group.group))
+        settled = {"acked_per_second": rate.acked if rate else 0.0, "failed_per_second": rate.failed if rate else 0.0}
+        group_values.append({**asdict(group), "away": group.away, **settled, "drained_in": _drained_in(group, rate)})
+    return {**asdict(stats), "topics": [asdict(topic) for topic in topics], "groups": group_values}

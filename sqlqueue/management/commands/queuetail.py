@@ -1,4 +1,4 @@
-"""Follow a topic."""
+"""Following a topic (`queuetail`)."""
 
 from __future__ import annotations
 
@@ -13,39 +13,41 @@ from django.db import Error as DatabaseError
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, partition_of
-from sqlqueue.database import faults
+from sqlqueue.database import retries
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.log.groups import LATEST
-from sqlqueue.log.tail import Tail
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
-from sqlqueue.management.places import HELP, known_groups, known_topic, offset_above
+from sqlqueue.management.message_lines import told
+from sqlqueue.management.positions import HELP, known_groups, known_topic, offset_above
 from sqlqueue.models import Message
+from sqlqueue.payloads.content_types import content_type_of
+from sqlqueue.stats.tail import Tail
 
 LIMIT = arguments.whole(1, arguments.HIGHEST_OFFSET)
-PATIENCE = 2.0  # seconds before it is said that a transaction holds the tail up
+NOTE_AFTER = 2.0  # seconds for which an open transaction may hold the tail back before the command says so
 
 
 class Command(QueueCommand):
-    """Reads as nobody: nothing is registered, acked or held back by it."""
+    """Reads as no group: it registers and acks nothing, and collection does not wait for it."""
 
     help = "Print a topic's messages as they are committed, in order, until Ctrl-C. Reads only."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add the arguments."""
+        """Add the command's arguments."""
         parser.add_argument("topic")
         parser.add_argument("--from", dest="start", default=LATEST, metavar="WHERE", help=f"{HELP}, earliest, latest")
         parser.add_argument("--key", help="only messages of this key")
         parser.add_argument("--partition", type=arguments.partition, help="only this partition")
-        parser.add_argument("--group", help="only what this group gets: not what was published for another alone")
-        parser.add_argument("--limit", type=LIMIT, help="end after so many messages")
-        parser.add_argument("--no-follow", action="store_true", help="end at what is there now")
+        parser.add_argument("--group", help="only messages for this group or for all groups")
+        parser.add_argument("--limit", type=LIMIT, help="exit after so many messages")
+        parser.add_argument("--no-follow", action="store_true", help="exit at the end of the log")
         parser.add_argument(
-            "--json", action="store_true", help="a JSON object a line; queuepublish --messages takes it"
+            "--json", action="store_true", help="a JSON object in each line, as queuepublish --messages reads them"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Follow it."""
+        """Print the messages until Ctrl-C, --limit, or the end of the log. Raises ConfigurationError."""
         limit = options["limit"]
         topic = known_topic(self.alias, options["topic"])
         if options["group"] is not None:
@@ -60,13 +62,13 @@ class Command(QueueCommand):
         last = highest_offset(self.alias) if options["no_follow"] else None
 
         def wanted(message: Message) -> bool:
-            for_it = options["group"] is None or message.target_group in ("", options["group"])
-            return for_it and (key is None or message.partition_key == key)
+            for_group = options["group"] is None or message.target_group in ("", options["group"])
+            return for_group and (key is None or message.partition_key == key)
 
         try:
             self._follow(tail, wanted, limit, last, _as_json if options["json"] else _as_text)
         except KeyboardInterrupt:
-            return  # that is how following ends
+            return  # Ctrl-C ends it
 
     def _follow(
         self,
@@ -74,7 +76,7 @@ class Command(QueueCommand):
         wanted: Callable[[Message], bool],
         limit: int | None,
         last: int | None,
-        form: Callable[[Message], str],
+        as_line: Callable[[Message], str],
     ) -> None:
         printed = 0
         held_since: float | None = None
@@ -83,16 +85,16 @@ class Command(QueueCommand):
             for message in filter(wanted, messages):
                 if last is not None and message.offset > last:
                     return
-                self.say(form(message))
+                self.say(as_line(message))
                 printed += 1
                 if printed == limit:
                     return
             if last is not None and tail.after >= last:
                 return
             held_since = (held_since or time.monotonic()) if tail.held_back else None
-            if held_since is not None and 0 < held_since < time.monotonic() - PATIENCE:
-                self.note("waiting for a transaction that publishes and is still open")
-                held_since = float("inf")  # said once
+            if held_since is not None and 0 < held_since < time.monotonic() - NOTE_AFTER:
+                self.note("waiting for an open transaction that publishes")
+                held_since = float("inf")  # note it once
             if not messages:
                 self.pause(settings.IDLE_POLL_INTERVAL)
 
@@ -100,36 +102,30 @@ class Command(QueueCommand):
         try:
             return tail.read()
         except DatabaseError as error:
-            if faults.classify(error) is not faults.Fault.GONE:
+            if retries.classify(error) is not retries.ErrorKind.GONE:
                 raise
             self.note(f"the database does not answer: {error}")
-            faults.drop_connection(self.alias)
+            retries.drop_connection(self.alias)
             tail.forget()
             return []
 
 
 def _as_text(message: Message) -> str:
-    place = f"{message.offset} {message.created_at:%Y-%m-%dT%H:%M:%S.%fZ} [{message.partition}]"
+    position = f"{message.offset} {message.created_at:%Y-%m-%dT%H:%M:%S.%fZ} [{message.partition}]"
     group = f" for={message.target_group}" if message.target_group else ""
-    return f"{place} key={message.partition_key or '—'} id={message.message_id}{group} {_json(message.payload)}"
+    return f"{position} key={message.partition_key or '—'} id={message.message_id}{group} {_payload(message)}"
+
+
+def _payload(message: Message) -> str:
+    if message.body is None:
+        return _json(message.payload)
+    return f"<{len(message.body)} bytes, {content_type_of(message.headers)}>"
 
 
 def _as_json(message: Message) -> str:
-    told = {
-        "offset": message.offset,
-        "topic": message.topic,
-        "partition": message.partition,
-        "priority": message.priority,
-        "key": message.partition_key,
-        "id": message.message_id,
-        "payload": message.payload,
-        "headers": message.headers,
-        "created_at": message.created_at.isoformat(),
-        "target_group": message.target_group,
-    }
-    return _json(told)
+    return _json(told(message))
 
 
 def _json(value: object) -> str:
-    """As it was stored: what plain SQL has put in may be more than publish would take."""
+    """Return JSON as it was stored: plain SQL may have inserted values that publish refuses."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

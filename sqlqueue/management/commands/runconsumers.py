@@ -1,4 +1,4 @@
-"""Host the registered consumers."""
+"""Running the registered consumers (`runconsumers`)."""
 
 from __future__ import annotations
 
@@ -14,33 +14,36 @@ from django.db import connections
 from django.utils import autoreload
 
 from sqlqueue.checks import TAG
-from sqlqueue.conf import MOST_THREADS, settings
-from sqlqueue.consumers.ports import Place, Ports
-from sqlqueue.consumers.process import Orders, serve
-from sqlqueue.consumers.pulse import Pulse
+from sqlqueue.conf import settings
+from sqlqueue.consumers.background.settings import SettingsTask
+from sqlqueue.consumers.process.endpoints import Address, Endpoints
+from sqlqueue.consumers.process.liveness import Liveness
+from sqlqueue.consumers.process.supervisor import Supervisor
+from sqlqueue.consumers.process.worker import WorkerOptions, serve
 from sqlqueue.consumers.registry import Consumer, registry
-from sqlqueue.consumers.supervisor import Supervisor
 from sqlqueue.core.bounds import whole
-from sqlqueue.core.lines import line
-from sqlqueue.database.server import describe
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.setting.queue import MOST_THREADS
+from sqlqueue.database.server_checks import describe
 from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases.heartbeat import subscriber_name
-from sqlqueue.management.arguments import MOST_PROCESSES
-from sqlqueue.observe import logs
-from sqlqueue.observe.window import refusal
+from sqlqueue.log.topic_options import all_differences, apply_settings, told
+from sqlqueue.management.arguments import MOST_PROCESSES, refuse_broken_texts
+from sqlqueue.monitoring import logs
+from sqlqueue.monitoring.http_server import refusal
 
 PURPOSES = ("health", "metrics")
 
 
 class Command(BaseCommand):
-    """Parses, validates everything together, tells what it will do, and hands over to the supervisor."""
+    """Validates all options together, logs what it will run, and starts the supervisor."""
 
     help = "Deliver messages to the registered consumers until stopped (SIGTERM or SIGINT; twice: at once)."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add the options."""
+        """Add the command's options."""
         parser.add_argument("--group", action="append", default=[], help="only this consumer group (repeatable)")
         parser.add_argument("--topic", action="append", default=[], help="only this topic (repeatable)")
         parser.add_argument("--processes", type=int, default=1, help="consumer processes (default 1; 0: no supervisor)")
@@ -51,16 +54,20 @@ class Command(BaseCommand):
         parser.add_argument("--health-address", default="127.0.0.1", metavar="ADDRESS", help="default 127.0.0.1")
         parser.add_argument("--metrics-port", type=int, metavar="PORT", help="answer /metrics, for Prometheus")
         parser.add_argument("--metrics-address", default="127.0.0.1", metavar="ADDRESS", help="default 127.0.0.1")
-        parser.add_argument("--drain", action="store_true", help="leave when everything due now has been settled")
+        parser.add_argument("--drain", action="store_true", help="exit when everything due now is settled")
         parser.add_argument("--check", action="store_true", help="validate all options and the database; start nothing")
         parser.add_argument("--noreload", action="store_true", help="do not restart on code changes when DEBUG is on")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run."""
+        """Run consumers, or with --check only validate. Raises CommandError."""
+        refuse_broken_texts(options)
         consumers = self._validate(options)
         logs.show(options["verbosity"])
         if options["check"]:
             self.stdout.write(self._plan(consumers, options))
+            for one in all_differences(settings.DATABASE):
+                text = "overridden, so it stays" if one.overridden else f"{told(one.wanted)} once consumers start"
+                self.stdout.write(f"{one.option} of topic {one.topic!r}: {told(one.stored)}, {text}")
             self.stdout.write(self.style.SUCCESS("All is well."))
             return
         reload = django_settings.DEBUG and not options["noreload"] and not options["drain"] and options["processes"] > 0
@@ -71,7 +78,7 @@ class Command(BaseCommand):
 
     def _run(self, consumers: list[Consumer], options: dict[str, Any]) -> None:
         autoreload.raise_last_exception()
-        orders = Orders(
+        worker_options = WorkerOptions(
             tuple(options["group"]),
             tuple(options["topic"]),
             options["threads"],
@@ -79,17 +86,20 @@ class Command(BaseCommand):
             options["verbosity"],
         )
         logs.logger.info(self._plan(consumers, options))
+        late = SettingsTask(settings.DATABASE) if apply_settings(settings.DATABASE) else None
         connections.close_all()
-        ports = Ports(_place(options, "health"), _place(options, "metrics"))
+        ports = Endpoints(_address(options, "health"), _address(options, "metrics"))
+        if late is not None:
+            late.start()
         try:
             if options["processes"] == 0:
-                serve(orders, subscriber_name(), None, Pulse(), ports)
+                serve(worker_options, subscriber_name(), None, Liveness(), ports)
                 return
-            status = Supervisor(orders, options["processes"], ports).run()
+            status = Supervisor(worker_options, options["processes"], ports).run()
         except ConfigurationError as error:
-            raise CommandError(f"runconsumers cannot go on: {error}") from error
+            raise CommandError(f"runconsumers cannot continue: {error}") from error
         except RuntimeError as error:
-            if "__mp_main__" not in sys.modules:  # so multiprocessing calls a main module that it imports once more
+            if "__mp_main__" not in sys.modules:  # the name that multiprocessing gives a main module it imports again
                 raise
             raise CommandError(
                 f"runconsumers has started this process, which imports its main module {sys.argv[0]}, and that runs "
@@ -105,7 +115,7 @@ class Command(BaseCommand):
             if options[name] is not None:
                 whole(options[name], f"--{name}", most, problems, least)
         problems += self._ports(options)
-        found = run_checks(tags=[TAG], databases=[settings.DATABASE] if not settings.problems() else None)
+        found = run_checks(tags=[TAG], databases=[] if settings.problems() else [settings.DATABASE])
         for message in found:
             if message.level >= ERROR:
                 problems.append(f"{message.msg} ({message.id})" + (f": {message.hint}" if message.hint else ""))
@@ -128,24 +138,24 @@ class Command(BaseCommand):
         return consumers
 
     def _ports(self, options: dict[str, Any]) -> list[str]:
-        """Return what is wrong with the ports that are to be opened."""
-        places = {purpose: place for purpose in PURPOSES if (place := _place(options, purpose)) is not None}
-        problems = [refused for purpose, place in places.items() if (refused := refusal(purpose, *place))]
-        if "metrics" in places and find_spec("prometheus_client") is None:
+        """Return what is wrong with the ports, one text for each problem."""
+        addresses = {purpose: at for purpose in PURPOSES if (at := _address(options, purpose)) is not None}
+        problems = [refused for purpose, at in addresses.items() if (refused := refusal(purpose, *at))]
+        if "metrics" in addresses and find_spec("prometheus_client") is None:
             problems.append("--metrics-port needs prometheus-client: pip install sqlqueue[prometheus]")
         if options["metrics_port"] and options["metrics_port"] == options["health_port"]:
-            problems.append("--health-port and --metrics-port must be two ports")
+            problems.append("--health-port and --metrics-port must be different")
         return problems
 
     def _plan(self, consumers: list[Consumer], options: dict[str, Any]) -> str:
-        """Return one line that tells everything it will do."""
+        """Return the log line that says what will run."""
         handlers = ", ".join(
-            f"{c.group}/{c.topic}→{c.name} (ordering={c.manners.ordering}"
-            f"{' batch=' + str(c.manners.batch_size) if c.manners.batch else ''}{' atomic' if c.manners.atomic else ''}"
-            f" attempts={c.manners.max_attempts} timeout={c.manners.visibility_timeout:g}s)"
+            f"{c.group}/{c.topic}→{c.name} (ordering={c.options.ordering}"
+            f"{' batch=' + str(c.options.batch_size) if c.options.batch else ''}{' atomic' if c.options.atomic else ''}"
+            f" attempts={c.options.max_attempts or 'unlimited'} timeout={c.options.visibility_timeout:g}s)"
             for c in consumers
         )
-        return line(
+        return logfmt(
             "starting",
             processes=options["processes"],
             threads=options["threads"] or settings.THREADS,
@@ -156,7 +166,7 @@ class Command(BaseCommand):
         )
 
 
-def _place(options: dict[str, Any], purpose: str) -> Place | None:
+def _address(options: dict[str, Any], purpose: str) -> Address | None:
     """Return the address and port of --health-port and the like; None if it was not given."""
     port = options[f"{purpose}_port"]
     return None if port is None else (options[f"{purpose}_address"], port)

@@ -1,4 +1,4 @@
-"""Check the consumed flights."""
+"""The check of the consumed flights (`checkflights`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from example_project.flights.report import print_report
 
 class Command(BaseCommand):
     help = (
-        "Compares what the groups have made of the published flights with a direct computation; exits 1 if they differ."
+        "Compares the groups' results for the published flights with a direct computation; exits with 1 if they differ."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""The demo."""
+"""The demo: flights published, consumed and checked (`make demo`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 from rich.console import Console
 
-from example_project.flights.bars import ConsumersFailed, consume_with_bars, publish_with_bar
+from example_project.flights.bars import (
+    ConsumersFailed,
+    RunningConsumers,
+    consume_with_bars,
+    publish_with_bar,
+    running_consumers,
+)
 from example_project.flights.check import check_flights
 from example_project.flights.children import leaving_on_sigterm
 from example_project.flights.data import TOTAL_FLIGHTS, FlightDataMissing
@@ -26,12 +32,16 @@ from example_project.flights.demo_database import (
 from example_project.flights.models import PublishedBatch
 from example_project.flights.publishing import OtherPublisher
 from example_project.flights.report import Timings, print_report
+from example_project.reports.punctuality import EVERY, last_punctuality
+from example_project.reports.tasks import busiest_carrier
 
 LOG_TAIL_LINES = 30
+JOBS_POLL_SECONDS = 0.1
+AIRPORT = "JFK"
 
 
 class Command(BaseCommand):
-    help = "Sends real flights through the queue and checks what comes out against a direct computation."
+    help = "Publishes and consumes real flights, and compares the results with a direct computation."
     requires_migrations_checks = False
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -60,7 +70,7 @@ class Command(BaseCommand):
             raise CommandError("Interrupted. Start again with: make demo", returncode=130) from None
 
     def prepare(self, fresh: bool) -> None:
-        """Make the database ready: empty if `fresh`."""
+        """Create the tables; fresh: in an empty database. Raises CommandError if another database has flights."""
         if fresh and is_demo_database() and remove_demo_database():
             self.say(f"Removed the last demo's database, {settings.DEMO_DATABASE}.")
         self.say(f"Creating the tables in {connection.vendor} ({settings.DATABASES['default']['NAME']}).")
@@ -68,7 +78,7 @@ class Command(BaseCommand):
         if fresh and PublishedBatch.objects.published_rows():
             raise CommandError(
                 "This database has flights already, and the demo removes its own SQLite file only, no other database. "
-                "Give an empty one in DATABASE_URL, or go on in this one with --no-fresh."
+                "Give an empty one in DATABASE_URL, or continue in this one with --no-fresh."
             )
 
     def run_flights(self, flights: int) -> None:
@@ -76,14 +86,28 @@ class Command(BaseCommand):
         self.say(f"Publishing {flights:,} real flights of 2013, in transactions of 500.")
         published, publishing = publish_with_bar(self.console, flights)
         self.say(f"Consuming them: 3 groups, 2 processes with 4 threads each. Their log: {self.log}")
-        consuming = consume_with_bars(self.console, self.log)
+        with running_consumers(self.log) as consumers:
+            consuming = consume_with_bars(self.console, consumers)
+            self.show_jobs(consumers)
         self.say("Checking the results against a direct computation over the file.\n")
         check = check_flights()
         print_report(self.console, check, Timings(published, publishing, consuming))
         if not check.holds:
-            self.say(f"\nNot as it must be. The consumers' log: {self.log}")
+            self.say(f"\nThe results differ. The consumers' log: {self.log}")
             sys.exit(1)
         self.say("\nTo look at it in the admin: make site")
+
+    def show_jobs(self, consumers: RunningConsumers) -> None:
+        """Show what a periodic job has returned, and enqueue a task and show its result."""
+        while (last := last_punctuality()) is None:
+            consumers.wait(JOBS_POLL_SECONDS)
+        task = busiest_carrier.enqueue(AIRPORT)
+        while not task.is_finished:
+            consumers.wait(JOBS_POLL_SECONDS)
+            task.refresh()
+        self.say(f"Periodic job, every {EVERY.seconds} s meanwhile: {last}")
+        outcome = task.errors[0].exception_class_path if task.errors else task.return_value
+        self.say(f"Task, enqueued after that: busiest_carrier({AIRPORT!r}) is {task.status.value}, {outcome}")
 
     def say(self, line: str) -> None:
         """Print a plain line."""

@@ -1,4 +1,4 @@
-"""The pipeline: all flights from the file through the queue to the archive, and what can be learned from them."""
+"""The pipeline: all flights from the file through the queue to archive, statistics and plots (`make pipeline`)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ from example_project.flights.report import print_report, verdict
 from example_project.flights.results import DelayTotals
 from example_project.flights.rules import GROUPS, TOPIC
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.models import HourlyStatistic, Message, Topic
+from sqlqueue.log.topic_options import override
+from sqlqueue.models import HourlyStatistic, Message
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,13 +47,13 @@ WRITERS = 2
 class Command(BaseCommand):
     help = (
         "Backfills real flights with Spark, consumes, archives and analyses them, compares all totals with a direct "
-        "computation over the file, and plots what was found."
+        "computation over the file, and plots the results."
     )
     requires_migrations_checks = False
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--flights", type=int, default=TOTAL_FLIGHTS, help="how many (default: all, %(default)s)")
-        parser.add_argument("--folder", help="where the archive and the rest go (default: `lake` in VAR_DIR)")
+        parser.add_argument("--folder", help="where archive and statistics go (default: `lake` in VAR_DIR)")
         parser.add_argument("--images", help="where the plots go (default: `plots` in that folder)")
         parser.add_argument("--master", default="local[2]", help="where Spark runs (%(default)s)")
 
@@ -72,7 +73,7 @@ class Command(BaseCommand):
             raise CommandError("Interrupted. Start again with: make pipeline", returncode=130) from None
 
     def prepare(self) -> None:
-        """Begin with an empty database and an empty folder."""
+        """Empty the demo's database and the folder. Raises CommandError if another database has messages."""
         from sqlqueue.spark.session import require_spark
 
         require_spark()
@@ -85,7 +86,7 @@ class Command(BaseCommand):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def run_pipeline(self, options: dict[str, Any]) -> None:
-        """Do one step after another, in one Spark session."""
+        """Run the steps one after another, in one Spark session."""
         from sqlqueue.spark.session import session
 
         conf = {
@@ -125,17 +126,17 @@ class Command(BaseCommand):
             rows = rows if flights == TOTAL_FLIGHTS else rows.orderBy("_block", "_row").limit(flights)
             publish(in_order(flight_messages(rows), WRITERS), TOPIC)
         PublishedBatch.objects.create(start=0, stop=flights)
-        Topic.objects.filter(name=TOPIC).update(history="all")  # every receipt: the latencies are computed from them
+        override("default", TOPIC, {"history": "all"})  # every receipt: the latencies are computed from them
 
     def consume(self) -> None:
-        """Let the three groups consume them."""
+        """Consume the flights in three groups."""
         log = Path(settings.VAR_DIR, "pipeline-consumers.log")
         self.say(f"Consuming them: 3 groups, 2 processes with 4 threads each. Their log: {log}")
         with self.timed("consume", len(GROUPS) * Message.objects.filter(topic=TOPIC).count()):
             consume_with_bars(self.console, log)
 
     def archive_and_analyse(self, spark: SparkSession, flights: int) -> bool:
-        """Archive, analyse, and compare everything; return whether it is as it must be."""
+        """Archive, analyse and compare; return whether every comparison holds."""
         folder = str(self.folder / "archive")
         with self.timed("archive", Message.objects.filter(topic=TOPIC).count() + receipts()):
             call_command("queuearchive", folder, topic=[TOPIC], receipt_lag=0.0)
@@ -201,7 +202,7 @@ class Command(BaseCommand):
 
     @contextmanager
     def timed(self, step: str, rows: int) -> Iterator[None]:
-        """Remember how long a step takes."""
+        """Measure how long the body takes, for the summary."""
         started = time.monotonic()
         yield
         self.times.append((step, rows, time.monotonic() - started))

@@ -1,4 +1,4 @@
-"""Publish real flights."""
+"""Publishing the flights (`publishflights`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from example_project.flights.publishing import OtherPublisher
 
 
 class Command(BaseCommand):
-    help = "Publishes the first flights of 2013 out of New York; those that are published already are not again."
+    help = "Publishes the first flights of 2013 out of New York, except those that are published already."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--flights", type=int, default=TOTAL_FLIGHTS, help="how many (default: all, %(default)s)")

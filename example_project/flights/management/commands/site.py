@@ -1,4 +1,4 @@
-"""The site with its consumers."""
+"""The site with its consumers (`make site`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Command(BaseCommand):
         if not port.isdecimal() or not 0 < int(port) < 65536:
             raise CommandError(f"PORT must be a number between 1 and 65535, not {port!r}.")
         if _answers(int(port)):
-            raise CommandError(f"Something else uses port {port}. Take another: PORT=8001 make site")
+            raise CommandError(f"Port {port} is in use. Choose another: PORT=8001 make site")
         try:
             with leaving_on_sigterm(), demo_in_use():
                 call_command("migrate", verbosity=0)
@@ -39,7 +39,7 @@ class Command(BaseCommand):
             self.stdout.write("Ended.")
 
     def run_both(self, port: int) -> None:
-        """Run the server and the consumers until one of them ends, which is an error, or this process is asked to."""
+        """Run the server and the consumers until this process is stopped. Raises CommandError if one of them ends."""
         operator = first_operator()
         with (
             child("runserver", "--noreload", f"{HOST}:{port}") as server,
@@ -49,18 +49,20 @@ class Command(BaseCommand):
             while not _answers(port) and not _ended(children):
                 time.sleep(POLL_SECONDS)
             if not _ended(children):
-                self.tell(port, operator)
+                self.greet(port, operator)
             while not (ended := _ended(children)):
                 time.sleep(POLL_SECONDS)
         raise CommandError(f"The {ended} process ended by itself, with exit code {children[ended].returncode}.")
 
-    def tell(self, port: int, operator: tuple[str, str] | None) -> None:
-        """Say where the site is and who may enter."""
+    def greet(self, port: int, operator: tuple[str, str] | None) -> None:
+        """Print the site's addresses and how to log in."""
         self.stdout.write(f"\nHome page: http://{HOST}:{port}/\nAdmin:     http://{HOST}:{port}/admin/")
         if operator:
             self.stdout.write("User:      {}\nPassword:  {} (shown only now)".format(*operator))
         else:
-            self.stdout.write("Enter with the superuser that is there already (manage.py changepassword helps).")
+            self.stdout.write(
+                "Log in as the superuser that exists already (manage.py changepassword sets its password)."
+            )
         self.stdout.write("Ctrl-C ends both the server and the consumers.\n")
 
 
@@ -71,5 +73,5 @@ def _answers(port: int) -> bool:
 
 
 def _ended(children: dict[str, Popen[bytes]]) -> str:
-    """Return the name of a process that has ended, or nothing."""
+    """Return the name of a process that has ended, or \"\"."""
     return next((name for name, process in children.items() if process.poll() is not None), "")

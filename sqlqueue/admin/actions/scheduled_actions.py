@@ -1,0 +1,80 @@
+"""Actions on scheduled messages, one or many: run them now, or take them back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.models import CHANGE, DELETION
+from django.http import HttpRequest
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from sqlqueue.admin.actions.base import MOST_LISTED, Action, log_action
+from sqlqueue.conf import settings
+from sqlqueue.models import ScheduledMessage
+from sqlqueue.operations.edit_scheduled import run_now, withdraw
+
+
+class ScheduledAction(Action):
+    """An action on messages that have not entered the log."""
+
+    view_permission = "view_scheduledmessage"
+
+    def __init__(self, numbers: Iterable[int], success_url: str) -> None:
+        rows = ScheduledMessage.objects.using(settings.DATABASE).filter(pk__in=list(numbers))
+        self.messages = list(rows.defer("payload", "headers", "body").order_by("due_at", "id"))
+        self.count, self.listed, self.success_url = len(self.messages), self.messages[:MOST_LISTED], success_url
+
+    def hidden(self) -> Iterable[tuple[str, object]]:
+        """Return what chooses the same messages again."""
+        return [(ACTION_CHECKBOX_NAME, message.pk) for message in self.messages]
+
+
+class RunNow(ScheduledAction):
+    """Make scheduled messages due."""
+
+    name = "run-now"
+    label = gettext_lazy("Run now")
+    explanation = gettext_lazy(
+        "The messages become due now, and a consumer process moves them into the log. Messages that the log has "
+        "refused are tried again."
+    )
+    permissions = ("change_scheduledmessage",)
+
+    def carry_out(self, request: HttpRequest, wanted: dict[str, Any]) -> str:
+        """Call the operation."""
+        done = run_now(settings.DATABASE, [message.pk for message in self.messages])
+        sentence = _("Due now: %(done)d. Left alone, because they are entering the log: %(left)d.") % {
+            "done": done.changed,
+            "left": done.left,
+        }
+        log_action(request, self.messages, CHANGE, sentence)
+        return sentence
+
+
+class TakeBack(ScheduledAction):
+    """Delete messages from the schedule."""
+
+    name = "take-back"
+    label = gettext_lazy("Take back")
+    explanation = gettext_lazy(
+        "The messages are deleted from the schedule for good, and never enter the log. A message that enters the log "
+        "meanwhile stays there."
+    )
+    permissions = ("delete_scheduledmessage",)
+    dangerous = True
+
+    def carry_out(self, request: HttpRequest, wanted: dict[str, Any]) -> str:
+        """Call the operation."""
+        done = withdraw(settings.DATABASE, [message.pk for message in self.messages])
+        sentence = _("Taken back: %(done)d. Left alone, because they are entering the log: %(left)d.") % {
+            "done": done.changed,
+            "left": done.left,
+        }
+        log_action(request, self.messages, DELETION, sentence)
+        return sentence
+
+
+SCHEDULED_ACTIONS: dict[str, type[ScheduledAction]] = {action.name: action for action in (RunNow, TakeBack)}

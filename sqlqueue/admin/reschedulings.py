@@ -1,0 +1,213 @@
+"""Reschedulings: requests to make many deliveries due, with the form, the progress, and a button that cancels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.models import ADDITION, CHANGE
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_http_methods
+
+from sqlqueue.admin.actions.base import log_action
+from sqlqueue.admin.keyset import KeysetAdmin
+from sqlqueue.admin.pages import show
+from sqlqueue.admin.permissions import may, require
+from sqlqueue.admin.times import MomentField
+from sqlqueue.conf import settings
+from sqlqueue.core.bounds import MOST_ATTEMPTS
+from sqlqueue.core.keys import KEY_LENGTH
+from sqlqueue.exceptions import LONGEST_DELAY, SqlqueueError
+from sqlqueue.log.seek import offset_before
+from sqlqueue.models import ConsumerGroup, Rescheduling
+from sqlqueue.models.rescheduling import ERROR_LENGTH, WHICH
+from sqlqueue.operations.requests import LEAST_RATE, MOST_RATE
+from sqlqueue.operations.reschedule_requests import MOST_COUNTED, WaitingDeliveries, cancel, request_rescheduling
+
+MOST_GROUPS = 1_000  # in the form's list
+METHODS = ["GET", "HEAD", "POST"]
+PERMISSIONS = ("view_rescheduling", "reschedule_deliverystate")
+DATETIME_INPUT = {"type": "datetime-local", "step": "1"}
+DATETIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
+
+
+class RescheduleManyForm(forms.Form):
+    """Which deliveries, when they become due, and at which rate."""
+
+    of = forms.ChoiceField(label=gettext_lazy("Group"))
+    which = forms.ChoiceField(label=gettext_lazy("Which"), choices=WHICH, required=False)
+    error = forms.CharField(
+        label=gettext_lazy("Error"),
+        help_text=gettext_lazy(
+            "Only deliveries whose last error contains this text, in upper or lower case; empty: any."
+        ),
+        max_length=ERROR_LENGTH,
+        required=False,
+    )
+    key = forms.CharField(
+        label=gettext_lazy("Key"),
+        help_text=gettext_lazy("Only messages of exactly this key; empty: of any."),
+        max_length=KEY_LENGTH,
+        strip=False,
+        required=False,
+    )
+    since = MomentField(
+        label=gettext_lazy("Published since"),
+        widget=forms.DateTimeInput(DATETIME_INPUT, format=DATETIME_FORMAT),
+        required=False,
+    )
+    until = MomentField(
+        label=gettext_lazy("Published before"),
+        help_text=gettext_lazy("in this site's time zone, to within some seconds"),
+        widget=forms.DateTimeInput(DATETIME_INPUT, format=DATETIME_FORMAT),
+        required=False,
+    )
+    delay = forms.FloatField(
+        label=gettext_lazy("Delay"),
+        help_text=gettext_lazy("Seconds from when the rescheduling reaches a delivery; 0: at once."),
+        initial=0,
+        min_value=0,
+        max_value=LONGEST_DELAY,
+    )
+    attempts = forms.IntegerField(
+        label=gettext_lazy("Attempts so far"),
+        help_text=gettext_lazy("0: a fresh start; empty: as it is."),
+        required=False,
+        min_value=0,
+        max_value=MOST_ATTEMPTS,
+    )
+    rate = forms.FloatField(
+        label=gettext_lazy("Rate"),
+        help_text=gettext_lazy("At most so many deliveries a second; empty: as fast as it goes."),
+        required=False,
+        min_value=LEAST_RATE,
+        max_value=MOST_RATE,
+    )
+
+    def __init__(self, data: Mapping[str, Any] | None, initial: Mapping[str, Any]) -> None:
+        super().__init__(data, initial=dict(initial))
+        values = [str(source.get("of", "")) for source in (data or {}, initial)]
+        keys = [value for value in values if value.isascii() and value.isdigit() and len(value) < 19]
+        groups = ConsumerGroup.objects.using(settings.DATABASE).order_by("topic", "consumer_group")
+        self.groups = {str(group.pk): group for group in [*groups[:MOST_GROUPS], *groups.filter(pk__in=keys)]}
+        of = self.fields["of"]
+        assert isinstance(of, forms.ChoiceField)
+        of.choices = [(key, str(group)) for key, group in self.groups.items()]
+
+    def waiting(self) -> WaitingDeliveries:
+        """Return the chosen deliveries."""
+        chosen, alias = self.cleaned_data, settings.DATABASE
+        group = self.groups[chosen["of"]]
+        return WaitingDeliveries(
+            group.topic,
+            group.consumer_group,
+            chosen["which"],
+            chosen["error"],
+            offset_before(alias, chosen["since"]) if chosen["since"] else 0,
+            offset_before(alias, chosen["until"]) if chosen["until"] else None,
+            chosen["key"],
+        )
+
+
+@admin.register(Rescheduling)
+class ReschedulingAdmin(KeysetAdmin):
+    """The list of reschedulings, newest first."""
+
+    change_list_template = "admin/sqlqueue/reschedulings.html"
+    list_display = ("id", "topic", "consumer_group", "which", "error", "state", "progress", "ordered_by", "created_at")
+    list_filter = ("state",)
+
+    @admin.display(description=gettext_lazy("progress"))
+    def progress(self, rescheduling: Rescheduling) -> str:
+        """Show how many deliveries of how many are done."""
+        return _("%(done)d of %(total)d") % {"done": rescheduling.done, "total": rescheduling.total}
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the views that request a rescheduling and cancel one."""
+        new_view = self.admin_site.admin_view(require_http_methods(METHODS)(self.new_view))
+        cancel_view = self.admin_site.admin_view(self.cancel_view)
+        return [
+            path("new/", new_view, name="sqlqueue_rescheduling_new"),
+            path("<int:number>/cancel/", cancel_view, name="sqlqueue_rescheduling_cancel"),
+            *super().get_urls(),
+        ]
+
+    def new_view(self, request: HttpRequest) -> HttpResponse:
+        """Count the deliveries that the form chooses (GET), and request their rescheduling (POST)."""
+        require(request, *PERMISSIONS)
+        submitted = "count" in request.GET or request.method == "POST"
+        data = request.POST if request.method == "POST" else request.GET
+        form = RescheduleManyForm(data if submitted else None, {"of": request.GET.get("of", ""), "delay": 0})
+        counted = None
+        if submitted and form.is_valid():
+            try:
+                if request.method == "POST":
+                    return self._create(request, form)
+                waiting = form.waiting()
+                waiting.check(settings.DATABASE)
+                counted = waiting.count(settings.DATABASE)
+            except SqlqueueError as error:
+                form.add_error(None, str(error))
+        hidden = [(name, value) for name, value in request.GET.items() if name in form.fields]
+        context = {"form": form, "counted": counted, "more": counted == MOST_COUNTED, "hidden": hidden}
+        return show(self, request, "reschedule_many", _("Reschedule many deliveries"), context)
+
+    def _create(self, request: HttpRequest, form: RescheduleManyForm) -> HttpResponse:
+        wanted = form.cleaned_data
+        made = request_rescheduling(
+            settings.DATABASE,
+            form.waiting(),
+            delay=wanted["delay"],
+            attempts=wanted["attempts"],
+            rate=wanted["rate"],
+            requested_by=request.user.get_username()[:150],
+        )
+        sentence = _("Requested to reschedule %(count)d deliveries of %(group)s of %(topic)s.") % {
+            "count": made.total,
+            "group": made.consumer_group,
+            "topic": made.topic,
+        }
+        log_action(request, [made], ADDITION, sentence)
+        messages.success(request, sentence)
+        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:sqlqueue_rescheduling_change", args=[made.pk]))
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """Show a rescheduling and its progress."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        found = self.get_object(request, unquote(object_id))
+        if found is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined]
+        context = {"rescheduling": found, "may_cancel": found.active and may(request, "reschedule_deliverystate")}
+        title = _("Rescheduling of deliveries of %s") % found.consumer_group
+        return show(self, request, "rescheduling", title, context)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show the list, with a link to the form for users who may request a rescheduling."""
+        may_reschedule = may(request, "reschedule_deliverystate")
+        return super().changelist_view(request, {"may_reschedule": may_reschedule, **(extra_context or {})})
+
+    def cancel_view(self, request: HttpRequest, number: int) -> HttpResponse:
+        """Cancel the rest of a rescheduling."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        require(request, *PERMISSIONS)
+        found = self.get_queryset(request).filter(pk=number).first()
+        if found is None:
+            raise Http404
+        if cancel(settings.DATABASE, number):
+            sentence = _("Cancelled. Deliveries that were rescheduled stay so.")
+            log_action(request, [found], CHANGE, sentence)
+            messages.success(request, sentence)
+        else:
+            messages.warning(request, _("There was nothing left to cancel."))
+        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:sqlqueue_rescheduling_change", args=[number]))

@@ -1,0 +1,146 @@
+"""asubscribe(): the pull loop in async code. The engine is that of subscribe(), in its thread; the receiver waits on an
+event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from queue import Empty
+from typing import Any
+
+from asgiref.sync import sync_to_async
+
+from sqlqueue.consumers.async_delivery import AsyncDelivery
+from sqlqueue.consumers.connections import CONNECTIONS_LAST
+from sqlqueue.consumers.pull_engine import PullEngine, pulled_consumer
+from sqlqueue.consumers.pulled_delivery import PulledDelivery
+from sqlqueue.consumers.registry import Consumer
+from sqlqueue.database import retries
+from sqlqueue.exceptions import seconds
+
+
+class AsyncDeliveries:
+    """Iterate over it, in one task or in several, each of which gets deliveries of its own. It ends after `timeout`
+    seconds without a delivery (None: never), by close(), or by leaving its block.
+
+    An error that ended the engine is raised here.
+    """
+
+    def __init__(self, consumer: Consumer, timeout: float | None):
+        self._timeout = timeout
+        self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
+        self._engine = PullEngine(consumer, self._wake)
+        self._looked_at = self._last_taken = time.monotonic()
+
+    def close(self) -> None:
+        """End the iteration, from any thread or signal handler; what is unsettled is released, uncharged."""
+        self._engine.stop_soon()
+
+    def __aiter__(self) -> AsyncDeliveries:
+        return self
+
+    async def __anext__(self) -> AsyncDelivery:
+        waits_since = time.monotonic()
+        while not self._engine.ended:
+            if not await self._until(lambda: self._engine.ended or self._arrived, waits_since):
+                raise StopAsyncIteration
+            await self._close_lost_connections()  # before the visibility timeout begins
+            delivery = self._take()
+            if delivery is not None:  # nothing is awaited from here on: a task that is cancelled has lost none
+                return AsyncDelivery(delivery)
+        self._engine.check()
+        raise StopAsyncIteration
+
+    @property
+    def _arrived(self) -> bool:
+        return not self._engine.stopping and not self._engine.pool.deliveries.empty()
+
+    def _take(self) -> PulledDelivery | None:
+        """Return a delivery that has arrived, started; None if there is none, or another task has it."""
+        pool = self._engine.pool
+        while self._arrived:
+            try:
+                delivery = pool.deliveries.get_nowait()
+            except Empty:
+                return None
+            self._last_taken = time.monotonic()
+            if delivery is not None and pool.begin(delivery) and delivery.readable():
+                return delivery
+        return None
+
+    async def _close_lost_connections(self) -> None:
+        """Close what the server has ended of the receiver's connections: they may have rested for hours."""
+        if time.monotonic() - self._looked_at >= CONNECTIONS_LAST:
+            self._looked_at = time.monotonic()
+            await sync_to_async(retries.close_lost_connections)()
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """Let all tasks that wait look again. For any thread; raises RuntimeError if the event loop is closed."""
+        self._loop.call_soon_threadsafe(self._changed.set)
+
+    async def _until(self, condition: Callable[[], bool], waits_since: float | None = None) -> bool:
+        """Wait until the condition holds; return False if nothing has arrived for the timeout, counted from then."""
+        while True:
+            self._changed.clear()  # first, so that no change behind the look is missed
+            if condition():
+                return True
+            left = None
+            if waits_since is not None and self._timeout is not None:
+                left = max(waits_since, self._last_taken) + self._timeout - time.monotonic()
+                if left <= 0:
+                    return False
+            # Not by wait_for: until Python 3.12 that swallows a cancellation which comes together with the change.
+            timer = None if left is None else self._loop.call_later(left, self._changed.set)
+            try:
+                await self._changed.wait()
+            finally:
+                if timer is not None:
+                    timer.cancel()
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start the engine, and wait for that; raise what has kept it from that."""
+        self._engine.start()
+        await self._until(lambda: self._engine.started)
+        self._engine.check()
+
+    async def end(self) -> None:
+        """End the engine, and wait for that. A task that is cancelled waits all the same, until the leases are
+        released."""
+        self._engine.stop()
+        cancelled: asyncio.CancelledError | None = None
+        while not self._engine.ended:
+            try:
+                await self._until(lambda: self._engine.ended)
+            except asyncio.CancelledError as error:
+                cancelled = error
+        self._engine.join()  # it has nothing left to do
+        if cancelled is not None:
+            raise cancelled
+
+
+@asynccontextmanager
+async def asubscribe(
+    topic: str, *, group: str = "default", timeout: float | None = None, **options: Any
+) -> AsyncIterator[AsyncDeliveries]:
+    """The async twin of subscribe: `async with asubscribe(…) as deliveries`, `async for delivery in deliveries`, and
+    `await delivery.ack()`.
+
+    The engine's thread renews the leases, however long the event loop is busy; nothing in the loop polls. On leaving
+    the block, by a cancelled task too, what is not settled is released, uncharged, and the thread has ended.
+
+    Raises ConfigurationError for options that cannot work, and for a topic that is not declared (STRICT_TOPICS).
+    """
+    if timeout is not None:
+        timeout = seconds(timeout, "timeout")
+    deliveries = AsyncDeliveries(await sync_to_async(pulled_consumer)(topic, group, options), timeout)
+    try:
+        await deliveries.start()
+        yield deliveries
+    finally:
+        await deliveries.end()

@@ -1,0 +1,139 @@
+"""The execution of atomic handlers: the handler and its ack in one transaction."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.db import Error, transaction
+
+from sqlqueue.consumers.connections import Undisturbed, restore, states
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.outcomes import ACKED, SUPERSEDED, UNSTARTED, Outcome, TransactionNotBegun, committed_at
+from sqlqueue.core.settle_plan import Attempt, Execution
+from sqlqueue.database import retries
+from sqlqueue.database.retries import ErrorKind
+from sqlqueue.database.statements import dialect
+from sqlqueue.database.transaction_guard import Guard
+from sqlqueue.exceptions import LeaseLost, Settlement
+from sqlqueue.log.atomic import settle_execution, was_committed
+from sqlqueue.log.results import result_text, write_result
+
+logger = logging.getLogger("sqlqueue")
+
+NOT_BEGUN_PAUSE = 0.1  # seconds
+TRIES = 3  # of a handler whose transaction met a deadlock and was rolled back
+
+
+class AtomicExecutor:
+    """Runs the handlers of one atomic consumer."""
+
+    def __init__(self, alias: str, name: str, keep_results: float | None = None):
+        self.alias, self.name, self._keep_results = alias, name, keep_results
+
+    def run(
+        self,
+        execution: Execution,
+        attempts: list[Attempt],
+        handle: Callable[[], Any],
+        started: Callable[[list[Attempt]], bool],
+    ) -> Outcome:
+        """Run a handler and its ack in one transaction. Every error rolls both back."""
+        before = states()
+        try:
+            return self._run(execution, attempts, handle, started)
+        finally:
+            restore(before)
+
+    def _run(
+        self,
+        execution: Execution,
+        attempts: list[Attempt],
+        handle: Callable[[], Any],
+        started: Callable[[list[Attempt]], bool],
+    ) -> Outcome:
+        for number in range(1, TRIES + 1):
+            committed: list[bool] = []
+            begun = handled = settled = False
+            try:
+                with dialect(self.alias).writers, transaction.atomic(using=self.alias):
+                    guard = Guard(self.alias)
+                    begun = True
+                    # Opening a transaction may take long: SQLite has one writer, and a server may be slow to answer.
+                    if not started(attempts):
+                        return UNSTARTED
+                    transaction.on_commit(lambda: committed.append(True), using=self.alias)  # noqa: B023  run in this iteration
+                    with Undisturbed():
+                        returned = handle()
+                    kept = None
+                    if self._keep_results is not None:
+                        kept = Outcome(ACKED, result=result_text(self.alias, returned))
+                    handled = True
+                    guard.release()
+                    moved_to = settle_execution(self.alias, execution, attempts, guard)
+                    if kept is not None and self._keep_results is not None:
+                        write_result(self.alias, execution.lease.ref, attempts[0], kept, self._keep_results)
+                    settled = True
+            except Settlement:
+                raise
+            except Exception as error:
+                if committed:
+                    logger.error(
+                        logfmt("commit_hook_failed", **self._log_fields(attempts), error=error), exc_info=error
+                    )
+                    return committed_at(moved_to)
+                if handled and isinstance(error, LeaseLost):
+                    return SUPERSEDED
+                kind = retries.classify(error) if isinstance(error, Error) else ErrorKind.OTHER
+                if kind is ErrorKind.GONE and settled:
+                    return self._after_lost_reply(execution, attempts, error)
+                if kind is ErrorKind.CONTENTION and number < TRIES:
+                    logger.info(logfmt("handler_rerun", **self._log_fields(attempts), error=error))
+                    time.sleep(0.01 * number)
+                    continue
+                if not begun:
+                    if kind is ErrorKind.OTHER:
+                        raise TransactionNotBegun(f"the handler's transaction could not be begun: {error}") from error
+                    return self._not_begun(attempts, error)
+                raise
+            return committed_at(moved_to)
+        raise AssertionError("unreachable")
+
+    def _not_begun(self, attempts: list[Attempt], error: Exception) -> Outcome:
+        """Return the outcome after a transaction that could not be opened, because this thread's connection had been
+        lost: the handler has not run, so no attempt is charged."""
+        logger.info(logfmt("transaction_not_begun", **self._log_fields(attempts), error=error))
+        retries.drop_connection(self.alias)
+        time.sleep(NOT_BEGUN_PAUSE)
+        return UNSTARTED
+
+    def _log_fields(self, attempts: Sequence[Attempt]) -> dict[str, Any]:
+        return {"handler": self.name, **attempts[0].lease.labels, "offset": attempts[0].offset, "count": len(attempts)}
+
+    def _after_lost_reply(self, execution: Execution, attempts: list[Attempt], error: Exception) -> Outcome:
+        """Return the outcome of a commit in doubt: ask the database until it tells whether the transaction was
+        committed, or the lease is lost."""
+        logger.warning(logfmt("commit_outcome_unknown", **self._log_fields(attempts), error=error))
+        retries.drop_connection(self.alias)
+        lease = execution.lease
+        try:
+            known = retries.patiently(
+                self.alias,
+                retries.run,
+                self.alias,
+                was_committed,
+                self.alias,
+                execution,
+                attempts,
+                give_up=lambda: lease.lost,
+            )
+        except LeaseLost:
+            return SUPERSEDED
+        if known is None:
+            return SUPERSEDED
+        position, acked = known
+        if not acked:
+            raise error
+        return committed_at(position)

@@ -1,0 +1,40 @@
+"""The collector: deletes what every group has acked, and clears up after subscribers that died."""
+
+from __future__ import annotations
+
+from sqlqueue.consumers.background.task import BackgroundTask
+from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.leases import heartbeat, release
+from sqlqueue.log import task_states, unique_messages
+from sqlqueue.log.collect import collect, report_absent
+
+
+class CollectorTask(BackgroundTask):
+    """Collects, deletes the states of tasks that have expired and what is known of unique messages that are settled,
+    reports groups that are away, deletes heartbeats of dead subscribers, and shortens stale leases."""
+
+    name = "collector"
+
+    def __init__(self, alias: str, interval: float, lease_duration: float):
+        super().__init__(alias, interval)
+        self._lease_duration = lease_duration
+        self._horizon: Horizon | None = None
+        self._unique_beyond = ""  # where the purge of unique messages goes on
+
+    def forget(self) -> None:
+        """Forget the horizon: a restarted server may assign offsets again that were below it."""
+        self._horizon = None
+
+    def run_once(self) -> bool:
+        """Collect one bounded batch; return whether there is more."""
+        if self._horizon is None:
+            self._horizon = Horizon(self.alias)
+        self._horizon.probe(highest_offset(self.alias))
+        collected = collect(self.alias, self._horizon, stop=lambda: self._stopping)
+        expired = task_states.expire(self.alias)
+        report_absent(self.alias)
+        heartbeat.remove_dead(self.alias, self._lease_duration)
+        release.shorten_stale(self.alias, self._lease_duration)
+        unique = unique_messages.purge(self.alias, self._unique_beyond, stop=lambda: self._stopping)
+        self._unique_beyond = unique.beyond
+        return collected.more or bool(unique.rows and unique.beyond) or expired >= task_states.MOST_AT_ONCE

@@ -1,0 +1,111 @@
+"""The lease renewer: renews a process's heartbeat and leases while its loop runs."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+
+from django.db import Error
+
+from sqlqueue.consumers.background.task import BackgroundTask
+from sqlqueue.consumers.ownership import Ownership
+from sqlqueue.core.lease import HeldLease
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.database import clock
+from sqlqueue.leases import release
+from sqlqueue.leases.renewal import Renewal, Shown
+from sqlqueue.signals import announce, database_unreachable, deliveries_settled
+
+logger = logging.getLogger("sqlqueue")
+
+FRAMES = 8  # of a stack that is logged
+
+
+class LeaseRenewer(BackgroundTask):
+    """Renews the heartbeat and the leases in a thread of its own, so that a lock wait elsewhere does not let them
+    expire.
+
+    It stops renewing when the loop has begun no iteration for the duration of a lease, so that another process serves
+    the partitions after twice that time at most. When the loop runs again, it learns what was lost.
+    """
+
+    name = "lease-renewer"
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        interval: float,
+        address: str,
+        activity: Callable[[], str],
+        horizon: Callable[[], int],
+        lost: Callable[[list[HeldLease]], None],
+        renewed: Callable[[], None] = lambda: None,
+        hung_for: Callable[[], float] = lambda: 0.0,
+        failing: Callable[[], str] = lambda: "",
+    ):
+        super().__init__(ownership.alias, interval)
+        self.ownership, self.address, self.lost, self.renewed = ownership, address, lost, renewed
+        self.activity, self.horizon, self.hung_for, self.failing_tasks = activity, horizon, hung_for, failing
+        group_topics = [subscription.group_topic for subscription in ownership.subscriptions]
+        self.renewal = Renewal(self.alias, ownership.subscriber, group_topics, ownership.lease_duration, self._shown)
+        self._loop = threading.get_ident()  # the thread that starts it
+        self._logged = False
+
+    def _shown(self) -> Shown:
+        return Shown(self.address, self.activity(), self.horizon(), self.failing_tasks())
+
+    def beat(self) -> None:
+        """Write the heartbeat, with what the process does."""
+        if deliveries_settled.receivers:
+            clock.look(self.alias)
+        self.renewal.beat()
+
+    def run_once(self) -> bool:
+        """Write the heartbeat, renew all leases in one statement, and find the lost ones by their tokens: the
+        subscriber may hold leases that this process does not know."""
+        if self._hangs():
+            return False
+        own = self.ownership
+        try:
+            self.beat()
+            owned = own.leases()
+            began = self.renewal.prolong().began
+            tokens = release.held(self.alias, own.subscriber)
+        except Error as error:
+            announce(database_unreachable, LeaseRenewer, subscriber=own.subscriber, error=error)
+            raise
+        lost: list[HeldLease] = []
+        for group_topic, leases in owned.items():
+            if tokens.get(group_topic) != leases[0].token:
+                lost += leases
+                continue
+            for lease in leases:
+                lease.deadline = began + own.lease_duration
+        if lost:
+            self.lost(lost)
+        self.renewed()
+        return False
+
+    def _hangs(self) -> bool:
+        """Return whether the loop hangs; log it once, with its stack."""
+        seconds = self.hung_for()
+        hangs = seconds > self.ownership.lease_duration
+        if hangs and not self._logged:
+            fields = {
+                "subscriber": self.ownership.subscriber,
+                "seconds": seconds,
+                "meaning": "its leases are left to expire",
+            }
+            logger.error(logfmt("loop_hangs", **fields, at=_where(self._loop)))
+        self._logged = hangs
+        return hangs
+
+
+def _where(thread: int) -> str:
+    """Return the stack of a thread as one line, the innermost call first."""
+    frame = sys._current_frames().get(thread)
+    calls = [] if frame is None else traceback.extract_stack(frame)[::-1]
+    return " < ".join(f"{call.filename}:{call.lineno} {call.name}" for call in calls[:FRAMES])

@@ -1,0 +1,37 @@
+"""The outcome counter: what a process has settled since the stats recorder last took it."""
+
+from __future__ import annotations
+
+import threading
+
+from sqlqueue.core import outcomes
+from sqlqueue.core.settle_plan import SettleResult
+from sqlqueue.stats.throughput import SettledCounts
+
+COUNTED = {outcomes.ACKED: 0, outcomes.RETRIED: 1, outcomes.POSTPONED: 2, outcomes.DEAD: 3}
+
+
+class OutcomeCounter:
+    """Counts outcomes by topic and group. The control thread adds, the stats recorder takes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[tuple[str, str], list[float]] = {}  # by (topic, group)
+
+    def add(self, result: SettleResult) -> None:
+        """Count the outcomes of a settle plan that was written."""
+        if not result.settled:
+            return
+        ref = result.plan.lease.ref
+        with self._lock:
+            counts = self._counts.setdefault((ref.topic, ref.group), [0.0] * 5)
+            for attempt, outcome in result.settled:
+                if (column := COUNTED.get(outcome.kind)) is not None:
+                    counts[column] += 1
+                    counts[4] += max(0.0, attempt.finished - attempt.started)
+
+    def take(self) -> list[SettledCounts]:
+        """Return the counts, and reset them."""
+        with self._lock:
+            counts, self._counts = self._counts, {}
+        return [SettledCounts._make((*pair, *map(int, numbers[:4]), numbers[4])) for pair, numbers in counts.items()]

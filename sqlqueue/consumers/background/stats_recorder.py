@@ -1,0 +1,38 @@
+"""The stats recorder: adds what this process has settled to the minutes' activity, and once a minute the backlog of
+every group."""
+
+from __future__ import annotations
+
+from sqlqueue.consumers.background.outcome_counter import OutcomeCounter
+from sqlqueue.consumers.background.task import BackgroundTask
+from sqlqueue.stats.survey import survey
+from sqlqueue.stats.throughput import add, forget, has_backlogs, record_backlogs
+
+INTERVAL = 10.0  # seconds
+FORGET_EVERY = 100  # iterations
+
+
+class StatsRecorder(BackgroundTask):
+    """Records activity. Counts that could not be written are lost: nothing is decided by them."""
+
+    name = "stats-recorder"
+
+    def __init__(self, alias: str, outcome_counter: OutcomeCounter):
+        super().__init__(alias, INTERVAL)
+        self.outcome_counter = outcome_counter
+        self._iterations = 0
+
+    def run_once(self) -> bool:
+        """Add the counts, record the backlogs if no process has in this minute, and now and then delete old minutes."""
+        self.finish()
+        if not has_backlogs(self.alias):
+            record_backlogs(self.alias, survey(self.alias))
+        if self._iterations % FORGET_EVERY == 0:
+            forget(self.alias)
+        self._iterations += 1
+        return False
+
+    def finish(self) -> None:
+        """Add the counts to the current minute."""
+        if figures := self.outcome_counter.take():
+            add(self.alias, figures)

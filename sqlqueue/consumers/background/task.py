@@ -1,0 +1,98 @@
+"""The base of background tasks: a thread, an interval, a connection and an error boundary for each."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from django.db import Error, connections
+
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.outcomes import message_of, storable
+from sqlqueue.database import lock_timeouts, retries
+from sqlqueue.signals import announce, operation_retried
+
+logger = logging.getLogger("sqlqueue")
+
+
+FAILING = 3  # iterations in a row that failed: a database that is restarted fails fewer
+
+
+class BackgroundTask:
+    """A duty that a thread of its own does every `interval` seconds, on a connection of its own."""
+
+    name = "background-task"
+
+    def __init__(self, alias: str, interval: float):
+        self.alias, self.interval = alias, interval
+        self._due = threading.Event()
+        self._stopping = False
+        self._failures, self._error = 0, ""
+        self._thread = threading.Thread(target=self._run, name=f"sqlqueue-{self.name}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; the first iteration is at once."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Run the next iteration now."""
+        self._due.set()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """End after the current iteration; wait up to `timeout` seconds for that."""
+        self._stopping = True
+        self._due.set()
+        self._thread.join(timeout)
+
+    def run_once(self) -> bool:
+        """Run one iteration; return True if the next one should follow at once."""
+        raise NotImplementedError
+
+    @property
+    def failing(self) -> str:
+        """The name and the last error of a task that fails again and again; "" for another."""
+        return f"{self.name}: {self._error}" if self._failures >= FAILING else ""
+
+    def forget(self) -> None:
+        """Forget what was read before: the database was unreachable, and may have been restarted."""
+
+    def finish(self) -> None:
+        """Write, at the end, what is still in memory."""
+
+    def _run(self) -> None:
+        try:
+            with lock_timeouts.limited(self.alias):
+                while not self._stopping:
+                    more = self._guarded(self.run_once)
+                    if not more and not self._stopping:
+                        self._due.wait(self.interval)
+                    self._due.clear()
+                self._guarded(self.finish)
+        finally:
+            connections.close_all()
+
+    def _guarded(self, do: Callable[[], bool | None]) -> bool:
+        try:
+            if retries.close_lost_connections():
+                self.forget()
+            more = bool(do())
+        except Error as error:
+            kind = retries.classify(error)
+            if kind is retries.ErrorKind.GONE:
+                retries.drop_connection(self.alias)
+                self.forget()
+            self._failed(error)
+            logger.warning(logfmt("background_task_failed", task=self.name, error_kind=kind.name, error=error))
+            announce(operation_retried, BackgroundTask, operation=self.name, error_kind=kind.name, error=error)
+        except Exception as error:
+            self._failed(error)
+            logger.error(logfmt("background_task_failed", task=self.name, error=error), exc_info=error)
+        else:
+            self._failures = 0
+            return more
+        return False
+
+    def _failed(self, error: Exception) -> None:
+        self._error = storable(message_of(error) or type(error).__name__)
+        self._failures += 1

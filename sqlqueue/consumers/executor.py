@@ -1,0 +1,245 @@
+"""The handler executor: runs the handler of an execution's attempts and reports their outcomes."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import Error, InternalError
+from django.db.transaction import TransactionManagementError
+
+from sqlqueue.consumers.atomic_executor import AtomicExecutor
+from sqlqueue.consumers.connections import Undisturbed, care_for_connections
+from sqlqueue.consumers.delivery import Delivery
+from sqlqueue.consumers.registry import Consumer
+from sqlqueue.core import outcomes
+from sqlqueue.core.outcomes import ACKED, EXPIRED, SUCCESS, SUPERSEDED, UNSTARTED, Outcome
+from sqlqueue.core.retry_policy import ALL, RetryFilter
+from sqlqueue.core.settle_plan import Attempt, Execution
+from sqlqueue.database import retries
+from sqlqueue.database.retries import ErrorKind
+from sqlqueue.exceptions import LeaseLost
+from sqlqueue.log.results import result_text
+from sqlqueue.tracing.delivery_context import DeliveryContext
+
+now = time.monotonic
+
+Report = Callable[[Attempt, Outcome], None]
+
+# A transaction in which a statement had failed refuses all others: Django's error, and PostgreSQL's.
+REFUSED = (TransactionManagementError, InternalError)
+
+
+class HandlerExecutor:
+    """Runs the executions of one consumer. All threads share one object."""
+
+    def __init__(self, alias: str, consumer: Consumer):
+        self.alias, self.consumer = alias, consumer
+        self._timeout = consumer.options.visibility_timeout
+        self._keeps = consumer.options.keep_results is not None
+        self._transaction = AtomicExecutor(alias, consumer.name, consumer.options.keep_results)
+
+    # -- starting -----------------------------------------------------------------------------------------------------
+
+    def started(self, attempts: Sequence[Attempt]) -> bool:
+        """Record that these attempts start now. Return False if the lease may have expired by this process's clock:
+        then none starts."""
+        moment = now()
+        lease = attempts[0].lease
+        if lease.lost or moment >= lease.deadline:
+            return False
+        for attempt in attempts:
+            attempt.deadline = (
+                moment + self._timeout
+            )  # first: the control thread reads the deadline of what has started
+            attempt.started = moment
+        return True
+
+    # -- in a thread --------------------------------------------------------------------------------------------------
+
+    def run(self, execution: Execution, report: Report) -> None:
+        """Run the attempts of an execution, one after another or as one batch; report the outcome of each."""
+        care_for_connections()
+        if execution.batch:
+            self._run_batch(execution, report)
+        else:
+            while (attempt := execution.start_next()) is not None:
+                if not self._go_on(execution, attempt, self._handle(execution, attempt), report):
+                    break
+                care_for_connections()
+
+    def _go_on(self, execution: Execution, attempt: Attempt, outcome: Outcome, report: Report) -> bool:
+        """Report an outcome; return whether the execution goes on. An attempt that failed ends it: the attempts behind
+        it have to wait."""
+        attempt.finished = now()
+        if outcome.kind == outcomes.ACKED or outcome is EXPIRED:
+            report(attempt, outcome)
+            return True
+        behind = execution.stop()
+        for later in behind:
+            report(later, UNSTARTED)
+        report(attempt, outcome)
+        return False
+
+    def _handle(self, execution: Execution, attempt: Attempt) -> Outcome:
+        if not self.started([attempt]):
+            return UNSTARTED
+        if attempt.expired:
+            return EXPIRED
+        delivery = Delivery(attempt, self.consumer.payloads)
+        try:
+            with DeliveryContext(delivery):
+                return self._call(execution, [attempt], delivery)
+        except BaseException as error:
+            return self._decide(error, attempt, [attempt])
+
+    def _call(self, execution: Execution, attempts: list[Attempt], given: Any) -> Outcome:
+        if self.consumer.options.atomic:
+            return self._transaction.run(
+                execution, attempts, functools.partial(self.consumer.handler, given), self.started
+            )
+        with Undisturbed():
+            returned = self.consumer.handler(given)
+        return self._success(returned) if self._keeps else SUCCESS
+
+    def _success(self, returned: Any) -> Outcome:
+        """Return the outcome of a handler whose result is kept."""
+        return Outcome(ACKED, result=result_text(self.alias, returned))
+
+    def _decide(self, error: BaseException, attempt: Attempt, together: Sequence[Attempt]) -> Outcome:
+        """Return the outcome of an attempt that raised. LeaseLost supersedes it only if one of the attempts that ran
+        together has lost its lease or has an outcome; otherwise the handler raised it for a reason of its own, and it
+        is a failure."""
+        if isinstance(error, LeaseLost) and any(each.lease.lost or each.outcome is not None for each in together):
+            return SUPERSEDED
+        return self.consumer.decide(error, attempt.number, self._retried(error, together))
+
+    def _retried(self, error: BaseException, together: Sequence[Attempt]) -> RetryFilter:
+        """Return which errors are retried.
+
+        Any message of a batch may have caused the batch's error, so each is delivered alone first. A lost connection or
+        a deadlock in an atomic handler's transaction may be the ack's own. So may the refusal of a transaction in which
+        a statement had failed, and that statement's error is not known any more.
+        """
+        if len(together) > 1:
+            return ALL
+        retried = self.consumer.retried
+        if not self.consumer.options.atomic or not isinstance(error, Error):
+            return retried
+        transient = retries.classify(error) in (ErrorKind.GONE, ErrorKind.CONTENTION)
+        return replace(retried, retry_for=None) if transient or isinstance(error, REFUSED) else retried
+
+    def _begin_batch(self, execution: Execution, report: Report) -> list[Attempt]:
+        """Start all attempts of a batch, and return those whose messages have not expired; none if it was stopped, or
+        its lease may have expired."""
+        attempts = list(iter(execution.start_next, None))
+        if attempts and not self.started(attempts):
+            for attempt in attempts:
+                report(attempt, UNSTARTED)
+            return []
+        expired = [attempt for attempt in attempts if attempt.expired]
+        for attempt in expired:
+            attempt.finished = attempt.started
+            report(attempt, EXPIRED)
+        return [attempt for attempt in attempts if not attempt.expired] if expired else attempts
+
+    def _readable(self, attempts: list[Attempt], report: Report) -> tuple[list[Attempt], list[Delivery]]:
+        """Return the attempts of a batch whose payloads can be read; report the others, which would fail the batch. If
+        one of them is to be delivered again, those behind it have to wait."""
+        payloads = self.consumer.payloads
+        deliveries = [Delivery(attempt, payloads) for attempt in attempts]
+        if payloads is None or not payloads.checks:
+            return attempts, deliveries
+        fit: list[Delivery] = []
+        readable: list[Attempt] = []
+        behind: list[Attempt] = []
+        unreadable: list[tuple[Attempt, Outcome]] = []
+        held_up = False
+        for attempt, delivery in zip(attempts, deliveries):
+            try:
+                delivery.payload  # noqa: B018  read once, and kept
+            except BaseException as error:
+                attempt.finished = now()
+                outcome = self._decide(error, attempt, [attempt])
+                unreadable.append((attempt, outcome))
+                held_up = held_up or outcome.kind != outcomes.DEAD
+            else:
+                if held_up:
+                    behind.append(attempt)
+                else:
+                    fit.append(delivery)
+                    readable.append(attempt)
+        for attempt in behind:
+            report(attempt, UNSTARTED)
+        for attempt, outcome in unreadable:
+            report(attempt, outcome)
+        return readable, fit
+
+    def _run_batch(self, execution: Execution, report: Report) -> None:
+        attempts = self._begin_batch(execution, report)
+        attempts, deliveries = self._readable(attempts, report)
+        if not attempts:
+            return
+        error: BaseException | None = None
+        outcome = SUCCESS
+        try:
+            with DeliveryContext(*deliveries):
+                outcome = self._call(execution, attempts, deliveries)
+        except BaseException as raised:
+            error = raised
+        self.report_batch(attempts, outcome, error, report)
+
+    def report_batch(
+        self, attempts: Sequence[Attempt], outcome: Outcome, error: BaseException | None, report: Report
+    ) -> None:
+        """Report the outcome of a batch for each of its attempts. After an error its messages are delivered again one
+        by one."""
+        moment = now()
+        for attempt in attempts:
+            attempt.finished = moment
+            report(attempt, self._decide(error, attempt, attempts) if error is not None else outcome)
+
+    # -- on the event loop --------------------------------------------------------------------------------------------
+
+    async def run_async(self, execution: Execution, report: Report) -> None:
+        """Run the attempts of an execution of an `async def` handler."""
+        if execution.batch:
+            await self._run_batch_async(execution, report)
+            return
+        while (attempt := execution.start_next()) is not None:
+            if not self._go_on(execution, attempt, await self._handle_async(attempt), report):
+                break
+
+    async def _await(self, attempts: Sequence[Attempt], given: Any) -> Any:
+        return await self.consumer.handler(given)
+
+    async def _handle_async(self, attempt: Attempt) -> Outcome:
+        if not self.started([attempt]):
+            return UNSTARTED
+        if attempt.expired:
+            return EXPIRED
+        delivery = Delivery(attempt, self.consumer.payloads)
+        try:
+            with DeliveryContext(delivery):
+                returned = await self._await([attempt], delivery)
+            # In the thread of the handlers' database calls: the server may have to be asked what it can keep.
+            return await sync_to_async(self._success)(returned) if self._keeps else SUCCESS
+        except BaseException as error:
+            return self._decide(error, attempt, [attempt])
+
+    async def _run_batch_async(self, execution: Execution, report: Report) -> None:
+        attempts = self._begin_batch(execution, report)
+        attempts, deliveries = self._readable(attempts, report)
+        if not attempts:
+            return
+        error: BaseException | None = None
+        try:
+            with DeliveryContext(*deliveries):
+                await self._await(attempts, deliveries)
+        except BaseException as raised:
+            error = raised
+        self.report_batch(attempts, SUCCESS, error, report)

@@ -1,0 +1,115 @@
+"""What is in flight in one process: the attempts that were dispatched, and the executions that they run in."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sqlqueue.consumers.subscription import Subscription
+from sqlqueue.core.outcomes import UNSTARTED, Outcome
+from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.settle_plan import Attempt, Execution
+
+
+class ExecutorLoad(NamedTuple):
+    """What the handler threads, or the event loop, have to do. deliveries: messages, and batches, each of which counts
+    as one; executions: how many."""
+
+    deliveries: int
+    executions: int
+
+
+class InFlight:
+    """Knows the partition of each attempt, and the subscription of each execution. For the control thread; handlers'
+    threads append to `reports` and `ended`."""
+
+    def __init__(self) -> None:
+        self.reports: deque[tuple[Attempt, Outcome]] = deque()
+        self.ended: deque[Execution] = deque()
+        self.alone = False  # a message in doubt is in flight: nothing else is dispatched meanwhile
+        self.executions: dict[Execution, Subscription] = {}
+        self._assigned: dict[Attempt, AssignedPartition] = {}
+        self._batched = 0  # how many attempts are in a batch behind its first
+
+    def __len__(self) -> int:
+        return len(self._assigned)
+
+    def __contains__(self, attempt: Attempt) -> bool:
+        return attempt in self._assigned
+
+    def add(self, assigned: AssignedPartition, executions: Iterable[Execution]) -> None:
+        """Count the attempts of chosen executions, whose claims are about to be written."""
+        for execution in executions:
+            for attempt in execution.attempts:
+                self._assigned[attempt] = assigned
+
+    def remove(self, attempt: Attempt) -> AssignedPartition | None:
+        """Remove an attempt that has an outcome, or of which none is expected any more. Return its partition; None if
+        it was not in flight."""
+        assigned = self._assigned.pop(attempt, None)
+        if assigned is not None and attempt.alone:
+            self.alone = False
+        return assigned
+
+    def unclaim(self, executions: Iterable[Execution]) -> None:
+        """Remove the attempts of executions whose claims were not written."""
+        for execution in executions:
+            for attempt in execution.attempts:
+                self.remove(attempt)
+
+    def start(self, execution: Execution, subscription: Subscription) -> None:
+        """Count an execution that is about to be submitted."""
+        self.executions[execution] = subscription
+        self._batched += _behind_first(execution)
+
+    def end(self, execution: Execution) -> None:
+        """Remove an execution that has ended, or whose thread hangs and was replaced."""
+        if self.executions.pop(execution, None) is not None:
+            self._batched -= _behind_first(execution)
+
+    def end_reported(self) -> None:
+        """Remove the executions that have ended."""
+        while self.ended:
+            self.end(self.ended.popleft())
+
+    def group_topics(self) -> set[tuple[str, str]]:
+        """Return the (group, topic) of everything that runs."""
+        return {subscription.group_topic for subscription in self.executions.values()}
+
+    def loads(self) -> tuple[ExecutorLoad, ExecutorLoad]:
+        """Return the load of the handler threads, and that of the event loop."""
+        on_loop = [execution for execution, subscription in self.executions.items() if subscription.consumer.is_async]
+        deliveries = sum(
+            1 if execution.batch else sum(attempt in self._assigned for attempt in execution.attempts)
+            for execution in on_loop
+        )
+        in_threads = ExecutorLoad(len(self) - self._batched - deliveries, len(self.executions) - len(on_loop))
+        return in_threads, ExecutorLoad(deliveries, len(on_loop))
+
+    # -- releasing what has not started -------------------------------------------------------------------------------
+
+    def release(self, execution: Execution) -> None:
+        """Release the attempts of an execution that have not started."""
+        for attempt in execution.stop():
+            self.reports.append((attempt, UNSTARTED))
+
+    def release_lost(self) -> None:
+        """Release the attempts of lost partitions that have not started."""
+        for execution in [execution for execution in self.executions if execution.lease.lost]:
+            self.release(execution)
+
+    def release_paused(self) -> None:
+        """Release the attempts of paused groups that have not started."""
+        for execution, subscription in list(self.executions.items()):
+            if subscription.paused:
+                self.release(execution)
+
+    def release_all(self) -> None:
+        """Release all attempts that have not started."""
+        for execution in list(self.executions):
+            self.release(execution)
+
+
+def _behind_first(execution: Execution) -> int:
+    return len(execution.attempts) - 1 if execution.batch else 0

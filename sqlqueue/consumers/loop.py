@@ -1,0 +1,200 @@
+"""The loop: what the control thread of a consumer process does in one iteration, and when it is needed again."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from django.db import Error
+
+from sqlqueue.conf import settings
+from sqlqueue.consumers.background.scheduler import SchedulerTask
+from sqlqueue.consumers.dispatcher import Dispatcher
+from sqlqueue.consumers.limit_warnings import ReadingLimits
+from sqlqueue.consumers.overruns import Overruns
+from sqlqueue.consumers.ownership import Ownership
+from sqlqueue.consumers.process.liveness import Liveness
+from sqlqueue.consumers.progress import ProgressWriter
+from sqlqueue.consumers.reader import Reader
+from sqlqueue.consumers.registration import Registration
+from sqlqueue.consumers.releases import Releases
+from sqlqueue.core.lease import HeldLease
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.database import retries
+from sqlqueue.database.server_identity import ServerChanged
+from sqlqueue.signals import announce, operation_retried
+
+logger = logging.getLogger("sqlqueue")
+
+REGISTER_CHECK = 0.1  # seconds between two attempts to register groups with start="latest"
+OPTIONS_CHECK = 0.8  # seconds between two reads of what is paused: nothing starts a second after a pause
+CLOCK_STEP = 0.001  # seconds: the step of the databases' coarsest clock, SQLite's
+
+
+class Loop:
+    """Applies outcomes, balances, reads, dispatches, settles. `run_once` is one iteration; `run_once_guarded` survives
+    the database's errors in it. `awake` is set when there may be something to do before the time that they return;
+    `fail` is called when so many handlers hang that the process should be replaced."""
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        reader: Reader,
+        registration: Registration,
+        dispatcher: Dispatcher,
+        releases: Releases,
+        liveness: Liveness,
+        clock: Callable[[], float],
+        awake: threading.Event,
+        fail: Callable[[], None],
+    ):
+        self.ownership, self.reader, self.registration = ownership, reader, registration
+        self.dispatcher, self.settler, self.in_flight = dispatcher, dispatcher.settler, dispatcher.in_flight
+        self.overruns = Overruns(self.in_flight, dispatcher.pool, dispatcher.finish)
+        self.releases, self.liveness, self.clock, self.awake = releases, liveness, clock, awake
+        self.stopping = False  # no new attempt starts
+        self.lost: deque[list[HeldLease]] = deque()  # the lease renewer appends
+        self.scheduler: SchedulerTask | None = None
+        self._fail = fail
+        self._limits = ReadingLimits()
+        self.progress = ProgressWriter(ownership.alias)
+        self._notified = False
+        self._pause: float = settings.POLL_INTERVAL
+        self._scheduled_at = math.inf
+        self._poll_at = self._balance_at = self._options_at = self._notice_at = self._register_at = 0.0
+
+    def notify(self) -> None:
+        """Wake the loop because something was published. From any thread."""
+        self._notified = True
+        self.awake.set()
+
+    def run_once_guarded(self) -> float:
+        """Run one iteration; after a database error it is run again soon. Return for how many seconds the control
+        thread may sleep. Raises database errors that are neither a lost connection nor contention."""
+        self.liveness.mark_iteration()
+        try:
+            self.settler.server.make_sure()
+            return self.run_once()
+        except ServerChanged:
+            self.start_over()
+            return 0.0
+        except Error as error:
+            self.settler.server.doubtful = True
+            kind = retries.classify(error)
+            if kind is retries.ErrorKind.OTHER:
+                raise  # decisions may not have been written: only a fresh process is safe
+            logger.warning(
+                logfmt("iteration_failed", subscriber=self.ownership.subscriber, error_kind=kind.name, error=error)
+            )
+            announce(operation_retried, Loop, operation="iteration", error_kind=kind.name, error=error)
+            retries.drop_connection(self.ownership.alias)
+            return 0.5 if kind is retries.ErrorKind.GONE else 0.05
+
+    def start_over(self) -> None:
+        """Forget everything known of the log after a restart of the database server, and acquire the partitions anew.
+        The outcomes of handlers that still run are ignored."""
+        logger.warning(
+            logfmt("server_changed", subscriber=self.ownership.subscriber, meaning="acquiring the partitions anew")
+        )
+        self.settler.lose([assigned.lease for assigned in self.ownership.assigned_partitions()])
+        self.reader.forget()
+        self.registration.note_end()
+        self._poll_at = self._balance_at = 0.0
+
+    def run_once(self) -> float:
+        """Apply outcomes, read, dispatch, settle; return for how many seconds the control thread may sleep."""
+        now = self.clock()
+        worked = self.dispatcher.apply_reports(now)
+        while self.lost:
+            self.settler.lose(self.lost.popleft())
+        if not self.registration.complete and now >= self._register_at and not self.stopping:
+            self._register_at = now + REGISTER_CHECK
+            if self.registration.register_latest(self.reader.horizon):
+                self._balance_at = 0.0
+        if now >= min(self._balance_at, self._options_at) and not self.stopping:
+            if now >= self._balance_at:
+                self.balance()
+            else:
+                self.ownership.refresh()
+            self.in_flight.release_paused()
+            self._options_at = now + OPTIONS_CHECK
+        assigned_partitions = self.ownership.assigned_partitions()
+        if not self.stopping:
+            worked = self._read(assigned_partitions, now) or worked
+        if not self.overruns.end(now):
+            logger.error(
+                logfmt("pool_exhausted", subscriber=self.ownership.subscriber, meaning="too many handlers hang")
+            )
+            self._fail()
+        worked = self.dispatcher.advance(assigned_partitions, now, dispatch=not self.stopping) or worked
+        self.progress.write(assigned_partitions, now)
+        if not self.stopping:
+            self.releases.release(self.ownership.drained())
+        self._pause = settings.POLL_INTERVAL if worked else min(self._pause * 2, settings.IDLE_POLL_INTERVAL)
+        return self._sleep(assigned_partitions)
+
+    def balance(self) -> None:
+        """Acquire partitions up to the fair share, and mark those beyond it as leaving."""
+        self.registration.register_declared()
+        if self.ownership.balance(self.reader.horizon.value, self.clock):
+            self._poll_at = 0.0
+        self._balance_at = self.clock() + settings.BALANCE_INTERVAL
+
+    def _read(self, assigned_partitions: Sequence[AssignedPartition], now: float) -> bool:
+        """Look for new messages, fetch for partitions with room, load due rows; return whether anything was found."""
+        found_new = False
+        if now >= self._scheduled_at and self.scheduler is not None:  # it notifies when it has moved what is due
+            self.scheduler.wake()
+            self._scheduled_at, self._poll_at = math.inf, min(self._poll_at, now + settings.POLL_INTERVAL)
+        if now >= self._poll_at or self._notified:
+            self._notified = False
+            found_new = self.reader.look(assigned_partitions, now)
+            self._poll_at = now + self._pause
+            self._scheduled_at = self._follow_schedule()
+        if now >= self._notice_at:
+            self._notice_at = now + settings.HEARTBEAT_INTERVAL
+            self._limits.check(assigned_partitions, self.reader.horizon.value, now)
+            for subscription in self.ownership.subscriptions:
+                if any(assigned.next_due() is not None for assigned in subscription.assigned.values()) and (
+                    self.reader.notice_rescheduled(*subscription.group_topic, subscription.assigned, now)
+                ):
+                    self._notice_at = now  # there are more
+        count = self.reader.read(
+            [assigned for assigned in assigned_partitions if self.ownership.may_dispatch(assigned)], now
+        )
+        for assigned in assigned_partitions:
+            offsets = assigned.due_rows(now, assigned.options.batch_size)
+            if offsets:
+                self.reader.load(assigned, offsets, now)
+        return found_new or count > 0
+
+    def _follow_schedule(self) -> float:
+        """Wake the scheduler if a message is due; return when the next scheduled message is due."""
+        due_in = self.reader.due_in
+        if due_in is None or self.scheduler is None:
+            return math.inf
+        if due_in <= 0:
+            self.scheduler.wake()
+            return math.inf  # the next poll tells whether there is more
+        return self.clock() + due_in + CLOCK_STEP
+
+    def _sleep(self, assigned_partitions: Sequence[AssignedPartition]) -> float:
+        """Return how long to sleep: until a report, a notification, a due row, the next poll or balance."""
+        if self.dispatcher.reported or self.lost or self._notified:
+            return 0.0
+        idle = not self.dispatcher.outstanding
+        now = self.clock()
+        pause = min(self._pause, self._balance_at - now, self._scheduled_at - now)
+        for assigned in assigned_partitions:
+            if not self.ownership.may_dispatch(assigned):
+                continue
+            if self.reader.wants(assigned) or (idle and assigned.has_candidates):
+                return 0.0
+            due = assigned.next_due()
+            if due is not None:
+                pause = min(pause, due - now)
+        return max(0.0, pause)

@@ -1,0 +1,2 @@
+"""Consumer processes as the operating system sees them: supervisor, worker, liveness and endpoints. `runconsumers`
+starts them."""

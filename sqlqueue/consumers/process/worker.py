@@ -1,0 +1,101 @@
+"""One consumer process: what a supervisor starts."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from sqlqueue.consumers.process.liveness import Liveness
+
+if TYPE_CHECKING:
+    from sqlqueue.consumers.process.endpoints import Endpoints
+    from sqlqueue.monitoring.http_server import HttpServer
+
+logger = logging.getLogger("sqlqueue")
+
+STOP, LEAVE = "stop", "leave"
+INTERRUPTED = 130
+SHOW_STACKS = signal.SIGUSR1  # writes every thread's stack to standard error, even in a process that hangs
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """What a consumer process runs. Plain values, because they are passed to another process."""
+
+    groups: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    threads: int | None = None
+    drain: bool = False
+    verbosity: int = 1
+
+
+def main(options: WorkerOptions, name: str, pipe: Connection, liveness: Liveness) -> None:
+    """Set up Django and run a subscriber until its work is done, a signal comes, or the supervisor stops it or has
+    ended."""
+    import django
+
+    # The terminal's Ctrl-C reaches the whole group; the supervisor passes it on.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(RuntimeError, ValueError):  # there may be no standard error
+        faulthandler.register(SHOW_STACKS)
+    django.setup()
+    serve(options, name, pipe, liveness)
+
+
+def serve(
+    options: WorkerOptions, name: str, pipe: Connection | None, liveness: Liveness, endpoints: Endpoints | None = None
+) -> None:
+    """Run a subscriber in this process, whose main thread this is."""
+    # A spawned process imports this module before Django is set up; what needs models is imported here.
+    from sqlqueue.consumers.process.endpoints import ProcessHealth, close_servers, open_servers, own_metrics
+    from sqlqueue.consumers.registry import registry
+    from sqlqueue.consumers.subscriber import Subscriber
+    from sqlqueue.monitoring import logs
+
+    logs.show(options.verbosity)
+    registry.discover()
+    consumers = registry.select(options.groups, options.topics)
+    subscriber = Subscriber(consumers, name=name, threads=options.threads, liveness=liveness)
+
+    def leave_or_stop(number: int, frame: FrameType | None) -> None:
+        if subscriber.stopping:
+            os._exit(INTERRUPTED)  # the second signal: at once; the leases expire, or the supervisor frees them
+        subscriber.stop_soon()
+
+    signal.signal(signal.SIGTERM, leave_or_stop)
+    if pipe is None:
+        signal.signal(signal.SIGINT, leave_or_stop)
+    else:
+        threading.Thread(
+            target=_listen, args=(pipe, subscriber.stop), name="sqlqueue-supervisor-listener", daemon=True
+        ).start()
+    servers: list[HttpServer] = []
+    if endpoints is not None:
+        servers = open_servers(endpoints, lambda: ProcessHealth({name: liveness}, 0, subscriber.stopping), own_metrics)
+    try:
+        subscriber.run(drain=options.drain)
+    finally:
+        close_servers(servers)
+    if subscriber.failed:
+        sys.exit(1)
+
+
+def _listen(pipe: Connection, stop: Callable[[], None]) -> None:
+    """Follow the supervisor's commands; stop when it has ended."""
+    try:
+        while pipe.recv() != LEAVE:
+            stop()
+    except (EOFError, OSError):
+        stop()
+    else:
+        os._exit(INTERRUPTED)

@@ -1,0 +1,120 @@
+"""The engine of a pull loop: a subscriber of one consumer, in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connections
+
+from sqlqueue.conf import settings
+from sqlqueue.consumers.delivery import Delivery
+from sqlqueue.consumers.executor import Report
+from sqlqueue.consumers.pull_pool import PullPool
+from sqlqueue.consumers.registry import Consumer, build
+from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.core.settle_plan import Execution
+from sqlqueue.exceptions import ConfigurationError, LeaseLost
+from sqlqueue.log.topics import require_declared
+
+
+def pulled_consumer(topic: str, group: str, options: dict[str, Any]) -> Consumer:
+    """Return the consumer of a pull loop. Raises ConfigurationError for options that cannot work, and for a topic that
+    is not declared."""
+    for name in ("batch", "atomic"):
+        if options.get(name):
+            raise ConfigurationError(f"a pull loop delivers one by one, not {name}: use @consumer for that")
+    made = build(topic, {"group": group, **options})
+    require_declared(settings.DATABASE, topic)
+    return Consumer(topic=topic, handler=_no_handler, **made)
+
+
+def _no_handler(delivery: Delivery) -> None:
+    raise LeaseLost("a pulled delivery has no handler")
+
+
+class PullEngine:
+    """Fills `pool.deliveries` for a receiver, and does all else in its thread: leases, heartbeats, reads, settles. An
+    error that ends it is raised in the receiver, by `check`.
+
+    changed: is called, by any thread, when it has started, when a delivery has arrived and when it has ended; it raises
+    RuntimeError if there is no receiver any more.
+    """
+
+    def __init__(self, consumer: Consumer, changed: Callable[[], None] = lambda: None):
+        self._changed = changed
+        self._error: BaseException | None = None
+        self._started, self._ended = threading.Event(), threading.Event()
+
+        def make_pool(report: Report, ended: Callable[[Execution], None]) -> PullPool:
+            self.pool = PullPool(settings.DATABASE, consumer, report, ended, self._tell)
+            return self.pool
+
+        # The throttle admits twice as many deliveries as threads: here, those that the receiver may have unsettled.
+        self._subscriber = Subscriber([consumer], threads=max(1, consumer.options.batch_size // 2), pool=make_pool)
+        self._thread = threading.Thread(target=self._run, name="sqlqueue-subscribe", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._subscriber.run(started=self._note_start)
+        except BaseException as error:  # it is raised in the receiver
+            self._error = error
+        finally:
+            connections.close_all()
+            self._ended.set()
+            self._note_start()
+
+    def _note_start(self) -> None:
+        self._started.set()
+        self._tell()
+
+    def _tell(self) -> None:
+        try:
+            self._changed()
+        except RuntimeError:  # the receiver's event loop is closed
+            self.stop_soon()
+
+    # -- for the receiver ---------------------------------------------------------------------------------------------
+
+    @property
+    def started(self) -> bool:
+        """Whether it has started; or has ended, perhaps before it could start."""
+        return self._started.is_set()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended: its leases are released, and its connections closed."""
+        return self._ended.is_set()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it has been asked to end."""
+        return self._subscriber.stopping
+
+    def wait_until_started(self) -> None:
+        """Block until it has started; raise the error that has kept it from that."""
+        self._started.wait()
+        self.check()
+
+    def check(self) -> None:
+        """Raise the error that has ended it, if one has."""
+        if self._error is not None:
+            raise self._error
+
+    def stop_soon(self) -> None:
+        """Ask it, from a signal handler too, to end without waiting for what the receiver has not settled."""
+        self._subscriber.stop_soon(timeout=0.0)
+
+    def stop(self) -> None:
+        """The same, at once and not from a signal handler."""
+        self._subscriber.stop(timeout=0.0)
+
+    def join(self) -> None:
+        """Block until it has ended."""
+        if self._thread.ident is not None:
+            self._thread.join()

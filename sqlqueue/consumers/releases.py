@@ -1,0 +1,51 @@
+"""The release of partitions: each is settled for the last time, and then its lease is released."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from django.db import connections
+
+from sqlqueue.consumers.settler import Settler
+from sqlqueue.consumers.subscription import Subscription
+from sqlqueue.database import retries
+from sqlqueue.database.server_identity import ServerChanged
+
+RELEASED_AT_ONCE = 200  # partitions; more if a single group has more
+
+
+class Releases:
+    """Releases partitions of one process. `give_up` tells it to stop waiting for a database that is unreachable."""
+
+    def __init__(self, settler: Settler, clock: Callable[[], float], give_up: Callable[[], bool]):
+        self.alias, self.ownership, self.settler = settler.alias, settler.ownership, settler
+        self._clock, self._give_up = clock, give_up
+
+    def release(self, partitions: Mapping[Subscription, set[int]]) -> None:
+        """Settle these partitions for the last time, and release their leases, several in one transaction."""
+        some: dict[Subscription, set[int]] = {}
+        for subscription, numbers in partitions.items():
+            some[subscription] = numbers
+            if sum(map(len, some.values())) >= RELEASED_AT_ONCE:
+                self._release_some(some)
+                some = {}
+        if some:
+            self._release_some(some)
+
+    def _release_some(self, partitions: Mapping[Subscription, set[int]]) -> None:
+        now = self._clock()
+        assigned_partitions = [
+            assigned
+            for subscription, numbers in partitions.items()
+            for partition in sorted(numbers)
+            for assigned in subscription.of_partition(partition)
+        ]
+        try:
+            settled = self.settler.execute([assigned.release_plan(now) for assigned in assigned_partitions])
+        except ServerChanged:
+            settled = []  # the next owner recovers what was in flight
+        if settled is not None:
+            before = connections[self.alias].connection
+            retries.patiently(self.alias, self.ownership.release, partitions, give_up=self._give_up)
+            if connections[self.alias].connection is not before:
+                self.settler.server.doubtful = True

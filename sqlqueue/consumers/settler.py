@@ -1,0 +1,108 @@
+"""The settler: executes settle plans, and announces their outcomes. The control thread calls it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from django.db import Error
+
+from sqlqueue.consumers.background.outcome_counter import OutcomeCounter
+from sqlqueue.consumers.in_flight import InFlight
+from sqlqueue.consumers.ownership import Ownership
+from sqlqueue.core import outcomes
+from sqlqueue.core.lease import HeldLease
+from sqlqueue.core.settle_plan import SettlePlan, SettleResult
+from sqlqueue.database import retries
+from sqlqueue.database.server_identity import ServerIdentity
+from sqlqueue.log.settle import settle
+from sqlqueue.log.settle_notices import Questions
+from sqlqueue.signals import announce, dead_lettered, deliveries_settled, delivery_failed, delivery_settled
+
+
+class Settler:
+    """Writes settle plans, or drops their partitions. `give_up` tells it to stop waiting for a database that is
+    unreachable."""
+
+    def __init__(self, ownership: Ownership, in_flight: InFlight, give_up: Callable[[], bool]):
+        self.alias, self.ownership, self.in_flight = ownership.alias, ownership, in_flight
+        self.server = ServerIdentity(ownership.alias)
+        self.outcome_counter = OutcomeCounter()
+        self.settled = 0  # deliveries settled so far
+        self.questions = Questions()
+        self._give_up = give_up
+
+    def execute(self, plans: Sequence[SettlePlan]) -> list[SettlePlan] | None:
+        """Settle, retrying after lost connections; return the plans that were written, or None if `give_up` ended it.
+
+        A plan is written, or its partition is dropped. Otherwise a later release could move the position past a
+        message whose row a failed settle did not write. Raises ServerChanged if the database was restarted meanwhile:
+        then the caller drops all partitions.
+        """
+        try:
+            results = retries.patiently(self.alias, self.settle_on_the_same_server, plans, give_up=self._give_up)
+        except BaseException:
+            self._unclaim(plans)
+            self.lose([plan.lease for plan in plans])
+            raise
+        if results is None:
+            self._unclaim(plans)
+            for plan in plans:
+                plan.lease.lost = True
+            return None
+        stale = [result.plan for result in results if result.stale]
+        written = [result for result in results if not result.stale]
+        for result in written:
+            self.settled += len(result.settled)
+            if stored := result.plan.lease.stored_progress:
+                stored.difference_update(each.offset for each in result.settled)
+            self.outcome_counter.add(result)
+            if self.questions:
+                self.questions.answer(result.settled)
+            self._announce(result)
+        if stale:
+            self._unclaim(stale)
+            self.lose([plan.lease for plan in stale])
+        return [result.plan for result in written]
+
+    def settle_on_the_same_server(self, plans: Sequence[SettlePlan]) -> list[SettleResult]:
+        """Settle once. Raises ServerChanged if the server is not the one on which the partitions were taken."""
+        self.server.make_sure()
+        histories = {each.consumer.topic: each.history for each in self.ownership.subscriptions}
+        try:
+            return settle(self.alias, plans, self.ownership.subscriber, histories, time.monotonic())
+        except Error as error:
+            self.server.doubtful = self.server.doubtful or retries.classify(error) is retries.ErrorKind.GONE
+            raise
+
+    def _unclaim(self, plans: Iterable[SettlePlan]) -> None:
+        for plan in plans:
+            self.in_flight.unclaim(plan.executions)
+
+    def lose(self, leases: Iterable[HeldLease]) -> None:
+        """Drop partitions that have another owner, and start nothing more of their executions."""
+        self.ownership.lose(leases)
+        self.in_flight.release_lost()
+
+    def _announce(self, result: SettleResult) -> None:
+        labels = result.plan.lease.labels
+        if result.settled and deliveries_settled.receivers:
+            announce(deliveries_settled, Settler, **labels, attempts=result.settled)
+        for attempt, outcome in result.settled:
+            failed = outcome.kind == outcomes.RETRIED
+            if not (failed or delivery_settled.receivers):
+                continue
+            fields = {
+                **labels,
+                "offset": attempt.offset,
+                "attempt": attempt.number,
+                "outcome": outcome.kind,
+                "seconds": attempt.finished - attempt.started,
+                "error": outcome.error,
+            }
+            announce(delivery_settled, Settler, **fields)
+            if failed:
+                announce(delivery_failed, Settler, **fields)
+        for dead_letter in result.dead:
+            fields = {"offset": dead_letter.message.offset, "attempt": dead_letter.attempts, "error": dead_letter.error}
+            announce(dead_lettered, Settler, **labels, **fields)

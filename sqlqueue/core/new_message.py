@@ -1,0 +1,55 @@
+"""A message to publish: one value from the call to the row."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from sqlqueue.core.unique_for import UniqueFor
+
+OnConflict = Literal["ignore", "replace"]
+
+
+class NewMessage:
+    """A message for publish_many: payload, and optionally what publish takes."""
+
+    __slots__ = (
+        "at",
+        "content_type",
+        "delay",
+        "expires",
+        "group",
+        "headers",
+        "id",
+        "key",
+        "on_conflict",
+        "payload",
+        "priority",
+        "unique_for",
+    )
+
+    def __init__(
+        self,
+        payload: Any,
+        *,
+        key: str = "",
+        id: str | None = None,
+        headers: dict[str, Any] | None = None,
+        priority: int = 0,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
+        group: str = "",
+        on_conflict: OnConflict | None = None,
+        content_type: str | None = None,
+        expires: float | timedelta | None = None,
+        unique_for: UniqueFor = None,
+    ):
+        self.payload, self.key, self.id, self.headers, self.priority = payload, key, id, headers, priority
+        self.delay, self.at, self.group, self.on_conflict = delay, at, group, on_conflict
+        self.content_type, self.expires, self.unique_for = content_type, expires, unique_for
+
+    def __repr__(self) -> str:
+        return f"NewMessage({self.payload!r}, key={self.key!r}, id={self.id!r})"
+
+
+OPTIONS = frozenset(NewMessage.__slots__) - {"payload"}

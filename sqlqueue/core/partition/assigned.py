@@ -1,0 +1,457 @@
+"""A partition while a process owns it: what to read next, what to dispatch, and how far the position moves.
+
+An assigned partition is one (group, topic, partition, priority) under one fencing token. Pure: no database, no clock of
+its own (the caller passes monotonic seconds). The rules are those of docs/protocol.md; P, W, C, F are its letters:
+
+- P position, W watermark, C claimed: as stored;
+- F final: every message at or below it has been read after it was known that none can still appear there (`window`).
+
+A decision changes the memory at once, and the next plan writes it. So the caller executes a plan until it succeeds, or
+drops the whole assigned partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from sqlqueue.core.lease import HeldLease
+from sqlqueue.core.outcomes import DEAD, RELEASED, Outcome
+from sqlqueue.core.partition import batches, limits
+from sqlqueue.core.partition.blocked import KeyRanges, StoredRange
+from sqlqueue.core.partition.budget import ReadBudget
+from sqlqueue.core.partition.delays import Delays
+from sqlqueue.core.partition.in_doubt import MOST_DEATHS, InDoubt
+from sqlqueue.core.partition.ordering import HELD, IN_FLIGHT, SETTLED, Entry
+from sqlqueue.core.partition.queues import Missing, OrderingQueues
+from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
+from sqlqueue.core.partition.rows import Rows
+from sqlqueue.core.partition.transitions import Transitions
+from sqlqueue.core.partition.window import Read, ReadWindow
+from sqlqueue.core.partition.writes import WriteBuffer
+from sqlqueue.core.settle_plan import ALONE, Attempt, Execution, FetchedMessage, SettlePlan, StoredRow
+
+FULL: Final = "full"  # HEADS_LIMIT is reached
+HELD_BACK: Final = "held"  # WINDOW_LIMIT is
+
+Found = Mapping[int, tuple[StoredRow | None, FetchedMessage]]  # by offset; with a row if an operator has written one
+
+
+class AssignedPartition:
+    """One (group, topic, partition, priority) under one fencing token. Only the control thread may use it."""
+
+    def __init__(
+        self,
+        ref: PartitionRef,
+        options: ConsumerOptions,
+        *,
+        id: int,
+        token: int,
+        position: int,
+        watermark: int,
+        claimed: int,
+        rows: Iterable[StoredRow] = (),
+        ranges: Iterable[StoredRange] = (),
+        now: float = 0.0,
+    ):
+        self.ref, self.options, self.id, self.token = ref, options, id, token
+        self.lease = HeldLease(ref, id, token)
+        self.window = ReadWindow(position)
+        self.ranges = KeyRanges(ranges)
+        self.budget = ReadBudget(options.batch_size)
+        self.delays, self.in_doubt = Delays(self.budget), InDoubt()
+        self.queues = OrderingQueues(options.ordering, options.batch, self.ranges, self.delays, options.urgency)
+        self.rows = Rows(self.ranges)
+        self.writes = WriteBuffer(claimed, watermark, self.rows, self.ranges)
+        self.messages = Transitions(
+            ref.group,
+            options.visibility_timeout,
+            self.queues,
+            self.delays,
+            self.in_doubt,
+            self.ranges,
+            self.rows,
+            self.writes,
+        )
+        self._changes = 0  # grows whenever something is read, loaded or finished
+        self._stalled: tuple[int, ...] = ()  # of a batch consumer: _batch_state() when nothing could be chosen
+        self._waits_since: float | None = None  # when acks, or those behind a slow message, began to wait
+        with_range = self.queues.with_range()
+        for row in rows:
+            self._recall(row, now)
+        for queue in with_range:
+            self.queues.advance(queue, now)
+
+    # -- what is known ------------------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """P: every message at or below it is acked, has a delivery-state row, or lies in its key's range."""
+        return self.window.position
+
+    @property
+    def watermark(self) -> int:
+        """W, as the last plan writes it."""
+        return self.writes.watermark
+
+    @property
+    def ready(self) -> int:
+        """How many messages are in memory and may be dispatched once their ordering queue allows it."""
+        return self.queues.ready
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages are in flight."""
+        return self.messages.in_flight
+
+    @property
+    def active(self) -> bool:
+        """Whether there is something in memory that a plan may have to write."""
+        return bool(self.writes.due or self.window.offsets or self.queues.candidates or self._crowded)
+
+    @property
+    def has_in_doubt(self) -> bool:
+        """Whether messages are in doubt: in flight with a former owner."""
+        return bool(self.in_doubt)
+
+    @property
+    def has_candidates(self) -> bool:
+        """Whether something may be dispatched now."""
+        if self.options.batch:
+            return bool(self.ready and not self.in_flight and self._stalled != self._batch_state())
+        return bool(self.queues.candidates)
+
+    @property
+    def candidates(self) -> int:
+        """How many messages and ordering queues, or batches, may have something to dispatch now."""
+        return int(self.has_candidates) if self.options.batch else self.queues.candidates
+
+    def urgencies(self, most: int) -> list[int]:
+        """Return how urgent the next messages to dispatch are, at most `most`, highest first; none unless the consumer
+        goes by urgency."""
+        return self.queues.urgencies(most)
+
+    def _batch_state(self) -> tuple[int, ...]:
+        """The values of which one has to change before ready messages that were not chosen can go into a batch."""
+        return self.window.final, self.window.position, self._changes
+
+    @property
+    def settled_up(self) -> bool:
+        """Whether everything read is settled, except messages that wait until they are due, and those behind them in
+        their ordering queues."""
+        to_load = self.delays or self.queues.has_absent or self.window.late
+        busy = self.in_flight or self.has_candidates or self.writes.rows or to_load
+        return not busy and self.in_doubt.first() is None
+
+    @property
+    def weighed(self) -> bool:
+        """Whether the size of recent messages is known."""
+        return self.budget.weighed
+
+    def next_due(self) -> float | None:
+        """Return when (monotonic) the next waiting row is due."""
+        return self.delays.next_due()
+
+    # -- how much to read ---------------------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """How many more messages to read beyond the cursor."""
+        if len(self.window.offsets) >= limits.WINDOW_LIMIT:
+            return 0
+        return max(0, self.budget.most_ready - self.queues.ready)
+
+    @property
+    def _crowded(self) -> bool:
+        """Whether something is in flight, and the messages behind it leave no room to read others."""
+        return bool(self.messages.in_flight and not self.room)
+
+    @property
+    def _at_heads_limit(self) -> bool:
+        return self.rows.heads >= limits.HEADS_LIMIT
+
+    def limit_reached(self, horizon: int) -> str:
+        """Return the limit, FULL or HELD_BACK, because of which nothing new is read; "" if there is none."""
+        if not self.window.more:
+            return ""
+        if self._at_heads_limit:
+            return FULL
+        offsets = self.window.offsets
+        return HELD_BACK if len(offsets) >= limits.WINDOW_LIMIT and offsets[0] > horizon else ""
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def next_read(self, horizon: int) -> Read | None:
+        """Return what to read now; None: nothing is to be read, or there is no room."""
+        if self._at_heads_limit:
+            return None
+        return self.window.next_read(self.room, self.budget.at_once, self.budget.most_held, horizon)
+
+    def take_in(
+        self, read: Read, seen: Sequence[int], messages: Sequence[FetchedMessage], horizon: int, now: float = 0.0
+    ) -> int:
+        """Add what a read has found. seen, messages: both from one snapshot; horizon: known before that snapshot.
+        Return how many messages were added: 0 if late messages have to be read first."""
+        self._changes += 1
+        if read.looks:
+            for offset in self.window.compare(read, seen, horizon):
+                self.messages.vanish(offset, self.position, now)
+            if self.window.late:
+                return 0
+        self.budget.weigh(messages)
+        self._receive(messages)
+        self.window.was_read(read, messages[-1][0] if messages else None, len(messages) >= read.limit, horizon)
+        return len(messages)
+
+    def _receive(self, messages: Iterable[FetchedMessage]) -> None:
+        position = self.window.position
+        for message in messages:
+            if message[0] > position and self.messages.receive(message):
+                self.window.add(message[0])
+
+    def _recall(self, row: StoredRow, now: float) -> None:
+        self.messages.recall(row, self.position, now)
+        if row.offset > self.position:
+            self.window.recall(row.offset)
+
+    def missing(self, horizon: int) -> list[Missing]:
+        """Return the messages to be loaded now: late ones, or the next ones of ordering queues that may go on."""
+        budget = self.budget
+        if self.window.late and not self._at_heads_limit:
+            late = self.window.next_late(self.room, budget.at_once, budget.most_held, horizon)
+            if late:
+                return [Missing(offset, None) for offset in late]
+        return self.queues.missing(min(budget.at_once, budget.most_held - self.queues.ready))
+
+    def add_missing(self, asked: Sequence[Missing], found: Found, now: float) -> None:
+        """Add the messages that missing() asked for, as far as they were found."""
+        self._changes += 1
+        self.budget.weigh(message for _, message in found.values())
+        if asked[0].queue is None:
+            self._add_late([offset for offset, _ in asked], found, now)
+        else:
+            self._add_next(asked, found, now)
+
+    def _add_late(self, offsets: Sequence[int], found: Found, now: float) -> None:
+        for offset in offsets:
+            row, message = found.get(offset, (None, None))
+            if message is None or offset in self.messages.entries:
+                continue
+            if row is not None:
+                self._recall(row, now)
+            else:
+                self._receive([message])
+        self.window.took_late(len(offsets))
+
+    def _add_next(self, asked: Sequence[Missing], found: Found, now: float) -> None:
+        counts: dict[str, int] = {}
+        for offset, queue in asked:
+            assert queue is not None
+            row, message = found.get(offset, (None, None))
+            counts[queue.name] = counts.get(queue.name, 0) + 1
+            if queue.range is None:
+                self.messages.load_blocked(self.messages.entries[offset], row, message, self.position, now)
+            elif message is not None and offset not in self.messages.entries:
+                self.messages.take_up(queue, row, message, self.position, now)
+        for name, count in counts.items():
+            self.queues.were_loaded(name, count, now)
+
+    def to_scan(self) -> tuple[int, int] | None:
+        """Return (low, high] to scan for messages of keys that may go on, or None. One scan passes at most SCAN_LIMIT
+        messages."""
+        if not self.queues.has_absent or self.queues.ready >= self.budget.most_held:
+            return None
+        return self.queues.to_scan()
+
+    def scanned(self, low: int, high: int, keys: Sequence[tuple[int, str]], now: float) -> None:
+        """Record (offset, key) of all messages in (low, high], or of the first SCAN_LIMIT of them."""
+        self.queues.scanned(low, high, keys, now)
+
+    # -- rows that are due --------------------------------------------------------------------------------------------
+
+    def due_rows(self, now: float, most: int) -> list[int]:
+        """Return the offsets of rows that are due and first in their ordering queue, to be loaded, at most `most`."""
+        self.delays.elapse(now)
+        if not self.delays:
+            return []
+        limit, loaded = self.budget.most_ready, self.queues.loaded
+        if len(loaded) >= limit and batches.enough(loaded.values(), limit):
+            return []  # dispatch what has been loaded first
+        return self.delays.to_load(min(most, limit), self.writes.rows)
+
+    def reschedule(self, offset: int, now: float) -> None:
+        """Make a waiting row due now: it is due in the database, where its time may have been changed."""
+        self.messages.reschedule(offset, now)
+
+    def next_in_doubt(self) -> int | None:
+        """Return the offset of a message in doubt that is first in its ordering queue, to be loaded and dispatched
+        alone; None if there is none."""
+        return self.in_doubt.first()
+
+    def load(self, offset: int, row: StoredRow | None, message: FetchedMessage | None, now: float) -> None:
+        """Add what the database holds of a row that was due or in doubt: its present values, and its message."""
+        self._changes += 1
+        if message is not None:
+            self.budget.weigh([message])
+        self.messages.load(offset, row, message, self.position, now)
+
+    # -- dispatching --------------------------------------------------------------------------------------------------
+
+    def choose(self, most: int, of_a_queue: int | None = None) -> list[Execution]:
+        """Dispatch at most `most` messages, of one ordering queue at most `of_a_queue` if that is given, or one batch.
+        Return the executions to start once the plan that claims them is written."""
+        if self.options.batch:
+            return self._choose_batch()
+        if self.messages.in_flight_size >= limits.IN_FLIGHT_SIZE:
+            return []
+        return [Execution(self.lease, self._dispatch(entries)) for entries in self.queues.choose(most, of_a_queue)]
+
+    def _choose_batch(self) -> list[Execution]:
+        if self.in_flight:
+            return []
+        offsets, final, most = self.window.offsets, self.window.final, self.options.batch_size
+        loaded = self.queues.loaded.values()
+        chosen = batches.choose_again(loaded) or batches.choose_untried(loaded, most)
+        if not chosen:
+            # An atomic batch that ends at F can move the position itself instead of writing a row for each message.
+            bound = final if self.options.atomic and offsets and offsets[0] <= final else None
+            chosen = batches.choose_fresh((self.messages.entries[offset] for offset in offsets), most, bound)
+        if not chosen:
+            self._stalled = self._batch_state()
+            return []
+        moves_to = batches.would_move_to(chosen, offsets, final) if self.options.atomic else None
+        return [Execution(self.lease, self._dispatch(chosen), True, self.position, moves_to)]
+
+    def choose_alone(self, offset: int, now: float) -> list[Execution]:
+        """Dispatch a loaded message in doubt alone, or dead-letter it."""
+        entry = self.in_doubt.get(offset)
+        if entry is None or entry.message is None or entry.state != HELD:
+            return []
+        self.in_doubt.remove(entry)
+        deaths = entry.mark
+        if self._is_deadly(entry):
+            error = f"its consumer process ended {deaths} times while it was being handled"
+            attempt = Attempt(self.lease, entry.message, entry.count, deaths)
+            self.messages.dead_letter(entry, attempt, Outcome(DEAD, error=error), self.position, now)
+            return []
+        entry.mark = 0
+        return [Execution(self.lease, self._dispatch([entry], deaths), batch=self.options.batch)]
+
+    def _is_deadly(self, entry: Entry) -> bool:
+        """Tell whether a message in doubt is a dead letter: it was alone when its process ended, at its last attempt
+        or, without max_attempts, at the last of MOST_DEATHS in a row."""
+        most = self.options.max_attempts
+        return entry.mark >= MOST_DEATHS if most is None else entry.count >= most and entry.mark >= ALONE
+
+    def _dispatch(self, entries: Iterable[Entry], deaths: int = 0) -> list[Attempt]:
+        position = self.window.position
+        attempts: list[Attempt] = []
+        for entry in entries:
+            assert entry.message is not None
+            attempt = Attempt(self.lease, entry.message, entry.count + 1 if entry.row else 1, deaths)
+            self.messages.dispatch(entry, attempt, position)
+            attempts.append(attempt)
+        return attempts
+
+    def finish(self, attempt: Attempt, outcome: Outcome, now: float) -> bool:
+        """Apply the outcome of an attempt; return False, and change nothing, if it was superseded (overrun)."""
+        if not self.messages.finish(attempt, outcome, self.window.position, now):
+            return False
+        self._changes += 1
+        return True
+
+    # -- settling -----------------------------------------------------------------------------------------------------
+
+    def committed_to(self, position: int) -> None:
+        """Record that an atomic batch has moved the stored position itself."""
+        if position > self.position:
+            self._pass(position)
+
+    def plan(self, now: float, flush_after: float, executions: list[Execution]) -> SettlePlan | None:
+        """Return what to write now, with the claims of the executions that were chosen; None if there is nothing."""
+        before = self.position
+        self._walk()
+        if self._waits_since is not None and now - self._waits_since >= flush_after:
+            self._flush()
+            self._waits_since = now  # the next flush is due after the same time
+        plan = self._write_plan(executions, now)
+        # The messages behind a slow one may fill the memory; once the slow one has a row, a blocked range can cover
+        # them.
+        if not self.writes.acks and not self._crowded:
+            self._waits_since = None
+        elif self._waits_since is None or self.position > before:
+            self._waits_since = now
+        written = plan.rows or plan.deletes or plan.dead or plan.settled or plan.ranges or executions
+        return plan if written or self.position > before else None
+
+    def release_plan(self, now: float) -> SettlePlan:
+        """Return what to write when the lease is released: acks in memory become rows, other attempts are released."""
+        for entry in list(self.messages.entries.values()):
+            if entry.attempt is not None:
+                self.finish(entry.attempt, Outcome(RELEASED), now)
+        self._walk()
+        self._flush()
+        plan = self._write_plan([], now, release=True)
+        self.lease.lost = True
+        return plan
+
+    def _walk(self) -> None:
+        """Move P to the highest p <= F such that every message read in (P, p] is acked, has a row, or waits behind an
+        earlier one of its key, whose blocked range then covers it."""
+        entries, final, target = self.messages.entries, self.window.final, self.position
+        for offset in self.window.offsets:
+            if offset > final:
+                break
+            entry = entries[offset]
+            if entry.state != SETTLED and not entry.row and not self.messages.cover(entry):
+                break
+            target = offset
+        else:
+            if target > self.position:
+                target = max(target, final)
+        if target > self.position:
+            self._pass(target)
+
+    def _pass(self, target: int) -> None:
+        self.messages.passed(self.window.move(target))
+        self.writes.claim(target)
+
+    def _flush(self) -> None:
+        """Write rows for acks that have waited long enough in memory.
+
+        Messages in flight that hold the position back get a row, so that it can move on; acks beyond it become acked
+        rows. If there is no room, every message in flight gets a row, so that the messages behind it in its ordering
+        queue can leave the memory."""
+        entries, full = self.messages.entries, not self.room
+        for offset in self.window.offsets:
+            if offset > self.window.final and not full:
+                break
+            if entries[offset].state == IN_FLIGHT and not entries[offset].row:
+                self.messages.claim_with_row(entries[offset], self.position)
+        if full:
+            self.messages.block_loaded(self.position)
+        self._walk()
+        for offset in sorted(self.writes.acks):
+            self.writes.give_row(entries[offset])
+
+    def _write_plan(self, executions: list[Execution], now: float, release: bool = False) -> SettlePlan:
+        ranges, released = self.queues.raise_lows(now)
+        for offset in released:
+            self.rows.add_acked(offset)
+        rows, deletes, dead, settled, taken_up = self.writes.take(self.position)
+        return SettlePlan(
+            self.lease,
+            self.position,
+            self.writes.watermark,
+            self.writes.claimed,
+            rows,
+            deletes,
+            dead,
+            settled,
+            tuple(executions),
+            tuple(ranges),
+            taken_up,
+            self.options.atomic,
+            release,
+            self.options.keep_results,
+        )

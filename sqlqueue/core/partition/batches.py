@@ -1,0 +1,62 @@
+"""What goes into a batch. A partition has one batch at a time, chosen in the order of the offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sqlqueue.core.partition.ordering import HELD, READY, Entry, OrderingQueue
+
+
+def choose_again(loaded: Iterable[Entry]) -> list[Entry]:
+    """Return one message that has failed before: these are dispatched one by one, so that a bad message is
+    found and its neighbours are not charged for it."""
+    for entry in loaded:
+        if not entry.untried and (entry.queue is None or entry.queue.head is entry):
+            return [entry]
+    return []
+
+
+def choose_untried(loaded: Iterable[Entry], most: int) -> list[Entry]:
+    """Return messages that have only waited (for another, or because they were postponed), chosen as fresh ones are."""
+    chosen: list[Entry] = []
+    taken: dict[OrderingQueue, int] = {}
+    for entry in sorted(loaded):
+        if entry.untried and len(chosen) < most and _follows(entry, taken):
+            chosen.append(entry)
+    return chosen
+
+
+def choose_fresh(entries: Iterable[Entry], most: int, bound: int | None) -> list[Entry]:
+    """Return ready messages of queues whose earlier ones are all chosen too, at most up to `bound`."""
+    chosen: list[Entry] = []
+    taken: dict[OrderingQueue, int] = {}
+    for entry in entries:
+        if len(chosen) >= most or (bound is not None and entry.offset > bound):
+            break
+        if entry.state == READY and not entry.row and _follows(entry, taken):
+            chosen.append(entry)
+    return chosen
+
+
+def would_move_to(chosen: Sequence[Entry], offsets: Sequence[int], final: int) -> int | None:
+    """Return where the position may move when all of these are acked: they follow it without a gap, up to F."""
+    follows = len(offsets) >= len(chosen) and all(e.offset == o and not e.row for e, o in zip(chosen, offsets))
+    return chosen[-1].offset if follows and chosen[-1].offset <= final else None
+
+
+def enough(loaded: Iterable[Entry], limit: int) -> bool:
+    """Tell whether at least `limit` loaded messages can be dispatched. Those behind a message that failed again do not
+    count: they cannot be dispatched before that one, which is among the due rows."""
+    return sum(entry.queue is None or entry.queue.entries[0].state != HELD for entry in loaded) >= limit
+
+
+def _follows(entry: Entry, taken: dict[OrderingQueue, int]) -> bool:
+    """Tell whether all earlier messages of an entry's queue are chosen; then count it among them."""
+    queue = entry.queue
+    if queue is None:
+        return True
+    before = taken.get(queue, 0)
+    if queue.busy or before >= len(queue.entries) or queue.entries[before] is not entry or not queue.reaches(entry):
+        return False
+    taken[queue] = before + 1
+    return True

@@ -1,0 +1,43 @@
+"""How many messages to load, so that the payloads in memory stay within their limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlqueue.core.partition import limits
+from sqlqueue.core.settle_plan import FetchedMessage
+
+
+class ReadBudget:
+    """How many messages to load, by the size of the last ones."""
+
+    def __init__(self, batch_size: int):
+        self._batch_size = batch_size
+        self._heaviest: int | None = None  # characters of the heaviest of the last messages
+
+    @property
+    def weighed(self) -> bool:
+        """Whether the size of recent messages is known."""
+        return self._heaviest is not None
+
+    def weigh(self, messages: Iterable[FetchedMessage]) -> None:
+        """Expect the next messages to be as heavy as the heaviest of these; the effect of a single heavy one decays."""
+        heaviest = max([message.size for message in messages], default=None)
+        if heaviest is not None:
+            self._heaviest = max(heaviest, (self._heaviest or 0) // 4)
+
+    @property
+    def most_ready(self) -> int:
+        """With how many ready messages reading stops. Their payloads are in memory, so the number is smaller if the
+        last messages were heavy."""
+        return max(1, min(2 * self._batch_size, limits.READY_SIZE // (self._heaviest or 1)))
+
+    @property
+    def at_once(self) -> int:
+        """How many messages to load with one statement at most."""
+        return min(self._batch_size, self.most_ready)
+
+    @property
+    def most_held(self) -> int:
+        """How many remembered messages in (P, F] a final read waits for, and how many ready ones any loading."""
+        return self.most_ready + self._batch_size

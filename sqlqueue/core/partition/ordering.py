@@ -1,0 +1,117 @@
+"""Messages in memory, and the ordering queues that keep them in order. An ordering queue holds the messages of one key,
+or of a whole partition; a message without one is free."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from typing import Final
+
+from sqlqueue.core.partition.blocked import KeyRange
+from sqlqueue.core.settle_plan import Attempt, FetchedMessage
+
+READY: Final = 0  # read, in memory, may be dispatched once its ordering queue allows it
+IN_FLIGHT: Final = 1  # with a handler, or queued for one
+HELD: Final = 2  # has a row, and waits: until it is due, behind its key, or (in doubt) to be dispatched alone
+SETTLED: Final = 3  # settled; stays in memory until the position passes it
+BEHIND: Final = 4  # an earlier message of its key waits: only its offset is remembered
+
+
+class Entry:
+    """What is remembered of one message."""
+
+    __slots__ = ("attempt", "count", "due", "key", "mark", "message", "offset", "queue", "row", "state")
+
+    def __init__(
+        self, offset: int, queue: OrderingQueue | None, state: int, message: FetchedMessage | None, key: str = ""
+    ):
+        self.offset, self.queue, self.state, self.message, self.key = offset, queue, state, message, key
+        self.row = False  # there is a delivery-state row
+        self.count = 0  # its retry_count
+        self.mark = 0  # in flight by a former owner (together or alone): in doubt
+        self.due = 0.0  # monotonic
+        self.attempt: Attempt | None = None
+
+    def __lt__(self, other: Entry) -> bool:
+        return self.offset < other.offset
+
+    @property
+    def untried(self) -> bool:
+        """It has never been charged an attempt."""
+        return not self.count
+
+
+class OrderingQueue:
+    """The unsettled messages of one ordering queue that are in memory, by offset, and how many of them are in flight.
+    `range`: its messages that are not in memory, and come before all in the window."""
+
+    __slots__ = ("busy", "entries", "listed", "name", "range", "rows")
+
+    def __init__(self, name: str):
+        self.name = name
+        self.entries: deque[Entry] = deque()
+        self.busy = 0  # how many are in flight
+        self.listed = False  # it is among the candidates
+        self.range: KeyRange | None = None
+        self.rows = 0  # how many have an unsettled row
+
+    def add(self, entry: Entry) -> None:
+        """Insert an entry by its offset; nearly always at the end, since offsets grow."""
+        if not self.entries or self.entries[-1].offset < entry.offset:
+            self.entries.append(entry)
+        else:
+            insort(self.entries, entry)
+
+    def remove(self, entry: Entry) -> None:
+        """Take a settled entry out; nearly always the first."""
+        if self.entries[0] is entry:
+            self.entries.popleft()
+        else:
+            self.entries.remove(entry)
+
+    def reaches(self, entry: Entry) -> bool:
+        """Tell whether everything before an entry is in memory, or settled."""
+        return self.range is None or entry.offset <= self.range.loaded
+
+    @property
+    def head(self) -> Entry | None:
+        """The first unsettled message, if it is in memory."""
+        return self.entries[0] if self.entries and self.reaches(self.entries[0]) else None
+
+    def has_before(self, offset: int) -> bool:
+        """Tell whether a message at this offset waits behind an earlier one: one with a row, a range, or one that
+        itself is behind another."""
+        if self.range is not None:
+            return True
+        if not self.entries or self.entries[0].offset >= offset:
+            return False
+        if self.entries[0].row:
+            return True
+        last = self.entries[-1]
+        if last.offset > offset:  # rarely: it has come late
+            last = next(entry for entry in reversed(self.entries) if entry.offset < offset)
+        return last.state == BEHIND
+
+    def blocked_by_row(self, entry: Entry) -> bool:
+        """Tell whether an earlier message of the queue is unsettled and has a row, or lies in the range."""
+        return self.range is not None or (self.entries[0] is not entry and self.entries[0].row)
+
+    def ready_at_head(self, most: int) -> list[Entry]:
+        """Return the first entries that are ready, one behind another, at most `most`."""
+        found: list[Entry] = []
+        for entry in self.entries:
+            if entry.state != READY or len(found) >= most or not self.reaches(entry):
+                break
+            found.append(entry)
+        return found
+
+    def absent(self) -> list[int]:
+        """Return the offsets of the first messages, as far as they are known and not in memory."""
+        if self.range is not None:
+            return list(self.range.found)
+        offsets: list[int] = []
+        for entry in self.entries:
+            if entry.state != BEHIND:
+                break
+            offsets.append(entry.offset)
+        return offsets

@@ -1,0 +1,258 @@
+"""The ordering queues of a partition: which messages can be dispatched next, and which have to be loaded first."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from sqlqueue.core.partition import limits
+from sqlqueue.core.partition.blocked import KeyRange, KeyRanges, StoredRange
+from sqlqueue.core.partition.delays import Delays
+from sqlqueue.core.partition.ordering import BEHIND, HELD, IN_FLIGHT, READY, Entry, OrderingQueue
+from sqlqueue.core.partition.urgent_first import UrgentFirst
+from sqlqueue.core.settle_plan import FetchedMessage
+
+
+class Missing(NamedTuple):
+    """A message to be loaded: a late one, or the next one of an ordering queue."""
+
+    offset: int
+    queue: OrderingQueue | None
+
+
+class OrderingQueues:
+    """The ordering queues of one partition. Only methods of this class make a message ready, or no longer ready.
+
+    ready: how many messages are ready; loaded: those of them that have a row or came out of a blocked range, and so are
+    outside the window.
+    """
+
+    def __init__(
+        self,
+        ordering: str,
+        batch: bool,
+        ranges: KeyRanges,
+        delays: Delays,
+        urgency: Callable[[Any], int] | None = None,
+    ):
+        self.ready = 0
+        self.loaded: dict[int, Entry] = {}
+        self._ordering, self._by_key, self._batch = ordering, ordering == "key", batch
+        self._ranges, self._delays = ranges, delays
+        self._by_name: dict[str, OrderingQueue] = {}
+        # Free entries, and queues that may have something ready.
+        self._candidates: deque[Entry | OrderingQueue] | UrgentFirst = UrgentFirst(urgency) if urgency else deque()
+        self._absent: dict[str, OrderingQueue] = {}  # queues that may go on, and whose next messages are not in memory
+        for one in ranges:
+            self._by_name[one.key] = queue = OrderingQueue(one.key)
+            queue.range = one
+
+    @property
+    def candidates(self) -> int:
+        """How many messages and ordering queues may have something to dispatch now."""
+        return len(self._candidates)
+
+    def urgencies(self, most: int) -> list[int]:
+        """Return how urgent the first candidates are, at most `most`; none if they are taken in their order."""
+        return self._candidates.first(most) if isinstance(self._candidates, UrgentFirst) else []
+
+    @property
+    def has_absent(self) -> bool:
+        """Whether messages that may be dispatched next are not in memory."""
+        return bool(self._absent)
+
+    def with_range(self) -> list[OrderingQueue]:
+        """Return the ordering queues that have a range."""
+        return [queue for queue in self._by_name.values() if queue.range is not None]
+
+    def get(self, name: str) -> OrderingQueue | None:
+        """Return an ordering queue, if anything is remembered of it."""
+        return self._by_name.get(name)
+
+    def covering_key(self, key: str) -> str:
+        """Return the key by whose range a message may come to be covered; "" if by none."""
+        return key if self._by_key else ""
+
+    def queue_of(self, key: str) -> OrderingQueue | None:
+        """Return the ordering queue of messages with this key; None if they have none."""
+        if self._by_key:
+            if not key:
+                return None
+            name = key
+        elif self._ordering == "none":
+            return None
+        else:
+            name = ""
+        queue = self._by_name.get(name)
+        if queue is None:
+            queue = self._by_name[name] = OrderingQueue(name)
+        return queue
+
+    # -- what is ready ------------------------------------------------------------------------------------------------
+
+    def receive(self, message: FetchedMessage) -> Entry:
+        """Add a message that was read: it is ready, or waits behind another of its key."""
+        offset, key = message[0], message[1]
+        queue = self.queue_of(key)
+        entry = Entry(offset, queue, READY, message, key if self._by_key else "")
+        if queue is not None:
+            behind = entry.key and queue.has_before(offset)
+            queue.add(entry)
+            if behind:
+                entry.state, entry.message = BEHIND, None
+                return entry
+        self.ready += 1
+        self.offer(entry)
+        return entry
+
+    def make_ready(self, entry: Entry, message: FetchedMessage | None, outside: bool = False) -> None:
+        """Make a message ready; it is dispatched once it is offered. outside: it is outside the window."""
+        entry.state, entry.message = READY, message
+        self.ready += 1
+        if outside:
+            self.loaded[entry.offset] = entry
+
+    def withdraw(self, entry: Entry) -> None:
+        """Make a ready message wait, and drop its payload, which the log has."""
+        self.ready -= 1
+        self.loaded.pop(entry.offset, None)
+        entry.state, entry.message = HELD if entry.row else BEHIND, None
+
+    def dispatch(self, entry: Entry) -> None:
+        """Record that a message, ready or in doubt, is in flight."""
+        if entry.state == READY:
+            self.ready -= 1
+            if self.loaded:
+                self.loaded.pop(entry.offset, None)
+        entry.state = IN_FLIGHT
+        if entry.queue is not None:
+            entry.queue.busy += 1
+
+    def returned(self, entry: Entry) -> None:
+        """Record that a message is no longer in flight; the caller sets its new state."""
+        if entry.queue is not None:
+            entry.queue.busy -= 1
+
+    def offer(self, entry: Entry) -> None:
+        """Make a ready message, or its ordering queue, a candidate. Batches are chosen by offset instead."""
+        queue = entry.queue
+        if self._batch:
+            return
+        if queue is None:
+            self._candidates.append(entry)
+        elif not queue.listed and not queue.busy:
+            queue.listed = True
+            self._candidates.append(queue)
+
+    def choose(self, most: int, of_a_queue: int | None) -> list[list[Entry]]:
+        """Return at most `most` ready messages, of one ordering queue at most `of_a_queue`, if that is given."""
+        chosen: list[list[Entry]] = []
+        for _ in range(len(self._candidates)):
+            if most <= 0:
+                break
+            entries = self._take_candidate(self._candidates.popleft(), min(most, of_a_queue or most))
+            if entries:
+                most -= len(entries)
+                chosen.append(entries)
+        return chosen
+
+    def _take_candidate(self, candidate: Entry | OrderingQueue, most: int) -> list[Entry]:
+        if isinstance(candidate, Entry):
+            return [candidate] if candidate.state == READY else []
+        candidate.listed = False
+        if not candidate.entries:
+            self._forget(candidate)
+        return [] if candidate.busy else candidate.ready_at_head(most)
+
+    def advance(self, queue: OrderingQueue, now: float) -> None:
+        """See what is the first message of an ordering queue now. While something of it is in flight, nothing of it is
+        to be loaded, and no scan waits for it."""
+        if self._absent:
+            self._absent.pop(queue.name, None)
+        if queue.busy:
+            return
+        head = queue.head
+        if head is None:
+            if queue.range is not None:
+                self._absent[queue.name] = queue
+            else:
+                self._forget(queue)
+        elif head.state == BEHIND:
+            self._absent[queue.name] = queue
+        elif head.state == READY:
+            self.offer(head)
+        elif head.state == HELD and not head.mark:
+            self._delays.came_first(head, now)
+
+    def _forget(self, queue: OrderingQueue) -> None:
+        if not queue.listed and queue.range is None and self._by_name.get(queue.name) is queue:
+            del self._by_name[queue.name]
+
+    # -- what is not in memory ----------------------------------------------------------------------------------------
+
+    def missing(self, most: int) -> list[Missing]:
+        """Return the next messages, at most `most`, of ordering queues that may go on."""
+        found: list[Missing] = []
+        for queue in self._absent.values():
+            if len(found) >= most:
+                break
+            found += [Missing(offset, queue) for offset in islice(queue.absent(), most - len(found))]
+        return found
+
+    def were_loaded(self, name: str, count: int, now: float) -> None:
+        """Record that the first `count` missing messages of an ordering queue are in memory, or settled."""
+        if (queue := self._by_name.get(name)) is None:
+            return
+        if queue.range is not None:
+            queue.range.was_loaded(count)
+            self._ranges.touch(queue.range)
+        self.advance(queue, now)
+
+    def to_scan(self) -> tuple[int, int] | None:
+        """Return (low, high] to scan for messages of keys that may go on, or None. One scan passes at most SCAN_LIMIT
+        messages."""
+        ranges: list[KeyRange] = []
+        for queue in self._absent.values():
+            if queue.range is not None:
+                if not queue.range.unscanned:
+                    return None
+                ranges.append(queue.range)
+        if not ranges:
+            return None
+        return min(one.scanned for one in ranges), max(one.high for one in ranges)
+
+    def scanned(self, low: int, high: int, keys: Sequence[tuple[int, str]], now: float) -> None:
+        """Record (offset, key) of all messages in (low, high], or of the first SCAN_LIMIT of them."""
+        end = keys[-1][0] if len(keys) >= limits.SCAN_LIMIT else high
+        wanted = {queue.name: queue.range for queue in self._absent.values() if queue.range is not None}
+        for offset, key in keys:
+            one = wanted.get(key)
+            if one is not None and one.scanned < offset <= one.high:
+                one.found.append(offset)
+        for one in wanted.values():
+            if low <= one.scanned < end:
+                one.scanned = min(end, one.high)
+            if not one.found and one.loaded < one.scanned:
+                one.loaded = one.scanned
+                self._ranges.touch(one)
+            self.advance(self._by_name[one.key], now)
+
+    def raise_lows(self, now: float) -> tuple[list[StoredRange], list[int]]:
+        """Raise the low of each range that has changed, over messages that have a row by now and over what a scan has
+        found to be empty. Return the ranges to store, and the acked rows that they no longer keep."""
+        stored: list[StoredRange] = []
+        released: list[int] = []
+        for one in self._ranges.take_touched():
+            queue = self._by_name[one.key]
+            before = one.low
+            without_row = next((entry.offset for entry in queue.entries if not entry.row), one.loaded + 1)
+            released += one.raise_low(min(one.loaded, without_row - 1))
+            stored.append(one.stored())
+            if one.low > before or one.low >= one.high:
+                self._ranges.was_raised(one)
+            if one.low >= one.high:
+                queue.range = None
+                self.advance(queue, now)
+        return stored, released

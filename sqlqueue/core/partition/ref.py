@@ -1,0 +1,33 @@
+"""The reference of an assigned partition, and the options by which it is dispatched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRef:
+    """A partition as one group reads it, at one priority."""
+
+    group: str
+    topic: str
+    partition: int
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """The options of a consumer that decide how its partitions are dispatched and settled. visibility_timeout,
+    keep_results: seconds. urgency: of a message, by its headers as the database gave them; of what is in memory and may
+    be dispatched, the highest goes first (only with ordering "none", and without batches)."""
+
+    ordering: str = "key"
+    max_attempts: int | None = 5  # None: no bound
+    visibility_timeout: float = 60.0
+    batch: bool = False
+    batch_size: int = 100
+    atomic: bool = False
+    keep_results: float | None = None  # None: what the handler returns is dropped
+    urgency: Callable[[Any], int] | None = None  # None: in the order of offsets

@@ -1,0 +1,350 @@
+"""The state transitions of messages in memory: received, dispatched, acked, held with a row, released, blocked behind
+another, covered by a blocked range, forgotten.
+
+Every method changes the state of one message, and leaves all parts consistent. The position is passed as a value; a
+message at or below it is outside the window.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from sqlqueue.core.outcomes import ACKED, DEAD, LOST, POSTPONED, RELEASED, RETRIED, Outcome, charged
+from sqlqueue.core.partition.blocked import KeyRanges
+from sqlqueue.core.partition.delays import Delays
+from sqlqueue.core.partition.in_doubt import InDoubt
+from sqlqueue.core.partition.ordering import BEHIND, HELD, IN_FLIGHT, READY, SETTLED, Entry, OrderingQueue
+from sqlqueue.core.partition.queues import OrderingQueues
+from sqlqueue.core.partition.rows import Rows
+from sqlqueue.core.partition.writes import WriteBuffer
+from sqlqueue.core.settle_plan import (
+    NOT_IN_FLIGHT,
+    Attempt,
+    DeadLetter,
+    FetchedMessage,
+    RowWrite,
+    SettledAttempt,
+    StoredRow,
+)
+
+
+class Transitions:
+    """The messages in memory. entries: by offset; in_flight, in_flight_size: how many messages, and characters,
+    handlers have."""
+
+    def __init__(
+        self,
+        group: str,
+        visibility_timeout: float,
+        queues: OrderingQueues,
+        delays: Delays,
+        in_doubt: InDoubt,
+        ranges: KeyRanges,
+        rows: Rows,
+        writes: WriteBuffer,
+    ):
+        self.entries: dict[int, Entry] = {}
+        self.in_flight = self.in_flight_size = 0
+        self._group, self._visibility_timeout = group, visibility_timeout
+        self._queues, self._delays, self._in_doubt = queues, delays, in_doubt
+        self._ranges, self._rows, self._writes = ranges, rows, writes
+
+    # -- into memory --------------------------------------------------------------------------------------------------
+
+    def receive(self, message: FetchedMessage) -> bool:
+        """Add a message that was read above the position; return False if it is in memory already."""
+        offset = message[0]
+        if offset in self.entries:
+            return False
+        if message.target_group and message.target_group != self._group:  # there is nothing to dispatch
+            self.entries[offset] = Entry(offset, None, SETTLED, None)
+            self._writes.acks[offset] = None
+        else:
+            self.entries[offset] = self._queues.receive(message)
+        return True
+
+    def recall(self, row: StoredRow, position: int, now: float) -> None:
+        """Add a stored row. One that is acked and at or below the position needs no entry."""
+        if row.acked and row.offset <= position:
+            self._rows.add_acked_unless_kept(row.offset, row.key, position)
+            return
+        queue = None if row.acked else self._queues.queue_of(row.key)
+        entry = Entry(row.offset, queue, HELD, None, self._queues.covering_key(row.key))
+        entry.count, entry.mark, entry.due = row.retry_count, row.in_flight, now + row.remaining
+        self.entries[row.offset] = entry
+        if row.acked:
+            entry.row, entry.state = True, SETTLED
+            self._rows.add_acked(row.offset)
+            return
+        if queue is not None:
+            queue.add(entry)
+        self._rows.add(entry)
+        if row.in_flight:
+            entry.due = now
+            self._in_doubt.add(entry)
+        else:
+            self._delays.add(entry)
+
+    def take_up(
+        self, queue: OrderingQueue, row: StoredRow | None, message: FetchedMessage, position: int, now: float
+    ) -> None:
+        """Add the next message of a blocked range. It gets its row when it is dispatched, unless an operator has
+        written one."""
+        if row is not None:
+            self.recall(row._replace(key=queue.name), position, now)
+        elif message.target_group in ("", self._group):
+            entry = self.entries[message.offset] = Entry(message.offset, queue, BEHIND, None, queue.name)
+            self._queues.make_ready(entry, message, outside=True)
+            queue.add(entry)
+
+    def load_blocked(
+        self, entry: Entry, row: StoredRow | None, message: FetchedMessage | None, position: int, now: float
+    ) -> None:
+        """Load a message that was blocked: it is now the first of its ordering queue, or follows the first."""
+        if message is None:
+            self._settle(entry, None, position, now)
+        elif row is None:
+            self._queues.make_ready(entry, message)
+        else:  # an operator has written it
+            self._forget(entry)
+            self.recall(row, position, now)
+
+    def load(
+        self, offset: int, row: StoredRow | None, message: FetchedMessage | None, position: int, now: float
+    ) -> None:
+        """Apply the present values of a row that was due or in doubt, and its message."""
+        entry = self.entries.get(offset)
+        self._delays.was_loaded(offset)
+        if entry is None or entry.state != HELD:
+            return
+        if row is None or row.acked or message is None:
+            self._settle_gone(entry, row, position, now)
+            return
+        entry.count, entry.message = row.retry_count, message
+        if entry.mark:
+            entry.mark = row.in_flight
+            if not entry.mark:
+                self._in_doubt.remove(entry)
+        if entry.mark:
+            return
+        if row.remaining > 0:
+            entry.due = now + row.remaining
+            self._delays.add(entry)
+        else:
+            self._queues.make_ready(entry, message, outside=True)
+            self._queues.offer(entry)
+
+    def _settle_gone(self, entry: Entry, row: StoredRow | None, position: int, now: float) -> None:
+        """Settle a message that was acked by a commit whose reply was lost, or deleted by an operator."""
+        entry.row = row is not None
+        if row is not None:
+            self._rows.add_acked_unless_kept(entry.offset, entry.key, position)
+            if not row.acked:
+                self._writes.rows[entry.offset] = RowWrite(entry.offset, True, NOT_IN_FLIGHT, row.retry_count)
+        self._settle(entry, None, position, now)
+
+    def reschedule(self, offset: int, now: float) -> None:
+        """Make a waiting row due now, as it is in the database."""
+        entry = self.entries.get(offset)
+        if entry is not None and entry.state == HELD and entry.due > now and offset not in self._writes.rows:
+            entry.due = now
+            self._delays.add(entry)
+
+    def vanish(self, offset: int, position: int, now: float) -> None:
+        """Settle a message that was deleted from the log: there is nothing to dispatch."""
+        entry = self.entries[offset]
+        if entry.state in (READY, BEHIND) and not entry.row:
+            self._settle(entry, None, position, now)
+
+    # -- dispatched and finished --------------------------------------------------------------------------------------
+
+    def dispatch(self, entry: Entry, attempt: Attempt, position: int) -> None:
+        """Mark a message as in flight; the next plan claims it."""
+        entry.attempt = attempt
+        self._queues.dispatch(entry)
+        self.in_flight += 1
+        self.in_flight_size += attempt.size
+        offset, writes = entry.offset, self._writes
+        if not entry.row:
+            if offset > position:
+                writes.claim(offset)
+                return
+            self._leave_range(entry)
+        writes.rows[offset] = RowWrite(offset, False, attempt.mark, attempt.number, self._visibility_timeout)
+
+    def _leave_range(self, entry: Entry) -> None:
+        """Count a message out of its blocked range: the plan that claims it writes its row, and raises the range's
+        low."""
+        self._rows.add(entry)
+        self._writes.taken_up.add(entry.offset)
+        if (one := self._ranges.get(entry.key)) is not None:
+            one.messages -= 1
+            self._ranges.touch(one)
+
+    def finish(self, attempt: Attempt, outcome: Outcome, position: int, now: float) -> bool:
+        """Apply the outcome of an attempt; return False, and change nothing, if it was superseded (overrun)."""
+        entry = self.entries.get(attempt.message.offset)
+        if entry is None or entry.attempt is not attempt:
+            return False
+        entry.attempt = None
+        self.in_flight -= 1
+        self.in_flight_size -= attempt.size
+        self._queues.returned(entry)
+        attempt.outcome = outcome
+        kind = outcome.kind
+        if kind == ACKED:
+            self._ack(entry, attempt, outcome, position, now)
+            return True
+        if kind == DEAD:
+            self.dead_letter(entry, attempt, outcome, position, now)
+            return True
+        if kind == RELEASED:
+            self._release(entry, attempt)
+        else:
+            self._hold(entry, attempt, outcome, position, now)
+        if entry.queue is not None:
+            self._queues.advance(entry.queue, now)
+        return True
+
+    def _ack(self, entry: Entry, attempt: Attempt, outcome: Outcome, position: int, now: float) -> None:
+        offset = entry.offset
+        if outcome.committed:
+            if offset > position:
+                # The handler's transaction wrote an acked row (or, for a batch, moved the position: then there is none,
+                # and deleting it later deletes nothing).
+                entry.row = True
+                self._writes.rows.pop(offset, None)
+        elif entry.row:
+            self._writes.rows[offset] = RowWrite(offset, True, NOT_IN_FLIGHT, attempt.number)
+        if entry.row:
+            self._rows.add_acked_unless_kept(offset, entry.key, position)
+        self._settle(entry, SettledAttempt(attempt, outcome), position, now)
+
+    def dead_letter(self, entry: Entry, attempt: Attempt, outcome: Outcome, position: int, now: float) -> None:
+        """Settle a message with a copy in the dead-letter topic."""
+        self._writes.dead.append(DeadLetter(attempt.message, charged(attempt.number, outcome), outcome.error))
+        # The acked row is written in the same transaction as the copy, unless the position passes the message there.
+        self._writes.rows[entry.offset] = RowWrite(
+            entry.offset, True, NOT_IN_FLIGHT, attempt.number, 0.0, outcome.error
+        )
+        entry.row = True
+        self._rows.add_acked_unless_kept(entry.offset, entry.key, position)
+        self._settle(entry, SettledAttempt(attempt, outcome), position, now)
+
+    def _hold(self, entry: Entry, attempt: Attempt, outcome: Outcome, position: int, now: float) -> None:
+        """Let a message wait with a row until it is due: it was retried, postponed, or lost."""
+        count = attempt.number - 1 if outcome.kind == POSTPONED else attempt.number
+        delay = 1.0 if outcome.kind == LOST else outcome.delay
+        error = outcome.error or None
+        self._writes.rows[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, count, delay, error)
+        if not entry.row:
+            self._rows.add(entry)
+        entry.state, entry.message, entry.count, entry.due = HELD, None, count, now + delay
+        self._delays.add(entry)
+        self.block(entry, position)
+        if outcome.kind in (RETRIED, POSTPONED):
+            self._writes.settled.append(SettledAttempt(attempt, outcome))
+
+    def _release(self, entry: Entry, attempt: Attempt) -> None:
+        """Make a message whose attempt did not start ready again, uncharged."""
+        queue = entry.queue
+        if entry.row:
+            entry.count = attempt.number - 1
+            self._writes.rows[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, entry.count)
+            if entry.key and queue is not None and queue.entries[0].state == HELD:
+                entry.state, entry.message = HELD, None
+                return
+        elif entry.key and queue is not None and queue.blocked_by_row(entry):
+            entry.state, entry.message = BEHIND, None
+            return
+        self._queues.make_ready(entry, entry.message, outside=entry.row)
+        if queue is None:
+            self._queues.offer(entry)
+
+    # -- waiting behind another ---------------------------------------------------------------------------------------
+
+    def claim_with_row(self, entry: Entry, position: int) -> None:
+        """Write a row for a message in flight whose handler is slow, so that the position can pass it."""
+        assert entry.attempt is not None
+        entry.count = entry.attempt.number
+        self._rows.add(entry)
+        mark, timeout = entry.attempt.mark, self._visibility_timeout
+        self._writes.rows[entry.offset] = RowWrite(entry.offset, False, mark, entry.count, timeout)
+        self.block(entry, position)
+
+    def block(self, blocking: Entry, position: int) -> None:
+        """Drop the payloads of the messages behind one that waits with its row, or whose handler is slow: they wait
+        with it."""
+        queue = blocking.queue
+        if queue is None or not blocking.key:
+            return
+        dropped: Entry | None = None
+        for entry in list(islice(queue.entries, queue.entries.index(blocking) + 1, None)):
+            if entry.state == BEHIND:
+                break  # and all that follow
+            if entry.state != READY:
+                continue
+            self._queues.withdraw(entry)
+            if entry.offset <= position and not entry.row:
+                self._forget(entry)  # its range still covers it
+                dropped = dropped or entry
+        if queue.range is not None and dropped is not None:
+            # Not earlier: what is in flight may be acked before its row is written, and must not be read back then.
+            queue.range.begin_again(dropped.offset - 1)
+
+    def block_loaded(self, position: int) -> None:
+        """Block loaded messages that are behind messages in flight: they wait with their rows, or in a blocked
+        range."""
+        for entry in list(self._queues.loaded.values()):
+            if entry.queue is not None and entry.queue.entries[0].state == IN_FLIGHT:
+                self.block(entry.queue.entries[0], position)
+
+    def cover(self, entry: Entry) -> bool:
+        """Let the key's blocked range cover a message that waits behind an earlier one of its key, and forget it, so
+        that the position can pass it. Return False if it does not wait so."""
+        queue = entry.queue
+        if not entry.key or entry.state not in (READY, BEHIND) or queue is None or not queue.blocked_by_row(entry):
+            return False
+        if entry.state == READY:
+            self._queues.withdraw(entry)
+        self._forget(entry)
+        queue.range = self._ranges.extend(entry.key, entry.offset)
+        return True
+
+    # -- out of memory ------------------------------------------------------------------------------------------------
+
+    def _settle(self, entry: Entry, settled: SettledAttempt | None, position: int, now: float) -> None:
+        """Remove a settled message from its ordering queue, and from memory if the position has passed it. `settled` is
+        announced once a row or the position has stored it."""
+        if entry.state == READY:
+            self._queues.withdraw(entry)
+        entry.state, entry.message = SETTLED, None
+        if entry.mark:
+            self._in_doubt.remove(entry)
+        offset, passed = entry.offset, entry.offset <= position
+        self._rows.settle(entry)
+        if not entry.row and not passed:
+            self._writes.acks[offset] = settled
+        elif settled is not None:
+            self._writes.settled.append(settled)
+        queue = entry.queue
+        if queue is not None:
+            queue.remove(entry)
+            self._queues.advance(queue, now)
+        if passed:
+            del self.entries[offset]
+
+    def passed(self, offsets: list[int]) -> None:
+        """Forget the acked ones of these offsets, which the position has passed: that stores their acks."""
+        entries = self.entries
+        for offset in offsets:
+            entry = entries.get(offset)
+            if entry is not None and entry.state == SETTLED:
+                self._writes.passed(entry)
+                del entries[offset]
+
+    def _forget(self, entry: Entry) -> None:
+        """Forget a message that is not ready, and has no row."""
+        del self.entries[entry.offset]
+        if entry.queue is not None:
+            entry.queue.remove(entry)

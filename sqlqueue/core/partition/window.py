@@ -1,0 +1,165 @@
+"""How far a partition has been read, and up to where that is final. P, F, H: see docs/protocol.md.
+
+F (`final`): every message at or below it was read after it was known that none can still appear there. The cursor: up
+to there the log has been read, but late commits may turn up between F and the cursor. A read is one snapshot of two
+parts: the offsets in (F, cursor], and whole messages beyond the cursor. The offsets are compared with what is
+remembered, as sets: what is remembered and gone was deleted, what is there and not remembered is late. Late messages
+are added first, and what was read beyond the cursor is dropped; so a message is never added before an earlier one that
+was visible with it. Without late ones F rises to what was read, at most to the horizon H that was known before
+the read. No number of messages is ever compared, so nothing that deletes from the log can hide a late commit.
+
+Reading onward needs room. A final read, which is due when H > F, does not: it waits only while (P, F] itself holds many
+messages, which a settle passes first. So F, and then P, move on from every state.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+LATE_LIMIT: Final = 10_000  # late messages that one read finds at most; the next read compares what is behind them
+
+
+class Read(NamedTuple):
+    """What to read of a partition in one snapshot: at most `limit` messages beyond `start`, up to `end` if that is not
+    None; and the lowest `looks` offsets in (since, start]."""
+
+    start: int
+    limit: int
+    end: int | None = None
+    since: int = 0
+    looks: int = 0
+
+
+class ReadWindow:
+    """The offsets read and not yet passed by the position, ascending, and the marks that say what to read next."""
+
+    def __init__(self, position: int):
+        self.position = self.final = self.cursor = position
+        self.more = True  # the log may hold messages that are not remembered
+        self.offsets: list[int] = []
+        self.late: deque[int] = deque()  # visible at or below the cursor, and not remembered: to be read first
+        self._late_to = self._late_horizon = position  # up to where, and with which horizon, the late ones were found
+
+    def add(self, offset: int) -> None:
+        """Remember an offset; nearly always the highest."""
+        if not self.offsets or self.offsets[-1] < offset:
+            self.offsets.append(offset)
+        else:
+            insort(self.offsets, offset)
+
+    def recall(self, offset: int) -> None:
+        """Remember the offset of a row that a former owner wrote, which has read up to there."""
+        self.add(offset)
+        self.cursor = max(self.cursor, offset)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def next_read(self, room: int, extra: int, held: int, horizon: int) -> Read | None:
+        """Return what to read now, or None. room: how many messages may be read beyond the cursor; extra: how many a
+        final read adds without room; held: how many remembered messages in (P, F] a final read waits for."""
+        if self.late:
+            return None
+        final_due = horizon > self.final and (self.more or self.cursor > self.final)
+        if room > 0 and (self.more or final_due):
+            return self.reading(room)
+        if not final_due or self.known(self.position, self.final) >= held:
+            return None
+        return self.reading(extra if self.cursor < horizon else 0, horizon)
+
+    def reading(self, limit: int, end: int | None = None) -> Read:
+        """Return the read of at most `limit` messages beyond the cursor, and of what lies between F and there."""
+        if self.cursor == self.final:
+            return Read(self.cursor, limit, end)
+        looks = self.known(self.final, self.cursor) + LATE_LIMIT
+        return Read(self.cursor, limit, end, self.final, looks)
+
+    def compare(self, read: Read, seen: Sequence[int], horizon: int) -> list[int]:
+        """Compare the offsets that a read has seen with what is remembered there; return what is gone.
+
+        Afterwards `late` holds what is not remembered (always something, if there were more to see), and F has risen as
+        far as that allows.
+        """
+        end = seen[-1] if len(seen) >= read.looks else read.start
+        remembered = self.offsets[bisect_right(self.offsets, read.since) : bisect_right(self.offsets, end)]
+        gone: list[int] = []
+        if remembered != list(seen):
+            known, visible = set(remembered), set(seen)
+            gone = [offset for offset in remembered if offset not in visible]
+            self.late.extend(offset for offset in seen if offset not in known)
+        self._late_to, self._late_horizon = end, horizon
+        self._late_final()
+        if self.late:
+            self.more = True
+        return gone
+
+    def was_read(self, read: Read, last: int | None, cut: bool, horizon: int) -> None:
+        """Record a read without late messages. last: the offset of its last message; cut: there may be more."""
+        if read.limit <= 0:
+            return
+        end = horizon if read.end is None else min(horizon, read.end)
+        self.final = max(self.final, min(end, last) if cut and last is not None else end)
+        self.cursor = max(self.cursor, self.final, last or 0)
+        if not cut and read.end is None:
+            self.more = False
+
+    def next_late(self, room: int, extra: int, held: int, horizon: int) -> list[int]:
+        """Return the late messages to read now, at most `extra`; without room only those that are final."""
+        if not self.late:
+            return []
+        if room > 0:
+            return [offset for offset, _ in zip(self.late, range(min(extra, room)))]
+        if self.late[0] <= horizon:
+            if self.known(self.position, self.final) >= held:
+                return []
+            return [offset for offset, _ in zip(self.late, range(extra)) if offset <= horizon]
+        if horizon > self._late_horizon:
+            self.late.clear()  # F can rise up to the first of them: a fresh read finds out
+            self.more = True
+        return []
+
+    def took_late(self, count: int) -> None:
+        """Record that the lowest `count` late messages are in memory now, or gone."""
+        for _ in range(count):
+            self.late.popleft()
+        self._late_final()
+        self.more = True  # what was read beyond the cursor has been dropped
+
+    def _late_final(self) -> None:
+        clear = self.late[0] - 1 if self.late else self._late_to
+        self.final = max(self.final, min(self._late_horizon, clear))
+
+    # -- what the log's head tells ------------------------------------------------------------------------------------
+
+    def unseen(self, low: int, horizon: int) -> None:
+        """Record that the log has nothing of the partition above `low`, in a snapshot newer than `horizon`."""
+        if self.final < low:
+            self.more = True
+        elif not self.more and not self.late and self.cursor == self.final:
+            self.final = self.cursor = max(self.final, horizon)
+
+    def alarm(self) -> None:
+        """Record that the log may have messages that were not read."""
+        self.more = True
+
+    # -- memory -------------------------------------------------------------------------------------------------------
+
+    def remembers(self, offsets: Iterable[int]) -> bool:
+        """Tell whether all of these are remembered."""
+        return set(self.offsets).issuperset(offsets)
+
+    def known(self, low: int, high: int) -> int:
+        """Return how many messages in (low, high] are remembered."""
+        return bisect_right(self.offsets, high) - bisect_right(self.offsets, low)
+
+    def move(self, position: int) -> list[int]:
+        """Move the position; return the offsets that it has passed."""
+        count = bisect_right(self.offsets, position)
+        passed = self.offsets[:count]
+        del self.offsets[:count]
+        self.position = position
+        self.final = max(self.final, position)
+        self.cursor = max(self.cursor, position)
+        return passed

@@ -1,0 +1,80 @@
+"""The write buffer: what the next plan writes, and the acks that need no row until they have waited long enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from typing import NamedTuple
+
+from sqlqueue.core.partition.blocked import KeyRanges
+from sqlqueue.core.partition.ordering import Entry
+from sqlqueue.core.partition.rows import Rows
+from sqlqueue.core.settle_plan import NOT_IN_FLIGHT, DeadLetter, RowWrite, SettledAttempt
+
+
+class Gathered(NamedTuple):
+    """What a plan writes besides the offsets and the ranges."""
+
+    rows: Sequence[RowWrite]
+    deletes: Sequence[int]
+    dead: Sequence[DeadLetter]
+    settled: Sequence[SettledAttempt]
+    taken_up: Set[int]
+
+
+class WriteBuffer:
+    """What the next plan writes. claimed, watermark: C and W as it writes them."""
+
+    def __init__(self, claimed: int, watermark: int, rows: Rows, ranges: KeyRanges):
+        self.claimed, self.watermark = claimed, watermark
+        self.rows: dict[int, RowWrite] = {}
+        self.acks: dict[int, SettledAttempt | None] = {}  # above the position, in memory only; announced once stored
+        self.taken_up: set[int] = set()  # claimed out of a blocked range: the next plan writes their first row
+        self.dead: list[DeadLetter] = []
+        self.settled: list[SettledAttempt] = []
+        self._rows, self._ranges = rows, ranges
+
+    @property
+    def due(self) -> bool:
+        """Whether something is to be written."""
+        return bool(self.rows or self.settled or self._rows.has_acked or self._ranges.changed)
+
+    def claim(self, offset: int) -> None:
+        """Raise C to a message that is dispatched, or to the position."""
+        if offset > self.claimed:
+            self.claimed = offset
+
+    def passed(self, entry: Entry) -> None:
+        """Record that the position has passed an acked message: that stores its ack, unless a range may cover it."""
+        offset = entry.offset
+        kept = self._ranges.keep(offset, entry.key) if entry.key and self._ranges else False
+        if not entry.row:
+            if (settled := self.acks.pop(offset)) is not None:
+                self.settled.append(settled)
+            if kept:
+                self.rows[offset] = RowWrite(offset, True, NOT_IN_FLIGHT, 1)
+        elif kept:
+            self._rows.keep_acked(offset)
+
+    def give_row(self, entry: Entry) -> None:
+        """Turn an ack that has waited in memory into an acked row."""
+        entry.row = True
+        self.rows[entry.offset] = RowWrite(entry.offset, True, NOT_IN_FLIGHT, 1)
+        self._rows.add_acked(entry.offset)
+        if (settled := self.acks.pop(entry.offset)) is not None:
+            self.settled.append(settled)
+
+    def take(self, position: int) -> Gathered:
+        """Return what to write now, with the position at this offset, and empty the buffer."""
+        deletes = self._rows.take_passed(position)
+        for offset in deletes:
+            self.rows.pop(offset, None)
+        self.watermark = self._rows.watermark(position)
+        gathered = Gathered(
+            tuple(self.rows.values()),
+            tuple(deletes),
+            tuple(self.dead),
+            tuple(self.settled),
+            frozenset(self.taken_up),
+        )
+        self.rows, self.dead, self.settled, self.taken_up = {}, [], [], set()
+        return gathered

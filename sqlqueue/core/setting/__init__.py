@@ -1,0 +1,1 @@
+"""What the SQLQUEUE setting may say: its options with their defaults and bounds, read and checked together."""

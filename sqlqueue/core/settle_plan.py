@@ -1,0 +1,226 @@
+"""The values that pass between an assigned partition, the handler executor and the settle transaction."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from sqlqueue.core.lease import HeldLease
+from sqlqueue.core.outcomes import COMMITTED, Outcome
+from sqlqueue.core.partition.blocked import StoredRange
+
+# Whether a message is in flight. ALONE is the least value of one that is alone: the column holds TOGETHER + the
+# attempt's deaths, which is how many consumer processes in a row have ended with the message once this one has, too.
+NOT_IN_FLIGHT, TOGETHER, ALONE = range(3)
+
+_serials = itertools.count(1)
+
+
+class FetchedMessage(NamedTuple):
+    """A row of the log as a fetch reads it; payload and headers are still JSON text, times what the driver gave.
+
+    body: of a payload of bytes; expires: monotonic seconds of the process, None for never.
+    """
+
+    offset: int
+    key: str
+    id: str
+    payload: Any
+    headers: Any
+    created: Any
+    target_group: str
+    published: Any = None  # of a message that was scheduled: when that was, and when it was due
+    due: Any = None
+    body: Any = None
+    expires: float | None = None
+
+    @property
+    def size(self) -> int:
+        """The characters of its payload and headers, or the bytes."""
+        return len(self.payload or "") + len(self.headers or "") + len(self.body or "")
+
+
+class StoredRow(NamedTuple):
+    """A delivery-state row as it is read: remaining is in seconds until it is due, by the database's clock."""
+
+    offset: int
+    acked: bool
+    in_flight: int
+    retry_count: int
+    remaining: float
+    key: str
+
+
+class RowWrite(NamedTuple):
+    """The values to store in a delivery-state row; delay in seconds from now; error None keeps what is there."""
+
+    offset: int
+    acked: bool
+    in_flight: int
+    retry_count: int
+    delay: float = 0.0
+    error: str | None = None
+
+
+class DeadLetter(NamedTuple):
+    """A message to copy to the dead-letter topic, with the attempts it had."""
+
+    message: FetchedMessage
+    attempts: int
+    error: str
+
+
+class Attempt:
+    """One delivery of one message. Times are monotonic seconds of the process.
+
+    number: 1 for the message's first attempt. outcome: set once, by the assigned partition that applies it; an outcome
+    that the handler reports later is ignored. deaths: how many consumer processes in a row have ended with the message
+    in flight; after one it is dispatched alone.
+    """
+
+    __slots__ = (
+        "deadline",
+        "deaths",
+        "finished",
+        "lease",
+        "message",
+        "number",
+        "outcome",
+        "serial",
+        "size",
+        "started",
+    )
+
+    def __init__(self, lease: HeldLease, message: FetchedMessage, number: int, deaths: int = 0):
+        self.lease, self.message, self.number, self.deaths = lease, message, number, deaths
+        self.outcome: Outcome | None = None
+        self.started = self.finished = self.deadline = 0.0
+        self.serial = next(_serials)
+        self.size = message.size
+
+    @property
+    def offset(self) -> int:
+        """The offset of its message."""
+        return self.message.offset
+
+    @property
+    def expired(self) -> bool:
+        """Its message's time was over when it started."""
+        expires = self.message.expires
+        return expires is not None and self.started >= expires
+
+    @property
+    def alone(self) -> bool:
+        """Nothing else is in flight in its process meanwhile."""
+        return self.deaths > 0
+
+    @property
+    def mark(self) -> int:
+        """What its message's row holds while it is in flight."""
+        return TOGETHER + self.deaths
+
+
+class Execution:
+    """Attempts of one ordering queue that one thread makes one after another, or a batch that it handles in one call.
+
+    The lock decides between a worker thread that starts an attempt and the control thread that releases it.
+    """
+
+    __slots__ = ("attempts", "batch", "lease", "lock", "moves_to", "next", "position", "stopped")
+
+    def __init__(
+        self,
+        lease: HeldLease,
+        attempts: Sequence[Attempt],
+        batch: bool = False,
+        position: int = 0,
+        moves_to: int | None = None,
+    ):
+        self.lease, self.attempts, self.batch = lease, attempts, batch
+        self.position, self.moves_to = position, moves_to  # an atomic batch may move the stored position between these
+        self.lock = threading.Lock()
+        self.next = 0
+        self.stopped = False
+
+    def start_next(self) -> Attempt | None:
+        """Return the next attempt, which the caller has to make; None if there is none left, or the execution was
+        stopped."""
+        with self.lock:
+            if self.stopped or self.next >= len(self.attempts):
+                return None
+            self.next += 1
+            return self.attempts[self.next - 1]
+
+    def stop(self) -> Sequence[Attempt]:
+        """Let no further attempt start; return those that had not started, which the caller has to release."""
+        with self.lock:
+            unstarted = () if self.stopped else self.attempts[self.next :]
+            self.stopped = True
+            return unstarted
+
+
+class SettledAttempt(NamedTuple):
+    """An attempt, and the outcome that a settle stores for it."""
+
+    attempt: Attempt
+    outcome: Outcome
+
+    @property
+    def offset(self) -> int:
+        """The offset of its message."""
+        return self.attempt.offset
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SettlePlan:
+    """What one settle writes for one assigned partition, in one transaction fenced by its token. Values, never
+    increments.
+
+    rows: to store; deletes: offsets of acked rows that the position has passed; executions: to start once their claims
+    are written; ranges: blocked ranges to store or delete; taken_up: offsets of rows that are new, of messages that a
+    blocked range covered until now; atomic: handlers settle in transactions of their own, which may be ahead of this
+    plan; release: this is the last plan under the lease; keep_results: for how many seconds what the handlers returned
+    is stored, None for not at all.
+    """
+
+    lease: HeldLease
+    position: int
+    watermark: int
+    claimed: int
+    rows: Sequence[RowWrite] = ()
+    deletes: Sequence[int] = ()
+    dead: Sequence[DeadLetter] = ()
+    settled: Sequence[SettledAttempt] = ()
+    executions: Sequence[Execution] = ()
+    ranges: Sequence[StoredRange] = ()
+    taken_up: Set[int] = frozenset()
+    atomic: bool = False
+    release: bool = False
+    keep_results: float | None = None
+
+    def without(self, committed: Set[int]) -> SettlePlan:
+        """Return the plan for what the handlers' own transactions have not settled: nothing is to be written for the
+        messages at these offsets, and their outcome is COMMITTED."""
+        if not committed:
+            return self
+        return replace(
+            self,
+            rows=tuple(row for row in self.rows if row.offset not in committed),
+            dead=tuple(dead for dead in self.dead if dead.message.offset not in committed),
+            settled=tuple(
+                SettledAttempt(each.attempt, COMMITTED) if each.offset in committed else each for each in self.settled
+            ),
+        )
+
+
+class SettleResult(NamedTuple):
+    """What the execution of a plan has written. settled, dead: those of the plan, except that a message which its
+    handler's own transaction had settled is acked; stale: the fencing token was stale, and nothing was written."""
+
+    plan: SettlePlan
+    settled: Sequence[SettledAttempt]
+    dead: Sequence[DeadLetter]
+    stale: bool = False

@@ -1,0 +1,168 @@
+"""Dialects: the SQL in which databases differ, as placeholders that statements are composed of.
+
+A statement is standard SQL, its keywords and functions in CAPITALS and its identifiers in small letters: whatever is in
+small letters is quoted for the server, since its next version may reserve any word. It has these placeholders: {now}
+the database's clock; {later} the same plus a parameter in microseconds; {earlier} minus one; {greatest}, {least};
+{true}, {false}; {div} divides whole numbers; {share}, {update} row locks; {skip} skip locked rows; {by_stream},
+{by_offset} the index of the log to use, {by_receipt} that of the receipts, {by_due} that of the scheduled messages:
+left to itself an optimizer that sees ORDER BY offset LIMIT may walk the primary key through all other topics' messages,
+which costs more the longer the history is. {by_message_id}, {by_scheduled_id} the unique ones of the ids in either;
+{by_id} any table's primary key, {then} a join that looks its right side up for each row of its left side: a statement
+that locks may not scan, for it would wait for, or lock, rows that it does not need. {beyond} what a stream has above an
+offset, {within} the same up to another one, ORDER BY {ascending}: where the index cannot be named, in a form that no
+other index serves; their parameters are Dialect.range_values(); {descending} is the same backwards. {minute} is the
+present minute's beginning; {begun} that of the transaction, where a guard compares it; {bytes} how many payload,
+headers and body have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime, timezone
+from functools import cache, lru_cache
+from typing import Any, ClassVar
+
+# A text, a "quoted" identifier, or a bare one; not the s of %s.
+IDENTIFIER = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|(?<![%\w])[a-z_][a-z0-9_]*""")
+
+LONG = 4_096  # characters of a statement: of those with many rows there are too many to remember
+REMEMBERED = 64
+
+BEYOND = 'topic = %s AND "partition" = %s AND priority = %s AND "offset" > %s'
+RANGES = {
+    "beyond": BEYOND,
+    "within": BEYOND + ' AND "offset" <= %s',
+    "ascending": '"offset"',
+    "descending": '"offset" DESC',
+}
+
+
+class Dialect:
+    """The SQL of one vendor."""
+
+    vendor: ClassVar[str]
+    placeholders: ClassVar[dict[str, str]]
+    quote: ClassVar[str] = '"'
+    branch: ClassVar[str]  # one SELECT with its own LIMIT inside a UNION ALL
+    writers: ClassVar[AbstractContextManager[Any]] = nullcontext()  # what a thread holds while it writes
+    one_writer: ClassVar[bool] = False  # a transaction that has written keeps every other connection from writing
+    gated: ClassVar[bool] = True  # publishers need the gate: offsets can become visible out of order
+    rows_of_one_insert: ClassVar[int] = 1_000
+    returns_inserted: ClassVar[bool] = True  # an INSERT that leaves out duplicates can return what it has inserted
+
+    def sql(self, text: str) -> str:
+        """Return a statement in this vendor's SQL."""
+        return _composed(self, text)
+
+    def range_values(self, topic: str, partition: int, priority: int, low: int, *high: int) -> tuple[object, ...]:
+        """Return the parameters of {beyond}; of {within} with `high`."""
+        return (topic, partition, priority, low, *high)
+
+    def check_json(self, text: str, kind: str) -> None:
+        """Raise InvalidMessage for JSON that this vendor's columns refuse."""
+
+    def remaining(self, column: str) -> str:
+        """Return SQL for the seconds until the time in a column, negative if it is past."""
+        raise NotImplementedError
+
+    def epoch(self, column: str) -> str:
+        """Return SQL for a time column in whatever form the driver reads fastest."""
+        return column
+
+    def microseconds(self, column: str) -> str:
+        """Return SQL for a time column as whole microseconds since 1970, in UTC."""
+        raise NotImplementedError
+
+    def moved(self, column: str) -> str:
+        """Return SQL for the time in a column, later by a parameter in microseconds, which may be negative."""
+        raise NotImplementedError
+
+    def json_text(self, column: str) -> str:
+        """Return SQL for a JSON column as text."""
+        return column
+
+    def time(self, at: datetime) -> object:
+        """Return an aware time as a time column holds it: UTC, whatever the connection's time zone is."""
+        return at.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")
+
+    def joined(self, name: str, columns: Sequence[str], rows: int, text: str) -> str:
+        """Return a statement in this vendor's SQL that joins so many rows of parameters, where it says {name}."""
+        raise NotImplementedError
+
+    def upsert(self, conflict: str, updates: dict[str, str], where: str = "") -> str:
+        """Return the clause that updates instead of inserting a duplicate. updates: column to SQL, in which {new:x} is
+        the value that was to be inserted; where: keep the old row unless this holds, in which {new:x} is the same."""
+        raise NotImplementedError
+
+    def ignore(self, conflict: str) -> str:
+        """Return the clause that changes nothing where the row is there already."""
+        raise NotImplementedError
+
+    def delete(self, table: str, key: str, rows: int, also: Sequence[str] = ()) -> str:
+        """Return the statement that deletes so many rows by their unique key, and touches no other row. Parameters: a
+        `key` for each row, then the values of the columns `also`, which complete the unique key."""
+        columns = "".join(f' AND "{column}" = %s' for column in also)
+        return f'DELETE FROM {table} WHERE "{key}" IN ({marks_of(rows)}){columns}'
+
+    def lock_free(self, table: str, key: str, rows: int, also: Sequence[str] = ()) -> str:
+        """Return the statement that locks those of so many rows which no other transaction has locked, without waiting,
+        and gives their unique keys and the SQL `also`. Parameters: a `key` for each row."""
+        columns = ", ".join((f'"{key}"', *also))
+        return f'SELECT {columns} FROM {table} WHERE "{key}" IN ({marks_of(rows)}){{skip}}'
+
+
+class WithOnConflict(Dialect):
+    """What SQLite and PostgreSQL have in common."""
+
+    def joined(self, name: str, columns: Sequence[str], rows: int, text: str) -> str:
+        """VALUES: PostgreSQL plans each branch of a UNION by itself."""
+        text = self.sql(text).replace(f"{{{self.quote}{name}{self.quote}}}", name)
+        values = ", ".join([f"({marks_of(len(columns))})"] * rows)
+        named = ", ".join(f"{self.quote}{column}{self.quote}" for column in columns)
+        return f"WITH {name} ({named}) AS (VALUES {values}) {text}"
+
+    def upsert(self, conflict: str, updates: dict[str, str], where: str = "") -> str:
+        """ON CONFLICT, from SQLite 3.24."""
+        parts = ", ".join(f"{column} = {new_values(sql, 'excluded.{}')}" for column, sql in updates.items())
+        return f"ON CONFLICT ({conflict}) DO UPDATE SET {parts}" + (
+            f" WHERE {new_values(where, 'excluded.{}')}" if where else ""
+        )
+
+    def ignore(self, conflict: str) -> str:
+        """ON CONFLICT … DO NOTHING names the index, so no other error is swallowed."""
+        return f"ON CONFLICT ({conflict}) DO NOTHING"
+
+
+def marks_of(values: int) -> str:
+    """Return so many marks of parameters."""
+    return ", ".join(["%s"] * values)
+
+
+def new_values(sql: str, form: str) -> str:
+    """Return SQL with each {new:x} in this form, in which {} is the column."""
+    before, found, rest = sql.partition("{new:")
+    if not found:
+        return sql
+    column, _, after = rest.partition("}")
+    return before + form.format(column) + new_values(after, form)
+
+
+def _composed(dialect: Dialect, text: str) -> str:
+    """Compose a statement; short ones are remembered for good, of the long ones the last some."""
+    return (_short if len(text) < LONG else _long)(dialect, text)
+
+
+def _compose(dialect: Dialect, text: str) -> str:
+    for word, meaning in dialect.placeholders.items():
+        text = text.replace("{" + word + "}", meaning)
+
+    def quoted(found: re.Match[str]) -> str:
+        name = found[0]
+        return name if name[0] == "'" else dialect.quote + name.strip('"`') + dialect.quote
+
+    return IDENTIFIER.sub(quoted, text)
+
+
+_short, _long = cache(_compose), lru_cache(REMEMBERED)(_compose)

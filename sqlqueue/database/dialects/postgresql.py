@@ -1,0 +1,83 @@
+"""PostgreSQL."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import ClassVar
+
+from sqlqueue.database.dialects.base import WithOnConflict
+from sqlqueue.exceptions import InvalidMessage
+
+NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # in JSON text: an escape, not an escaped backslash before "u0000"
+
+
+class PostgreSQL(WithOnConflict):
+    """PostgreSQL from 14."""
+
+    vendor = "postgresql"
+    branch = "({})"
+    placeholders: ClassVar = {
+        "now": "STATEMENT_TIMESTAMP()",
+        "later": "STATEMENT_TIMESTAMP() + %s * INTERVAL '1 microsecond'",
+        "earlier": "STATEMENT_TIMESTAMP() - %s * INTERVAL '1 microsecond'",
+        "minute": "DATE_TRUNC('minute', STATEMENT_TIMESTAMP())",
+        "greatest": "GREATEST",
+        "least": "LEAST",
+        "true": "TRUE",
+        "false": "FALSE",
+        "share": " FOR SHARE",
+        "update": " FOR UPDATE",
+        "skip": " FOR UPDATE SKIP LOCKED",
+        "by_stream": "",
+        "by_offset": "",
+        "by_due": "",
+        "by_receipt": "",
+        "by_id": "",
+        "by_message_id": "",
+        "by_scheduled_id": "",
+        "then": "JOIN",
+        "div": "/",
+        "begun": "TRANSACTION_TIMESTAMP()",
+        "bytes": "OCTET_LENGTH(CAST(payload AS TEXT)) + COALESCE(OCTET_LENGTH(CAST(headers AS TEXT)), 0)"
+        " + COALESCE(OCTET_LENGTH(body), 0)",
+        "beyond": '(topic, "partition", priority, "offset") > (%s, %s, %s, %s)'
+        ' AND (topic, "partition", priority) <= (%s, %s, %s)',
+        "within": '(topic, "partition", priority, "offset") > (%s, %s, %s, %s)'
+        ' AND (topic, "partition", priority, "offset") <= (%s, %s, %s, %s)',
+        "ascending": 'topic, "partition", priority, "offset"',
+        "descending": 'topic DESC, "partition" DESC, priority DESC, "offset" DESC',
+    }
+
+    def range_values(self, topic: str, partition: int, priority: int, low: int, *high: int) -> tuple[object, ...]:
+        """Rows are compared as wholes, which only the index of all their columns can do."""
+        return (topic, partition, priority, low, topic, partition, priority, *high)
+
+    def check_json(self, text: str, kind: str) -> None:
+        """A jsonb value has no NUL character."""
+        if "\\u0000" in text and NUL.search(text):
+            raise InvalidMessage(f"{kind} has a NUL character (\\u0000), which PostgreSQL cannot store: take it out")
+
+    def time(self, at: datetime) -> object:
+        """The column knows time zones itself."""
+        return at
+
+    def epoch(self, column: str) -> str:
+        """In UTC: where USE_TZ is off, Django lets the driver give times of the connection's zone, without it."""
+        return f"{column} AT TIME ZONE 'UTC'"
+
+    def remaining(self, column: str) -> str:
+        """Seconds, with their fraction."""
+        return f"EXTRACT(EPOCH FROM {column} - STATEMENT_TIMESTAMP())"
+
+    def microseconds(self, column: str) -> str:
+        """An exact number, from PostgreSQL 14."""
+        return f"CAST(EXTRACT(EPOCH FROM {column}) * 1000000 AS BIGINT)"
+
+    def moved(self, column: str) -> str:
+        """In microseconds: a day of an interval is not always 24 hours."""
+        return f"{column} + %s * INTERVAL '1 microsecond'"
+
+    def json_text(self, column: str) -> str:
+        """The driver would decode it."""
+        return f"CAST({column} AS TEXT)"

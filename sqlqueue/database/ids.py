@@ -1,0 +1,65 @@
+"""Message identities: the statements that find ids which the log or the schedule already has. Needs no Django.
+
+The scope of an id is (topic, id, key): the same id under another key is another message, however many
+partitions a topic has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlqueue.database.dialects import Dialect
+from sqlqueue.database.insert_sql import LogRow
+
+Identity = tuple[str, str, str]  # topic, id, key
+UNIQUE = "topic, message_id, partition_key"  # the unique columns, of the log and of the schedule
+
+IN_LOG = "sqlqueue_message AS found{by_message_id}"
+IN_SCHEDULE = "sqlqueue_scheduled_message AS found{by_scheduled_id}"
+# The offset of an id. Index: the log's unique one.
+FIND = 'SELECT "offset" FROM sqlqueue_message WHERE topic = %s AND message_id = %s AND partition_key = %s'
+# The same, and 0 if it is scheduled. Index: the unique ones.
+FIND_EITHER = (
+    f"{FIND} UNION ALL SELECT 0 FROM sqlqueue_scheduled_message"
+    " WHERE topic = %s AND message_id = %s AND partition_key = %s"
+)
+# Whether anything of a topic is scheduled. Index: the schedule's unique one, by the topic.
+ANY_SCHEDULED = "SELECT 1 FROM sqlqueue_scheduled_message{by_scheduled_id} WHERE topic = %s LIMIT 1"
+# Which of many are taken. Few keys: a range of ids for each. Many: each is looked up by itself, since ranges are costly
+# to plan, and one id may have any number of keys. Index: the unique one.
+FEW_KEYS = 16
+RANGES = "SELECT topic, message_id, partition_key FROM {table} WHERE "
+RANGE = "topic = %s AND partition_key = %s AND message_id IN "
+LOOK_UP = (
+    "SELECT found.topic, found.message_id, found.partition_key FROM {wanted} {then} {table} ON "
+    "found.topic = wanted.topic AND found.message_id = wanted.message_id AND found.partition_key = wanted.partition_key"
+)
+
+
+def identity_of(row: LogRow) -> Identity:
+    """Return the columns of a message that must be unique."""
+    return row.topic, row.id, row.key
+
+
+def each_once(rows: Iterable[LogRow]) -> dict[Identity, LogRow]:
+    """Return the rows by identity; of those with the same one, the first."""
+    once: dict[Identity, LogRow] = {}
+    for row in rows:
+        once.setdefault(identity_of(row), row)
+    return once
+
+
+def taken(syntax: Dialect, table: str, identities: Iterable[Identity]) -> tuple[str, list[Any]]:
+    """Return the statement, in a vendor's SQL, and its parameters, that finds which of the identities are taken in a
+    table (IN_LOG or IN_SCHEDULE). At most as many as go into one INSERT."""
+    ids: dict[tuple[str, str], list[str]] = {}
+    for topic, id, key in identities:
+        ids.setdefault((topic, key), []).append(id)
+    if len(ids) <= FEW_KEYS:
+        ranges = (f"({syntax.sql(RANGE)}({', '.join(['%s'] * len(some))}))" for some in ids.values())
+        text = syntax.sql(RANGES.replace("{table}", table)) + " OR ".join(ranges)
+        return text, [value for identity, some in ids.items() for value in (*identity, *some)]
+    values = [value for (topic, key), some in ids.items() for id in some for value in (topic, id, key)]
+    columns = ("topic", "message_id", "partition_key")
+    return syntax.joined("wanted", columns, len(values) // 3, LOOK_UP.replace("{table}", table)), values

@@ -1,0 +1,165 @@
+"""How messages enter the log: the statements, which hold the publish gate before they take an offset. Needs no Django.
+
+They have the placeholders of the dialects; the modules that have a connection run them as they are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+SLOTS = 256  # of 10 ms each: a publishing transaction under 2.5 s always leaves some slot free to be seen
+SLOT_SECONDS = 0.01
+ADVISORY = 1936093029  # PostgreSQL's advisory lock that is the gate: (this, 0)
+
+COLUMNS = ("topic", '"partition"', "priority", "partition_key", "message_id", "payload", "headers", "target_group")
+TIME_COLUMNS = ("published_at", "due_at")
+# What few messages have: those times if they were scheduled, bytes, and the time at which they expire.
+FURTHER_COLUMNS = (*TIME_COLUMNS, "body", "expires_at")
+ALL_COLUMNS = (*COLUMNS, *FURTHER_COLUMNS)
+FAILURE_COLUMNS = (
+    "failed_at",
+    "failure_count",
+    "last_error",
+    "original_topic",
+    "original_offset",
+    "failed_group",
+    "fingerprint",
+)
+# What all rows of a statement leave at its default is not sent: drivers spend much of their time on parameters.
+PLAIN_COLUMNS = ("topic", '"partition"', "partition_key", "message_id", "payload")
+# The first value of the first row reads the gate, so that its lock is held before the first offset is taken. A missing
+# gate row makes the topic NULL, which the column refuses: no message is better than one that could be missed.
+GATED_TOPIC = "IF((SELECT slot FROM sqlqueue_publish_gate WHERE slot = %s LOCK IN SHARE MODE) >= 0, %s, NULL)"
+# A duplicate changes nothing; LAST_INSERT_ID marks it (by a high bit) and tells where the first one stands. Not by way
+# of the offset itself: MySQL refuses that (1869) when one statement repeats an id of its own.
+MARK = 1 << 62
+MARK_DUPLICATE = (
+    " ON DUPLICATE KEY UPDATE failure_count = sqlqueue_message.failure_count"
+    f' + 0 * LAST_INSERT_ID(sqlqueue_message."offset" + {MARK})'
+)
+KEEP_DUPLICATE = " ON CONFLICT (topic, message_id, partition_key) DO NOTHING"
+REFRESH_FAILURE = {
+    "failed_at": "{new:failed_at}",
+    "failure_count": "{new:failure_count}",
+    "last_error": "{new:last_error}",
+    "fingerprint": "{new:fingerprint}",
+}
+# Index: the primary key.
+INSERTED = 'SELECT topic, message_id, partition_key FROM sqlqueue_message{by_offset} WHERE "offset" BETWEEN %s AND %s'
+# PostgreSQL: no row of the join exists before the gate has given its own, and a row's offset is taken when it is
+# inserted. One lock for all publishers: the horizon looks at who holds it.
+HOLD_GATE = f"WITH gate AS MATERIALIZED (SELECT PG_ADVISORY_XACT_LOCK_SHARED({ADVISORY}, 0)) "
+# A column of VALUES is a text where all of its rows have NULL.
+TYPED_COLUMNS = {name: f"CAST({name} AS JSONB)" for name in ("payload", "headers")}
+TYPED_COLUMNS |= {name: f"CAST({name} AS TIMESTAMPTZ)" for name in TIME_COLUMNS} | {"body": "CAST(body AS BYTEA)"}
+TIMES = {"failed_at": "{now}", "expires_at": "{later}"}
+COPIED = ("payload", "headers", "body")
+
+
+class Stored(NamedTuple):
+    """A payload, with its headers, that the server copies from this row: it is bytes, or too large to be sent."""
+
+    table: str
+    key: str
+    id: int
+
+
+class LogRow(NamedTuple):
+    """A message as it is written: payload and headers are JSON text. The times, as a time column holds them, are those
+    of a message that was scheduled: when it was published, and when it was due. body: of a payload of bytes, whose JSON
+    text is null; expires: in so many microseconds from when it enters the log, or (a scheduled one) from when it is
+    due."""
+
+    topic: str
+    partition: int
+    priority: int
+    key: str
+    id: str
+    payload: str | Stored
+    headers: str | None
+    target_group: str
+    published_at: object = None
+    due_at: object = None
+    body: bytes | None = None
+    expires: int | None = None
+
+
+class FailedRow(NamedTuple):
+    """A dead letter's further columns; failed_at is the database's now."""
+
+    failures: int
+    error: str
+    topic: str
+    offset: int
+    group: str
+    fingerprint: str
+
+
+def slot() -> int:
+    """Return the slot of this moment. Which one it is matters for progress only, never for safety."""
+    return int(time.time() / SLOT_SECONDS) % SLOTS
+
+
+def insertion(vendor: str, rows: Sequence[Sequence[Any]], ending: str = "") -> tuple[str, list[Any]]:
+    """Return the statement, and its parameters, that inserts rows (all LogRows, or all with a FailedRow too) and
+    holds the gate before it takes an offset. A row whose payload is Stored comes alone."""
+    source = rows[0][COLUMNS.index("payload")]
+    if isinstance(source, Stored):
+        return _copying(vendor, rows[0], source, ending)
+    columns, values = _sent(rows)
+    marks = [TIMES.get(column, "%s") for column in columns]
+    row = f"({', '.join(marks)})"
+    lines = [row] * len(rows)
+    if vendor == "mysql":
+        lines[0] = f"({', '.join([GATED_TOPIC, *marks[1:]])})"
+        values.insert(0, slot())
+    source = f"VALUES {', '.join(lines)}"
+    names = ", ".join(columns)
+    text = f"INSERT INTO sqlqueue_message ({names}) "
+    if vendor == "postgresql":
+        chosen = ", ".join(TYPED_COLUMNS.get(column, column) for column in columns)
+        text = f"{HOLD_GATE}{text}SELECT {chosen} FROM gate CROSS JOIN ({source}) AS new ({names})"
+    else:
+        text += source
+    return text + ending, values
+
+
+def _copying(vendor: str, row: Sequence[Any], source: Stored, ending: str) -> tuple[str, list[Any]]:
+    given = ALL_COLUMNS if isinstance(row, LogRow) else (*COLUMNS, *FAILURE_COLUMNS)
+    named = dict(zip((column for column in given if column != "failed_at"), row))
+    columns = given if isinstance(row, LogRow) else (*given, "body")
+    special = TIMES | {name: f"original.{name}" for name in COPIED}
+    if vendor == "mysql":
+        special["topic"] = GATED_TOPIC
+    gate, text = "", f"INSERT INTO sqlqueue_message ({', '.join(columns)})"
+    if vendor == "postgresql":
+        gate, text = "gate CROSS JOIN ", HOLD_GATE + text
+    text += (
+        f" SELECT {', '.join(special.get(column, '%s') for column in columns)} FROM {gate}{source.table} AS original"
+    )
+    values = [value for column, value in named.items() if column not in COPIED]
+    gated = [slot()] if vendor == "mysql" else []
+    return f'{text} WHERE original."{source.key}" = %s{ending}', [*gated, *values, source.id]
+
+
+def _sent(rows: Sequence[Sequence[Any]]) -> tuple[tuple[str, ...], list[Any]]:
+    """Return the columns that the statement names, and the rows' values one after another."""
+    if not isinstance(rows[0], LogRow):
+        return (*COLUMNS, *FAILURE_COLUMNS), [value for row in rows for value in row]
+    if any(
+        priority or headers or group or at or expires or body is not None
+        for _, _, priority, _, _, _, headers, group, at, _, body, expires in rows
+    ):
+        columns = _columns(rows)
+        return columns, [value for row in rows for value in row[: len(columns)]]
+    plain = ((topic, partition, key, id, payload) for topic, partition, _, key, id, payload, *_ in rows)
+    return PLAIN_COLUMNS, [value for row in plain for value in row]
+
+
+def _columns(rows: Sequence[Sequence[Any]]) -> tuple[str, ...]:
+    timed, further = len(COLUMNS), len(COLUMNS) + len(TIME_COLUMNS)
+    if any(value is not None for row in rows for value in row[further:]):
+        return ALL_COLUMNS
+    return (*COLUMNS, *TIME_COLUMNS) if any(row[timed] for row in rows) else COLUMNS

@@ -1,0 +1,139 @@
+"""Migrations of a queue that is in use: publishers never wait long behind one, and no offset is issued again.
+
+A change of a table waits for every transaction that has read it, and every later transaction waits behind the change:
+one forgotten reader would stop all publishers, on MySQL for a day. So a change waits for seconds only, lets the others
+go on, and tries again a few times.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from django.core.management.base import CommandError
+from django.db import Error, migrations
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.migrations.state import ProjectState
+
+from sqlqueue.database import retries, sequence
+
+WAIT = 3  # seconds that a statement waits for a table, and publishers behind it
+PAUSE = 1.0  # seconds between two tries, for the publishers
+TRIES = 5
+
+LIMIT = "SET SESSION lock_wait_timeout = CAST(LEAST(@@SESSION.lock_wait_timeout, %s) AS UNSIGNED)"
+RESTORE = "SET SESSION lock_wait_timeout = %s"
+LIMIT_TRANSACTION = "SELECT SET_CONFIG('lock_timeout', %s, TRUE) WHERE CURRENT_SETTING('lock_timeout') = '0'"
+
+
+class Migration(migrations.Migration):
+    """A migration whose statements wait briefly for the tables that they change, and that keeps SQLite's sequences.
+
+    Raises CommandError if one is in use for too long. Nothing has been changed then if it was so from the beginning;
+    on PostgreSQL nothing ever has.
+    """
+
+    def apply(
+        self, project_state: ProjectState, schema_editor: BaseDatabaseSchemaEditor, collect_sql: bool = False
+    ) -> ProjectState:
+        """See Django's."""
+        with _brief_waits(self, project_state, schema_editor), sequence.kept(schema_editor):
+            return super().apply(project_state, schema_editor, collect_sql)
+
+    def unapply(
+        self, project_state: ProjectState, schema_editor: BaseDatabaseSchemaEditor, collect_sql: bool = False
+    ) -> ProjectState:
+        """See Django's."""
+        with _brief_waits(self, project_state, schema_editor), sequence.kept(schema_editor):
+            return super().unapply(project_state, schema_editor, collect_sql)
+
+
+class AddMissingField(migrations.AddField):
+    """AddField, unless the column is there."""
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        """See Django's."""
+        table = to_state.apps.get_model(app_label, self.model_name)._meta.db_table
+        if schema_editor.collect_sql or self.name not in _columns(schema_editor, table):
+            super().database_forwards(app_label, schema_editor, from_state, to_state)
+
+
+def _columns(schema_editor: Any, table: str) -> set[str]:
+    connection = schema_editor.connection
+    with connection.cursor() as cursor:
+        return {found.name for found in connection.introspection.get_table_description(cursor, table)}
+
+
+@contextmanager
+def _brief_waits(migration: Migration, state: ProjectState, schema_editor: Any) -> Iterator[None]:
+    connection = schema_editor.connection
+    try:
+        if schema_editor.collect_sql:
+            yield
+        elif connection.vendor == "mysql":
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT @@SESSION.lock_wait_timeout")
+                (before,) = cursor.fetchone()
+                cursor.execute(LIMIT, [WAIT])
+            try:
+                # A migration is no transaction there: one that finds the tables in use should not even begin.
+                _touch(connection, sorted(set(_tables(migration, state))))
+                with connection.execute_wrapper(_insist):
+                    yield
+            finally:
+                with connection.cursor() as cursor:
+                    cursor.execute(RESTORE, [before])
+        else:
+            if connection.vendor == "postgresql" and connection.in_atomic_block:
+                with connection.cursor() as cursor:
+                    cursor.execute(LIMIT_TRANSACTION, [f"{WAIT}s"])
+            yield
+    except Error as error:
+        if retries.classify(error) is not retries.ErrorKind.CONTENTION:
+            raise
+        raise CommandError(
+            f"sqlqueue.{migration.name} waited too long for a table: a transaction that has used it is still open, and "
+            f"publishers must not wait behind a migration. End it, or wait for it, and migrate again. ({error})"
+        ) from error
+
+
+def _tables(migration: Migration, state: ProjectState) -> Iterator[str]:
+    """Yield the tables that are there before a migration and that it changes."""
+    for operation in _flat(migration.operations):
+        model = getattr(operation, "model_name_lower", None) or getattr(operation, "name_lower", None)
+        if model is not None and (migration.app_label, model) in state.models:
+            yield state.apps.get_model(migration.app_label, model)._meta.db_table
+
+
+def _flat(operations: Sequence[Any]) -> Iterator[Any]:
+    for operation in operations:
+        yield operation
+        yield from _flat(getattr(operation, "state_operations", ()))
+
+
+def _touch(connection: Any, tables: Sequence[str]) -> None:
+    """Have these tables alone for a moment. Raises the database's error if they are not to be had in time."""
+    if not tables or connection.in_atomic_block:
+        return
+    with connection.cursor() as cursor:
+        try:
+            _insist(cursor.execute, "LOCK TABLES " + ", ".join(f"{table} WRITE" for table in tables))
+        except Error as error:
+            if retries.classify(error) is retries.ErrorKind.CONTENTION:
+                raise
+            return  # without the privilege (LOCK TABLES), or in a cluster: then it shows at the first change
+        cursor.execute("UNLOCK TABLES")
+
+
+def _insist(execute: Callable[..., Any], *arguments: Any) -> Any:
+    """Execute a statement; try again, some times, if it did not get what it waited for."""
+    for left in reversed(range(TRIES)):
+        try:
+            return execute(*arguments)
+        except Error as error:
+            if not left or retries.classify(error) is not retries.ErrorKind.CONTENTION:
+                raise
+            time.sleep(PAUSE)
+    raise AssertionError("unreachable")

@@ -1,0 +1,105 @@
+"""Retries: run a whole operation again after contention or a lost connection."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from django.db import Error, connections, transaction
+
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.database.error_codes import ErrorKind, classify
+from sqlqueue.database.lock_timeouts import limit_transaction
+from sqlqueue.database.statements import dialect
+from sqlqueue.database.transactions import fresh_reads
+from sqlqueue.signals import announce, operation_retried
+
+T = TypeVar("T")
+logger = logging.getLogger("sqlqueue")
+
+RERUNS = 10
+
+__all__ = ["RERUNS", "ErrorKind", "classify", "close_lost_connections", "drop_connection", "patiently"]
+__all__ += ["run", "run_once", "run_statement"]
+
+
+def run(alias: str, operation: Callable[..., T], *args: Any, **options: Any) -> T:
+    """Run an operation in one transaction; on contention run all of it again.
+
+    Inside a caller's `atomic` it is run once: only its owner can roll back and run again. A connection that is
+    gone is the caller's to mend: what to do then depends on the operation.
+    """
+
+    return _again(alias, operation.__name__, lambda: run_once(alias, operation, *args, **options))
+
+
+def run_once(alias: str, operation: Callable[..., T], *args: Any, **options: Any) -> T:
+    """The same, but contention too is raised to the caller."""
+    with dialect(alias).writers, fresh_reads(alias), transaction.atomic(using=alias):
+        limit_transaction(alias)
+        return operation(*args, **options)
+
+
+def run_statement(alias: str, operation: Callable[..., T], *args: Any, **options: Any) -> T:
+    """The same for an operation that is a single statement: it needs no transaction around it, and saves two round
+    trips."""
+    return _again(alias, operation.__name__, lambda: operation(*args, **options))
+
+
+def _again(alias: str, name: str, once: Callable[[], T]) -> T:
+    alone = not connections[alias].in_atomic_block
+    for attempt in range(1, RERUNS + 1):
+        try:
+            return once()
+        except Error as error:
+            if not alone or attempt == RERUNS or classify(error) is not ErrorKind.CONTENTION:
+                raise
+            logger.info(logfmt("operation_rerun", operation=name, attempt=attempt, error=error))
+            announce(operation_retried, run, operation=name, error_kind=ErrorKind.CONTENTION.name, error=error)
+            time.sleep(random.uniform(0.001, 0.01) * attempt)
+    raise AssertionError("unreachable")
+
+
+def patiently(
+    alias: str, operation: Callable[..., T], *args: Any, give_up: Callable[[], bool], **options: Any
+) -> T | None:
+    """Call an operation until it succeeds, through lost connections too (so it must be one that may be run twice);
+    None if
+    `give_up` says so between two tries. It runs as it is, in transactions of its own if it needs any."""
+    wait = 0.05
+    while True:
+        try:
+            return operation(*args, **options)
+        except Error as error:
+            kind = classify(error)
+            if kind not in (ErrorKind.GONE, ErrorKind.CONTENTION):
+                raise
+            facts = {"operation": operation.__name__, "error_kind": kind.name, "error": error}
+            logger.warning(logfmt("operation_held_up", **facts, retry_in=wait))
+            announce(operation_retried, patiently, **facts)
+            if kind is ErrorKind.GONE:
+                drop_connection(alias)
+            if give_up():
+                return None
+            time.sleep(wait)
+            wait = min(wait * 2, 2.0)
+
+
+def close_lost_connections() -> bool:
+    """Close this thread's connections that the server has ended while they were idle, and no others; return whether
+    there were any. The next query opens a new one. For a thread that has rested, before it goes on."""
+    idle = (one for one in connections.all(initialized_only=True) if one.connection is not None)
+    lost = [one for one in idle if not one.in_atomic_block and not one.is_usable()]
+    for connection in lost:
+        connection.close()
+    return bool(lost)
+
+
+def drop_connection(alias: str) -> None:
+    """Close this thread's connection, whatever state it is in; the next query opens a new one."""
+    connection = connections[alias]
+    if not connection.in_atomic_block:
+        connection.close()

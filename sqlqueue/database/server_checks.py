@@ -1,0 +1,203 @@
+"""Checks of the server: whether the queue's guarantees hold on it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from django.db import DatabaseError, connections, transaction
+
+from sqlqueue.database.cluster import cluster
+from sqlqueue.database.retries import ErrorKind, classify
+
+MARIADB_LEAST = (10, 6)  # SKIP LOCKED
+MYSQL_LEAST = (8, 0, 17)  # SKIP LOCKED, expression defaults, a binary collation that does not pad
+POSTGRESQL_LEAST = (14,)
+SQLITE_LEAST = (3, 35)  # RETURNING
+JOURNAL_IS_WAL = re.compile(r"journal_mode\s*[=(]\s*['\"]?wal\b", re.IGNORECASE)
+ISOLATION_LEVELS = ("READ-COMMITTED", "REPEATABLE-READ")
+# Changes nothing, and is refused where nothing may be changed.
+WRITE = "UPDATE sqlqueue_publish_gate SET slot = slot WHERE slot IS NULL"
+
+
+class ServerProblem(NamedTuple):
+    """Something about the server: its check's number, whether it is an error, what is wrong, and what to do."""
+
+    number: int
+    error: bool
+    text: str
+    hint: str
+
+
+def findings(alias: str) -> Iterator[ServerProblem]:
+    """Yield the problems of this server. Opens a connection."""
+    vendor = connections[alias].vendor
+    if vendor == "mysql":
+        yield from _mysql(alias)
+    elif vendor == "sqlite":
+        yield from _sqlite(alias)
+    elif vendor == "postgresql":
+        yield from _postgresql(alias)
+    else:
+        text = f"sqlqueue runs on MySQL, MariaDB, PostgreSQL and SQLite, not on {vendor}"
+        yield ServerProblem(2, True, text, "Name an alias on one of those in SQLQUEUE['DATABASE'].")
+        return
+    yield from _read_only(alias)
+
+
+def _read_only(alias: str) -> Iterator[ServerProblem]:
+    """By trial: a privileged user may write where others may not."""
+    try:
+        with _at_once(alias), transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+            cursor.execute(WRITE)
+    except DatabaseError as error:
+        if classify(error) is not ErrorKind.GONE:  # locked for a moment; or there are no tables yet, and others say so
+            return
+        text = f"the database cannot be written to: {error}"
+        hint = "Name the alias of a primary in SQLQUEUE['DATABASE'], or let this server accept writes."
+        yield ServerProblem(16, True, text, hint)
+
+
+@contextmanager
+def _at_once(alias: str) -> Iterator[None]:
+    """Wait for no lock on SQLite, where another process's transaction may hold the only one for long."""
+    connection = connections[alias]
+    if connection.vendor != "sqlite":
+        yield
+        return
+    with connection.cursor() as cursor:
+        timeout = cursor.execute("PRAGMA busy_timeout").fetchone()[0]
+        cursor.execute("PRAGMA busy_timeout = 0")
+        try:
+            yield
+        finally:
+            cursor.execute(f"PRAGMA busy_timeout = {timeout:d}")
+
+
+def _too_old(name: str, version: tuple[int, ...], least: tuple[int, ...]) -> Iterator[ServerProblem]:
+    if version < least:
+        is_, wanted = (".".join(map(str, numbers)) for numbers in (version, least))
+        yield ServerProblem(2, True, f"{name} {is_} is too old: sqlqueue needs {wanted} or later", f"Upgrade {name}.")
+
+
+def _mysql(alias: str) -> Iterator[ServerProblem]:
+    connection = connections[alias]
+    mariadb = connection.mysql_is_mariadb  # type: ignore[attr-defined]
+    name, least = ("MariaDB", MARIADB_LEAST) if mariadb else ("MySQL", MYSQL_LEAST)
+    yield from _too_old(name, connection.mysql_version, least)  # type: ignore[attr-defined]
+    with connection.cursor() as cursor:
+        isolation = "tx_isolation" if mariadb and connection.mysql_version < (11, 1) else "transaction_isolation"  # type: ignore[attr-defined]
+        cursor.execute(f"SELECT @@{isolation}, @@sql_mode, @@auto_increment_increment, @@innodb_autoinc_lock_mode")
+        level, mode, increment, autoincrement = cursor.fetchone()
+    if level not in ISOLATION_LEVELS:
+        text = f"the isolation level is {level}; the horizon was proven at {' and '.join(ISOLATION_LEVELS)}"
+        yield ServerProblem(3, True, text, "Set OPTIONS['isolation_level'] = 'read committed', Django's default.")
+    if "STRICT" not in mode.upper():
+        text = "the SQL mode is not strict: MySQL would cut what is too long, and accept a missing gate"
+        yield ServerProblem(4, True, text, "Set OPTIONS['init_command'] = \"SET sql_mode = 'STRICT_TRANS_TABLES'\".")
+    if increment != 1:
+        text = f"auto_increment_increment is {increment}: several primaries issue interleaved offsets"
+        yield ServerProblem(
+            5, True, text, "sqlqueue needs one primary at a time: write to one node only, with an increment of 1."
+        )
+    several = cluster(alias)
+    if several is not None:
+        size = f" of {several.nodes} nodes" if several.nodes else ""
+        text = (
+            f"{several.kind}{size}: what is published through another node than the consumers' may be missed for good"
+        )
+        hint = "Let one node be written to, by publishers and consumers alike; another one only once that is gone."
+        yield ServerProblem(14, False, text, hint)
+    if autoincrement == 0:
+        text = "innodb_autoinc_lock_mode is 0: a publish that waits for a row holds up every other publisher"
+        yield ServerProblem(15, False, text, "Set it to 2, the default of MySQL 8 (1 in MariaDB is as good).")
+
+
+def _postgresql(alias: str) -> Iterator[ServerProblem]:
+    connection = connections[alias]
+    yield from _too_old("PostgreSQL", (connection.pg_version // 10_000,), POSTGRESQL_LEAST)  # type: ignore[attr-defined]
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT CURRENT_SETTING('default_transaction_isolation')")
+        (default,) = cursor.fetchone()
+        # The sequence of the log's offsets, if there is a log yet.
+        cursor.execute(
+            "SELECT seqcache FROM pg_sequence JOIN pg_depend ON objid = seqrelid AND deptype IN ('a', 'i')"
+            " WHERE refobjid = TO_REGCLASS('sqlqueue_message')"
+        )
+        caches = [cache for (cache,) in cursor.fetchall()]
+    levels = {default}  # of single statements, and of transactions unless an option says otherwise
+    if connection.settings_dict["OPTIONS"].get("isolation_level") is not None:
+        levels.add(connection.isolation_level.name.lower().replace("_", " "))  # type: ignore[attr-defined]
+    for level in sorted(levels):
+        if level.upper().replace(" ", "-") not in ISOLATION_LEVELS:
+            text = f"the isolation level is {level}; the horizon was proven at {' and '.join(ISOLATION_LEVELS)}"
+            yield ServerProblem(3, True, text, "Leave OPTIONS['isolation_level'] out: READ COMMITTED is the default.")
+        elif level != "read committed":
+            text = "at REPEATABLE READ PostgreSQL rolls back atomic handlers whose group has gone on meanwhile"
+            yield ServerProblem(9, False, text, "Leave OPTIONS['isolation_level'] out: READ COMMITTED is the default.")
+    if caches and caches != [1]:
+        text = f"the sequence of the offsets has CACHE {caches[0]}: each connection issues offsets of its own"
+        hint = 'ALTER TABLE sqlqueue_message ALTER COLUMN "offset" SET CACHE 1, while no process publishes.'
+        yield ServerProblem(5, True, text, hint)
+
+
+def findings_of_settings(alias: str) -> Iterator[ServerProblem]:
+    """Yield what can be said of a server by the settings alone: SQLite's options. Opens no connection."""
+    config = connections.settings[alias]
+    if not config["ENGINE"].endswith("sqlite3"):
+        return
+    options = config.get("OPTIONS", {})
+    yield from _not_immediate(options)
+    named = config.get("NAME")
+    if not JOURNAL_IS_WAL.search(str(options.get("init_command", ""))) and not (named and _is_wal(str(named))):
+        yield _journal("not set to WAL")
+
+
+def _sqlite(alias: str) -> Iterator[ServerProblem]:
+    connection = connections[alias]
+    yield from _too_old("SQLite", connection.Database.sqlite_version_info, SQLITE_LEAST)  # type: ignore[attr-defined]
+    yield from _not_immediate(connection.settings_dict["OPTIONS"])
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA journal_mode")
+        (journal,) = cursor.fetchone()
+    if journal.lower() not in ("wal", "memory"):
+        yield _journal(journal)
+
+
+def _not_immediate(options: Mapping[str, Any]) -> Iterator[ServerProblem]:
+    if str(options.get("transaction_mode", "")).upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+        text = "SQLite transactions are not IMMEDIATE: two that read and then write make each other fail"
+        yield ServerProblem(
+            6, False, text, "Set OPTIONS['transaction_mode'] = 'IMMEDIATE' (and a timeout of some seconds)."
+        )
+
+
+def _journal(mode: str) -> ServerProblem:
+    text = f"SQLite's journal mode is {mode}: every reader waits for every writer"
+    return ServerProblem(7, False, text, "Set OPTIONS['init_command'] = 'PRAGMA journal_mode = WAL'.")
+
+
+def _is_wal(name: str) -> bool:
+    """Tell whether a file says that its journal is WAL, as it goes on to be whatever the settings are: bytes 18 and 19
+    of the header (https://www.sqlite.org/fileformat2.html#the_database_header). One in memory has no journal to wait
+    for."""
+    if name.startswith("file:") or ":memory:" in name:
+        return True
+    try:
+        with open(name, "rb") as file:
+            return file.read(20)[18:] == b"\x02\x02"
+    except OSError:
+        return False
+
+
+def describe(alias: str) -> str:
+    """Return the server's name and version, for people; nothing secret."""
+    connection = connections[alias]
+    if connection.vendor == "mysql":
+        name = "MariaDB" if connection.mysql_is_mariadb else "MySQL"  # type: ignore[attr-defined]
+        return f"{name} {'.'.join(map(str, connection.mysql_version))}"  # type: ignore[attr-defined]
+    if connection.vendor == "sqlite":
+        return f"SQLite {connection.Database.sqlite_version}"  # type: ignore[attr-defined]
+    return f"{connection.display_name} {'.'.join(map(str, connection.get_database_version()))}"

@@ -1,0 +1,132 @@
+"""Validation: a message, checked and assigned to a partition, as a row of the log. Needs no Django."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from sqlqueue.core.codec import check_depth
+from sqlqueue.core.keys import (
+    DEAD_LETTER_SUFFIX,
+    GROUP_LENGTH,
+    ID_LENGTH,
+    KEY_LENGTH,
+    checked_name,
+    checked_text,
+    did_you_mean,
+    new_id,
+    partition_of,
+)
+from sqlqueue.core.new_message import NewMessage
+from sqlqueue.database.dialects import Dialect
+from sqlqueue.database.insert_sql import MARK, LogRow
+from sqlqueue.exceptions import ConfigurationError, InvalidMessage
+
+DEEPEST_OF_MARIADB, DEEPEST_OF_MYSQL = 31, 100  # JSON_DEPTH_LIMIT; JSON_DOCUMENT_MAX_DEPTH
+CREATE_TOPIC = (
+    "INSERT INTO sqlqueue_topic (name, partitions, priorities, retention, history) VALUES (%s, %s, %s, %s, %s) "
+)
+STORED_TOPIC = "SELECT name, partitions, priorities FROM sqlqueue_topic WHERE name = %s"  # index: the primary key
+SCHEDULE = (
+    "INSERT INTO sqlqueue_scheduled_message"
+    " (topic, partition_key, message_id, payload, headers, priority, target_group, body, expires_after, due_at)"
+)
+# Index: that of the source's key.
+SCHEDULE_COPY = (
+    f"{SCHEDULE} SELECT %s, %s, %s, original.payload, original.headers, %s, %s, original.body, NULL, {{later}}"
+    ' FROM {table} AS original WHERE original."{key}" = %s'
+)
+SCHEDULED_LATER = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, {later})"
+SCHEDULED_AT = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+# As in the log: a duplicate changes nothing, and is marked.
+MARK_SCHEDULED = (
+    " ON DUPLICATE KEY UPDATE priority = sqlqueue_scheduled_message.priority"
+    f" + 0 * LAST_INSERT_ID(sqlqueue_scheduled_message.id + {MARK})"
+)
+SCHEDULED_ONES = (
+    "SELECT topic, message_id, partition_key FROM sqlqueue_scheduled_message{by_id} WHERE id BETWEEN %s AND %s"
+)
+
+
+class TopicInfo(NamedTuple):
+    """The fixed options of a topic."""
+
+    name: str
+    partitions: int
+    priorities: int
+
+
+def refuse_dead_letters(topic: object) -> None:
+    """Raise ConfigurationError for the topic of dead letters, which only the queue itself writes."""
+    if isinstance(topic, str) and topic.endswith(DEAD_LETTER_SUFFIX):
+        own = topic.removesuffix(DEAD_LETTER_SUFFIX)
+        raise ConfigurationError(
+            f"topic {topic!r} is for the dead letters of {own!r}, and only the queue itself writes them: publish to "
+            f"{own!r}, or to a topic whose name does not end with {DEAD_LETTER_SUFFIX!r}"
+        )
+
+
+def undeclared(topic: str, known: Iterable[str]) -> ConfigurationError:
+    """Return the error for a topic that is neither in SQLQUEUE['TOPICS'] nor there already. known: those that are."""
+    return ConfigurationError(
+        f"topic {topic!r} is not declared.{did_you_mean(topic, known)} A new one is declared in SQLQUEUE['TOPICS']: "
+        f"{{{topic!r}: {{}}}} (STRICT_TOPICS = False lets the first use of a name create its topic)"
+    )
+
+
+def log_row(syntax: Dialect, info: TopicInfo, message: NewMessage, payload: str, headers: str | None) -> LogRow:
+    """Return a message as a row of the log; payload and headers: its own, as JSON text. Without an id it gets one.
+
+    Raises InvalidMessage for what cannot be stored as it is.
+    """
+    key, id, priority, group = message.key, message.id, message.priority, message.group
+    if key != "":
+        checked_text(key, "key", KEY_LENGTH)
+    if id is None:
+        id = new_id()
+    elif id == "":
+        raise InvalidMessage("id is empty: leave it out to get a fresh one")
+    else:
+        checked_text(id, "id", ID_LENGTH)
+    if priority != 0 and (not isinstance(priority, int) or not 0 <= priority < info.priorities):
+        raise InvalidMessage(
+            f"priority {priority!r} is not one of topic {info.name!r}, which has {info.priorities} (0 is the first): "
+            f"set SQLQUEUE['TOPICS'][{info.name!r}]['priorities'] before the topic is first used"
+        )
+    if group:
+        checked_name(group, "group", GROUP_LENGTH)
+    # A message without a key goes to the partition of its id: evenly spread, and a repeated id to the same one.
+    partition = partition_of(key or id, info.partitions)
+    syntax.check_json(payload, "payload")
+    if headers is not None:
+        syntax.check_json(headers, "headers")
+    return LogRow(info.name, partition, priority, key, id, payload, headers, group)
+
+
+def check_storable(row: LogRow, most: int, deepest: Callable[[], int]) -> None:
+    """Raise InvalidMessage for a message of more bytes than `most`, and for one whose JSON is nested deeper than the
+    server keeps it; `deepest` is asked only if that is possible."""
+    size = 0 if row.body is None else len(row.body)
+    for text, kind in ((row.payload, "payload"), (row.headers, "headers")):
+        if not isinstance(text, str) or (kind == "payload" and row.body is not None):
+            continue
+        size += len(text) if text.isascii() else len(text.encode())
+        if text.count("[") + text.count("{") > DEEPEST_OF_MARIADB:
+            check_depth(text, kind, deepest())
+    check_size(size, most)
+
+
+def check_size(size: int, most: int) -> None:
+    """Raise InvalidMessage for a message of too many bytes."""
+    if size > most:
+        raise InvalidMessage(
+            f"payload and headers have {size} bytes; {most} is the most (SQLQUEUE['MAX_PAYLOAD_BYTES']): keep what is "
+            "large elsewhere, and publish where it is"
+        )
+
+
+def scheduled(row: LogRow) -> tuple[object, ...]:
+    """Return a row's values in the order of SCHEDULE."""
+    seconds = None if row.expires is None else row.expires / 1_000_000
+    plain = (row.topic, row.key, row.id, row.payload, row.headers, row.priority, row.target_group)
+    return (*plain, row.body, seconds)

@@ -1,0 +1,121 @@
+"""Balance: how many partitions of each group a subscriber should hold, and which it may take.
+
+All groups of a subscriber together, in two statements, however many there are.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sqlqueue.core.assignment import excess, fair_share
+from sqlqueue.core.orphans import Orphans
+from sqlqueue.database.statements import execute
+from sqlqueue.models.subscriber_heartbeat import AHEAD
+
+GroupTopic = tuple[str, str]  # (group, topic)
+
+# The subscribers that share its groups. Index: the heartbeats' subscriber; their unique (topic, group, subscriber).
+SHARERS = """
+    SELECT other.consumer_group, other.topic, other.subscriber, other.server
+    FROM sqlqueue_subscriber_heartbeat mine {then} sqlqueue_subscriber_heartbeat other
+    ON other.topic = mine.topic AND other.consumer_group = mine.consumer_group
+    WHERE mine.subscriber = %s AND other.expires_at > {now} AND other.beat_at < {later}
+"""
+# The leases of its groups that are free, expired, or its own. Index: the heartbeats' subscriber; the leases' unique
+# (topic, group, partition).
+FREE = """
+    SELECT lease.consumer_group, lease.topic, lease."partition", lease.id, lease.fencing_token, lease.holder
+    FROM sqlqueue_subscriber_heartbeat {then} sqlqueue_partition_lease lease
+    ON lease.topic = sqlqueue_subscriber_heartbeat.topic
+    AND lease.consumer_group = sqlqueue_subscriber_heartbeat.consumer_group
+    WHERE subscriber = %s AND (lease.holder = '' OR lease.holder = %s OR lease.valid_until <= {now})
+    ORDER BY lease.topic, lease.consumer_group, lease."partition"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a subscriber holds of one (group, topic), and how many partitions that has."""
+
+    partitions: int
+    held: set[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """What to do about one (group, topic): partitions to take, with their leases' ids; partitions to give up once they
+    are drained; and partitions to free at once, whose leases the subscriber holds without serving them."""
+
+    take: dict[int, int] = field(default_factory=dict)
+    give_up: list[int] = field(default_factory=list)
+    free: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Seen:
+    sharers: set[str] = field(default_factory=set)
+    ids: dict[int, int] = field(default_factory=dict)  # of leases that can be taken, by partition
+    tokens: dict[int, int] = field(default_factory=dict)  # likewise
+    unknown: set[int] = field(default_factory=set)  # its own that it does not serve
+
+
+class Balancer:
+    """Compares what one subscriber holds with its fair share.
+
+    orphan_timeout: seconds after which a partition that stays free is taken beyond the share, see Orphans.
+    """
+
+    def __init__(self, alias: str, subscriber: str, orphan_timeout: float):
+        self.alias, self.subscriber, self.orphan_timeout = alias, subscriber, orphan_timeout
+        self.servers: set[str] = set()  # identities of the servers in the heartbeats of its groups
+        self._orphans: dict[GroupTopic, Orphans] = {}
+
+    def compare(self, holdings: Mapping[GroupTopic, Holding], now: float) -> dict[GroupTopic, Balance]:
+        """Return what to do about each (group, topic) in which the subscriber shows a heartbeat.
+
+        Free and expired leases are taken up to the share, in a fixed order that is rotated by the subscriber's index,
+        so that subscribers that start together do not all try the same ones.
+        """
+        seen = self._look(holdings)
+        return {
+            group_topic: self._decide(group_topic, holdings[group_topic], found, now)
+            for group_topic, found in seen.items()
+        }
+
+    def _look(self, holdings: Mapping[GroupTopic, Holding]) -> dict[GroupTopic, _Seen]:
+        seen: dict[GroupTopic, _Seen] = defaultdict(_Seen)
+        self.servers = set()
+        sharers = (self.subscriber, round(AHEAD.total_seconds() * 1_000_000))
+        for group, topic, subscriber, server in execute(self.alias, SHARERS, sharers).fetchall():
+            seen[group, topic].sharers.add(subscriber)
+            self.servers.add(server)
+        for group, topic, partition, id, token, holder in execute(
+            self.alias, FREE, (self.subscriber, self.subscriber)
+        ).fetchall():
+            holding = holdings.get((group, topic))
+            if holding is None or partition in holding.held:
+                continue
+            found = seen[group, topic]
+            found.ids[partition], found.tokens[partition] = id, token
+            # The reply to its acquisition was lost, or the server was restarted. It is renewed with the others: if its
+            # holder did not free it, no process would ever serve it.
+            if holder == self.subscriber:
+                found.unknown.add(partition)
+        return {group_topic: found for group_topic, found in seen.items() if group_topic in holdings}
+
+    def _decide(self, group_topic: GroupTopic, holding: Holding, seen: _Seen, now: float) -> Balance:
+        group, topic = group_topic
+        subscribers = sorted(seen.sharers | {self.subscriber})
+        share = fair_share(holding.partitions, subscribers, self.subscriber, f"{group}/{topic}")
+        free = list(seen.ids)
+        rotation = subscribers.index(self.subscriber) * len(free) // len(subscribers)
+        take = (free[rotation:] + free[:rotation])[: max(0, share - len(holding.held))]
+        orphans = self._orphans.setdefault(group_topic, Orphans(self.orphan_timeout))
+        beyond = [partition for partition in orphans.find(seen.tokens, now) if partition not in take]
+        if beyond:
+            orphans.take(beyond, subscribers, now)
+            take += beyond
+        give_up = orphans.spare(excess(sorted(holding.held), share), holding.held, subscribers, now)
+        return Balance({p: seen.ids[p] for p in take}, give_up, sorted(seen.unknown.difference(take)))

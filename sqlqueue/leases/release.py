@@ -1,0 +1,92 @@
+"""Renew, release, free, and shorten leases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from sqlqueue.database import retries
+from sqlqueue.database.statements import execute
+from sqlqueue.models.subscriber_heartbeat import AHEAD
+
+# All of a subscriber's leases at once. Index: holder.
+RENEW = "UPDATE sqlqueue_partition_lease SET valid_until = {later} WHERE holder = %s"
+HELD = 'SELECT consumer_group, topic, "partition", fencing_token FROM sqlqueue_partition_lease WHERE holder = %s'
+# Index: holder.
+RELEASE = """
+    UPDATE sqlqueue_partition_lease SET holder = '', valid_until = NULL WHERE holder = %s AND ({group_topics})
+"""
+GROUP_TOPIC = '(topic = %s AND consumer_group = %s AND "partition" IN ({marks}))'
+GROUP_TOPICS_AT_ONCE = 100
+FREE = "UPDATE sqlqueue_partition_lease SET holder = '', valid_until = NULL WHERE holder = %s"  # index: holder
+
+# Leases that end later than any could that was renewed by the present clock, and whose holder shows no heartbeat that
+# counts. Index: a row for each group; the leases' and the heartbeats' unique keys.
+STALE = """
+    SELECT l.id FROM sqlqueue_consumer_group {then} sqlqueue_partition_lease l
+    ON l.topic = sqlqueue_consumer_group.topic AND l.consumer_group = sqlqueue_consumer_group.consumer_group
+    WHERE l.holder <> '' AND l.valid_until > {later} AND NOT EXISTS (SELECT 1 FROM sqlqueue_subscriber_heartbeat
+    WHERE sqlqueue_subscriber_heartbeat.topic = l.topic
+    AND sqlqueue_subscriber_heartbeat.consumer_group = l.consumer_group AND subscriber = l.holder
+    AND expires_at > {now} AND beat_at < {later})
+"""
+# What has been renewed meanwhile is left as it is. Index: the primary key.
+SHORTEN = """
+    UPDATE sqlqueue_partition_lease{by_id} SET valid_until = {later} WHERE id IN ({marks}) AND valid_until > {later}
+"""
+SHORTENED_AT_ONCE = 200
+
+
+def renew(alias: str, subscriber: str, lease_duration: float) -> int:
+    """Prolong all of a subscriber's leases to `lease_duration` from now; return how many it still has.
+
+    An expired lease that no other subscriber has taken still belongs to its holder: the token is the same.
+    """
+    return retries.run_statement(alias, _count, alias, RENEW, (round(lease_duration * 1_000_000), subscriber))
+
+
+def held(alias: str, subscriber: str) -> dict[tuple[str, str, int], int]:
+    """Return the fencing token of every (group, topic, partition) that a subscriber holds."""
+    rows = execute(alias, HELD, (subscriber,)).fetchall()
+    return {(group, topic, partition): token for group, topic, partition, token in rows}
+
+
+def release(alias: str, subscriber: str, partitions: Mapping[tuple[str, str], Iterable[int]]) -> None:
+    """Give up these leases, by (group, topic), so that another subscriber takes them at once; what is no longer held is
+    left alone."""
+    wanted = [(group_topic, sorted(numbers)) for group_topic, numbers in sorted(partitions.items()) if numbers]
+    for start in range(0, len(wanted), GROUP_TOPICS_AT_ONCE):
+        conditions: list[str] = []
+        values: list[object] = [subscriber]
+        for (group, topic), numbers in wanted[start : start + GROUP_TOPICS_AT_ONCE]:
+            conditions.append(GROUP_TOPIC.replace("{marks}", ", ".join(["%s"] * len(numbers))))
+            values += (topic, group, *numbers)
+        text = RELEASE.replace("{group_topics}", " OR ".join(conditions))
+        retries.run_statement(alias, _count, alias, text, tuple(values))
+
+
+def free(alias: str, subscriber: str) -> int:
+    """Free the leases of a subscriber whose process has ended, as its supervisor has seen; return how many.
+
+    The next owner recovers what it had in flight.
+    """
+    return retries.run_statement(alias, _count, alias, FREE, (subscriber,))
+
+
+def shorten_stale(alias: str, lease_duration: float) -> int:
+    """Let leases from before the database's clock was set back end in `lease_duration` seconds; return how many.
+
+    Left alone, those of a process that has ended would keep their partitions without an owner until the clock
+    reached that time again. Holder and token stay: a holder that is alive renews them before they end.
+    """
+    duration, ahead = round(lease_duration * 1_000_000), round(AHEAD.total_seconds() * 1_000_000)
+    found = [id for (id,) in execute(alias, STALE, (duration + ahead, ahead)).fetchall()]
+    shortened = 0
+    for start in range(0, len(found), SHORTENED_AT_ONCE):
+        some = sorted(found[start : start + SHORTENED_AT_ONCE])
+        text = SHORTEN.replace("{marks}", ", ".join(["%s"] * len(some)))
+        shortened += retries.run_statement(alias, _count, alias, text, (duration, *some, duration + ahead))
+    return shortened
+
+
+def _count(alias: str, text: str, parameters: tuple[object, ...]) -> int:
+    return int(execute(alias, text, parameters).rowcount)

@@ -1,0 +1,116 @@
+"""Declarations: which definition of a periodic schedule is in effect, while processes of several versions run.
+
+The newest one: a process stores its definition over another one unless that has replaced it before. A definition that
+was replaced comes back only when no process has renewed the newer one for the duration of a lease (a rollback). What
+fell due before a change follows the old definition, and what falls due after it the new one. A definition that no
+process renews any more does not tick.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import NamedTuple
+
+from sqlqueue.conf import settings
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.periodic import ScheduleDefinition
+from sqlqueue.database import clock, retries
+from sqlqueue.database.chunks import in_chunks
+from sqlqueue.database.gate import PERIODIC, take_duty
+from sqlqueue.database.statements import dialect, execute
+from sqlqueue.log.ticks import ScheduleRow, attention, read_rows
+from sqlqueue.models.periodic_schedule import SUPERSEDED
+
+logger = logging.getLogger("sqlqueue")
+
+ADD = """
+    INSERT INTO sqlqueue_periodic_schedule (name, definition, digest, attended_until, ticked_to, next_tick)
+    VALUES (%s, %s, %s, {later}, %s, %s)
+"""
+# Index: the primary key.
+REPLACE = """
+    UPDATE sqlqueue_periodic_schedule SET definition = %s, digest = %s, superseded = %s, attended_until = {later},
+    ticked_to = %s, next_tick = %s, declared_at = {now}, refusal = NULL
+    WHERE name = %s AND digest = %s AND ticked_to = %s
+"""
+# What fell due while no process attended is published or passed over first. Index: the primary key.
+RENEW = """
+    UPDATE sqlqueue_periodic_schedule SET attended_until = {later}
+    WHERE name IN ({names}) AND (attended_until > {now} OR next_tick > {now} OR paused = {true}
+    OR refusal IS NOT NULL)
+"""
+
+
+def declare(alias: str, declared: Mapping[str, ScheduleDefinition]) -> bool:
+    """Store the definitions that this process has, and renew those in effect that are the same; return False if another
+    process was at it, so that this has to be repeated soon.
+
+    One statement if there is nothing to store and another process has just renewed them.
+    """
+    if not any(_outdated(read_rows(alias), declared)):
+        return True
+    return retries.run(alias, _declare, alias, declared)
+
+
+def _declare(alias: str, declared: Mapping[str, ScheduleDefinition]) -> bool:
+    if not take_duty(alias, PERIODIC):
+        return False
+    new, changed, held = _outdated(read_rows(alias), declared)
+    done = True
+    for definition in new:
+        _add(alias, definition)
+    for row in changed:
+        done = _replace(alias, row, declared[row.name]) and done
+    for some in in_chunks(alias, [(row.name,) for row in held]):
+        names = ", ".join(["%s"] * len(some))
+        execute(alias, RENEW.replace("{names}", names), (attention(), *(name for (name,) in some)))
+    return done
+
+
+class _Outdated(NamedTuple):
+    """What a process has to store. changed: rows with another definition than its own; held: rows of its own to
+    renew."""
+
+    new: list[ScheduleDefinition]
+    changed: list[ScheduleRow]
+    held: list[ScheduleRow]
+
+
+def _outdated(rows: Sequence[ScheduleRow], declared: Mapping[str, ScheduleDefinition]) -> _Outdated:
+    renew = timedelta(seconds=settings.LEASE_DURATION - settings.HEARTBEAT_INTERVAL)
+    stored = {row.name for row in rows}
+    found = _Outdated([one for name, one in declared.items() if name not in stored], [], [])
+    for row in rows:
+        if row.name not in declared:
+            continue
+        digest = declared[row.name].digest
+        if row.digest == digest:
+            if row.attended_until - row.now <= renew:
+                found.held.append(row)
+        elif not row.attended or digest not in row.superseded.split():
+            found.changed.append(row)
+    return found
+
+
+def _add(alias: str, definition: ScheduleDefinition) -> None:
+    now, time = clock.now(alias), dialect(alias).time
+    following = time(definition.recurrence.after(now))
+    values = (definition.name, definition.as_text(), definition.digest, attention(), time(now), following)
+    execute(alias, ADD, values)
+
+
+def _replace(alias: str, row: ScheduleRow, definition: ScheduleDefinition) -> bool:
+    """Store another definition; return False if the ticks of the stored one come first."""
+    if row.next_tick <= row.now and not row.paused and not row.refusal:
+        return False
+    digest, begin, time = definition.digest, max(row.now, row.ticked_to), dialect(alias).time
+    superseded = [one for one in row.superseded.split() if one != digest] + [row.digest]
+    stored = (definition.as_text(), digest, " ".join(superseded[-SUPERSEDED:]))
+    times = (time(begin), time(definition.recurrence.after(begin)))
+    values = (*stored, attention(), *times, row.name, row.digest, time(row.ticked_to))
+    if not execute(alias, REPLACE, values).rowcount:
+        return False
+    logger.info(logfmt("schedule_changed", schedule=row.name, recurrence=definition.recurrence, topic=definition.topic))
+    return True

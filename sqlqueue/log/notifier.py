@@ -1,0 +1,164 @@
+"""The notifier: publishers notify after their commit, and sleeping consumers poll at once. Polling is the safety net.
+
+In this process a notification calls the listeners; other processes get a datagram at the addresses in the heartbeat
+table. It is best effort, and its content is not used: a consumer that receives one polls earlier. Only questions
+(log/settle_notices) hold something.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from django.db import Error, connections, transaction
+
+from sqlqueue.conf import settings
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.models import SubscriberHeartbeat
+
+logger = logging.getLogger("sqlqueue")
+
+ADDRESSES_LAST = 5.0  # seconds for which a publisher trusts the addresses that it has read
+QUIET = 0.002  # seconds within which one notification is enough: a notified consumer polls fast for longer than that
+MOST_ADDRESSES = 200
+RECOVERY = 0.1  # seconds that a listener pauses after an error, so that a lasting one does not keep it busy
+
+_listeners: list[Callable[[], None]] = []
+_lock = threading.Lock()
+_addresses: dict[str, tuple[float, list[tuple[str, int]]]] = {}
+_notified_at = 0.0
+_socket: socket.socket | None = None
+
+
+def notify_after_commit(alias: str) -> None:
+    """Notify once the caller's transaction has committed; at once if there is none."""
+    connection = connections[alias]
+    if not connection.in_atomic_block:
+        notify(alias)
+        return
+    if not any(getattr(hook[1], "notifies", None) == alias for hook in connection.run_on_commit[-3:]):
+        hook = _Notification(alias)
+        transaction.on_commit(hook, using=alias, robust=True)
+
+
+class _Notification:
+    """A commit hook that can be recognised, so that a transaction that publishes often notifies once."""
+
+    def __init__(self, alias: str):
+        self.notifies = alias
+
+    def __call__(self) -> None:
+        notify(self.notifies)
+
+
+def notify(alias: str) -> None:
+    """Wake the consumers of this database, here and elsewhere."""
+    global _notified_at
+    for listener in _listeners:
+        listener()
+    if not settings.WAKE:
+        return
+    now = time.monotonic()
+    if now - _notified_at < QUIET:
+        return
+    _notified_at = now
+    for address in _known_addresses(alias, now):
+        try:
+            _sender().sendto(b"", address)
+        except OSError:  # no listener, no route, buffer full: polling is the safety net
+            continue
+
+
+def listen(listener: Callable[[], None]) -> Callable[[], None]:
+    """Call `listener` at every notification in this process; return the function that ends that."""
+    with _lock:
+        _listeners.append(listener)
+
+    def stop() -> None:
+        with _lock:
+            if listener in _listeners:
+                _listeners.remove(listener)
+
+    return stop
+
+
+def _sender() -> socket.socket:
+    global _socket
+    if _socket is None:
+        _socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        _socket.setblocking(False)
+    return _socket
+
+
+def _known_addresses(alias: str, now: float) -> list[tuple[str, int]]:
+    read_at, addresses = _addresses.get(alias, (-ADDRESSES_LAST, []))
+    if now - read_at < ADDRESSES_LAST:
+        return addresses
+    _addresses[alias] = (now, addresses)  # first, so that other threads do not all ask
+    if connections[alias].in_atomic_block:
+        return addresses
+    try:
+        beats = SubscriberHeartbeat.objects.using(alias).alive().exclude(address="")
+        found = beats.values_list("address", flat=True).distinct()[:MOST_ADDRESSES]
+        addresses = [address for text in found if (address := parsed(text))]
+    except Error as error:
+        logger.info(logfmt("notifier_silent", error=error))
+    _addresses[alias] = (now, addresses)
+    return addresses
+
+
+def parsed(text: str) -> tuple[str, int] | None:
+    """Return an address of the heartbeat table as host and port; None if it is none."""
+    host, _, port = text.rpartition(":")
+    return (host, int(port)) if host and port.isdecimal() and int(port) < 65536 else None
+
+
+class Listener:
+    """Receives notifications of other processes, and their questions. address: host and port, for the heartbeat;
+    asked: called with what a datagram holds and where it came from, tells whether that was a question; notified: called
+    at each other one."""
+
+    def __init__(
+        self,
+        host: str,
+        notified: Callable[[], None],
+        asked: Callable[[bytes, tuple[str, int]], bool] = lambda question, sender: False,
+    ):
+        self._notified, self._asked = notified, asked
+        self._closed = threading.Event()
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind((host, 0))
+        self.address = "{}:{}".format(*self._socket.getsockname())
+        self._thread = threading.Thread(target=self._receive, name="sqlqueue-listener", daemon=True)
+        self._thread.start()
+
+    def _receive(self) -> None:
+        while not self._closed.is_set():
+            try:
+                content, sender = self._socket.recvfrom(64)
+                if not (content and self._asked(content, sender)):
+                    self._notified()
+            except Exception as error:
+                if self._closed.wait(RECOVERY):
+                    return
+                logger.warning(logfmt("listener_failed", error=error))
+
+    def send(self, address: tuple[str, int]) -> None:
+        """Send an empty datagram from the address at which this listens."""
+        try:
+            self._socket.sendto(b"", socket.MSG_DONTWAIT, address)
+        except OSError:  # it does not listen any more, no route, buffer full: who waits polls, too
+            return
+
+    def close(self) -> None:
+        """End the thread and close the socket."""
+        self._closed.set()
+        try:
+            self._socket.sendto(b"", self._socket.getsockname())  # wakes the thread
+            self._thread.join(1.0)
+        except OSError:
+            pass
+        self._socket.close()

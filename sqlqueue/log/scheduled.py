@@ -1,0 +1,166 @@
+"""Scheduled messages by their names: looked at, and cancelled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlqueue.conf import settings
+from sqlqueue.core.codec import decode
+from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text
+from sqlqueue.database import retries
+from sqlqueue.database.clock import moment
+from sqlqueue.database.scheduling import OF_ID, TAKE
+from sqlqueue.database.statements import dialect, execute
+from sqlqueue.exceptions import InvalidMessage
+from sqlqueue.log import task_states
+from sqlqueue.log.topics import planned
+from sqlqueue.payloads.content_types import content_type_of
+from sqlqueue.payloads.versions import callers
+from sqlqueue.twins import async_twin, refuse_in_async
+
+AT_ONCE = 500
+# Index: the unique one.
+GET = f"""
+    SELECT {{payload}}, {{headers}}, priority, target_group, {{due}}, {{published}}, refusal, body, expires_after
+    FROM sqlqueue_scheduled_message WHERE {OF_ID}
+"""
+NUMBER = f"SELECT id FROM sqlqueue_scheduled_message WHERE {OF_ID}"
+# The same, and NULL if it is in the log. Index: the unique ones.
+NUMBER_OR_LOG = f"SELECT NULL FROM sqlqueue_message WHERE {OF_ID} UNION ALL {NUMBER}"
+# Index: (topic, partition_key).
+OF_KEY = """
+    SELECT id FROM sqlqueue_scheduled_message WHERE topic = %s AND partition_key = %s AND id > %s ORDER BY id LIMIT %s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A scheduled message. payload: as JSON has it, whatever the topic's payload type, or bytes; due_at, published_at
+    (of the first publish, whatever has replaced it since): aware, in UTC; refusal: why it cannot enter the log, "" if
+    it can; content_type: of bytes, None for JSON; expires_after: in so many seconds from when it is due, None for
+    never."""
+
+    topic: str
+    key: str
+    id: str
+    payload: Any
+    headers: dict[str, Any]
+    priority: int
+    group: str
+    due_at: datetime
+    published_at: datetime
+    refusal: str
+    content_type: str | None = None
+    expires_after: float | None = None
+
+
+def get_scheduled(topic: str, *, id: str, key: str = "") -> Scheduled | None:
+    """Return the message of this topic, key and id while it is scheduled; None once it is in the log, was cancelled, or
+    never was. Raises InvalidMessage and ConfigurationError for what publish would refuse."""
+    refuse_in_async("get_scheduled", "await aget_scheduled(…)")
+    alias = settings.DATABASE
+    identity = _identity(alias, topic, id, key)
+    syntax = dialect(alias)
+    columns = {name: syntax.json_text(name) for name in ("payload", "headers")}
+    columns |= {"due": syntax.epoch("due_at"), "published": syntax.epoch("created_at")}
+    text = GET
+    for name, column in columns.items():
+        text = text.replace(f"{{{name}}}", column)
+    found = execute(alias, text, identity).fetchone()
+    if found is None:
+        return None
+    payload, headers, priority, group, due, published, refusal, body, expires_after = found
+    try:
+        value, stored = decode(payload), decode(headers)
+    except (ValueError, RecursionError) as error:  # of plain SQL
+        raise InvalidMessage(
+            f"message {id!r} of topic {topic!r} is scheduled, and Python cannot read it: {error}. It cannot enter the "
+            "log: replace it, or cancel it"
+        ) from None
+    return Scheduled(
+        topic,
+        key,
+        id,
+        value if body is None else bytes(body),
+        callers(stored or {}),
+        priority,
+        group,
+        moment(due),
+        moment(published),
+        refusal or "",
+        None if body is None else content_type_of(stored),
+        expires_after,
+    )
+
+
+aget_scheduled = async_twin(get_scheduled)
+
+
+def cancel(topic: str, *, id: str, key: str = "") -> bool:
+    """Delete the message of this topic, key and id from the schedule, in the caller's transaction.
+
+    True: it was still scheduled, is not delivered if that commits, and its id is free again. False: it is in the log
+    already, or was never scheduled, as far as the caller's transaction sees: what another one has scheduled and not
+    committed is left.
+
+    Raises InvalidMessage and ConfigurationError for what publish would refuse.
+    """
+    refuse_in_async("cancel", "await acancel(…)")
+    alias = settings.DATABASE
+    identity = _identity(alias, topic, id, key)
+    if task_states.has_tasks(topic):
+        return retries.run(alias, _cancel, alias, identity)
+    return retries.run_statement(alias, _cancel, alias, identity)
+
+
+def cancel_all(topic: str, *, key: str) -> int:
+    """Delete all messages of a topic and key from the schedule, all or none of them, in the caller's transaction;
+    return how many there were. Those that are entering the log are not among them.
+
+    Raises InvalidMessage and ConfigurationError for what publish would refuse.
+    """
+    refuse_in_async("cancel_all", "await sync_to_async(cancel_all)(…)")
+    alias = settings.DATABASE
+    planned(alias, topic)
+    checked_text(key, "key", KEY_LENGTH)
+    return retries.run(alias, _cancel_all, alias, topic, key)
+
+
+acancel = async_twin(cancel)
+
+
+def _identity(alias: str, topic: str, id: str, key: str) -> tuple[str, str, str]:
+    planned(alias, topic)
+    if id == "":
+        raise InvalidMessage("id is empty, and no message has an empty id: give the one that it was published with")
+    return topic, checked_text(id, "id", ID_LENGTH), checked_text(key, "key", KEY_LENGTH)
+
+
+def _cancel(alias: str, identity: tuple[str, str, str]) -> bool:
+    everywhere = execute(alias, NUMBER_OR_LOG, identity * 2).fetchall()
+    # It may be in both, if two transactions that did not see each other have published it: then it is delivered.
+    in_log = (None,) in everywhere
+    found = next((row for row in everywhere if row != (None,)), None)
+    while found is not None:
+        if task_states.has_tasks(identity[0]):
+            task_states.withdraw(alias, found)
+        if execute(alias, TAKE, (*found, *identity)).rowcount:
+            return not in_log
+        found = execute(alias, NUMBER + "{update}", identity).fetchone()  # it may have been scheduled anew
+    return False
+
+
+def _cancel_all(alias: str, topic: str, key: str) -> int:
+    count, last = 0, 0
+    while True:
+        found = [number for (number,) in execute(alias, OF_KEY, (topic, key, last, AT_ONCE)).fetchall()]
+        if found:
+            if task_states.has_tasks(topic):
+                task_states.withdraw(alias, found)
+            text = dialect(alias).delete("sqlqueue_scheduled_message", "id", len(found), ("topic", "partition_key"))
+            count += execute(alias, text, (*found, topic, key)).rowcount
+            last = found[-1]
+        if len(found) < AT_ONCE:
+            return count

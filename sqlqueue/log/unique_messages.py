@@ -1,0 +1,201 @@
+"""The last unique message of each key: its row is locked, and then it is looked whether that message is pending.
+
+Pending is what is scheduled, or in the log and not settled by every registered group that gets it; one whose group is
+not registered yet waits for it. What has expired is pending only while a handler has it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlqueue.core.keys import new_id
+from sqlqueue.database import retries
+from sqlqueue.database.aside import aside
+from sqlqueue.database.chunks import in_chunks, insert_all
+from sqlqueue.database.gate import COLLECTOR, take_duty
+from sqlqueue.database.insert_sql import LogRow
+from sqlqueue.database.statements import dialect, execute
+
+TABLE = "sqlqueue_unique_message"
+INTO = f"{TABLE} (digest, topic, partition_key, message_id, published_at)"
+ROW = "(%s, %s, %s, %s, {now})"
+# Changes nothing where there is a row already, but locks it.
+LOCK = {"topic": f"{TABLE}.topic"}
+RENEW = {"message_id": "{new:message_id}", "published_at": "{new:published_at}"}
+CHUNK = 500
+# The rows by their digests, and where their messages are: on the schedule, in the log, and there once for each group
+# that gets it. One statement, so one moment: a message on its way into the log is in one of them. Indexes: the primary
+# key; the unique ones of the ids; those of the group, its offset row, delivery state and blocked range.
+LOOK = """
+    SELECT k.digest, k.message_id, c.id, m."offset",
+    CASE WHEN g.id IS NULL THEN 1 WHEN s.id IS NULL THEN {above_or_blocked} ELSE {open} END,
+    CASE WHEN m.expires_at IS NULL OR m.expires_at > {now} THEN 1 WHEN s.id IS NULL THEN {claimed} ELSE s.in_flight END
+    FROM {wanted} {then} sqlqueue_unique_message k ON k.digest = wanted.digest
+    LEFT JOIN sqlqueue_scheduled_message c
+    ON c.topic = k.topic AND c.message_id = k.message_id AND c.partition_key = k.partition_key
+    LEFT JOIN sqlqueue_message m
+    ON m.topic = k.topic AND m.message_id = k.message_id AND m.partition_key = k.partition_key
+    LEFT JOIN sqlqueue_consumer_group g
+    ON g.topic = m.topic AND (m.target_group = '' OR g.consumer_group = m.target_group)
+    LEFT JOIN sqlqueue_offset o
+    ON o.topic = g.topic AND o.consumer_group = g.consumer_group AND o."partition" = m."partition"
+    AND o.priority = m.priority
+    LEFT JOIN sqlqueue_delivery_state s
+    ON s.topic = g.topic AND s.consumer_group = g.consumer_group AND s."partition" = m."partition"
+    AND s.priority = m.priority AND s.message_offset = m."offset"
+    LEFT JOIN sqlqueue_blocked_range r
+    ON r.topic = g.topic AND r.consumer_group = g.consumer_group AND r."partition" = m."partition"
+    AND r.priority = m.priority AND r.partition_key = m.partition_key
+    AND r.low < m."offset" AND r.high >= m."offset"
+"""
+PARTS = {
+    "{above_or_blocked}": 'CASE WHEN m."offset" > COALESCE(o.position, g.start) OR r.id IS NOT NULL THEN 1 ELSE 0 END',
+    "{open}": "CASE WHEN s.acked = {false} THEN 1 ELSE 0 END",
+    "{claimed}": 'CASE WHEN m."offset" > o.position AND m."offset" <= o.claimed_to THEN 1 ELSE 0 END',
+}
+for name, sql in PARTS.items():
+    LOOK = LOOK.replace(name, sql)
+# The rows in the order of their digests, and whether their messages are not that new. Index: the primary key.
+BEYOND = f"SELECT digest, published_at <= {{earlier}} FROM {TABLE} WHERE digest > %s ORDER BY digest LIMIT %s"
+LEFT_ALONE = 600.0  # seconds from the publish: keys that are in use keep their rows
+MOST_BATCHES = 20  # of CHUNK rows, in one purge
+
+
+class Held(NamedTuple):
+    """A row that this transaction has locked: the id of its message, and how many seconds ago that was published."""
+
+    id: str
+    age: float
+
+
+class Pending(NamedTuple):
+    """A message that is pending: `scheduled`, or at this offset of the log. age: seconds since it was published with
+    unique_for."""
+
+    id: str
+    offset: int | None
+    scheduled: bool
+    age: float
+
+
+def digest_of(topic: str, key: str) -> str:
+    """Return what names a topic and key in one short column."""
+    return hashlib.sha256(f"{topic}\0{key}".encode()).hexdigest()
+
+
+class Locked(NamedTuple):
+    """What was found when rows were locked. pending: by digest; added: digests that had no row."""
+
+    pending: dict[str, Pending]
+    added: set[str]
+
+
+def lock(alias: str, rows: Mapping[str, LogRow], named: Collection[str]) -> Locked:
+    """Lock the rows of these digests, in the caller's transaction, and look which of their messages are pending.
+
+    A digest without a row gets one, with the id that is given. named: digests of which that may be an id of an earlier
+    message that was published without unique_for: their rows get the id of no message; all other ids are
+    fresh. Waits for transactions that have locked one of them.
+    """
+    held = _hold(alias, {digest: row._replace(id=new_id()) if digest in named else row for digest, row in rows.items()})
+    added = {digest for digest, one in held.items() if one.id == rows[digest].id and digest not in named}
+    known = {digest: one for digest, one in held.items() if digest not in added}
+    return Locked(_pending_of(alias, known), added)
+
+
+def renew(alias: str, rows: Iterable[tuple[str, LogRow]]) -> None:
+    """Store these messages as the last ones of their digests, which this transaction has locked."""
+    insert_all(alias, INTO, ROW, dialect(alias).upsert("digest", RENEW), _values(rows), CHUNK)
+
+
+def _values(rows: Iterable[tuple[str, LogRow]]) -> list[tuple[object, ...]]:
+    """In the order of their keys: two publishers with some of them in common wait for each other in one direction."""
+    return sorted(((digest, row.topic, row.key, row.id) for digest, row in rows), key=lambda row: row[1:3])
+
+
+def _hold(alias: str, rows: Mapping[str, LogRow]) -> dict[str, Held]:
+    found: dict[str, Held] = {}
+    syntax = dialect(alias)
+    age = syntax.remaining("published_at")
+    for some in in_chunks(alias, _values(rows.items()), CHUNK):
+        text = f"INSERT INTO {INTO} VALUES {', '.join([ROW] * len(some))} {syntax.upsert('digest', LOCK)}"
+        if syntax.returns_inserted:
+            text += f" RETURNING digest, message_id, {age}"
+        cursor = execute(alias, text, [value for values in some for value in values])
+        if not syntax.returns_inserted:  # this reads what was committed last, too: it locks what is locked already
+            text = syntax.lock_free(TABLE, "digest", len(some), ("message_id", age))
+            cursor = execute(alias, text, [digest for digest, *_ in some])
+        found.update({digest: Held(id, -float(left)) for digest, id, left in cursor.fetchall()})
+    return found
+
+
+def _pending_of(alias: str, held: Mapping[str, Held]) -> dict[str, Pending]:
+    found: dict[str, Pending] = {}
+    ids = _look(alias, held, found, lambda text, values: execute(alias, text, values))
+    # InnoDB at REPEATABLE READ: a snapshot may be older than the row that it has just locked.
+    newer = {digest: one for digest, one in held.items() if ids.get(digest) != one.id}
+    if newer:
+        with aside(alias) as run:
+            _look(alias, newer, found, run)
+    return found
+
+
+def _look(
+    alias: str, held: Mapping[str, Held], found: dict[str, Pending], run: Callable[[str, Any], Any]
+) -> dict[str, str]:
+    """Add the pending messages to `found`; return the ids that the rows have in the snapshot that was read."""
+    ids: dict[str, str] = {}
+    digests = list(held)
+    for start in range(0, len(digests), CHUNK):
+        some = digests[start : start + CHUNK]
+        text = dialect(alias).joined("wanted", ("digest",), len(some), LOOK)
+        for digest, id, number, offset, unsettled, may_run in run(text, some).fetchall():
+            ids[digest] = id
+            if number is not None:
+                found[digest] = Pending(id, offset, offset is None, held[digest].age)
+            elif offset is not None and unsettled and may_run:
+                found[digest] = Pending(id, offset, False, held[digest].age)
+    return ids
+
+
+# -- deleting ---------------------------------------------------------------------------------------------------------
+
+
+class Purged(NamedTuple):
+    """How many rows were deleted, and where the next purge goes on, "" at the beginning."""
+
+    rows: int
+    beyond: str
+
+
+def purge(alias: str, beyond: str, stop: Callable[[], bool] = lambda: False) -> Purged:
+    """Delete rows whose messages are not pending any more, of the next MOST_BATCHES * CHUNK rows behind a digest.
+
+    It waits for no publisher, and one that waits for it adds the row again. One process at a time.
+    """
+    total = 0
+    for _ in range(MOST_BATCHES):
+        if stop():
+            break
+        found = execute(alias, BEYOND, (round(LEFT_ALONE * 1_000_000), beyond, CHUNK)).fetchall()
+        if old := [digest for digest, old_enough in found if old_enough]:
+            total += retries.run(alias, _purge, alias, old)
+        beyond = found[-1][0] if len(found) == CHUNK else ""
+        if not beyond:
+            break
+    return Purged(total, beyond)
+
+
+def _purge(alias: str, digests: Sequence[str]) -> int:
+    if not take_duty(alias, COLLECTOR):
+        return 0
+    free = execute(alias, dialect(alias).lock_free(TABLE, "digest", len(digests)), digests).fetchall()
+    held = {digest: Held("", 0.0) for (digest,) in free}
+    still: dict[str, Pending] = {}
+    if held:
+        _look(alias, held, still, lambda text, values: execute(alias, text, values))
+    if over := [digest for digest in held if digest not in still]:
+        execute(alias, dialect(alias).delete(TABLE, "digest", len(over)), over)
+    return len(over)

@@ -1,0 +1,76 @@
+"""Purging a topic (`queuepurge`)."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from sqlqueue.management.base import QueueCommand
+from sqlqueue.management.positions import HELP, known_topic, offset_above
+from sqlqueue.operations.purge import PurgePreview, delete_purged, preview, purge
+
+BATCHES = 1  # of 1,000 messages, between two steps of the progress bar
+
+
+class Command(QueueCommand):
+    """Counts the messages, asks the operator, purges, and deletes what is released."""
+
+    help = "Delete a topic's messages before their retention is over."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add the command's arguments."""
+        parser.add_argument("topic")
+        parser.add_argument("--before", metavar="WHERE", help=f"only messages before {HELP} (default: all)")
+        parser.add_argument(
+            "--unsettled",
+            action="store_true",
+            help="also messages that groups have not settled: they are never delivered",
+        )
+        self.add_caution(parser)
+        self.add_json(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Count, ask and purge. Raises CommandError if --json would need a question."""
+        topic = known_topic(self.alias, options["topic"])
+        through = None if options["before"] is None else offset_above(self.alias, options["before"])
+        found = preview(self.alias, topic.name, through)
+        unsettled = options["unsettled"]
+        if options["json"] and not (options["no_input"] or options["dry_run"]):
+            raise CommandError("--json needs --no-input or --dry-run: it asks no questions")
+        if not options["json"]:
+            self._show(found)
+        deleted, skipped = 0, []
+        if not options["dry_run"]:
+            over = " Groups skip what they have not settled." if unsettled else ""
+            question = f"Purge topic {topic.name!r} up to offset {found.through}?{over}"
+            if found.messages or unsettled:
+                self.confirm(question, options)
+            done = purge(self.alias, topic.name, through=found.through, unsettled=unsettled)
+            deleted, skipped = self._delete(topic.name, found.messages), done.skipped
+        if options["json"]:
+            counted = {"through": found.through, "messages": found.messages, "estimated": found.estimated}
+            self.as_json({**counted, "unsettled": found.unsettled, "deleted": deleted, "skipped": skipped})
+        elif options["dry_run"]:
+            self.say("Nothing was done.")
+        else:
+            self.say(
+                f"Deleted {deleted} messages; the others up to there are deleted once they are settled.", done=True
+            )
+
+    def _show(self, found: PurgePreview) -> None:
+        about = "~" if found.estimated else ""
+        self.say(f"There are {about}{found.messages} messages up to offset {found.through}.")
+        rows = [(group, f"{about if count else ''}{count}") for group, count in found.unsettled.items()]
+        if rows:
+            self.table(("group", "not-settled"), rows)
+
+    def _delete(self, topic: str, total: int) -> int:
+        deleted, more = 0, True
+        with self.progress("purge", total) as progress:
+            while more:
+                some, more = delete_purged(self.alias, topic, BATCHES)
+                deleted += some
+                progress.reach(deleted)
+        return deleted

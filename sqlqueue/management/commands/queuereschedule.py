@@ -1,0 +1,145 @@
+"""Rescheduling many waiting deliveries of a group (`queuereschedule`)."""
+
+from __future__ import annotations
+
+import getpass
+from argparse import ArgumentParser
+from collections.abc import Callable
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from sqlqueue.core.bounds import MOST_ATTEMPTS
+from sqlqueue.exceptions import LONGEST_DELAY
+from sqlqueue.management import arguments
+from sqlqueue.management.base import INTERRUPTED, QueueCommand
+from sqlqueue.management.positions import HELP, known_groups, known_topic, offset_above
+from sqlqueue.models import Rescheduling
+from sqlqueue.models.replay import CANCELLED, DONE
+from sqlqueue.models.rescheduling import FAILING, POSTPONED
+from sqlqueue.operations import reschedule_requests
+from sqlqueue.operations.requests import LEAST_RATE, MOST_RATE
+from sqlqueue.operations.reschedule_requests import MOST_COUNTED, WaitingDeliveries
+
+LOOK_EVERY = 0.5  # seconds between two looks at a request
+
+
+class Command(QueueCommand):
+    """Has the operations order, orders and cancel."""
+
+    help = "Make many waiting deliveries of a group due, at once or at a rate: those that failed or were postponed."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add the operations, each with its arguments."""
+        operations = self.add_operations(parser)
+        ordering = operations.add_parser("order", help="reschedule them; the consumer processes carry it out")
+        ordering.add_argument("topic")
+        ordering.add_argument("group")
+        ordering.add_argument("--which", default="", choices=(FAILING, POSTPONED), help="only these (default: both)")
+        ordering.add_argument("--error", default="", help="only those whose last error contains this text")
+        ordering.add_argument("--key", default="", help="only messages of exactly this key")
+        ordering.add_argument("--from", dest="start", metavar="WHERE", help=f"only messages from {HELP} on")
+        ordering.add_argument("--to", dest="end", metavar="WHERE", help="only messages before such an offset")
+        delay = arguments.decimal(0, LONGEST_DELAY)
+        ordering.add_argument(
+            "--delay", type=delay, default=0.0, help="seconds from when it is rescheduled (default 0: at once)"
+        )
+        attempts = arguments.whole(0, MOST_ATTEMPTS)
+        ordering.add_argument(
+            "--attempts", type=attempts, help="how many attempts each counts as having had; 0: a fresh start"
+        )
+        ordering.add_argument("--rate", type=arguments.decimal(LEAST_RATE, MOST_RATE), help="at most so many a second")
+        ordering.add_argument("--wait", action="store_true", help="take part in it, and exit when it is complete")
+        self.add_caution(ordering)
+        listing = operations.add_parser("orders", help="list the reschedulings, the newest first")
+        self.add_json(listing)
+        cancelling = operations.add_parser(
+            "cancel", help="stop a rescheduling; what it has rescheduled already stays so"
+        )
+        cancelling.add_argument("number", type=arguments.offset)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Carry out the chosen operation."""
+        operations: dict[str, Callable[[dict[str, Any]], None]] = {
+            "order": self._order,
+            "orders": self._orders,
+            "cancel": self._cancel,
+        }
+        operations[options["operation"]](options)
+
+    def _order(self, options: dict[str, Any]) -> None:
+        topic = known_topic(self.alias, options["topic"])
+        [group] = known_groups(self.alias, topic.name, [options["group"]])
+        low = 0 if options["start"] is None else offset_above(self.alias, options["start"])
+        high = None if options["end"] is None else offset_above(self.alias, options["end"])
+        waiting = WaitingDeliveries(topic.name, group, options["which"], options["error"], low, high, options["key"])
+        waiting.check(self.alias)
+        count = waiting.count(self.alias)
+        deliveries = f"{count}{' or more' if count == MOST_COUNTED else ''} deliveries"
+        if options["dry_run"]:
+            self.say(f"{deliveries} would be rescheduled. Nothing was done.")
+            return
+        if not count:
+            raise CommandError(f"no such delivery of group {group!r} is waiting: nothing to do")
+        self.confirm(f"Reschedule {deliveries} of group {group!r} of topic {topic.name!r}?", options)
+        request = reschedule_requests.request_rescheduling(
+            self.alias,
+            waiting,
+            delay=options["delay"],
+            attempts=options["attempts"],
+            rate=options["rate"],
+            requested_by=_user(),
+        )
+        self.say(f"Ordered as number {request.pk}: {request.total} deliveries.")
+        if options["wait"]:
+            self._wait(request)
+        else:
+            self.say("The consumer processes carry it out; `queuereschedule orders` shows the progress.")
+
+    def _wait(self, request: Rescheduling) -> None:
+        try:
+            with self.progress("reschedule", request.total) as progress:
+                while request.active:
+                    more = reschedule_requests.carry_out(self.alias)
+                    request.refresh_from_db(using=self.alias)
+                    progress.reach(request.done)
+                    if request.active and not more:
+                        self.pause(LOOK_EVERY)
+        except KeyboardInterrupt:
+            text = f"the consumer processes go on with it: `queuereschedule cancel {request.pk}` stops it"
+            raise CommandError(text, returncode=INTERRUPTED) from None
+        if request.state != DONE:
+            raise CommandError(
+                f"{request.state} after {request.done} of {request.total}: {request.note or 'by an operator'}"
+            )
+        self.say(f"Done: {request.done} were rescheduled.", done=True)
+
+    def _orders(self, options: dict[str, Any]) -> None:
+        requests = list(Rescheduling.objects.using(self.alias).order_by("-id")[:20])
+        chosen = ("topic", "consumer_group", "which", "error", "partition_key")
+        names = ("id", *chosen, "state", "done", "total", "rate", "ordered_by")
+        if options["json"]:
+            self.as_json([{name: getattr(one, name) for name in (*names, "note")} for one in requests])
+            return
+        if not requests:
+            self.say("There are no reschedulings.")
+            return
+        headings = ("number", "topic", "group", "which", "error", "key", "state", "done", "of", "rate", "by")
+        rows = [["—" if getattr(one, name) in (None, "") else getattr(one, name) for name in names] for one in requests]
+        self.table(headings, rows)
+
+    def _cancel(self, options: dict[str, Any]) -> None:
+        request = Rescheduling.objects.using(self.alias).filter(pk=options["number"]).first()
+        if request is None:
+            raise CommandError(f"there is no rescheduling {options['number']}: `queuereschedule orders` lists them")
+        if reschedule_requests.cancel(self.alias, request.pk):
+            self.say(f"Rescheduling {request.pk} is {CANCELLED}.", done=True)
+        else:
+            self.say(f"There was nothing to do: rescheduling {request.pk} is {request.state}.")
+
+
+def _user() -> str:
+    try:
+        return f"{getpass.getuser()} (queuereschedule)"[:150]
+    except (KeyError, OSError, ImportError):  # a user without a name, as in many containers
+        return "queuereschedule"

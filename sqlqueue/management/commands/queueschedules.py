@@ -1,0 +1,110 @@
+"""Periodic schedules: list, upcoming, pause, resume, run, remove (`queueschedules`)."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from datetime import datetime
+from typing import Any
+
+from sqlqueue.management import arguments
+from sqlqueue.management.base import QueueCommand
+from sqlqueue.operations.periodic import definition_of, pause, remove, resume, run_now
+from sqlqueue.stats.periodic import MOST_DAYS, MOST_UPCOMING, schedules, upcoming
+
+
+class Command(QueueCommand):
+    """Has the operations list, upcoming, pause, resume, run and remove."""
+
+    help = "List periodic schedules and what they will do; pause, resume, run or remove one."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add the operations, each with its arguments."""
+        operations = self.add_operations(parser)
+        listing = operations.add_parser("list", help="show the schedules that the consumer processes have declared")
+        self.add_json(listing)
+        coming = operations.add_parser("upcoming", help=f"show the next ticks, at most {MOST_UPCOMING:,}")
+        coming.add_argument("name", nargs="?", default="", help="only of this schedule")
+        coming.add_argument(
+            "--days", type=arguments.decimal(0, MOST_DAYS), default=7.0, help="of so many days (default: 7)"
+        )
+        self.add_json(coming)
+        for operation, text in (
+            ("pause", "let a schedule publish no ticks until it is resumed"),
+            ("resume", "resume a schedule; its option `missed` says what is published of what fell due meanwhile"),
+            ("run", "publish what a schedule publishes, now and besides its ticks"),
+            ("remove", "forget a schedule that is no longer in the code"),
+        ):
+            operations.add_parser(operation, help=text).add_argument("name")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Carry out the chosen operation."""
+        operations = {
+            "list": self._list,
+            "upcoming": self._upcoming,
+            "pause": self._pause,
+            "resume": self._resume,
+            "run": self._run,
+            "remove": self._remove,
+        }
+        operations[options["operation"]](options)
+
+    def _list(self, options: dict[str, Any]) -> None:
+        found = schedules(self.alias)
+        if options["json"]:
+            self.as_json(found)
+            return
+        if not found:
+            self.say("There are no periodic schedules: the consumer processes store them when they start.")
+            return
+        self.table(
+            ("name", "when", "topic", "group", "missed", "last", "next", "state"),
+            [
+                (
+                    one.name,
+                    one.recurrence,
+                    one.topic,
+                    one.group or "(all)",
+                    one.missed,
+                    _time(one.last_tick),
+                    _time(one.next_tick),
+                    one.state if one.state != "active" else "",
+                )
+                for one in found
+            ],
+        )
+        for one in found:
+            if one.refusal:
+                self.note(f"{one.name}: {one.refusal}")
+
+    def _upcoming(self, options: dict[str, Any]) -> None:
+        if options["name"]:
+            definition_of(self.alias, options["name"])
+        found = upcoming(self.alias, options["days"], options["name"])
+        if options["json"]:
+            self.as_json([tick._asdict() for tick in found])
+            return
+        if not found:
+            self.say(f"Nothing is due in {options['days']:g} days.")
+            return
+        self.table(("due (UTC)", "schedule"), [(_time(tick.due), tick.schedule) for tick in found])
+        if len(found) == MOST_UPCOMING:
+            self.note(f"There may be more: {MOST_UPCOMING:,} are shown at most.")
+
+    def _pause(self, options: dict[str, Any]) -> None:
+        changed = pause(self.alias, options["name"])
+        self.say(f"{options['name']} {'is paused' if changed else 'was already paused'}.", done=changed)
+
+    def _resume(self, options: dict[str, Any]) -> None:
+        changed = resume(self.alias, options["name"])
+        self.say(f"{options['name']} {'is resumed' if changed else 'was not paused'}.", done=changed)
+
+    def _run(self, options: dict[str, Any]) -> None:
+        self.say(f"Published {run_now(self.alias, options['name']).id}.", done=True)
+
+    def _remove(self, options: dict[str, Any]) -> None:
+        remove(self.alias, options["name"])
+        self.say(f"{options['name']} is removed.", done=True)
+
+
+def _time(moment: datetime | None) -> str:
+    return "—" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"

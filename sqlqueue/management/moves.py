@@ -1,0 +1,51 @@
+"""Preview and carry out a move of groups to another offset: what `queuegroup rewind` and `queuegroup skip` share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from sqlqueue.management.base import QueueCommand
+from sqlqueue.models import Topic
+from sqlqueue.operations.move import move
+from sqlqueue.stats.rewind_preview import RewindPreview, count_above
+
+
+def checked_partition(topic: Topic, partition: int | None) -> int | None:
+    """Return the partition; raise CommandError if the topic does not have it. None stays None."""
+    if partition is not None and not 0 <= partition < topic.partitions:
+        raise CommandError(f"topic {topic.name!r} has the partitions 0 to {topic.partitions - 1}, not {partition}")
+    return partition
+
+
+class Moves:
+    """A move of a topic's groups to the offset `target`, above which they read next, with a preview of each group."""
+
+    def __init__(self, alias: str, topic: str, groups: Sequence[str], target: int, partition: int | None):
+        self.topic, self.target, self.partition = topic, target, partition
+        self.previews = {group: count_above(alias, topic, target, partition, group) for group in groups}
+
+    def show(self, command: QueueCommand) -> None:
+        """Print the preview."""
+        command.say(f"The next message to be read is the first above offset {self.target}.")
+        rows = [(group, *_counts(preview)) for group, preview in self.previews.items()]
+        command.table(("group", "again", "skipped"), rows)
+
+    def carry_out(self, command: QueueCommand, forward_only: bool) -> None:
+        """Move the groups, one transaction each. forward_only: refuse those that have read further meanwhile."""
+        with command.progress("move", len(self.previews)) as progress:
+            for number, group in enumerate(self.previews, start=1):
+                move(command.alias, group, self.topic, self.target, self.partition, forward_only=forward_only)
+                progress.reach(number)
+
+    def as_plain(self, done: bool) -> dict[str, Any]:
+        """Return the previews as a dict for JSON; done: the groups were moved."""
+        groups = {group: preview._asdict() for group, preview in self.previews.items()}
+        return {"above": self.target, "done": done, "groups": groups}
+
+
+def _counts(preview: RewindPreview) -> tuple[str, str]:
+    about = "~" if preview.estimated else ""
+    return f"{about}{preview.again}", f"{about}{preview.skipped}"

@@ -1,0 +1,81 @@
+"""Offset expressions of the commands: an offset, a time, how long ago, `earliest` or `latest`."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone
+
+from django.utils.dateparse import parse_datetime
+from django.utils.timezone import is_naive, make_aware
+
+from sqlqueue.core.bounds import CENTURY
+from sqlqueue.core.keys import did_you_mean
+from sqlqueue.database import clock
+from sqlqueue.database.horizon import highest_offset
+from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.log.groups import EARLIEST, LATEST
+from sqlqueue.log.seek import offset_before, within_calendar
+from sqlqueue.management.arguments import HIGHEST_OFFSET
+from sqlqueue.models import ConsumerGroup, Topic
+
+HELP = "an offset, a time (2026-01-31T12:00, in TIME_ZONE unless it names another), how long ago (90s, 15m, 2h, 3d)"
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+AGO = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+
+
+def offset_above(alias: str, expression: str) -> int:
+    """Return the offset above which the messages lie that an offset expression names.
+
+    Raises ConfigurationError for a text that is not an offset expression.
+    """
+    if expression == EARLIEST:
+        return 0
+    if expression == LATEST:
+        return highest_offset(alias)
+    if expression.isdecimal():
+        if len(expression) > len(str(HIGHEST_OFFSET)) or int(expression) > HIGHEST_OFFSET:
+            raise ConfigurationError(f"{expression[:40]!r} is not an offset: the highest is {HIGHEST_OFFSET}")
+        return max(0, int(expression) - 1)
+    return offset_before(alias, _moment(alias, expression))
+
+
+def _moment(alias: str, expression: str) -> datetime:
+    if match := AGO.fullmatch(expression):
+        ago = float(match[1]) * UNITS[match[2]]
+        if ago > CENTURY:
+            raise ConfigurationError(f"{expression[:40]!r} is longer ago than 100 years, which is the most")
+        return clock.now(alias) - timedelta(seconds=ago)
+    try:
+        at = parse_datetime(expression)
+    except ValueError:
+        at = None
+    if at is None:
+        raise ConfigurationError(f"{expression!r} names no offset: give {HELP}, {EARLIEST} or {LATEST}")
+    try:
+        return make_aware(at) if is_naive(at) else at
+    except OverflowError:  # at an end of the calendar
+        return within_calendar(at.replace(tzinfo=timezone.utc))
+
+
+def known_topic(alias: str, name: str) -> Topic:
+    """Return a topic that exists, and never create one; raise ConfigurationError for a name that no topic has."""
+    topic = Topic.objects.using(alias).filter(name=name).first()
+    if topic is None:
+        names = Topic.objects.using(alias).values_list("name", flat=True)
+        raise ConfigurationError(f"there is no topic {name!r}.{did_you_mean(name, names) if names else ''}")
+    return topic
+
+
+def known_groups(alias: str, topic: str, wanted: list[str]) -> list[str]:
+    """Return the names of a topic's groups, sorted: those in `wanted`, or all if it is empty.
+
+    Raises ConfigurationError for a group that is not registered in the topic.
+    """
+    known_topic(alias, topic)
+    groups = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
+    names = list(groups.values_list("consumer_group", flat=True))
+    for name in wanted:
+        if name not in names:
+            hint = did_you_mean(name, names) if names else " It has none."
+            raise ConfigurationError(f"group {name!r} is not registered in topic {topic!r}.{hint}")
+    return sorted(set(wanted)) or names

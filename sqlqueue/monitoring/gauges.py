@@ -1,0 +1,90 @@
+"""Stats as gauges for Prometheus; read when Prometheus scrapes, at most once in STATS_INTERVAL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client.core import GaugeMetricFamily
+
+from sqlqueue.exceptions import ConfigurationError, Unreachable
+from sqlqueue.stats.cached import recent_survey
+from sqlqueue.stats.groups import GroupSurvey
+from sqlqueue.stats.survey import Survey
+from sqlqueue.stats.topics import TopicSurvey
+
+OF_ALL: dict[str, tuple[str, Callable[[Survey], float]]] = {
+    "sqlqueue_subscribers": ("Consumer processes alive.", lambda s: s.subscribers),
+    "sqlqueue_highest_offset": ("The last message's offset.", lambda s: s.highest_offset),
+    "sqlqueue_horizon_lag_messages": (
+        "Offsets that an open transaction of a publisher holds above the horizon.",
+        lambda s: s.horizon_lag,
+    ),
+    "sqlqueue_horizon_age_seconds": ("For how long it has held the first of them.", lambda s: s.horizon_age),
+    "sqlqueue_survey_timestamp_seconds": (
+        "When these gauges were taken, by the database's clock.",
+        lambda s: s.taken_at.timestamp(),
+    ),
+}
+OF_TOPIC: dict[str, tuple[str, Callable[[TopicSurvey], float]]] = {
+    "sqlqueue_topic_partitions": ("Partitions of the topic.", lambda t: t.partitions),
+    "sqlqueue_topic_paused": ("1 while the topic is paused.", lambda t: t.paused),
+    "sqlqueue_scheduled_messages": ("Messages that wait for their time.", lambda t: t.scheduled),
+    "sqlqueue_overdue_messages": (
+        "Messages that were due more than a minute ago, and have not been moved into the log.",
+        lambda t: t.overdue,
+    ),
+    "sqlqueue_refused_messages": ("Scheduled messages that cannot enter the log.", lambda t: t.refused),
+}
+OF_GROUP: dict[str, tuple[str, Callable[[GroupSurvey], float | None]]] = {
+    "sqlqueue_lag_messages": ("Messages that are not settled.", lambda g: g.lag),
+    "sqlqueue_oldest_age_seconds": (
+        "Since when the oldest unsettled message has been published; 0 without any.",
+        lambda g: g.oldest_age or 0.0,
+    ),
+    "sqlqueue_in_flight_messages": ("Messages with a handler.", lambda g: g.in_flight),
+    "sqlqueue_failing_messages": ("Messages that have failed, and wait for their retry.", lambda g: g.failing),
+    "sqlqueue_waiting_messages": ("Messages postponed, delayed or behind a blocked key.", lambda g: g.waiting),
+    "sqlqueue_dead_letters": ("Dead letters that were neither replayed nor discarded.", lambda g: g.dead_letters),
+    "sqlqueue_group_subscribers": ("Consumer processes that serve the group.", lambda g: g.subscribers),
+    "sqlqueue_group_paused": ("1 while the group or its topic is paused.", lambda g: g.paused),
+    "sqlqueue_group_away": ("1 while no process serves the group and it holds back collection.", lambda g: g.away),
+    "sqlqueue_unowned_partitions": ("Partitions of the group without an owner.", lambda g: g.unowned),
+    "sqlqueue_stuck_partitions": (
+        "Partitions with a backlog whose watermark stands still.",
+        lambda g: len({stuck.partition for stuck in g.stuck}),
+    ),
+}
+UP = ("sqlqueue_database_up", "1 if the queue's database answered when the gauges were read.")
+
+
+class StatsCollector:
+    """Yields the gauges when a registry collects. If the database is unreachable, only the gauge `database_up` is
+    reported, as 0."""
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Return the gauges without values, so that registering needs no database."""
+        return list(_families(None))
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return the gauges with their current values."""
+        try:
+            survey = recent_survey.get()
+        except (Unreachable, ConfigurationError):
+            return [GaugeMetricFamily(*UP, value=0)]
+        return list(_families(survey))
+
+
+def _families(survey: Survey | None) -> Iterator[GaugeMetricFamily]:
+    yield GaugeMetricFamily(*UP, value=None if survey is None else 1)
+    for name, (text, of_all) in OF_ALL.items():
+        yield GaugeMetricFamily(name, text, value=None if survey is None else of_all(survey))
+    for name, (text, of_topic) in OF_TOPIC.items():
+        family = GaugeMetricFamily(name, text, labels=["topic"])
+        for topic in survey.topics if survey is not None else ():
+            family.add_metric([topic.name], float(of_topic(topic)))
+        yield family
+    for name, (text, of_group) in OF_GROUP.items():
+        family = GaugeMetricFamily(name, text, labels=["topic", "group"])
+        for group in survey.groups if survey is not None else ():
+            family.add_metric([group.topic, group.group], float(of_group(group) or 0))
+        yield family

@@ -1,0 +1,173 @@
+"""A small HTTP server in a thread of its own, for probes and scrapes."""
+
+from __future__ import annotations
+
+import errno
+import io
+import logging
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, NamedTuple
+
+from django.db import connections
+
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+logger = logging.getLogger("sqlqueue")
+
+SLOWEST = 10.0  # seconds that a client may take to send its whole request, and again to receive the response
+
+
+class Response(NamedTuple):
+    """Status, content type and body that a client gets."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+Respond = Callable[[str, str], Response | None]
+
+
+class HttpServer:
+    """Answers GET and HEAD on one port until it is closed. It calls `respond` with the path and the Authorization
+    header, in a thread for each client; None means 404."""
+
+    def __init__(self, purpose: str, address: str, port: int, respond: Respond):
+        self._server = _Server(_bound(purpose, address, port), respond)
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, name=f"sqlqueue-{purpose}", daemon=True)
+        self._thread.start()
+        logger.info(logfmt("listening", purpose=purpose, address=address, port=self.port))
+
+    def close(self) -> None:
+        """Stop answering and free the port."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(SLOWEST)
+
+
+def refusal(purpose: str, address: str, port: int) -> str:
+    """Return why the port cannot be opened, "" if it can."""
+    try:
+        _bound(purpose, address, port).close()
+    except ConfigurationError as error:
+        return str(error)
+    return ""
+
+
+def _bound(purpose: str, address: str, port: int) -> socket.socket:
+    try:
+        if not 0 <= port <= 65535:
+            raise OSError("there is no such port")
+        family, kind, protocol, _, socket_address = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(socket_address)
+            bound.listen(16)
+        except BaseException:
+            bound.close()
+            raise
+    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
+        used = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        reason = "it is in use; is another one running?" if used else str(error)
+        raise ConfigurationError(f"the {purpose} port {port} on {address} cannot be opened: {reason}") from None
+    return bound
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, bound: socket.socket, respond: Respond):
+        self.respond = respond
+        super().__init__(bound.getsockname()[:2], _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = bound
+        self.server_address = bound.getsockname()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Log at DEBUG that a client has disconnected or did not speak HTTP."""
+        logger.debug(logfmt("client_failed", client=client_address, error=sys.exc_info()[1]))
+
+
+class _Request(io.RawIOBase):
+    """Reads a client's request until a deadline. A socket's own timeout would begin anew with every byte."""
+
+    def __init__(self, client: socket.socket, deadline: float):
+        self._client, self._deadline = client, deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        remaining = self._deadline - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError("the request did not end in time")
+        self._client.settimeout(remaining)
+        return self._client.recv_into(buffer)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    server_version = "sqlqueue"
+    sys_version = ""
+
+    def setup(self) -> None:
+        """Set the deadline by which the whole request must have arrived."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_Request(self.connection, time.monotonic() + SLOWEST))
+
+    def parse_request(self) -> bool:
+        """Read the request, then set the timeout of the response."""
+        whole = super().parse_request()
+        self.connection.settimeout(SLOWEST)
+        return whole
+
+    def do_GET(self) -> None:
+        self._respond(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._respond(with_body=False)
+
+    def refuse(self) -> None:
+        """Answer 405."""
+        self.send_response(405)
+        self.send_header("Allow", "GET, HEAD")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = refuse
+
+    def _respond(self, with_body: bool) -> None:
+        path = self.path.partition("?")[0]
+        try:
+            response = self.server.respond(path, self.headers.get("Authorization", ""))
+        except Exception as error:
+            logger.error(logfmt("response_failed", path=path, error=error), exc_info=error)
+            response = Response(500, "text/plain", b"")
+        finally:
+            connections.close_all()
+        status, kind, body = response or Response(404, "text/plain", b"")
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        if status == 401:
+            self.send_header("WWW-Authenticate", 'Bearer realm="sqlqueue"')
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        """Log nothing: probes come every few seconds, and a request may carry a token."""

@@ -1,0 +1,166 @@
+"""Metrics for Prometheus, in the registry that django-prometheus exports. Imported only if prometheus_client is
+installed.
+
+Counters and histograms count what the signals announce in this process. Gauges are read from the database when
+Prometheus scrapes, at most once in STATS_INTERVAL.
+"""
+
+from __future__ import annotations
+
+import collections
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+
+from sqlqueue import signals
+from sqlqueue.conf import settings
+from sqlqueue.core import outcomes
+from sqlqueue.core.settle_plan import SettledAttempt
+from sqlqueue.database import clock
+from sqlqueue.monitoring.gauges import StatsCollector
+
+BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
+FINAL = (outcomes.ACKED, outcomes.DEAD)
+
+
+class BulkHistogram(Histogram):
+    """A histogram that observes many values at little more than the cost of one."""
+
+    def observe_many(self, values: Iterable[float]) -> None:
+        """Observe each of them."""
+        counts: dict[int, int] = {}
+        total = 0.0
+        bounds = self._upper_bounds
+        for value in values:
+            total += value
+            index = bisect_left(bounds, value)
+            counts[index] = counts.get(index, 0) + 1
+        if counts:
+            self._sum.inc(total)
+            for index, count in counts.items():
+                self._buckets[index].inc(count)
+
+
+PUBLISHED = Counter("sqlqueue_published", "Messages published.", ["topic"])
+DELIVERED = Counter("sqlqueue_delivered", "Messages dispatched to handlers, each attempt counted.", ["topic", "group"])
+SETTLED = Counter("sqlqueue_settled", "Deliveries settled, by outcome.", ["topic", "group", "outcome"])
+HANDLER = BulkHistogram(
+    "sqlqueue_handler_seconds", "How long handlers ran: each call once.", ["topic", "group"], buckets=BUCKETS
+)
+LATENCY = BulkHistogram(
+    "sqlqueue_latency_seconds", "From publish to ack or dead letter.", ["topic", "group"], buckets=BUCKETS
+)
+LEASES = Counter("sqlqueue_lease_changes", "Partitions acquired, released and lost.", ["topic", "group", "change"])
+COLLECTED = Counter("sqlqueue_collected", "Messages deleted by garbage collection.", ["topic"])
+RESULTS_COLLECTED = Counter("sqlqueue_results_collected", "Kept results deleted when their time was over.")
+REFUSED = Counter("sqlqueue_refused", "Scheduled messages that could not enter the log.")
+MISSED = Counter("sqlqueue_missed_ticks", "Times that a periodic schedule was found to have missed ticks.", ["topic"])
+LATENESS = BulkHistogram(
+    "sqlqueue_tick_lateness_seconds",
+    "How late ticks were published, the oldest at a time.",
+    ["topic"],
+    buckets=BUCKETS,
+)
+REFUSED_TICKS = Counter("sqlqueue_refused_ticks", "Times that a periodic schedule could not publish.")
+RETRIES = Counter("sqlqueue_database_retries", "Work on the database that failed and was run again.", ["fault"])
+STATS_COLLECTOR = StatsCollector()
+
+
+def _published(*, topic: str, count: int, **_: Any) -> None:
+    PUBLISHED.labels(topic).inc(count)
+
+
+def _dispatched(*, topic: str, group: str, count: int, **_: Any) -> None:
+    DELIVERED.labels(topic, group).inc(count)
+
+
+def _settled(*, topic: str, group: str, attempts: Sequence[SettledAttempt], **_: Any) -> None:
+    now = clock.seen(settings.DATABASE)
+    kinds: collections.Counter[str] = collections.Counter()
+    calls: set[tuple[float, float]] = set()  # the messages of a batch share one call
+    ages: list[float] = []
+    for attempt, outcome in attempts:
+        kind = outcome.kind
+        kinds[kind] += 1
+        if attempt.started and attempt.finished:
+            calls.add((attempt.started, attempt.finished))
+        if kind in FINAL and now is not None:
+            ages.append(max(0.0, now - clock.seconds(attempt.message.created)))
+    for kind, count in kinds.items():
+        SETTLED.labels(topic, group, kind.replace(" ", "_")).inc(count)
+    HANDLER.labels(topic, group).observe_many(finished - started for started, finished in calls)
+    LATENCY.labels(topic, group).observe_many(ages)
+
+
+def _acquired(*, topic: str, group: str, partitions: list[int], **_: Any) -> None:
+    LEASES.labels(topic, group, "acquired").inc(len(partitions))
+
+
+def _released(*, topic: str, group: str, partitions: list[int], **_: Any) -> None:
+    LEASES.labels(topic, group, "released").inc(len(partitions))
+
+
+def _lost(*, topic: str, group: str, **_: Any) -> None:
+    LEASES.labels(topic, group, "lost").inc()
+
+
+def _collected(*, topic: str, count: int, **_: Any) -> None:
+    COLLECTED.labels(topic).inc(count)
+
+
+def _results_collected(*, count: int, **_: Any) -> None:
+    RESULTS_COLLECTED.inc(count)
+
+
+def _refused(**_: Any) -> None:
+    REFUSED.inc()
+
+
+def _ticked(*, topic: str, count: int, missed: bool, seconds: float, **_: Any) -> None:
+    if missed:
+        MISSED.labels(topic).inc()
+    if count:
+        LATENESS.labels(topic).observe(seconds)
+
+
+def _tick_refused(**_: Any) -> None:
+    REFUSED_TICKS.inc()
+
+
+def _retried(*, error_kind: str, **_: Any) -> None:
+    RETRIES.labels(error_kind.lower()).inc()
+
+
+RECEIVERS = (
+    (signals.message_published, _published),
+    (signals.deliveries_dispatched, _dispatched),
+    (signals.deliveries_settled, _settled),
+    (signals.lease_acquired, _acquired),
+    (signals.lease_released, _released),
+    (signals.lease_lost, _lost),
+    (signals.messages_collected, _collected),
+    (signals.results_collected, _results_collected),
+    (signals.message_refused, _refused),
+    (signals.ticks_published, _ticked),
+    (signals.tick_refused, _tick_refused),
+    (signals.operation_retried, _retried),
+)
+
+
+def connect(registry: CollectorRegistry = REGISTRY) -> None:
+    """Connect to the signals, and register the gauges in the registry of the counters."""
+    connect_receivers()
+    registry.register(STATS_COLLECTOR)
+
+
+def connect_receivers() -> None:
+    """Connect the receivers that count."""
+    for signal, receiver in RECEIVERS:
+        signal.connect(receiver, weak=False, dispatch_uid=uid(receiver))
+
+
+def uid(receiver: Callable[..., None]) -> str:
+    """Return the dispatch_uid of a receiver."""
+    return f"sqlqueue.metrics.{receiver.__name__}"

@@ -1,0 +1,125 @@
+"""Responses of the health and status endpoints, the same in the site and at a consumer's port.
+
+With `detailed` a response has names and figures; without, it says only whether all is well.
+"""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from django.core.serializers.json import DjangoJSONEncoder
+from django.core.signals import setting_changed
+from django.db import Error
+from django.utils import translation
+
+from sqlqueue.conf import settings
+from sqlqueue.database import retries
+from sqlqueue.database.tables import pending_migrations
+from sqlqueue.exceptions import InvalidMessage, Unreachable
+from sqlqueue.monitoring.health import Excess, excesses
+from sqlqueue.stats.attention import findings
+from sqlqueue.stats.cached import UNREACHABLE, Cached, recent_survey
+from sqlqueue.stats.message_status import get_status
+from sqlqueue.stats.survey import Survey
+
+GROUP_FIGURES = ("topic", "group", "paused", "lag", "estimated", "oldest_age", "dead_letters", "subscribers")
+
+
+class HealthResponse(NamedTuple):
+    """An HTTP status and a JSON object."""
+
+    status: int
+    body: dict[str, Any]
+
+
+_pending: Cached[bool] = Cached(pending_migrations)
+
+
+def has_token(authorization: str) -> bool:
+    """Tell whether an Authorization header carries the STATUS_TOKEN; compares in constant time."""
+    kind, _, token = authorization.partition(" ")
+    if not settings.STATUS_TOKEN or kind.lower() != "bearer":
+        return False
+    return hmac.compare_digest(token.strip().encode(), settings.STATUS_TOKEN.encode())
+
+
+def live() -> HealthResponse:
+    """Return 200: the process answers."""
+    return HealthResponse(200, {"ok": True})
+
+
+def ready(detailed: bool) -> HealthResponse:
+    """Return 200 if the database answers and its tables are those of this version."""
+    try:
+        problem = "migrations are not applied" if _pending.get() else ""
+    except Unreachable as error:
+        problem = str(error)
+    return not_ready(problem, detailed) if problem else HealthResponse(200, {"ok": True})
+
+
+def not_ready(problem: str, detailed: bool) -> HealthResponse:
+    """Return 503; with details also the problem."""
+    return HealthResponse(503, {"ok": False, "problem": problem} if detailed else {"ok": False})
+
+
+def health(detailed: bool) -> HealthResponse:
+    """Return 200 if no health limit is exceeded; with details also what needs attention, and each group's figures."""
+    try:
+        survey = recent_survey.get()
+    except Unreachable as error:
+        return not_ready(str(error), detailed)
+    exceeded = excesses(survey)
+    if not detailed:
+        return HealthResponse(503 if exceeded else 200, {"ok": not exceeded})
+    groups = [{name: getattr(group, name) for name in GROUP_FIGURES} for group in survey.groups]
+    return HealthResponse(503 if exceeded else 200, {**_judged(survey, exceeded), "groups": groups})
+
+
+def status() -> HealthResponse:
+    """Return all stats. Only for authorized requests."""
+    try:
+        survey = recent_survey.get()
+    except Unreachable as error:
+        return not_ready(str(error), detailed=True)
+    groups = [{**asdict(group), "away": group.away} for group in survey.groups]
+    return HealthResponse(200, {**asdict(survey), "groups": groups, **_judged(survey, excesses(survey))})
+
+
+def message(topic: str, id: str, key: str) -> HealthResponse:
+    """Return the status of a message in every group. Only for authorized requests."""
+    if not topic or not id:
+        return HealthResponse(400, {"error": "name the message: ?topic=…&id=…, and &key=… if it has one"})
+    try:
+        found = get_status(topic, id=id, key=key)
+    except InvalidMessage as error:
+        return HealthResponse(400, {"error": str(error)})
+    except Error as error:
+        if retries.classify(error) is not retries.ErrorKind.GONE:
+            raise
+        retries.drop_connection(settings.DATABASE)
+        return not_ready(UNREACHABLE, detailed=True)
+    if found is None:
+        return HealthResponse(404, {"error": "unknown: never published, cancelled, or collected without a kept result"})
+    return HealthResponse(200, {**asdict(found), "finished": found.finished})
+
+
+def _judged(survey: Survey, exceeded: list[Excess]) -> dict[str, Any]:
+    with translation.override(None):  # the rest of the body is English, too
+        attention = [asdict(finding) for finding in findings(survey)]
+    judged = {"passed": [asdict(excess) for excess in exceeded], "attention": attention}
+    return {"ok": not exceeded, "taken_at": survey.taken_at, **judged}
+
+
+def as_json(body: dict[str, Any]) -> bytes:
+    """Return a body as JSON in UTF-8."""
+    return DjangoJSONEncoder(ensure_ascii=False).encode(body).encode()
+
+
+def _changed(*, setting: str, **_: object) -> None:
+    if setting == "SQLQUEUE":
+        _pending.forget()
+
+
+setting_changed.connect(_changed, dispatch_uid="sqlqueue.responses")

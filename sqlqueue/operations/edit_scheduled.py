@@ -1,0 +1,179 @@
+"""Edits scheduled and refused messages, makes them due now, or withdraws them.
+
+The scheduler deletes a row in the transaction that moves it into the log; scheduler and edit both lock the row first.
+So an edit either precedes the move or fails because the message is no longer scheduled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from django.db import IntegrityError
+
+from sqlqueue.conf import settings
+from sqlqueue.core.codec import checked_json, encode, encode_headers
+from sqlqueue.core.new_message import NewMessage
+from sqlqueue.database import retries
+from sqlqueue.database.limits import check_sendable, check_storable
+from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.validation import log_row
+from sqlqueue.exceptions import InvalidMessage
+from sqlqueue.log import task_states
+from sqlqueue.log.notifier import notify_after_commit
+from sqlqueue.log.publish import checked_due
+from sqlqueue.log.topics import planned, topic_info
+from sqlqueue.models import Message, ScheduledMessage
+from sqlqueue.operations.reschedule import Changed
+
+AT_ONCE = 500
+KEEP: Final = object()  # an argument that was not given: the value stays
+# Index: the primary key.
+UPDATE = "UPDATE sqlqueue_scheduled_message SET {columns}, refused = {false}, refusal = NULL WHERE id = %s"
+
+
+def edit(
+    alias: str,
+    number: int,
+    *,
+    topic: str | Any = KEEP,
+    key: str | Any = KEEP,
+    id: str | Any = KEEP,
+    payload: Any = KEEP,
+    payload_json: str | Any = KEEP,
+    headers: dict[str, Any] | Any | None = KEEP,
+    priority: int | Any = KEEP,
+    group: str | Any = KEEP,
+    at: datetime | Any = KEEP,
+) -> None:
+    """Change a scheduled message (its `number` is its row's id); one that was refused may enter the log again.
+
+    topic, key, id, payload, headers, priority, group, at: as in publish; what is not given stays. id "": a fresh one,
+    once it enters the log. payload: JSON, or bytes, whose content type stays. payload_json: the payload as JSON text,
+    stored unchanged, instead of `payload`. What expires does so after the same time from when it is due.
+
+    Raises InvalidMessage for what publish would refuse, for an id that is taken, and if the message is not scheduled
+    any more; nothing has changed then.
+    """
+    given = {"topic": topic, "partition_key": key, "message_id": id, "priority": priority, "target_group": group}
+    changes = {name: value for name, value in given.items() if value is not KEEP}
+    changes |= {"message_id": id or None} if id is not KEEP else {}
+    texts = _texts(payload, payload_json, headers)
+    if at is not KEEP:
+        checked_due(None, at)
+        changes["due_at"] = at
+    try:
+        retries.run(alias, _edit, alias, number, changes, texts)
+    except IntegrityError as error:  # another transaction has just scheduled the same id
+        raise InvalidMessage(_taken(changes.get("message_id"), "another scheduled message")) from error
+
+
+def run_now(alias: str, numbers: Iterable[int]) -> Changed:
+    """Make scheduled messages due now; refused ones are tried once more. Messages that have entered the log, or are
+    entering it, are left."""
+    return _each(alias, _run_now, numbers)
+
+
+def withdraw(alias: str, numbers: Iterable[int]) -> Changed:
+    """Delete scheduled messages, so that they never enter the log. Messages that have entered it, or are entering it,
+    are left."""
+    return _each(alias, _withdraw, numbers)
+
+
+def _texts(payload: Any, payload_json: str | Any, headers: Any) -> dict[str, Any]:
+    texts: dict[str, Any] = {}
+    if payload_json is not KEEP:
+        texts |= {"payload": checked_json(payload_json), "body": None}
+    elif isinstance(payload, bytes):
+        texts |= {"payload": "null", "body": payload}
+    elif payload is not KEEP:
+        texts |= {"payload": encode(payload), "body": None}
+    if headers is not KEEP:
+        texts["headers"] = encode_headers(headers)
+    return texts
+
+
+def _edit(alias: str, number: int, changes: dict[str, Any], texts: dict[str, Any]) -> None:
+    rows = ScheduledMessage.objects.using(alias).filter(pk=number).defer("payload", "headers", "body")
+    found = rows.select_for_update().first()
+    if found is None:
+        raise InvalidMessage(
+            f"message {number} is no longer scheduled: it has entered the log, or was taken back; nothing was changed"
+        )
+    before = (found.topic, found.partition_key, found.message_id)
+    for name, value in changes.items():
+        setattr(found, name, value)
+    _check(alias, found, texts)
+    if (found.topic, found.partition_key, found.message_id) != before:
+        _check_id(alias, found)
+    sql = dialect(alias)
+    columns: dict[str, object] = {**changes, **texts}
+    if "due_at" in columns:
+        columns["due_at"] = sql.time(found.due_at)
+    named = ", ".join([f'"{name}" = %s' for name in columns] or ["id = id"])
+    execute(alias, UPDATE.replace("{columns}", named), (*columns.values(), number))
+    notify_after_commit(alias)
+
+
+def _check(alias: str, found: ScheduledMessage, texts: dict[str, Any]) -> None:
+    """Refuse what publish would refuse. An unchanged payload is checked when the message enters the log."""
+    info = topic_info(alias, found.topic) if found.target_group else planned(alias, found.topic)
+    message = NewMessage(
+        None,
+        key=found.partition_key,
+        id=found.message_id or None,
+        priority=found.priority,
+        group=found.target_group,
+    )
+    row = log_row(dialect(alias), info, message, texts.get("payload") or "null", texts.get("headers"))
+    row = row._replace(body=texts.get("body"))
+    check_storable(alias, row, settings.MAX_PAYLOAD_BYTES)
+    check_sendable(alias, row)
+
+
+def _check_id(alias: str, found: ScheduledMessage) -> None:
+    """Refuse an id that another message of the topic and key has, on the schedule or in the log."""
+    if not found.message_id:
+        return
+    same = {"topic": found.topic, "message_id": found.message_id, "partition_key": found.partition_key}
+    if ScheduledMessage.objects.using(alias).filter(**same).exclude(pk=found.pk).exists():
+        raise InvalidMessage(_taken(found.message_id, "another scheduled message"))
+    offset = Message.objects.using(alias).filter(**same).values_list("offset", flat=True).first()
+    if offset is not None:
+        raise InvalidMessage(_taken(found.message_id, f"the message at offset {offset}"))
+
+
+def _taken(id: object, what: str) -> str:
+    return f"{what} of this topic and key has the id {id!r} already, and an id is published once: give it another one"
+
+
+def _each(alias: str, operation: Callable[[str, Sequence[int]], int], numbers: Iterable[int]) -> Changed:
+    wanted = sorted(set(numbers))
+    done = 0
+    for start in range(0, len(wanted), AT_ONCE):
+        done += retries.run(alias, operation, alias, wanted[start : start + AT_ONCE])
+    return Changed(done, len(wanted) - done)
+
+
+def _free(alias: str, numbers: Sequence[int]) -> list[int]:
+    """Lock and return the rows that exist and that the scheduler has not locked."""
+    text = dialect(alias).lock_free("sqlqueue_scheduled_message", "id", len(numbers))
+    return [number for (number,) in execute(alias, text, numbers).fetchall()]
+
+
+def _run_now(alias: str, numbers: Sequence[int]) -> int:
+    free = _free(alias, numbers)
+    for number in free:
+        execute(alias, UPDATE.replace("{columns}", "due_at = {now}"), (number,))
+    if free:
+        notify_after_commit(alias)
+    return len(free)
+
+
+def _withdraw(alias: str, numbers: Sequence[int]) -> int:
+    free = _free(alias, numbers)
+    if free:
+        task_states.withdraw(alias, free)
+        execute(alias, dialect(alias).delete("sqlqueue_scheduled_message", "id", len(free)), free)
+    return len(free)

@@ -1,0 +1,166 @@
+"""Purges a topic: releases its messages up to an offset before their retention is over.
+
+Messages that every group has settled are released at once. With `unsettled`, each group that has not settled some is
+moved behind them, and its delivery states of them are deleted. Collection deletes the messages, in bounded batches.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from django.db.models import F, Sum
+from django.db.models.functions import Least
+
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.database import retries
+from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.database.statements import execute
+from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.log.collect import collect_topic
+from sqlqueue.log.groups import lock_topic, revoke
+from sqlqueue.log.status import unacked_streams
+from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Offset, Topic
+from sqlqueue.operations.move import lower_watermarks
+from sqlqueue.operations.replay_requests import fail_trials
+from sqlqueue.stats.rewind_preview import PartitionRange, count_ranges, positions_of
+
+HORIZON_TIMEOUT: Final = 30.0  # seconds for the transactions that publish to end
+# By group: delivery states that are not settled at or below the position, less those acked above it. Index: the
+# states' unique key, by the topic; the offsets' unique key.
+REMEMBERED = """
+    SELECT s.consumer_group, SUM(CASE WHEN s.acked = {false} AND s.message_offset <= o.position THEN 1
+    WHEN s.acked = {true} AND s.message_offset > o.position THEN -1 ELSE 0 END)
+    FROM sqlqueue_delivery_state s JOIN sqlqueue_offset o ON o.topic = s.topic AND o.consumer_group = s.consumer_group
+    AND o."partition" = s."partition" AND o.priority = s.priority
+    WHERE s.topic = %s AND s.message_offset <= %s GROUP BY s.consumer_group
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PurgePreview:
+    """What a purge up to `through` would concern. messages: how many; unsettled: by group, how many of them it has not
+    settled; estimated: some counts are estimates."""
+
+    through: int
+    messages: int
+    unsettled: dict[str, int]
+    estimated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """through: up to where the topic is purged; skipped: the groups that were moved over what they had not settled."""
+
+    through: int
+    skipped: list[str]
+
+
+def preview(alias: str, topic: str, through: int | None = None) -> PurgePreview:
+    """Count what purge() would concern; change nothing. through: up to this offset; None: all messages.
+
+    Exact up to some 10,000 messages (at least 200 for each partition and priority); beyond that, and where messages are
+    blocked, the counts are estimates. Messages for another target group count, too. Raises ConfigurationError for what
+    cannot be purged.
+    """
+    options = _purgeable(alias, topic)
+    to = highest_offset(alias) if through is None else max(0, through)
+    streams = [(p, q) for p in range(options.partitions) for q in range(options.priorities)]
+    groups = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
+    names = list(groups.values_list("consumer_group", flat=True))
+    parts = {"": [PartitionRange(*stream, 0, to) for stream in streams]}
+    for name in names:
+        positions = positions_of(alias, topic, name)
+        start = positions[-1, -1]
+        parts[name] = [PartitionRange(*stream, min(to, positions.get(stream, start)), to) for stream in streams]
+    distinct = list(dict.fromkeys(one for some in parts.values() for one in some))
+    figures, estimated = count_ranges(alias, topic, distinct)
+    counts = dict(zip(distinct, figures))
+    unread = {name: sum(counts[one] for one in some) for name, some in parts.items()}
+    remembered = {group: int(rows or 0) for group, rows in execute(alias, REMEMBERED, (topic, to)).fetchall()}
+    ranges = BlockedRange.objects.using(alias).filter(topic=topic, low__lt=to)
+    behind = dict(ranges.values_list("consumer_group").annotate(Sum("messages")))
+    unsettled = {name: max(0, unread[name] + remembered.get(name, 0) + max(0, behind.get(name, 0))) for name in names}
+    return PurgePreview(to, unread[""], unsettled, estimated or bool(behind))
+
+
+def purge(
+    alias: str, topic: str, *, through: int | None = None, unsettled: bool = False, timeout: float = HORIZON_TIMEOUT
+) -> Purged:
+    """Release a topic's messages up to an offset (None: all that are there now), whatever their retention; consumer
+    processes collect them within COLLECT_INTERVAL, and delete_purged() at once.
+
+    A message is deleted once every registered group has settled it. With `unsettled` each group that has not settled
+    all of them is moved behind them: the leases of its partitions are revoked, handlers in flight run to their end, and
+    their outcomes are ignored (what an atomic handler wrote is rolled back). No dead letter is written, and an archive
+    that has not read a message will not have it. Scheduled messages and dead letters stay.
+
+    Raises ConfigurationError for a topic that is not there or has dead letters (discard those), and inside a
+    transaction: the horizon cannot be known in one. Raises HorizonUnknown if a transaction that publishes stays open
+    for `timeout` seconds.
+    """
+    _purgeable(alias, topic)
+    give_up_at = time.monotonic() + timeout
+    horizon = Horizon(alias).wait(lambda: time.monotonic() > give_up_at)
+    target = horizon if through is None else min(max(0, through), horizon)
+    skipped = []
+    if unsettled:
+        fail_trials(alias, topic, range(target + 1), "was purged by an operator")
+        groups = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
+        for group in groups.values_list("consumer_group", flat=True):
+            if not unacked_streams(alias, group, topic, target):
+                continue
+            if retries.run(alias, _skip, alias, group, topic, target):
+                skipped.append(group)
+    retries.run(alias, _release, alias, topic, target)
+    return Purged(target, skipped)
+
+
+def delete_purged(alias: str, topic: str, batches: int = 10) -> tuple[int, bool]:
+    """Delete what a purge has released and every group has settled, and what retention has, with at most so many
+    deletes of 1,000 messages; return how many were deleted, and whether it stopped at that bound. Deletes
+    nothing while another process collects."""
+    options = Topic.objects.using(alias).get(name=topic)
+    deleted, left = collect_topic(alias, topic, options.purged_to, batches)
+    return deleted, left <= 0
+
+
+def _purgeable(alias: str, topic: str) -> Topic:
+    found = Topic.objects.using(alias).filter(name=topic).first()
+    if found is None:
+        raise ConfigurationError(f"there is no topic {topic!r}")
+    if topic.endswith(DEAD_LETTER_SUFFIX):
+        raise ConfigurationError(f"topic {topic!r} has dead letters: discard those, which asks for a reason")
+    return found
+
+
+def _release(alias: str, topic: str, target: int) -> None:
+    lock_topic(alias, topic)
+    Topic.objects.using(alias).filter(name=topic, purged_to__lt=target).update(purged_to=target)
+
+
+def _skip(alias: str, group: str, topic: str, target: int) -> bool:
+    """Settle everything up to `target`, which is at or below the horizon, on behalf of a group; return whether it is
+    still registered. It moves the group as a skip does (docs/protocol.md), but keeps the delivery states above the
+    target."""
+    lock_topic(alias, topic)
+    # Before any plain read: at REPEATABLE READ a read before it would fix a snapshot from before this lock.
+    revoke(alias, group, topic)
+    mine = {"topic": topic, "consumer_group": group}
+    registered = ConsumerGroup.objects.using(alias).filter(**mine)
+    if not registered.exists():
+        return False
+    registered.filter(start__lt=target).update(start=target)  # of partitions without an offset row
+    offsets = Offset.objects.using(alias).filter(**mine)
+    states = DeliveryState.objects.using(alias).filter(**mine)
+    ranges = BlockedRange.objects.using(alias).filter(**mine)
+    states.filter(message_offset__lte=target).delete()
+    ranges.filter(high__lte=target).delete()
+    ranges.filter(low__lt=target).update(low=target, messages=Least(F("messages"), F("high") - target))
+    offsets.filter(position__lt=target).update(position=target)
+    # What the last owner may have dispatched above the position is recovered by the next one.
+    offsets.filter(claimed_to__lt=F("position")).update(claimed_to=F("position"))
+    offsets.update(offset_acked=F("position"))
+    lower_watermarks(offsets, states, ranges)
+    return True

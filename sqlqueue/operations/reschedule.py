@@ -1,0 +1,207 @@
+"""Reschedules, reprioritizes and acknowledges single deliveries.
+
+The owner of a partition works from memory. It reads a delivery state again when it is due, and looks every heartbeat
+for states that have become due in the database (or that an operator has acked there: a negative number of attempts
+marks these). So a delivery with a row is changed in its row. For one without a row (it is unread, or in a blocked
+range) the lease is revoked, and the next owner reads the new row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from sqlqueue.core.bounds import MOST_ATTEMPTS, checked_whole
+from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
+from sqlqueue.database import retries
+from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.database.statements import dialect, execute
+from sqlqueue.exceptions import seconds
+from sqlqueue.log.fetch import BY_OPERATOR
+from sqlqueue.log.groups import lock_topic, revoke
+from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset
+from sqlqueue.operations.republish import check_priority, copy
+
+AT_ONCE = 500
+COLUMNS = 'consumer_group, topic, "partition", priority, message_offset, in_flight, retry_count, acked, invisible_until'
+DUE_AT = "UPDATE sqlqueue_delivery_state SET invisible_until = {later}, retry_count = %s WHERE id = %s"  # primary key
+KEY = 'topic, consumer_group, "partition", priority, message_offset'
+
+
+class Changed(NamedTuple):
+    """How many deliveries were changed, and how many were left because they are in flight or done."""
+
+    changed: int
+    left: int
+
+
+def reschedule(
+    alias: str,
+    group: str,
+    topic: str,
+    offsets: Iterable[int],
+    *,
+    delay: float = 0.0,
+    attempts: int | None = None,
+) -> Changed:
+    """Make waiting deliveries (failed, postponed or blocked) due in `delay` seconds.
+
+    attempts: what they count as having had, 0 for a fresh start; None leaves it. Deliveries in flight are left, and
+    those without a row: they are due anyway. The owner notices within a heartbeat.
+    """
+    if attempts is not None:
+        checked_whole(attempts, "attempts", MOST_ATTEMPTS)
+    return _all(alias, _reschedule, group, topic, offsets, seconds(delay), attempts)
+
+
+def acknowledge(alias: str, group: str, topic: str, offsets: Iterable[int]) -> Changed:
+    """Ack messages on behalf of a group, which then never gets them (again). Deliveries in flight are left.
+
+    For a message that the group has not read, or that is blocked, the lease of its partition is revoked: what is in
+    flight there is delivered again.
+    """
+    return _all(alias, _acknowledge, group, topic, offsets)
+
+
+def reprioritize(
+    alias: str, group: str, topic: str, offsets: Iterable[int], priority: int, *, delay: float = 0.0
+) -> Changed:
+    """Give waiting or unread deliveries another priority, and make them due in `delay` seconds.
+
+    The log is not changed: each is acked on behalf of the group and republished for it as a copy, in one transaction.
+    Deliveries that are in flight or done are left.
+
+    Raises InvalidMessage for a priority that the topic does not have.
+    """
+    check_priority(alias, topic, priority)
+    return _all(alias, _reprioritize, group, topic, offsets, priority, seconds(delay))
+
+
+def _all(
+    alias: str, operation: Callable[..., int], group: str, topic: str, offsets: Iterable[int], *options: object
+) -> Changed:
+    wanted = sorted(set(offsets))
+    changed = 0
+    for start in range(0, len(wanted), AT_ONCE):
+        changed += retries.run(alias, operation, alias, group, topic, wanted[start : start + AT_ONCE], *options)
+    return Changed(changed, len(wanted) - changed)
+
+
+def _waiting(alias: str, group: str, topic: str, messages: Sequence[Message]) -> list[DeliveryState]:
+    """Lock and return the rows of these messages that wait; by their whole unique key, so that no other row is
+    locked."""
+    found: list[DeliveryState] = []
+    for (partition, priority), offsets in _by_partition(messages).items():
+        rows = DeliveryState.objects.using(alias).filter(
+            topic=topic,
+            consumer_group=group,
+            partition=partition,
+            priority=priority,
+            message_offset__in=offsets,
+        )
+        found += [row for row in rows.select_for_update() if not row.acked and row.in_flight == NOT_IN_FLIGHT]
+    return found
+
+
+def _by_partition(messages: Sequence[Message]) -> dict[tuple[int, int], dict[int, str]]:
+    """Return by (partition, priority) the messages' keys by offset."""
+    found: dict[tuple[int, int], dict[int, str]] = {}
+    for message in messages:
+        found.setdefault((message.partition, message.priority), {})[message.offset] = message.partition_key
+    return found
+
+
+def _messages(alias: str, group: str, topic: str, offsets: Sequence[int]) -> list[Message]:
+    """Those that are for the group."""
+    columns = ("offset", "topic", "partition", "priority", "partition_key")
+    found = Message.objects.using(alias).filter(offset__in=offsets, topic=topic, target_group__in=("", group))
+    return list(found.only(*columns))
+
+
+def _reschedule(alias: str, group: str, topic: str, offsets: Sequence[int], delay: float, attempts: int | None) -> int:
+    rows = _waiting(alias, group, topic, _messages(alias, group, topic, offsets))
+    _make_due(alias, [(row.pk, row.retry_count) for row in rows], delay, attempts)
+    return len(rows)
+
+
+def reschedule_rows(alias: str, ids: Sequence[int], delay: float, attempts: int | None) -> int:
+    """Reschedule delivery states by the ids of their rows, in the caller's transaction; return how many were changed.
+    Rows that another transaction has locked are being settled or dispatched, and are left."""
+    if not ids:
+        return 0
+    # With the lock: a plain read might show them as they were before it.
+    lock = dialect(alias).lock_free("sqlqueue_delivery_state", "id", len(ids), ("retry_count", "acked", "in_flight"))
+    found = execute(alias, lock, ids).fetchall()
+    waiting = [(id, count) for id, count, acked, mark in found if not acked and mark == NOT_IN_FLIGHT]
+    _make_due(alias, waiting, delay, attempts)
+    return len(waiting)
+
+
+def _make_due(alias: str, rows: Sequence[tuple[int, int]], delay: float, attempts: int | None) -> None:
+    """Change locked rows, given as (id, attempts so far)."""
+    for id, so_far in rows:
+        count = so_far if attempts is None else attempts
+        execute(alias, DUE_AT, (round(delay * 1_000_000), count if count > 0 else BY_OPERATOR, id))
+
+
+def _acknowledge(alias: str, group: str, topic: str, offsets: Sequence[int]) -> int:
+    return len(acknowledge_here(alias, group, topic, offsets))
+
+
+def _reprioritize(alias: str, group: str, topic: str, offsets: Sequence[int], priority: int, delay: float) -> int:
+    return copy(alias, topic, group, acknowledge_here(alias, group, topic, offsets), priority, delay)
+
+
+def acknowledge_here(alias: str, group: str, topic: str, offsets: Sequence[int]) -> list[int]:
+    """Acknowledge in the caller's transaction, as acknowledge() does; return the offsets that were acked."""
+    lock_topic(alias, topic)
+    messages = _messages(alias, group, topic, offsets)
+    rows = _waiting(alias, group, topic, messages)
+    DeliveryState.objects.using(alias).filter(pk__in=[row.pk for row in rows]).update(
+        acked=True, retry_count=BY_OPERATOR, invisible_until=DatabaseNow()
+    )
+    done = [row.message_offset for row in rows]
+    for (partition, priority), wanted in _by_partition(messages).items():
+        if _unread(alias, group, topic, partition, priority, wanted):
+            revoke(alias, group, topic, partition)
+            unread = _unread(alias, group, topic, partition, priority, wanted)  # as the owner has left it
+            _add_acked(alias, group, topic, partition, priority, unread)
+            done += unread
+    return done
+
+
+def _unread(
+    alias: str, group: str, topic: str, partition: int, priority: int, messages: Mapping[int, str]
+) -> list[int]:
+    """Return the offsets that are above the claim or in their key's blocked range, and have no row."""
+    mine = {"topic": topic, "consumer_group": group, "partition": partition, "priority": priority}
+    offset_row = Offset.objects.using(alias).filter(**mine).first()
+    if offset_row is None:  # no process has ever owned it: it is at the group's start
+        claimed = (
+            ConsumerGroup.objects.using(alias).values_list("start", flat=True).get(topic=topic, consumer_group=group)
+        )
+    else:
+        claimed = max(offset_row.position, offset_row.claimed_to)
+    # Before the rows: a message that leaves its range meanwhile has a row.
+    covering = BlockedRange.objects.using(alias).filter(**mine).covering(messages, *messages.values())
+    ranges = {key: (low, high) for key, low, high in covering.values_list("partition_key", "low", "high")}
+
+    def waits(offset: int) -> bool:
+        low, high = ranges.get(messages[offset], (0, 0))
+        return low < offset <= high
+
+    unsettled = [offset for offset in messages if offset > claimed or waits(offset)]
+    rows = DeliveryState.objects.using(alias).filter(**mine, message_offset__in=unsettled)
+    known = set(rows.values_list("message_offset", flat=True)) if unsettled else set()
+    return [offset for offset in unsettled if offset not in known]
+
+
+def _add_acked(alias: str, group: str, topic: str, partition: int, priority: int, offsets: Sequence[int]) -> None:
+    if not offsets:
+        return
+    values: list[object] = []
+    for offset in offsets:
+        values += (group, topic, partition, priority, offset, NOT_IN_FLIGHT, BY_OPERATOR, True)
+    rows = ", ".join(["(%s, %s, %s, %s, %s, %s, %s, %s, {now})"] * len(offsets))
+    text = f"INSERT INTO sqlqueue_delivery_state ({COLUMNS}) VALUES {rows} {dialect(alias).ignore(KEY)}"
+    execute(alias, text, values)

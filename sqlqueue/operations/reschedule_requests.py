@@ -1,0 +1,226 @@
+"""Reschedulings: operator requests to make many waiting deliveries of a group due, at a rate. Consumer processes carry
+them out, one process at a time."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Exists, OuterRef, Q
+
+from sqlqueue.core.bounds import MOST_ATTEMPTS, checked_whole
+from sqlqueue.core.keys import KEY_LENGTH, checked_text, partition_of
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.outcomes import message_of
+from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
+from sqlqueue.database import retries
+from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.database.horizon import highest_offset
+from sqlqueue.exceptions import ConfigurationError, seconds
+from sqlqueue.log.groups import registered
+from sqlqueue.models import DeliveryState, Message, Rescheduling, Topic
+from sqlqueue.models.delivery_state import DeliveryStateQuerySet
+from sqlqueue.models.replay import DONE, FAILED, RUNNING
+from sqlqueue.models.rescheduling import ERROR_LENGTH, FAILING, POSTPONED
+from sqlqueue.operations import requests
+from sqlqueue.operations.requests import checked_rate
+from sqlqueue.operations.reschedule import reschedule_rows
+
+logger = logging.getLogger("sqlqueue")
+
+AT_ONCE = 500  # deliveries of one step
+PARTITIONS_OF_A_STEP = 100
+MOST_COUNTED = 100_000
+PROGRESS = ("state", "done", "at_partition", "at_priority", "at_offset", "note")
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingDeliveries:
+    """Selects deliveries of a group that wait for their time.
+
+    which: all (""), the failing or the postponed ones; error: only those whose last error contains this text (any
+    case); above, through: of messages above this offset, up to that one; key: of this key only, "" for any.
+    """
+
+    topic: str
+    group: str
+    which: str = ""
+    error: str = ""
+    above: int = 0
+    through: int | None = None
+    key: str = ""
+
+    def partition(self, alias: str) -> int | None:
+        """Return the partition of the key; None without a key."""
+        if not self.key:
+            return None
+        partitions = Topic.objects.using(alias).values_list("partitions", flat=True).get(name=self.topic)
+        return partition_of(self.key, partitions)
+
+    def rows(self, alias: str) -> DeliveryStateQuerySet:
+        """Return the query of their delivery states. Index: the states' unique key, by topic and group (and partition,
+        with a key); the keys: the log's primary key."""
+        found = DeliveryState.objects.using(alias).unsettled().filter(topic=self.topic, consumer_group=self.group)
+        found = found.filter(in_flight=NOT_IN_FLIGHT, invisible_until__gt=DatabaseNow(), message_offset__gt=self.above)
+        if self.through is not None:
+            found = found.filter(message_offset__lte=self.through)
+        if self.which:
+            found = found.filter(Q(retry_count__gt=0) if self.which == FAILING else Q(retry_count__lte=0))
+        if self.error:
+            found = found.filter(last_error__icontains=self.error)
+        if self.key:
+            of_key = Message.objects.using(alias).filter(offset=OuterRef("message_offset"), partition_key=self.key)
+            found = found.filter(Exists(of_key), partition=self.partition(alias))
+        return found
+
+    def count(self, alias: str) -> int:
+        """Return how many there are now, at most MOST_COUNTED."""
+        return self.rows(alias)[:MOST_COUNTED].count()
+
+    def check(self, alias: str) -> None:
+        """Raise ConfigurationError for an invalid selection, and InvalidMessage for an invalid key."""
+        checked_text(self.key, "key", KEY_LENGTH)
+        if (self.group, self.topic) not in registered(alias, [self.topic]):
+            raise ConfigurationError(f"there is no group {self.group!r} in topic {self.topic!r}")
+        if self.which not in ("", FAILING, POSTPONED):
+            raise ConfigurationError(f"which must be {FAILING!r}, {POSTPONED!r} or '' for both, not {self.which!r}")
+        if len(self.error) > ERROR_LENGTH:
+            raise ConfigurationError(f"the text of the error has {len(self.error)} characters; {ERROR_LENGTH} at most")
+
+
+def request_rescheduling(
+    alias: str,
+    waiting: WaitingDeliveries,
+    *,
+    delay: float = 0.0,
+    attempts: int | None = None,
+    rate: float | None = None,
+    requested_by: str = "",
+) -> Rescheduling:
+    """Request that deliveries become due in `delay` seconds, in the order of partition, priority and offset; return the
+    request, whose row shows its progress.
+
+    attempts: what each then counts as having had, 0 for a fresh start; None leaves it. rate: at most so many a second.
+    Later messages are not part of it; deliveries that are in flight or due when a step reaches them are left. Consumers
+    notice within a heartbeat.
+
+    Raises ConfigurationError if no selected delivery waits, for a group that is not registered, and for an invalid rate
+    or number of attempts; InvalidMessage for an invalid delay or key.
+    """
+    waiting.check(alias)
+    delay, rate = seconds(delay), checked_rate(rate)
+    if attempts is not None:
+        checked_whole(attempts, "attempts", MOST_ATTEMPTS)
+    total = waiting.count(alias)
+    if not total:
+        raise ConfigurationError(f"no such delivery of group {waiting.group!r} waits for its time: nothing to do")
+    through = highest_offset(alias) if waiting.through is None else waiting.through
+    made = Rescheduling.objects.using(alias).create(
+        topic=waiting.topic,
+        consumer_group=waiting.group,
+        which=waiting.which,
+        error=waiting.error,
+        partition_key=waiting.key,
+        above=waiting.above,
+        through=through,
+        delay=delay,
+        attempts=attempts,
+        rate=rate,
+        total=total,
+        ordered_by=requested_by,
+    )
+    made.refresh_from_db(using=alias)  # MySQL does not return what the columns' defaults are
+    return made
+
+
+def cancel(alias: str, number: int) -> bool:
+    """Cancel a rescheduling that is not done; return whether it was not. What it has rescheduled stays so."""
+    return requests.cancel(alias, Rescheduling, number)
+
+
+def carry_out(alias: str) -> bool:
+    """Do the next step of every rescheduling; return whether there is more to do at once."""
+    return requests.of_each(alias, Rescheduling, _next)
+
+
+def _next(alias: str, number: int) -> bool:
+    """Do the next step of one rescheduling. An invalid one fails and does not delay the others."""
+    reason = requests.try_step(alias, _step, number)
+    if isinstance(reason, bool):
+        return reason
+    logger.warning(logfmt("rescheduling_refused", request=number, error=reason))
+    return retries.run(alias, _fail, alias, number, reason)
+
+
+def _step(alias: str, number: int) -> bool:
+    """Do one step of a rescheduling and update its row, in one transaction: no delivery is counted twice."""
+    rescheduling = requests.locked(alias, Rescheduling, number)
+    if rescheduling is None:
+        return False
+    rate = checked_rate(rescheduling.rate)
+    if requests.too_early(rescheduling, rate):
+        return False
+    found, ended = _some(alias, rescheduling, requests.step_size(rate, AT_ONCE))
+    moved = reschedule_rows(alias, found, rescheduling.delay, rescheduling.attempts)
+    rescheduling.done += moved
+    rescheduling.state = DONE if ended else RUNNING
+    requests.save(alias, rescheduling, PROGRESS, stepped=bool(moved) or ended)  # the rate counts deliveries, not reads
+    return not ended and (rate is None or not moved)
+
+
+def _some(alias: str, rescheduling: Rescheduling, most: int) -> tuple[list[int], bool]:
+    """Return the ids of the next rows, and whether there are no more; advance the rescheduling behind them. Reads an
+    exact range of the index for each partition and priority."""
+    left = _left(rescheduling)
+    chosen, partition = left.rows(alias).order_by("message_offset"), left.partition(alias)
+    found: list[int] = []
+    for _ in range(PARTITIONS_OF_A_STEP):
+        stream = {"partition": rescheduling.at_partition, "priority": rescheduling.at_priority}
+        here = chosen.filter(**stream, message_offset__gt=rescheduling.at_offset)
+        for id, offset in here.values_list("pk", "message_offset")[: most - len(found)]:
+            found.append(id)
+            rescheduling.at_offset = offset
+        if len(found) == most:
+            return found, False
+        following = _next_partition(alias, rescheduling, partition)
+        if following is None:
+            return found, True
+        rescheduling.at_partition, rescheduling.at_priority = following
+        rescheduling.at_offset = -1
+    return found, False
+
+
+def _next_partition(alias: str, rescheduling: Rescheduling, partition: int | None) -> tuple[int, int] | None:
+    """Return the next (partition, priority) in which the group has delivery states; of one partition or (None) of
+    all."""
+    mine = {"topic": rescheduling.topic, "consumer_group": rescheduling.consumer_group}
+    rows = DeliveryState.objects.using(alias).filter(**mine)
+    if partition is not None:
+        rows = rows.filter(partition=partition)
+    next_priority: dict[str, Any] = {"partition": rescheduling.at_partition, "priority__gt": rescheduling.at_priority}
+    for some in (rows.filter(**next_priority), rows.filter(partition__gt=rescheduling.at_partition)):
+        found = some.order_by("partition", "priority").values_list("partition", "priority").first()
+        if found is not None:
+            return found
+    return None
+
+
+def _left(rescheduling: Rescheduling) -> WaitingDeliveries:
+    return WaitingDeliveries(
+        rescheduling.topic,
+        rescheduling.consumer_group,
+        rescheduling.which,
+        rescheduling.error,
+        rescheduling.above,
+        rescheduling.through,
+        rescheduling.partition_key,
+    )
+
+
+def _fail(alias: str, number: int, reason: Exception) -> bool:
+    rescheduling = requests.locked(alias, Rescheduling, number)
+    if rescheduling is not None:
+        rescheduling.state, rescheduling.note = FAILED, requests.as_note(message_of(reason) or type(reason).__name__)
+        requests.save(alias, rescheduling, PROGRESS)
+    return False

@@ -1,0 +1,58 @@
+"""The version and the content type that a message's payload has, in headers; and the functions that bring an older one
+up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sqlqueue.exceptions import ConfigurationError, InvalidMessage
+
+RESERVED = "sqlqueue-"
+VERSION = f"{RESERVED}version"
+CONTENT_TYPE = f"{RESERVED}content-type"
+OWN = frozenset({VERSION, CONTENT_TYPE})  # the headers that the queue adds
+
+Upcasts = Mapping[int, Callable[[Any], Any]]
+
+
+def with_own(headers: Any, version: int, content_type: str | None = None) -> Any:
+    """Return a message's headers with the version and the content type of its payload; version 1 is not written.
+    Raises InvalidMessage if the caller's own have names that are the queue's."""
+    if headers and isinstance(headers, dict):
+        for name in headers:
+            if isinstance(name, str) and name.lower().startswith(RESERVED):
+                raise InvalidMessage(
+                    f"headers: {name!r} begins with {RESERVED!r}, which is for the queue's own: use another name"
+                )
+    if (version == 1 and content_type is None) or not (headers is None or isinstance(headers, dict)):
+        return headers
+    own = {} if version == 1 else {VERSION: version}
+    return {**(headers or {}), **own, **({} if content_type is None else {CONTENT_TYPE: content_type})}
+
+
+def callers(headers: dict[str, Any]) -> dict[str, Any]:
+    """Return a message's headers without those that the queue added, so that they may be published again."""
+    return headers if OWN.isdisjoint(headers) else {name: headers[name] for name in headers if name not in OWN}
+
+
+def checked_upcasts(given: Any, version: int) -> Upcasts:
+    """Return what `upcast` names: for each older version, without a gap up to the one before the present, a function.
+    Raises ConfigurationError for anything else."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not given:
+        raise ConfigurationError(f"upcast must be a dict of versions to functions ({{1: from_v1}}), not {given!r}")
+    for older, function in given.items():
+        if isinstance(older, bool) or not isinstance(older, int) or older < 1:
+            raise ConfigurationError(f"upcast must have whole numbers from 1 as its versions, not {older!r}")
+        if not callable(function):
+            raise ConfigurationError(f"upcast must name a function for version {older}, not {function!r}")
+    if max(given) >= version:
+        raise ConfigurationError(
+            f"upcast must end before the present version, which is {version}: raise 'payload_version' of the topic in "
+            f"SQLQUEUE['TOPICS'], or of the payload type, to {max(given) + 1}"
+        )
+    if missing := set(range(min(given), version)) - set(given):
+        raise ConfigurationError(f"upcast must have every version up to {version - 1}: {min(missing)} is missing")
+    return dict(given)

@@ -1,0 +1,64 @@
+"""A topic's rows as DataFrames, from the database, the archive, or both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from sqlqueue.spark.archive import MESSAGES, OFFSET_COLUMN, RECEIPTS, TIME_COLUMN, read_archive
+from sqlqueue.spark.folder import Folder
+
+DEAD_LETTERS = "dead_letters"
+
+
+def rows_between(
+    spark: SparkSession, table: str, topic: str, first: int, last: int | None, **options: str
+) -> DataFrame:
+    """Return a topic's messages (or dead letters) in the database with offsets from `first` to `last`, or its receipts
+    with ids in that range, both ends included. options: further options of the data source."""
+    low, high = ("fromId", "toId") if table == RECEIPTS else ("from", "to")
+    reader = spark.read.format("sqlqueue").option("table", table).option("topic", topic).options(**options)
+    reader = reader.option(low, first)
+    return (reader if last is None else reader.option(high, last)).load()
+
+
+@dataclass(frozen=True)
+class TopicRows:
+    """A topic's rows up to a horizon. frontiers: by kind, the highest offset (id) in the archive; later rows are read
+    from the database, so that rows in both are read once."""
+
+    spark: SparkSession
+    topic: str
+    horizon: int
+    archive: Folder | None
+    frontiers: dict[str, int]
+
+    def rows(
+        self, kind: str, first: int = 1, last: int | None = None, days: tuple[str, str] | None = None
+    ) -> DataFrame:
+        """Return messages with offsets, or receipts with ids, from `first` to `last`, both included. days: the
+        first and the last UTC day of what is wanted, as YYYY-MM-DD."""
+        last = self.horizon if kind == MESSAGES and last is None else last
+        frontier = self.frontiers[kind] if self.archive and (self.archive.root / kind).is_dir() else 0
+        options = {"since": days[0], "until": str(date.fromisoformat(days[1]) + timedelta(1))} if days else {}
+        live = rows_between(self.spark, kind, self.topic, max(first, frontier + 1), last, **options)
+        rows = live
+        if self.archive and first <= frontier:
+            offset = F.col(OFFSET_COLUMN[kind])
+            old = read_archive(self.spark, str(self.archive.root), kind)
+            old = old.where((F.col("topic") == self.topic) & (offset >= first) & (offset <= frontier))
+            old = old if last is None else old.where(offset <= last)
+            if days:  # Spark reads only the folders of these dates
+                old = old.where(F.col("date").between(*days))
+            rows = old.drop("segment", "date").unionByName(live)
+        if days:
+            day = F.date_format(TIME_COLUMN[kind], "yyyy-MM-dd")  # the session's time zone is UTC
+            rows = rows.where(day.between(*days))
+        return rows
+
+    def dead_letters(self) -> DataFrame:
+        """Return the topic's dead letters, which are never archived."""
+        return rows_between(self.spark, DEAD_LETTERS, self.topic, 1, self.horizon)

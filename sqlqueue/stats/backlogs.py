@@ -1,0 +1,51 @@
+"""Counts how many messages each group has not read in each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlqueue.database.statements import dialect, execute
+from sqlqueue.stats import sampling
+from sqlqueue.stats.positions import StoredPartition
+
+# Both ends of a backlog. Index: (topic, partition, priority, offset).
+HEAD = """
+    SELECT %s, COUNT(*), MIN("offset"), MAX("offset"), SUM(CASE WHEN "offset" <= %s THEN 1 ELSE 0 END) FROM
+    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {ascending} LIMIT %s) AS head
+"""
+TAIL = """
+    SELECT %s, COUNT(*), MIN("offset"), MAX("offset"), 0 FROM
+    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {descending} LIMIT %s) AS tail
+"""
+
+
+class Backlog(NamedTuple):
+    """The messages above a position: how many; how many of them are claimed; whether that is an estimate; the first and
+    the last offset."""
+
+    messages: int
+    claimed: int
+    estimated: bool
+    first: int
+    last: int
+
+
+def backlogs_of(alias: str, partitions: Sequence[StoredPartition]) -> dict[StoredPartition, Backlog]:
+    """Return the backlog above each position."""
+    sql = dialect(alias)
+    both = [sql.branch.format(HEAD.strip()), sql.branch.format(TAIL.strip())]
+    found: dict[StoredPartition, Backlog] = {}
+    for some in sampling.chunks(partitions, sampling.TABLES_AT_ONCE):
+        values: list[object] = []
+        for index, stored in enumerate(some):
+            bounds = sql.range_values(stored.topic, stored.partition, stored.priority, stored.position)
+            values += (index, stored.claimed, *bounds, sampling.SAMPLE, -1 - index, *bounds, sampling.SAMPLE)
+        ends: dict[int, tuple[int, int, int, int]] = {}
+        for index, *end in execute(alias, " UNION ALL ".join(both * len(some)), values).fetchall():
+            ends[index] = tuple(int(value or 0) for value in end)  # type: ignore[assignment]
+        for index, stored in enumerate(some):
+            head, tail = ends[index], ends[-1 - index]
+            messages, is_estimate = sampling.estimate(head[:3], tail[:3])
+            found[stored] = Backlog(messages, head[3], is_estimate, head[1], tail[2])
+    return found

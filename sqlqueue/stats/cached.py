@@ -1,0 +1,76 @@
+"""Caches what was read of the queue for STATS_INTERVAL, so that any number of requests costs one read."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from django.core.signals import setting_changed
+from django.db import Error
+
+from sqlqueue.conf import settings
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.database import retries
+from sqlqueue.exceptions import Unreachable
+from sqlqueue.stats.survey import Survey, survey
+
+T = TypeVar("T")
+UNREACHABLE = "the queue's database does not answer"
+WAIT_TIMEOUT = 10.0  # seconds to wait for another thread that is reading
+logger = logging.getLogger("sqlqueue")
+
+
+class Cached(Generic[T]):
+    """One value that is read from the queue's database. A failure is cached as long as a value, so that an unreachable
+    database is not asked with every request."""
+
+    def __init__(self, read_value: Callable[[str], T]):
+        self._read_value = read_value
+        self._lock = threading.Lock()
+        self._cached: tuple[str, float, T | None] | None = None
+
+    def get(self) -> T:
+        """Return the value, at most STATS_INTERVAL old. A thread that asks during a read waits for its result.
+
+        Raises Unreachable if the database does not answer.
+        """
+        if not self._lock.acquire(timeout=WAIT_TIMEOUT):
+            raise Unreachable(UNREACHABLE)
+        try:
+            value = self._refreshed(settings.DATABASE)
+        finally:
+            self._lock.release()
+        if value is None:
+            raise Unreachable(UNREACHABLE)
+        return value
+
+    def _refreshed(self, alias: str) -> T | None:
+        cached = self._cached
+        if cached is None or cached[0] != alias or time.monotonic() - cached[1] >= settings.STATS_INTERVAL:
+            value: T | None = None
+            try:
+                value = self._read_value(alias)
+            except Error as error:
+                logger.warning(logfmt("stats_failed", error=error))
+                if retries.classify(error) is retries.ErrorKind.GONE:
+                    retries.drop_connection(alias)
+            cached = self._cached = (alias, time.monotonic(), value)
+        return cached[2]
+
+    def forget(self) -> None:
+        """Drop the value: the next get() reads the database."""
+        self._cached = None
+
+
+recent_survey: Cached[Survey] = Cached(survey)
+
+
+def _changed(*, setting: str, **_: object) -> None:
+    if setting == "SQLQUEUE":
+        recent_survey.forget()
+
+
+setting_changed.connect(_changed, dispatch_uid="sqlqueue.recent")

@@ -1,0 +1,38 @@
+"""Measures how far the horizon is behind the log's end."""
+
+from __future__ import annotations
+
+import time
+
+from django.db import connections
+
+from sqlqueue.database.horizon import Horizon
+from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.transactions import refusal
+
+PROBE_PAUSES = (0.0, 0.01, 0.03)  # seconds before each probe of the publish gate
+
+# Index: the primary key.
+ABOVE = 'SELECT {remaining} FROM sqlqueue_message{by_offset} WHERE "offset" > %s ORDER BY "offset" LIMIT 1'
+
+
+def probed(alias: str, known: int, highest: int) -> int:
+    """Return the horizon after a few probes, at least `known`: what consumers know is as old as their heartbeats, and
+    so behind messages published since."""
+    if known < highest and not refusal(connections[alias]):
+        horizon = Horizon(alias)
+        for pause in PROBE_PAUSES:
+            time.sleep(pause)
+            if horizon.probe(highest) >= highest:
+                break
+        known = max(known, horizon.value)
+    return known
+
+
+def horizon_lag(alias: str, known: int, highest: int) -> tuple[int, float]:
+    """Return how many offsets are above the horizon, and the age in seconds of the first message there."""
+    if known >= highest:
+        return 0, 0.0
+    text = ABOVE.replace("{remaining}", dialect(alias).remaining("created_at"))
+    row = execute(alias, text, (known,)).fetchone()
+    return highest - known, 0.0 if row is None else max(0.0, -float(row[0]))

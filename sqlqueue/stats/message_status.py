@@ -1,0 +1,264 @@
+"""The status of a message in every group, with results, by topic, key and id (`get_status`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlqueue.conf import settings
+from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text
+from sqlqueue.core.outcomes import ACKED, DEAD, TOO_LATE
+from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.exceptions import InvalidMessage
+from sqlqueue.log import progress
+from sqlqueue.log.progress import Progress
+from sqlqueue.models import ConsumerGroup, Message, Receipt, Result, ScheduledMessage
+from sqlqueue.models.topic import TOPIC_COLUMN
+from sqlqueue.stats import delivery_status
+from sqlqueue.stats.delivery_status import DeliveryStatus
+from sqlqueue.stats.waiting import until_finished
+from sqlqueue.twins import async_twin, refuse_in_async
+
+SCHEDULED: Final = "scheduled"  # it is not in the log yet
+WAITING: Final = "waiting"  # for its turn, or postponed before its first attempt
+IN_FLIGHT: Final = "in_flight"  # with a handler, or claimed for one
+RETRYING: Final = "retrying"  # an attempt has failed, and there will be another
+EXPIRED: Final = "expired"  # a dead letter that was too late for its handler
+
+FINISHED: Final = frozenset({ACKED, DEAD, EXPIRED})
+STATES: Final = (SCHEDULED, WAITING, IN_FLIGHT, RETRYING, ACKED, DEAD, EXPIRED)
+MOST_RECEIPTS = 100  # that are read of one message
+
+_STATES = {
+    delivery_status.UNREAD: WAITING,
+    delivery_status.WAITING: WAITING,
+    delivery_status.IN_FLIGHT: IN_FLIGHT,
+    delivery_status.FAILING: RETRYING,
+    ACKED: ACKED,
+    DEAD: DEAD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """How a message stands in one group.
+
+    state: scheduled, waiting, in_flight, retrying, acked, dead or expired (dead once that dead letter is replayed or
+    discarded, and only a receipt is left: it has no reason); attempts: how many were charged so far, None
+    where that is not stored (a message that was acked, without keep_results or a receipt); result: what the handler
+    returned, if its consumer keeps results; error: of the last failed attempt, "" for none; progress: what the handler
+    that has it now has said last (done, total, note, updated_at), None if it has said nothing; next_attempt_at: of a
+    message that waits for a time, else None; started_at, finished_at: of the attempt that has settled it, as far as
+    they are stored; dead_letter: the dead letter's offset.
+    """
+
+    group: str
+    state: str
+    attempts: int | None = 0
+    result: Any = None
+    error: str = ""
+    progress: Progress | None = None
+    next_attempt_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    dead_letter: int | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether this group is done with it: acked, dead or expired."""
+        return self.state in FINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class MessageStatus:
+    """How a message stands, as it was read: ask again for news.
+
+    groups: by name, those that get it (registered for its topic, and its target group); none before any consumer has
+    been started. offset: None while it is scheduled; published_at: None once it is collected; due_at: of a scheduled
+    message.
+    """
+
+    topic: str
+    id: str
+    key: str
+    offset: int | None
+    published_at: datetime | None
+    due_at: datetime | None
+    groups: Mapping[str, GroupStatus] = field(default_factory=dict)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all its groups are done with it; False if it has none."""
+        return bool(self.groups) and all(each.finished for each in self.groups.values())
+
+    def wait(self, timeout: float | timedelta) -> MessageStatus:
+        """Wait until all groups are done with it, at most `timeout` seconds; return its status then. The consumer
+        process that settles it sends a notice; without one the tables are read again after 10 ms to
+        IDLE_POLL_INTERVAL. A message that leaves the log meanwhile counts as done with: it was collected, or an
+        operator has deleted it.
+
+        Raises TimeoutError; ConfigurationError inside a transaction of the queue's database, which would wait for
+        itself; and Django's SynchronousOnlyOperation on an event loop.
+        """
+        finished = until_finished(settings.DATABASE, self, MessageStatus._fresh, timeout)
+        if finished is None:
+            raise TimeoutError(
+                f"message {self.id!r} of topic {self.topic!r} is not settled in every group after {timeout} (seconds): "
+                f"see get_status({self.topic!r}, id={self.id!r}, key={self.key!r})"
+            )
+        return finished
+
+    def _fresh(self) -> MessageStatus:
+        """Return its present status. One that was in the log and is unknown now has been collected, so every group is
+        done with it."""
+        fresh = get_status(self.topic, id=self.id, key=self.key)
+        if fresh is not None or self.offset is None:
+            return fresh or replace(self, groups={})
+        return replace(self, groups=_after_collection(settings.DATABASE, self))
+
+
+def get_status(topic: str, *, id: str, key: str = "") -> MessageStatus | None:
+    """Return the status of a message in every group, or None if it is unknown: never published, cancelled, or collected
+    and no result of it is kept. At most fifteen statements, however many groups.
+
+    Raises InvalidMessage for a topic, an id or a key that no message can have.
+    """
+    refuse_in_async("get_status", "await aget_status(…)")
+    if checked_text(id, "id", ID_LENGTH) == "":
+        raise InvalidMessage("id is empty: a message without an id of its own gets one, which publish returns")
+    checked_text(key, "key", KEY_LENGTH)
+    checked_text(topic, "topic", TOPIC_COLUMN)
+    alias: str = settings.DATABASE
+    # The schedule first: a message may move from there into the log in between.
+    scheduled = _scheduled(alias, topic, id, key)
+    message = Message.objects.using(alias).filter(message_id=id, topic=topic, partition_key=key)
+    for found in message.without_content()[:1]:  # not first(), which would walk the primary key
+        return status_of(alias, found)
+    return scheduled or _collected(alias, topic, id, key)
+
+
+aget_status = async_twin(get_status)
+
+
+def status_of(alias: str, message: Message) -> MessageStatus:
+    """Return the status of a message that is in the log. At most twelve statements."""
+    registered = ConsumerGroup.objects.using(alias).filter(topic=message.topic).order_by("consumer_group")
+    starts = dict(registered.values_list("consumer_group", "start"))
+    deliveries = delivery_status.statuses_since(alias, message, starts)
+    deliveries = [each for each in deliveries if each.state != delivery_status.OTHER_GROUP]
+    # After the delivery states: what these say was acked has its result.
+    results = {
+        row.consumer_group: row
+        for row in _results(alias, message.topic, message.message_id, message.partition_key)
+        if row.message_offset == message.offset
+    }
+    settled = {each.group for each in deliveries if each.state in (ACKED, DEAD)}
+    receipts = _receipts(alias, message.offset, settled - set(results))
+    running = any(each.state == delivery_status.IN_FLIGHT for each in deliveries)
+    reported = progress.present(alias, message.offset, message.partition, message.priority) if running else {}
+    groups: dict[str, GroupStatus] = {}
+    for each in deliveries:
+        if each.group not in settled:
+            groups[each.group] = _unsettled(each, reported.get(each.group))
+        elif each.group in results:
+            groups[each.group] = _of_result(results[each.group], each.dead_letter)
+        elif each.group in receipts or each.dead_letter is not None:
+            groups[each.group] = _settled(each, receipts.get(each.group))
+        elif message.offset > starts[each.group]:  # else it was published before the group began
+            groups[each.group] = GroupStatus(each.group, ACKED, None)
+    if message.target_group and message.target_group not in starts:
+        groups[message.target_group] = GroupStatus(message.target_group, WAITING)
+    named = message.topic, message.message_id, message.partition_key
+    return MessageStatus(*named, message.offset, message.created_at, None, groups)
+
+
+def _after_collection(alias: str, status: MessageStatus) -> dict[str, GroupStatus]:
+    """Return what is known of a message that was collected while its status was read again and again."""
+    gone = Message(topic=status.topic, offset=status.offset, partition_key=status.key)
+    dead = delivery_status.dead_letters_of(alias, gone, list(status.groups))
+    receipts = _receipts(alias, gone.offset, set(status.groups))
+    return {
+        name: _settled(delivery_status.settled_as(name, dead.get(name)), receipts.get(name))
+        if name in dead or name in receipts
+        else GroupStatus(name, ACKED, None)
+        for name in status.groups
+    }
+
+
+def _scheduled(alias: str, topic: str, id: str, key: str) -> MessageStatus | None:
+    rows = ScheduledMessage.objects.using(alias).filter(topic=topic, message_id=id, partition_key=key)
+    row = next(iter(rows.only("target_group", "due_at", "created_at", "refusal")[:1]), None)
+    if row is None:
+        return None
+    names = [row.target_group]
+    if not row.target_group:
+        registered = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
+        names = list(registered.values_list("consumer_group", flat=True))
+    error = row.refusal or ""
+    groups = {name: GroupStatus(name, SCHEDULED, error=error, next_attempt_at=row.due_at) for name in names}
+    return MessageStatus(topic, id, key, None, row.created_at, row.due_at, groups)
+
+
+def _collected(alias: str, topic: str, id: str, key: str) -> MessageStatus | None:
+    """Return what the kept results say of a message that is not in the log any more."""
+    rows = _results(alias, topic, id, key)
+    if not rows:
+        return None
+    offset = max(row.message_offset for row in rows)
+    groups = {row.consumer_group: _of_result(row) for row in rows if row.message_offset == offset}
+    return MessageStatus(topic, id, key, offset, None, None, groups)
+
+
+def _results(alias: str, topic: str, id: str, key: str) -> list[Result]:
+    rows = Result.objects.using(alias).filter(message_id=id, topic=topic, partition_key=key)
+    return list(rows.filter(expires_at__gt=DatabaseNow()).order_by("consumer_group"))
+
+
+def _receipts(alias: str, offset: int, groups: set[str]) -> dict[str, Receipt]:
+    """Return the last receipt of each of these groups that says how the message ended."""
+    if not groups:
+        return {}
+    rows = Receipt.objects.using(alias).filter(message_offset=offset, consumer_group__in=groups)
+    ends = rows.filter(outcome__in=(ACKED, DEAD)).order_by("-id")[:MOST_RECEIPTS]
+    return {row.consumer_group: row for row in reversed(list(ends))}
+
+
+def _unsettled(each: DeliveryStatus, reported: Progress | None) -> GroupStatus:
+    shown = reported if each.state == delivery_status.IN_FLIGHT else None
+    state = _STATES[each.state]
+    return GroupStatus(each.group, state, each.attempts, None, each.error, shown, next_attempt_at=each.due_at)
+
+
+def _settled(each: DeliveryStatus, receipt: Receipt | None) -> GroupStatus:
+    if each.dead_letter is not None:
+        state, attempts = _ended(DEAD, each.error), each.attempts
+    else:  # a receipt of death without its dead letter: that was replayed, or discarded
+        assert receipt is not None
+        state, attempts = _ended(receipt.outcome), receipt.attempts
+    started_at, finished_at = (receipt.started_at, receipt.finished_at) if receipt else (None, None)
+    times = started_at, finished_at
+    return GroupStatus(each.group, state, attempts, None, each.error, None, None, *times, each.dead_letter)
+
+
+def _of_result(row: Result, dead_letter: int | None = None) -> GroupStatus:
+    return GroupStatus(
+        row.consumer_group,
+        _ended(row.outcome, row.error or ""),
+        row.attempts,
+        row.result,
+        row.error or "",
+        None,
+        None,
+        row.started_at,
+        row.finished_at,
+        dead_letter,
+    )
+
+
+def _ended(outcome: str, error: str = "") -> str:
+    """Return the state of a message that was settled with this outcome and error."""
+    if outcome == ACKED:
+        return ACKED
+    return EXPIRED if error == TOO_LATE else DEAD

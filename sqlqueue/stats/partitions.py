@@ -1,0 +1,106 @@
+"""Position, lag and problems of a group in each of its partitions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from django.db.models import Max
+
+from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
+from sqlqueue.models import DeliveryState, PartitionLease, SubscriberHeartbeat
+from sqlqueue.stats.backlogs import backlogs_of
+from sqlqueue.stats.blocked import blocked_in_partitions
+from sqlqueue.stats.full_partitions import may_be_full
+from sqlqueue.stats.positions import first_unacked, partitions_of
+from sqlqueue.stats.sampling import MOST_ROWS
+from sqlqueue.stats.stuck import limits_reached, stuck_partitions
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStats:
+    """A group in one partition and priority. Counts are of messages, ages in seconds.
+
+    oldest: the offset of the oldest message that is not acked; settled: how long ago the last settle was; holder: the
+    subscriber that owns it, "" for none; stuck: why the watermark stands still ("failing", "standing", "full", "held"),
+    "" if it does not, or the group is paused.
+    """
+
+    partition: int
+    priority: int
+    position: int
+    watermark: int
+    lag: int
+    estimated: bool
+    in_flight: int
+    failing: int
+    waiting: int
+    oldest: int | None
+    oldest_age: float | None
+    settled: float | None
+    holder: str
+    stuck: str
+
+    @property
+    def order(self) -> tuple[bool, bool, int, int, int]:
+        """Sort key: first the stuck ones, then those with a lag and without an owner, then by lag."""
+        return not self.stuck, bool(self.holder) or not self.lag, -self.lag, self.partition, self.priority
+
+
+def partition_stats(alias: str, topic: str, group: str) -> list[PartitionStats]:
+    """Return every partition and priority of a group, those that need attention first. At most 10,000 of its delivery
+    states and of its ranges are counted."""
+    partitions = partitions_of(alias, topic, group)
+    first = first_unacked(alias, partitions)
+    behind = [stored for stored in partitions if stored in first]
+    backlogs = backlogs_of(alias, behind)
+    mine = {"topic": topic, "consumer_group": group}
+    holders = dict(PartitionLease.objects.using(alias).filter(**mine).values_list("partition", "holder"))
+    states = _states(alias, topic, group)
+    failing = behind if may_be_full(sum(map(len, states.values())), MOST_ROWS) else []
+    limits = limits_reached(alias, failing, backlogs, _horizon(alias))
+    stuck = {(one.partition, one.priority): one.why for one in stuck_partitions(behind, first, limits)}
+    ranges = blocked_in_partitions(alias, topic, group, MOST_ROWS)
+    found = []
+    for stored in partitions:
+        number = stored.partition, stored.priority
+        backlog, rows = backlogs.get(stored), states.get(number, [])
+        unsettled = [row for row in rows if not row.acked]
+        waiting = [row for row in unsettled if row.in_flight == NOT_IN_FLIGHT]
+        known = sum(row.message_offset <= stored.position for row in unsettled)
+        done = sum(row.acked and row.message_offset > stored.position for row in rows)
+        offset, age = first.get(stored, (None, None))
+        blocked = ranges.get(number, 0)
+        found.append(
+            PartitionStats(
+                *number,
+                stored.position,
+                stored.watermark,
+                max(0, (backlog.messages if backlog else 0) + known - done + blocked),
+                backlog.estimated if backlog else False,
+                len(unsettled) - len(waiting) + (backlog.claimed if backlog else 0),
+                sum(row.retry_count > 0 for row in waiting),
+                sum(row.retry_count <= 0 for row in waiting) + blocked,
+                offset,
+                age,
+                stored.settled,
+                holders.get(stored.partition, "") if stored.owned else "",
+                stuck.get(number, ""),
+            )
+        )
+    return sorted(found, key=lambda one: one.order)
+
+
+def _horizon(alias: str) -> int | None:
+    """Return the highest horizon that a live consumer knows; None if no consumer is alive."""
+    known: int | None = SubscriberHeartbeat.objects.using(alias).alive().aggregate(known=Max("horizon"))["known"]
+    return known
+
+
+def _states(alias: str, topic: str, group: str) -> dict[tuple[int, int], list[DeliveryState]]:
+    rows = DeliveryState.objects.using(alias).filter(topic=topic, consumer_group=group)
+    columns = ("partition", "priority", "message_offset", "acked", "in_flight", "retry_count")
+    found: dict[tuple[int, int], list[DeliveryState]] = defaultdict(list)
+    for row in rows.only(*columns)[:MOST_ROWS]:
+        found[row.partition, row.priority].append(row)
+    return found

@@ -1,0 +1,121 @@
+"""Searches the log, newest first, a page at a time, by what has an index: topic, offset, id.
+
+Keys have no index. All messages of a key are in one partition, which is searched backwards in bounded steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, partition_of
+from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.validation import TopicInfo
+from sqlqueue.models import Message, Topic
+
+PARTITIONS_AT_ONCE = 250
+SCANNED_AT_ONCE = 5_000  # messages of a step
+STEPS = 4  # of one search
+HIGHEST = 2**63 - 1
+
+# The ends of a range in one partition and priority. Index: (topic, partition, priority, offset), and nothing else.
+NEWEST = 'SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {descending} LIMIT %s'
+OLDEST = 'SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {ascending} LIMIT %s'
+# A step of the search for a key. Index: the same, and the messages by their primary key.
+KEYS = """
+    SELECT %s, "offset", partition_key FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {descending} LIMIT %s
+"""
+
+
+class KeySearch(NamedTuple):
+    """offsets: those that were found, highest first; reached: the offset down to which was searched, None for the
+    end."""
+
+    offsets: list[int]
+    reached: int | None
+
+
+def topic_of(alias: str, name: str) -> TopicInfo | None:
+    """Return a topic's partitions and priorities; None if there is no such topic, which is not created."""
+    row = Topic.objects.using(alias).filter(name=name).values_list("name", "partitions", "priorities").first()
+    return TopicInfo(*row) if row else None
+
+
+def newest(alias: str, topic: TopicInfo, most: int, low: int = 0, high: int = HIGHEST) -> list[int]:
+    """Return the highest offsets of a topic that are above `low` and at or below `high`, highest first."""
+    return sorted(_ends(alias, NEWEST, topic, most, low, high), reverse=True)[:most]
+
+
+def oldest(alias: str, topic: TopicInfo, most: int, low: int = 0, high: int = HIGHEST) -> list[int]:
+    """Return the lowest offsets of a topic that are above `low` and at or below `high`, lowest first."""
+    return sorted(_ends(alias, OLDEST, topic, most, low, high))[:most]
+
+
+def by_id(alias: str, topic: TopicInfo, id: str, most: int, key: str | None = None) -> list[int]:
+    """Return the offsets of an id, at most `most`, highest first. key: of this key only; None: of any, one for each."""
+    found = Message.objects.using(alias).filter(topic=topic.name, message_id=id)
+    found = found if key is None else found.filter(partition_key=key)
+    return sorted(found.values_list("offset", flat=True)[:most], reverse=True)
+
+
+def by_key(alias: str, topic: TopicInfo, key: str, most: int, low: int = 0, high: int = HIGHEST) -> KeySearch:
+    """Search a key's partition backwards for its messages; looks at no more than 20,000 messages."""
+    partition = _partition(alias, topic, key)
+    found: list[int] = []
+    for _ in range(STEPS):
+        step = _step(alias, topic, partition, key, low, high)
+        found += step.offsets
+        if len(found) > most:
+            return KeySearch(found[:most], found[most - 1])
+        if step.reached is None:
+            return KeySearch(found, None)
+        high = step.reached - 1
+    return KeySearch(found, high + 1)
+
+
+def _partition(alias: str, topic: TopicInfo, key: str) -> int:
+    """Return the key's partition; a dead letter is in the partition that its message had."""
+    if topic.name.endswith(DEAD_LETTER_SUFFIX):
+        original = topic_of(alias, topic.name.removesuffix(DEAD_LETTER_SUFFIX))
+        if original is not None:
+            return partition_of(key, original.partitions) % topic.partitions
+    return partition_of(key, topic.partitions)
+
+
+def _step(alias: str, topic: TopicInfo, partition: int, key: str, low: int, high: int) -> KeySearch:
+    sql = dialect(alias)
+    most = max(1, SCANNED_AT_ONCE // topic.priorities)
+    values: list[object] = []
+    for priority in range(topic.priorities):
+        values += (priority, *sql.range_values(topic.name, partition, priority, low, high), most)
+    rows = execute(alias, _union(alias, KEYS, topic.priorities), values).fetchall()
+    # Stop where the shortest read of any priority stopped: what another one has read below that is read again.
+    reads: dict[int, list[int]] = {}
+    for priority, offset, _ in rows:
+        reads.setdefault(priority, []).append(offset)
+    reached = max((min(read) for read in reads.values() if len(read) == most), default=None)
+    found = [offset for _, offset, stored in rows if stored == key and (reached is None or offset >= reached)]
+    return KeySearch(sorted(found, reverse=True), reached)
+
+
+def _ends(alias: str, text: str, topic: TopicInfo, most: int, low: int, high: int) -> list[int]:
+    sql = dialect(alias)
+    partitions = [(number, priority) for number in range(topic.partitions) for priority in range(topic.priorities)]
+    found: list[int] = []
+    for start in range(0, len(partitions), PARTITIONS_AT_ONCE):
+        some = partitions[start : start + PARTITIONS_AT_ONCE]
+        values: list[Any] = []
+        for partition, priority in some:
+            values += (*sql.range_values(topic.name, partition, priority, low, high), most)
+        found += [offset for (offset,) in execute(alias, _union(alias, text, len(some)), values).fetchall()]
+    return found
+
+
+def _union(alias: str, text: str, branches: int) -> str:
+    return " UNION ALL ".join([dialect(alias).branch.format(text.strip())] * branches)
+
+
+def messages_at(alias: str, offsets: Sequence[int], *columns: str) -> list[Message]:
+    """Return the messages at these offsets, highest first; with these columns only, if any are named."""
+    found = Message.objects.using(alias).filter(offset__in=offsets)
+    return list((found.only(*columns) if columns else found).order_by("-offset"))

@@ -1,0 +1,66 @@
+"""Finds partitions whose watermark stands still, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from sqlqueue.stats.backlogs import Backlog
+from sqlqueue.stats.full_partitions import full_partitions, held_partitions
+from sqlqueue.stats.positions import StoredPartition
+
+STANDS_STILL = 60.0  # seconds without a settle, although there is something to do
+HELD_BACK = 300.0  # seconds for which a failing message may hold the watermark before the partition is stuck
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A partition whose watermark stands still at `offset`, the oldest message that is not acked, for `seconds`.
+
+    why: "failing" (that message fails again and again, and is retried), "standing" (nothing was settled lately), "full"
+    or "held" (a limit is reached, and nothing new is read: too many messages fail, or too many were delivered beyond a
+    publishing transaction that is still open).
+    """
+
+    partition: int
+    priority: int
+    offset: int
+    seconds: float
+    why: str
+
+
+def limits_reached(
+    alias: str, failing: Iterable[StoredPartition], backlogs: dict[StoredPartition, Backlog], horizon: int | None
+) -> dict[StoredPartition, str]:
+    """Return which partitions have reached a limit, so that nothing new is read there: "full" or "held".
+
+    failing: partitions in which many messages may wait; horizon: the highest that a consumer knows, None without one.
+    """
+    beyond = [
+        stored
+        for stored, backlog in backlogs.items()
+        if horizon is not None and backlog.first > horizon and backlog.last > stored.claimed
+    ]
+    full = full_partitions(alias, [stored for stored in failing if stored in backlogs])
+    return {**dict.fromkeys(held_partitions(alias, beyond), "held"), **dict.fromkeys(full, "full")}
+
+
+def stuck_partitions(
+    partitions: Iterable[StoredPartition],
+    first: dict[StoredPartition, tuple[int, float]],
+    limits: dict[StoredPartition, str],
+) -> Iterator[Stuck]:
+    """Yield the partitions whose watermark stands still, paused ones excepted. limits: those that have reached a
+    limit."""
+    for stored in partitions:
+        offset, age = first[stored]
+        if stored.paused:
+            continue
+        if stored in limits:
+            yield Stuck(stored.partition, stored.priority, offset, age, limits[stored])
+        elif offset <= stored.position:  # an unacked message there has a row: it failed, or waits
+            if age > HELD_BACK:
+                yield Stuck(stored.partition, stored.priority, offset, age, "failing")
+        elif age > STANDS_STILL and (stored.settled is None or stored.settled > STANDS_STILL):
+            seconds = age if stored.settled is None else min(age, stored.settled)
+            yield Stuck(stored.partition, stored.priority, offset, seconds, "standing")

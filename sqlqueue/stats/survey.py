@@ -1,0 +1,202 @@
+"""The survey: stats of every topic and group, read from the tables in a few statements.
+
+Their number grows by one for every few hundred partitions, and what each of them reads is bounded: a backlog is counted
+up to SAMPLE messages of a partition and priority, beyond that estimated from how densely its ends are filled.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.database.horizon import highest_offset
+from sqlqueue.models import PublishGate, SubscriberHeartbeat, Topic, dead_letter_topic
+from sqlqueue.stats import sampling
+from sqlqueue.stats.backlogs import Backlog, backlogs_of
+from sqlqueue.stats.blocked import blocked_in_groups
+from sqlqueue.stats.full_partitions import may_be_full
+from sqlqueue.stats.groups import GroupSurvey, paused_groups, states_of
+from sqlqueue.stats.horizon_lag import horizon_lag, probed
+from sqlqueue.stats.positions import StoredPartition, all_partitions, first_unacked, partitions_of
+from sqlqueue.stats.stuck import limits_reached, stuck_partitions
+from sqlqueue.stats.topics import TopicSurvey, dead_letters_in, scheduled_in, topics_of, with_messages
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Stats of the whole queue at one time of the database's clock.
+
+    horizon_lag: how many offsets an open publishing transaction holds above the horizon; horizon_age: the age in
+    seconds of the first message above it, so for how long at most; both are 0 without consumers. failing: background
+    tasks of live consumers that fail again and again, with their errors. servers: the database servers that live
+    consumers write to. overdue_elsewhere, refused_elsewhere: scheduled messages for topics that do not exist.
+    """
+
+    taken_at: datetime
+    topics: tuple[TopicSurvey, ...]
+    groups: tuple[GroupSurvey, ...]
+    subscribers: int
+    highest_offset: int
+    horizon_lag: int
+    horizon_age: float
+    failing: tuple[str, ...] = ()
+    servers: tuple[str, ...] = ()
+    overdue_elsewhere: int = 0
+    refused_elsewhere: int = 0
+
+    def group(self, topic: str, group: str) -> GroupSurvey | None:
+        """Return one group's stats; None if it is not registered."""
+        return next((one for one in self.groups if (one.topic, one.group) == (topic, group)), None)
+
+
+class Processes(NamedTuple):
+    """The live consumer processes: how many are alive, how many serve each group, the highest horizon that one knows,
+    which background tasks fail, and which servers are written to."""
+
+    alive: int
+    members: dict[tuple[str, str], int]
+    horizon: int
+    failing: tuple[str, ...]
+    servers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What the statements of a survey have read, in their order. Groups are (topic, group)."""
+
+    highest: int
+    partitions: list[StoredPartition]
+    first: dict[StoredPartition, tuple[int, float]]
+    backlogs: dict[StoredPartition, Backlog]
+    topics: list[Topic]
+    processes: Processes
+    horizon: int
+    groups: dict[tuple[str, str], bool]  # whether each is paused
+    states: dict[tuple[str, str], tuple[int, ...]]
+    blocked: Mapping[tuple[str, str], int]
+    dead_letters: dict[tuple[str, str], int]  # by dead-letter topic and group
+    all_dead_letters: Mapping[str, int]  # by dead-letter topic, of all groups
+    unread: set[str]
+    scheduled: dict[str, tuple[int, int]]
+    refused: dict[str, tuple[int, int]]
+    limits: dict[StoredPartition, str]
+
+
+def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
+    """Read the stats of the whole queue, or of only one topic and its groups, or of one of these. `subscribers` always
+    counts all that are alive."""
+    reads = _read(alias, only, only_group)
+    alive, highest = reads.processes.alive, reads.highest
+    lag, age = horizon_lag(alias, reads.horizon, highest) if alive else (0, 0.0)
+    elsewhere = set() if only else {*reads.scheduled, *reads.refused} - {topic.name for topic in reads.topics}
+    return Survey(
+        database_time(alias),
+        tuple(_topic_surveys(reads)),
+        tuple(_group_surveys(reads)),
+        alive,
+        highest,
+        lag,
+        age,
+        reads.processes.failing,
+        reads.processes.servers,
+        sum(reads.scheduled[name][1] for name in elsewhere if name in reads.scheduled),
+        sum(reads.refused[name][0] for name in elsewhere if name in reads.refused),
+    )
+
+
+def _read(alias: str, only: str, only_group: str) -> Reads:
+    highest = highest_offset(alias)
+    partitions = partitions_of(alias, only, only_group) if only else all_partitions(alias)
+    first = first_unacked(alias, partitions)
+    backlogs = backlogs_of(alias, [stored for stored in partitions if stored in first])
+    topics = topics_of(alias, only)
+    processes = _processes(alias)
+    horizon = probed(alias, processes.horizon, highest) if processes.alive else processes.horizon
+    groups = paused_groups(alias, only, only_group)
+    states = states_of(alias, list(groups))
+    blocked = blocked_in_groups(alias, list(groups), sampling.MOST_ROWS)
+    dead_letters = dead_letters_in(alias, [topic.name for topic in topics if topic.name.endswith(DEAD_LETTER_SUFFIX)])
+    all_dead_letters: dict[str, int] = defaultdict(int)
+    for (topic_name, group), count in dead_letters.items():
+        all_dead_letters[topic_name] += count if group else 0
+    unread = with_messages(alias, {topic.name for topic in topics} - {topic for topic, _group in groups})
+    scheduled, refused = scheduled_in(alias, False), scheduled_in(alias, True)
+    failing = [one for one in first if may_be_full(states.get((one.topic, one.group), (0,))[0], sampling.MOST_ROWS)]
+    limits = limits_reached(alias, failing, backlogs, horizon if processes.alive else None)
+    counts = (groups, states, blocked, dead_letters, all_dead_letters, unread, scheduled, refused, limits)
+    return Reads(highest, partitions, first, backlogs, topics, processes, horizon, *counts)
+
+
+def _group_surveys(reads: Reads) -> Iterator[GroupSurvey]:
+    paused = {topic.name for topic in reads.topics if topic.paused}
+    by_group: dict[tuple[str, str], list[StoredPartition]] = defaultdict(list)
+    for stored in reads.partitions:
+        by_group[stored.topic, stored.group].append(stored)
+    for group_topic in sorted(reads.groups):
+        topic, group = group_topic
+        behind = [stored for stored in by_group[group_topic] if stored in reads.first]
+        rows, in_flight, retried, waiting, difference = reads.states.get(group_topic, (0, 0, 0, 0, 0))
+        counted, blocked = [reads.backlogs[stored] for stored in behind], reads.blocked.get(group_topic, 0)
+        yield GroupSurvey(
+            topic,
+            group,
+            reads.groups[group_topic] or topic in paused,
+            len({stored.partition for stored in by_group[group_topic]}),
+            max(0, sum(backlog.messages for backlog in counted) + difference + blocked),
+            any(backlog.estimated for backlog in counted) or rows > sampling.MOST_ROWS,
+            max((reads.first[stored][1] for stored in behind), default=None),
+            in_flight + sum(backlog.claimed for backlog in counted),
+            retried,
+            waiting + blocked,
+            reads.dead_letters.get((dead_letter_topic(topic), group), 0),
+            reads.all_dead_letters.get(dead_letter_topic(topic), 0) >= sampling.MOST_ROWS,
+            reads.processes.members.get(group_topic, 0),
+            len({stored.partition for stored in by_group[group_topic] if not stored.owned}),
+            tuple(stuck_partitions(behind, reads.first, reads.limits)),
+        )
+
+
+def _topic_surveys(reads: Reads) -> Iterator[TopicSurvey]:
+    both = (reads.scheduled, reads.refused)
+    more = [sum(count for count, _ in found.values()) >= sampling.MOST_ROWS for found in both]
+    for topic in reads.topics:
+        if topic.name.endswith(DEAD_LETTER_SUFFIX):
+            continue
+        dead_letters = reads.all_dead_letters.get(dead_letter_topic(topic.name), 0)
+        yield TopicSurvey(
+            topic.name,
+            topic.partitions,
+            topic.priorities,
+            topic.paused,
+            topic.retention,
+            topic.history,
+            topic.overridden,
+            topic.name in reads.unread,
+            dead_letters,
+            dead_letters >= sampling.MOST_ROWS,
+            *reads.scheduled.get(topic.name, (0, 0)),
+            reads.refused.get(topic.name, (0, 0))[0],
+            *more,
+        )
+
+
+def database_time(alias: str) -> datetime:
+    """Return the time by the database's clock."""
+    return PublishGate.objects.using(alias).annotate(now=DatabaseNow()).values_list("now", flat=True)[0]
+
+
+def _processes(alias: str) -> Processes:
+    alive = SubscriberHeartbeat.objects.using(alias).alive()
+    rows = list(alive.values_list("topic", "consumer_group", "subscriber", "horizon", "failing", "server"))
+    members: dict[tuple[str, str], int] = defaultdict(int)
+    for topic, group, *_ in rows:
+        members[topic, group] += 1
+    failing = sorted({f"{row[2]}: {row[4]}" for row in rows if row[4]})
+    servers = sorted({row[5] for row in rows if row[5]})
+    horizon = max((row[3] for row in rows), default=0)
+    return Processes(len({row[2] for row in rows}), dict(members), horizon, tuple(failing), tuple(servers))

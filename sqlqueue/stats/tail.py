@@ -1,0 +1,62 @@
+"""Follows a topic's messages without a consumer group."""
+
+from __future__ import annotations
+
+from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.database.statements import dialect, execute
+from sqlqueue.log.fetch import STREAMS_OF_ONE_FETCH, WATCH_SPAN, watch
+from sqlqueue.models import Message, Topic
+
+AT_ONCE = 1_000
+# The next offsets of a partition and priority. Index: (topic, partition, priority, offset), and nothing else.
+NEXT = 'SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {ascending} LIMIT %s'
+
+
+class Tail:
+    """Reads a topic's messages above an offset in the order of their offsets, each exactly once.
+
+    It reads up to the horizon only, so that no message of a transaction that commits late is missed. It registers
+    nothing and locks nothing. Not thread-safe; not for use inside a transaction.
+    """
+
+    def __init__(self, alias: str, topic: Topic, after: int, partition: int | None = None):
+        self.alias, self.topic, self.after = alias, topic.name, after
+        partitions = range(topic.partitions) if partition is None else [partition]
+        self._streams = [(number, priority) for number in partitions for priority in range(topic.priorities)]
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what is known of open publishing transactions: the connection to the database was lost."""
+        self._horizon = Horizon(self.alias)
+        self._highest = 0
+
+    @property
+    def held_back(self) -> bool:
+        """Whether messages may be withheld until an open publishing transaction ends."""
+        return self._horizon.value < self._highest
+
+    def read(self) -> list[Message]:
+        """Return the next messages, at most 1,000; none if there is nothing new up to the horizon."""
+        self._highest = highest_offset(self.alias)
+        horizon = self._horizon.probe(self._highest)
+        if horizon <= self.after:
+            return []
+        offsets = self._next(horizon)
+        self.after = offsets[-1] if len(offsets) == AT_ONCE else horizon
+        return list(Message.objects.using(self.alias).filter(offset__in=offsets).order_by("offset"))
+
+    def _next(self, horizon: int) -> list[int]:
+        streams = self._streams
+        if horizon - self.after <= WATCH_SPAN:
+            counts = watch(self.alias, self.after, horizon)
+            streams = [stream for stream in streams if (self.topic, *stream) in counts]
+        sql = dialect(self.alias)
+        offsets: list[int] = []
+        for start in range(0, len(streams), STREAMS_OF_ONE_FETCH):
+            some = streams[start : start + STREAMS_OF_ONE_FETCH]
+            values: list[object] = []
+            for stream in some:
+                values += (*sql.range_values(self.topic, *stream, self.after, horizon), AT_ONCE)
+            text = " UNION ALL ".join([sql.branch.format(NEXT)] * len(some))
+            offsets += [offset for (offset,) in execute(self.alias, text, values).fetchall()]
+        return sorted(offsets)[:AT_ONCE]

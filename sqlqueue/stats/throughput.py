@@ -1,0 +1,125 @@
+"""The activity of each minute: adds to it, reads it as rates and series, and deletes what is older than a week."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.db.models import Sum
+
+from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.database.statements import dialect, execute
+from sqlqueue.models import Activity
+
+if TYPE_CHECKING:
+    from sqlqueue.stats.survey import Survey
+
+KEPT = timedelta(days=7)
+RECENT = timedelta(minutes=5)
+FORGOTTEN_AT_ONCE = 1_000
+
+COUNTS = ("acked", "retried", "postponed", "dead", "seconds")
+ADD = f"INSERT INTO sqlqueue_activity (topic, consumer_group, minute, {', '.join(COUNTS)}) VALUES "
+ADDED = {name: f"sqlqueue_activity.{name} + {{new:{name}}}" for name in COUNTS}
+BACKLOG = "INSERT INTO sqlqueue_activity (topic, consumer_group, minute, lag, oldest_age) VALUES "
+SET = {"lag": "{new:lag}", "oldest_age": "{new:oldest_age}"}
+KEY = "topic, consumer_group, minute"
+# Index: (minute).
+HAS_BACKLOGS = "SELECT 1 FROM sqlqueue_activity WHERE minute = {minute} AND lag IS NOT NULL LIMIT 1"
+
+
+class SettledCounts(NamedTuple):
+    """Deliveries of a group by outcome since the last record, and the handlers' time in seconds."""
+
+    topic: str
+    group: str
+    acked: int
+    retried: int
+    postponed: int
+    dead: int
+    seconds: float
+
+
+class Rate(NamedTuple):
+    """A group's last minutes: deliveries a second by outcome, and by how many messages a second its lag fell."""
+
+    acked: float
+    failed: float
+    falling: float | None
+
+
+def add(alias: str, counts: Sequence[SettledCounts]) -> None:
+    """Add counts to the current minute, by the database's clock."""
+    row = "(%s, %s, {minute}, %s, %s, %s, %s, %s)"
+    upsert = dialect(alias).upsert(KEY, ADDED)
+    execute(alias, f"{ADD} {', '.join([row] * len(counts))} {upsert}", [value for row in counts for value in row])
+
+
+def has_backlogs(alias: str) -> bool:
+    """Tell whether a process has recorded the backlogs of this minute."""
+    return execute(alias, HAS_BACKLOGS).fetchone() is not None
+
+
+def record_backlogs(alias: str, seen: Survey) -> None:
+    """Record how far behind each group is now."""
+    if not seen.groups:
+        return
+    values = [value for one in seen.groups for value in (one.topic, one.group, one.lag, one.oldest_age or 0.0)]
+    rows = ", ".join(["(%s, %s, {minute}, %s, %s)"] * len(seen.groups))
+    execute(alias, f"{BACKLOG} {rows} {dialect(alias).upsert(KEY, SET)}", values)
+
+
+def forget(alias: str) -> None:
+    """Delete what is older than a week, some rows at a time."""
+    old = Activity.objects.using(alias).filter(minute__lt=DatabaseNow() - KEPT)
+    while ids := list(old.order_by("minute").values_list("id", flat=True)[:FORGOTTEN_AT_ONCE]):
+        execute(alias, dialect(alias).delete("sqlqueue_activity", "id", len(ids)), ids)
+
+
+def rates(alias: str, now: datetime) -> dict[tuple[str, str], Rate]:
+    """Return the rates of every (topic, group) that did something in the last five minutes. One statement."""
+    since = now - RECENT
+    rows = Activity.objects.using(alias).filter(minute__gte=since).order_by("minute")
+    found: dict[tuple[str, str], list[Activity]] = defaultdict(list)
+    for row in rows:
+        found[row.topic, row.consumer_group].append(row)
+    return {
+        group_topic: _rate(some, (now - max(since, some[0].minute)).total_seconds())
+        for group_topic, some in found.items()
+    }
+
+
+def _rate(rows: Sequence[Activity], seconds: float) -> Rate:
+    span = max(seconds, 1.0)
+    measured = [row for row in rows if row.lag is not None]
+    falling = None
+    if len(measured) > 1:
+        first, last = measured[0], measured[-1]
+        falling = ((first.lag or 0) - (last.lag or 0)) / (last.minute - first.minute).total_seconds()
+    failed = sum(row.retried + row.dead for row in rows)
+    return Rate(sum(row.acked for row in rows) / span, failed / span, falling)
+
+
+def series(alias: str, topic: str, group: str, since: datetime) -> list[Activity]:
+    """Return a group's minutes since then, oldest first; a minute in which nothing happened has no row."""
+    return list(
+        Activity.objects.using(alias).filter(topic=topic, consumer_group=group, minute__gte=since).order_by("minute")
+    )
+
+
+def totals(alias: str, since: datetime) -> list[dict[str, Any]]:
+    """Return the sums over all groups, minute by minute, oldest first: acked, retried, dead, and lag (None if no
+    process measured it)."""
+    rows = Activity.objects.using(alias).filter(minute__gte=since).values("minute").order_by("minute")
+    return list(rows.annotate(acked=Sum("acked"), retried=Sum("retried"), dead=Sum("dead"), lag=Sum("lag")))
+
+
+def lags(alias: str, since: datetime) -> dict[tuple[str, str], list[tuple[datetime, int]]]:
+    """Return the lag of every (topic, group) by minute, oldest first. One statement."""
+    rows = Activity.objects.using(alias).filter(minute__gte=since, lag__isnull=False).order_by("minute")
+    found: dict[tuple[str, str], list[tuple[datetime, int]]] = defaultdict(list)
+    for topic, group, minute, lag in rows.values_list("topic", "consumer_group", "minute", "lag"):
+        found[topic, group].append((minute, lag))
+    return found

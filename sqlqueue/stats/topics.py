@@ -1,0 +1,89 @@
+"""Reads of each topic its options, dead letters and scheduled messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.database.statements import dialect, execute
+from sqlqueue.models import Topic, dead_letter_topic
+from sqlqueue.stats import sampling
+
+OVERDUE = 60.0  # seconds
+
+# Index: the log's unique key or that of its streams, by the topic.
+DEAD_LETTERS = """
+    SELECT %s, failed_group, COUNT(*) FROM (SELECT failed_group FROM sqlqueue_message WHERE topic = %s LIMIT %s)
+    AS dead_letters GROUP BY failed_group
+"""
+# Whether a topic has messages. Index: the same.
+ANY = "SELECT %s FROM sqlqueue_message WHERE topic = %s LIMIT 1"
+# Index: (refused, due_at).
+SCHEDULED = """
+    SELECT topic, COUNT(*), SUM(CASE WHEN due_at < {earlier} THEN 1 ELSE 0 END) FROM
+    (SELECT topic, due_at FROM sqlqueue_scheduled_message{by_due} WHERE refused = %s ORDER BY due_at LIMIT %s)
+    AS waiting GROUP BY topic
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSurvey:
+    """Options and counts of a topic.
+
+    retention: seconds, None for ever; overridden: options that an operator has overridden; unread: it has messages and
+    no group; dead_letters: of all groups, registered or not, up to 10,000 (more_dead_letters: there are more);
+    scheduled, overdue, refused: scheduled messages, of the first 10,000 of all topics (more_scheduled, more_refused:
+    there are more, perhaps of this topic).
+    """
+
+    name: str
+    partitions: int
+    priorities: int
+    paused: bool
+    retention: float | None
+    history: str
+    overridden: tuple[str, ...]
+    unread: bool
+    dead_letters: int
+    more_dead_letters: bool
+    scheduled: int
+    overdue: int
+    refused: int
+    more_scheduled: bool
+    more_refused: bool
+
+
+def topics_of(alias: str, only: str) -> list[Topic]:
+    """Return every topic, or only one and its dead-letter topic."""
+    topics = Topic.objects.using(alias).order_by("name")
+    return list(topics.filter(name__in=[only, dead_letter_topic(only)]) if only else topics)
+
+
+def dead_letters_in(alias: str, topics: Sequence[str]) -> dict[tuple[str, str], int]:
+    """Return how many dead letters these dead-letter topics have, by topic and the group in which they failed."""
+    branch = dialect(alias).branch.format(DEAD_LETTERS.strip())
+    found: dict[tuple[str, str], int] = {}
+    for some in sampling.chunks(topics, sampling.TABLES_AT_ONCE):
+        values = [value for index, topic in enumerate(some) for value in (index, topic, sampling.MOST_ROWS)]
+        for index, group, count in execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall():
+            found[some[index], group] = count
+    return found
+
+
+def with_messages(alias: str, topics: Iterable[str]) -> set[str]:
+    """Return which of these topics have messages; dead-letter topics are left out."""
+    names = sorted(name for name in topics if not name.endswith(DEAD_LETTER_SUFFIX))
+    branch = dialect(alias).branch.format(ANY)
+    found: set[str] = set()
+    for some in sampling.chunks(names, sampling.TABLES_AT_ONCE):
+        values = [value for index, name in enumerate(some) for value in (index, name)]
+        rows = execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall()
+        found |= {some[index] for (index,) in rows}
+    return found
+
+
+def scheduled_in(alias: str, refused: bool) -> dict[str, tuple[int, int]]:
+    """Return by topic how many messages are scheduled (or refused), and how many of them are overdue."""
+    rows = execute(alias, SCHEDULED, (round(OVERDUE * 1_000_000), refused, sampling.MOST_ROWS)).fetchall()
+    return {topic: (count, int(overdue)) for topic, count, overdue in rows}

@@ -1,0 +1,211 @@
+"""The handler of the topics of tasks: runs the task that a message is about."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any, Final, NoReturn
+
+from django.utils import timezone
+from django.utils.crypto import get_random_string
+
+from sqlqueue.conf import settings
+from sqlqueue.consumers.connections import Undisturbed
+from sqlqueue.consumers.delivery import Delivery
+from sqlqueue.consumers.inline_executor import Savepoints
+from sqlqueue.core import outcomes
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.outcomes import VisibilityTimeout, describe, storable
+from sqlqueue.database import retries
+from sqlqueue.database.limits import packet
+from sqlqueue.database.weight import LIGHT, OVERHEAD, weight
+from sqlqueue.exceptions import LeaseLost, Postpone, Reject, Retry
+from sqlqueue.log import task_states
+from sqlqueue.log.task_states import Overrun, Running, TaskFailure
+from sqlqueue.models import TaskState
+from sqlqueue.models.task_state import FAILED, READY, SUCCESSFUL
+from sqlqueue.signals import announce
+from sqlqueue.tasks.interface import (
+    Task,
+    TaskContext,
+    TaskResult,
+    normalize_json,
+    task_backends,
+    task_finished,
+    task_started,
+)
+from sqlqueue.tasks.policy import OWN_OPTIONS, Policy, policy_of
+from sqlqueue.tasks.results import found, result_with, task_of
+
+logger = logging.getLogger("sqlqueue")
+
+NOT_RUN: Final = policy_of()  # of a task that cannot be run: it fails at once
+
+
+def run_task(delivery: Delivery) -> None:
+    """Run the task of a message once, and store how it ended. Raises Retry, Postpone or Reject for what is not done."""
+    try:
+        fresh = task_states.of_message(delivery.payload)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Reject(f"the message is no task's: {error!r}; .enqueue() publishes tasks") from error
+    _Attempt(delivery, fresh).run()
+
+
+class _Attempt:
+    """One attempt of one task."""
+
+    def __init__(self, delivery: Delivery, fresh: TaskState):
+        self.alias, self.delivery = settings.DATABASE, delivery
+        self.sender = _sender(fresh.backend)
+        self.policy = NOT_RUN
+        self.obstacle: Exception | None = None
+        try:
+            self.policy = _policy(fresh)
+        except Exception as error:
+            self.obstacle = error
+        running = Running(
+            delivery.fence, get_random_string(32), delivery.worker, bool(delivery.deaths), self.policy.keep_results
+        )
+        overrun = TaskFailure(
+            _path(VisibilityTimeout),
+            f"attempt {delivery.attempt - 1} ended without an outcome: its visibility timeout passed, or the outcome "
+            "could not be stored",
+        )
+        self.state = task_states.begin(
+            self.alias, fresh, running, Overrun(overrun, self.policy.max_attempts), self._lost
+        )
+        self.task: Task = task_of(self.state)
+
+    def run(self) -> None:
+        """Run the task, unless that has been done."""
+        if self.state.run_offset != self.delivery.offset:
+            return  # its dead letter was replayed, and its group moved back: the task is the replay's
+        if self.state.status == SUCCESSFUL:
+            return
+        if self.state.status == FAILED:
+            raise Reject(self._last_error())
+        if self.obstacle is not None:
+            self._fail(self.obstacle, describe(self.obstacle))
+        most = self.policy.max_attempts
+        if most is not None and self.state.failures >= most:  # the last attempt has overrun
+            self._finish(FAILED)
+            raise Reject(self._last_error())
+        self.delivery.extend(self.policy.visibility_timeout)
+        announce(task_started, self.sender, task_result=self._result())
+        try:
+            value = self._returned(self._call())
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self._end(error)
+        else:
+            self.state.return_value = value
+            self._finish(SUCCESSFUL)
+
+    def _lost(self) -> bool:
+        try:
+            self.delivery.check_lease()
+        except LeaseLost:
+            return True
+        return False
+
+    def _call(self) -> Any:
+        result = self._result()
+        context = [TaskContext(task_result=result)] if self.task.takes_context else []
+        savepoints = Savepoints()
+        try:
+            with Undisturbed():
+                value = self.task.call(*context, *result.args, **result.kwargs)
+        except BaseException:
+            savepoints.end()
+            raise
+        savepoints.end_well()
+        return value
+
+    def _returned(self, value: Any) -> str:
+        """Return the JSON of a return value. Raises what says why it cannot be stored."""
+        text = json.dumps(normalize_json(value), allow_nan=False)
+        if len(text) > (most := settings.MAX_PAYLOAD_BYTES):
+            raise ValueError(f"the return value has {len(text)} bytes as JSON; {most} is the most that is stored")
+        if (size := weight((text, self.state.errors)) + OVERHEAD) > LIGHT and size > (most := self._packet()):
+            raise ValueError(
+                f"the return value takes {size} bytes to store; the server takes {most} at once (max_allowed_packet)"
+            )
+        return text
+
+    def _packet(self) -> int:
+        # The server may have closed the connection while the task ran: that is no error of the task's.
+        most = retries.patiently(self.alias, packet, self.alias, give_up=self._lost)
+        if most is None:
+            raise LeaseLost
+        return most
+
+    # -- its end ------------------------------------------------------------------------------------------------------
+
+    def _end(self, error: BaseException) -> NoReturn:
+        """Store what becomes of a task that has raised, and raise what settles its message so."""
+        outcome = self.policy.decide(error, self.state.failures + 1)
+        if outcome.kind == outcomes.DEAD:
+            self._fail(error, outcome.error)
+        if outcome.kind == outcomes.POSTPONED:
+            self._store(READY)
+            raise Postpone(outcome.error, delay=outcome.delay) from None
+        task_states.add_error(self.state, _failure(error))
+        self._store(READY)
+        raise Retry(outcome.error, delay=outcome.delay) from None
+
+    def _fail(self, error: BaseException, text: str) -> NoReturn:
+        task_states.add_error(self.state, _failure(error))
+        self._finish(FAILED)
+        raise Reject(text) from None
+
+    def _finish(self, status: str) -> None:
+        state = self.state
+        state.finished_at = timezone.now()
+        state.expires_at = task_states.expiry(state)
+        if self._store(status):
+            announce(task_finished, self.sender, task_result=self._result())
+
+    def _store(self, status: str) -> bool:
+        self.state.status = status
+        if task_states.end(self.alias, self.state, self._lost):
+            return True
+        # A later attempt has begun, or the state was deleted: what this one did is not the task's outcome.
+        logger.warning(logfmt("task_outcome_ignored", id=self.state.pk, task=self.state.path, status=status))
+        return False
+
+    def _result(self) -> TaskResult:
+        return result_with(self.state, self.task)
+
+    def _last_error(self) -> str:
+        errors = json.loads(self.state.errors or "[]")
+        return errors[-1][1] if errors else "failed"
+
+
+def announce_killed(sender: Any, id: str, **kwargs: Any) -> None:
+    """Send task_finished for a task that has failed because its consumer processes ended: a receiver of task_killed."""
+    state = TaskState.objects.using(settings.DATABASE).filter(pk=id).first()
+    if state is not None:
+        announce(task_finished, _sender(state.backend), task_result=result_with(state, task_of(state)))
+
+
+def _policy(state: TaskState) -> Policy:
+    """Return what holds for a task. Raises what keeps it from being run."""
+    task = found(state.path)
+    return policy_of(task_backends[state.backend].options, getattr(task.func, OWN_OPTIONS, {}))
+
+
+def _sender(backend: str) -> Any:
+    """Return the class of a backend, which is what sends the signals of Tasks; None if TASKS has it no more."""
+    try:
+        return type(task_backends[backend])
+    except Exception:  # it cannot be imported, either
+        return None
+
+
+def _failure(error: BaseException) -> TaskFailure:
+    return TaskFailure(storable(_path(type(error))), storable(describe(error)))
+
+
+def _path(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"

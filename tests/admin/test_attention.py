@@ -1,0 +1,164 @@
+"""What needs attention is one list: the overview, the doctor and the health endpoint tell the same."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone, translation
+
+from sqlqueue import Delivery, Reject, publish
+from sqlqueue.log.groups import register, remove
+from sqlqueue.log.schedule import move_due
+from sqlqueue.models import Message, ScheduledMessage
+from sqlqueue.operations.pause import pause, resume
+from sqlqueue.stats import attention
+from sqlqueue.stats.attention import Finding, findings
+from sqlqueue.stats.partitions import partition_stats
+from sqlqueue.stats.survey import survey
+from tests.admin.test_overview import page, words
+from tests.api.asking import OPTIONS, TOKEN, bearing
+from tests.consuming import Consuming
+from tests.management.running import run
+from tests.processes import wait_until
+
+pytestmark = pytest.mark.once
+
+ALIAS = "default"
+
+
+def found(kind: str) -> list[Finding]:
+    return [one for one in findings(survey(ALIAS)) if one.kind == kind]
+
+
+@pytest.fixture
+def trouble(consuming: Consuming, settings: Any) -> None:
+    """Three dead letters, a paused group with a backlog, a topic without a group, a refused message and a late one."""
+    settings.SQLQUEUE = OPTIONS
+
+    def handle(delivery: Delivery) -> None:
+        if delivery.payload == "bad":
+            raise Reject("no")
+
+    consuming.consumer("orders", handle, group="mail")
+    for number in range(3):
+        publish("orders", "bad", key=str(number))
+    consuming.drain()
+    register(ALIAS, "books", "orders", start="earliest")
+    pause(ALIAS, "orders", "books")
+    publish("parcels", 1)
+    ScheduledMessage.objects.create(topic="no such name!", payload=1)
+    move_due(ALIAS)
+    ScheduledMessage.objects.create(topic="orders", payload=1, due_at=timezone.now() - timedelta(minutes=5))
+
+
+def test_the_overview_the_doctor_and_the_health_endpoint_tell_the_same(trouble: None, admin_client: Client) -> None:
+    with translation.override(None):
+        expected = findings(survey(ALIAS))
+    assert {one.kind for one in expected} == {"no_consumers", "dead_letters", "paused", "unread", "refused", "late"}
+    shown = words(page(admin_client)).replace("&#x27;", "'")
+    doctors = json.loads(run("queuedoctor", "--json").out)["findings"]
+    answer = bearing(TOKEN).get("/queue/health/")
+    for one in expected:
+        assert f"{one.word} {one.text} {one.advice}" in shown
+        assert (one.severity, one.text, one.advice) in [(it["level"], it["text"], it["hint"]) for it in doctors]
+    assert [Finding(**one) for one in answer.json()["attention"]] == expected
+    assert [Finding(**one) for one in bearing(TOKEN).get("/queue/status/").json()["attention"]] == expected
+    assert answer.status_code == 200  # no limit is configured: what needs attention is no reason to be unwell
+    assert "attention" not in Client().get("/queue/health/").json()
+
+
+def test_health_still_follows_its_limits(trouble: None, settings: Any) -> None:
+    settings.SQLQUEUE = {**OPTIONS, "HEALTH": {"max_dead_letters": 2}}
+    assert bearing(TOKEN).get("/queue/health/").status_code == 503
+
+
+def test_nothing_needs_attention_where_all_is_well(consuming: Consuming, admin_client: Client) -> None:
+    consuming.consumer("orders", lambda delivery: None, group="mail")
+    publish("orders", 1)
+    consuming.drain()
+    [only] = findings(survey(ALIAS))
+    assert (only.kind, only.severity) == ("no_consumers", "note")  # and nothing waits for one
+    consuming.start()
+    wait_until(lambda: findings(survey(ALIAS)) == [], message=lambda: findings(survey(ALIAS)))
+    assert "What needs attention Nothing" in words(page(admin_client))
+
+
+def test_dead_letters_need_attention_until_they_are_gone(trouble: None) -> None:
+    [letters] = found(attention.DEAD_LETTERS)
+    assert letters.text == "mail of orders has 3 dead letters."
+    assert (letters.topic, letters.group, letters.severity) == ("orders", "mail", "warning")
+    Message.objects.dead_letters().delete()
+    assert not found(attention.DEAD_LETTERS)
+
+
+def test_dead_letters_of_a_group_that_was_removed_are_told_as_well(trouble: None) -> None:
+    remove(ALIAS, "mail", "orders")
+    [letters] = found(attention.DEAD_LETTERS)
+    assert letters.text == "orders has 3 dead letters of groups that are not registered any more."
+
+
+def test_a_paused_group_is_told_with_its_backlog_and_is_neither_away_nor_stuck(trouble: None) -> None:
+    Message.objects.update(created_at=timezone.now() - timedelta(minutes=10))
+    [paused] = found(attention.PAUSED)
+    assert "books of orders is paused: 3 messages wait for it" in paused.text
+    assert not found(attention.AWAY)
+    assert not found(attention.STUCK)
+    assert {one.stuck for one in partition_stats(ALIAS, "orders", "books")} == {""}
+    resume(ALIAS, "orders", "books")
+    assert not found(attention.PAUSED)
+    assert found(attention.AWAY)
+    assert "standing" in {one.stuck for one in partition_stats(ALIAS, "orders", "books")}
+    pause(ALIAS, "orders")
+    assert found(attention.PAUSED)
+    assert {one.stuck for one in partition_stats(ALIAS, "orders", "books")} == {""}
+
+
+def test_a_topic_without_a_group_is_told_once_it_has_messages(consuming: Consuming) -> None:
+    publish("parcels", 1, delay=60)
+    assert not found(attention.UNREAD)
+    publish("parcels", 1)
+    [unread] = found(attention.UNREAD)
+    assert unread.text.startswith("parcels has messages, and no consumer group")
+    register(ALIAS, "depot", "parcels")
+    assert not found(attention.UNREAD)
+
+
+def test_what_was_refused_for_a_topic_that_does_not_exist_is_told(trouble: None) -> None:
+    [refused] = found(attention.REFUSED)
+    assert refused.text == "1 scheduled message of topics that do not exist was refused by the log."
+
+
+@pytest.mark.parametrize(
+    ("permission", "kinds"),
+    [
+        ("view_consumergroup", {"paused"}),
+        ("view_message", {"dead_letters"}),
+        ("view_topic", {"unread"}),
+        ("view_scheduledmessage", {"refused", "late"}),
+    ],
+)
+def test_what_a_user_may_not_see_is_not_told(
+    trouble: None, staff: Callable[..., Client], permission: str, kinds: set[str]
+) -> None:
+    every = findings(survey(ALIAS))
+    text = words(page(staff("view_overview", permission)))
+    told = {one.kind for one in every if one.text in text}
+    assert told == kinds | {"no_consumers"}
+    assert f"{len(every) - len(told)} findings need other permissions to be shown." in text
+    assert "Nothing:" not in text
+
+
+def test_it_is_told_in_the_readers_language_and_to_machines_in_english(
+    trouble: None, admin_client: Client, settings: Any
+) -> None:
+    settings.LANGUAGE_CODE = "de"
+    with translation.override("de"):
+        german = findings(survey(ALIAS))
+        shown = words(page(admin_client))
+        doctors = run("queuedoctor").out
+    assert all(one.text in shown for one in german)
+    assert "mail of orders has 3 dead letters." in doctors
+    assert not [one for one in german if one.text in doctors]

@@ -1,0 +1,80 @@
+"""Handlers for consumer processes that tests freeze and kill: the payload says what a handler is to do.
+
+notes: a file to which it appends a line when it begins and when it ends, whatever becomes of its transaction;
+wait_for: a file that it waits for, at its first attempt; sleep: seconds; then: "die", or at the first attempt "reject"
+or "fail"; say: the text of that error.
+"""
+
+import os
+import time
+from pathlib import Path
+
+from sqlqueue import Delivery, Reject, consumer
+from tests.app.models import Effect
+
+HANDLED = "handled"
+
+
+def note(delivery: Delivery, what: str) -> None:
+    """Append one line; lines of several processes do not mix."""
+    file = os.open(delivery.payload["notes"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(file, f"{what} {delivery.id} {delivery.attempt}\n".encode())
+    finally:
+        os.close(file)
+
+
+def handle(delivery: Delivery) -> None:
+    """Do what the payload says, and leave an Effect: the message's id, and the attempt."""
+    todo = delivery.payload
+    note(delivery, "begin")
+    if todo.get("then") == "die":
+        os._exit(3)
+    Effect.objects.create(name=HANDLED, value=f"{delivery.id} {delivery.attempt}")
+    time.sleep(todo.get("sleep", 0))
+    if delivery.attempt == 1 and "wait_for" in todo:
+        while not Path(todo["wait_for"]).exists():
+            time.sleep(0.01)
+    note(delivery, "end")
+    if todo.get("then") == "reject" and delivery.attempt == 1:
+        raise Reject(todo.get("say", "at the first attempt"))
+    if todo.get("then") == "fail" and delivery.attempt == 1:
+        raise ValueError(todo.get("say", "at the first attempt"))
+
+
+@consumer("steady", max_attempts=20, backoff=0.05, jitter=0)
+def handle_steadily(delivery: Delivery) -> None:
+    handle(delivery)
+
+
+@consumer("deadly", max_attempts=3, backoff=0.05, jitter=0)
+def handle_what_kills(delivery: Delivery) -> None:
+    handle(delivery)
+
+
+@consumer("endless", max_attempts=None, backoff=0.05, jitter=0)
+def handle_without_end(delivery: Delivery) -> None:
+    handle(delivery)
+
+
+@consumer("atomic", atomic=True, max_attempts=20, backoff=0.05, jitter=0)
+def handle_atomically(delivery: Delivery) -> None:
+    handle(delivery)
+
+
+@consumer("batches", atomic=True, batch=True, batch_size=20, max_attempts=20, backoff=0.05, jitter=0)
+def handle_batches(deliveries: list[Delivery]) -> None:
+    for delivery in deliveries:
+        handle(delivery)
+
+
+@consumer("kept", keep_results=3600, max_attempts=20, backoff=0.05, jitter=0)
+def handle_and_return(delivery: Delivery) -> dict[str, object]:
+    handle(delivery)
+    return {"id": delivery.id, "attempt": delivery.attempt}
+
+
+@consumer("kept-atomic", atomic=True, keep_results=3600, max_attempts=20, backoff=0.05, jitter=0)
+def handle_and_return_in_one(delivery: Delivery) -> dict[str, object]:
+    handle(delivery)
+    return {"id": delivery.id, "attempt": delivery.attempt}

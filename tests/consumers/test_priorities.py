@@ -1,0 +1,146 @@
+"""The shares of priorities: what is urgent goes first, and what is not still moves."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sqlqueue import NewMessage, publish, publish_many
+from sqlqueue.consumers import throttle
+from sqlqueue.consumers.priority_shares import MOST_OWED, PriorityShares, shares
+from sqlqueue.core.setting.queue import read
+from tests.consuming import QUICK, Consuming
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def deliver(consuming: Consuming, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
+    """Publish so many messages of each priority, and return the priorities in the order of their deliveries."""
+    return lambda counts, **options: delivered(consuming, settings, monkeypatch, counts, options)
+
+
+def delivered(
+    consuming: Consuming, settings: Any, monkeypatch: pytest.MonkeyPatch, counts: list[int], options: dict[str, Any]
+) -> list[int]:
+    # Enough of each priority is in memory, so that none gets what another leaves.
+    monkeypatch.setattr(throttle, "MOST", 16)
+    settings.SQLQUEUE = {**QUICK, "TOPICS": {"t": {"partitions": 2, "priorities": len(counts), **options}}}
+    order: list[int] = []
+    consuming.consumer("t", lambda delivery: order.append(delivery.priority), ordering="none")
+    for priority, count in reversed(list(enumerate(counts))):
+        for number in range(count):
+            publish("t", number, priority=priority)
+    consuming.drain(threads=1)
+    assert len(order) == sum(counts)
+    return order
+
+
+def test_the_lowest_priority_still_moves(deliver: Callable[..., list[int]]) -> None:
+    order = deliver([300, 20, 20])
+    before_the_end = order[: order.index(0) + 250]
+    for lower in (1, 2):
+        assert 3 <= before_the_end.count(lower) <= 20, "a fortieth each while the urgent ones last"
+    assert before_the_end.count(0) >= 0.9 * len(before_the_end)
+
+
+def test_weights_share_out_the_deliveries(deliver: Callable[..., list[int]]) -> None:
+    order = deliver([300, 150, 150], priority_weights=[60, 30, 10])
+    first = order[:250]
+    assert first.count(1) == pytest.approx(0.3 * len(first), abs=10)
+    assert first.count(2) == pytest.approx(0.1 * len(first), abs=10)
+
+
+def test_without_urgent_messages_the_others_get_everything(deliver: Callable[..., list[int]]) -> None:
+    order = deliver([0, 30, 30])
+    assert order[:20].count(1) >= 18
+
+
+def test_what_is_urgent_still_goes_first(deliver: Callable[..., list[int]]) -> None:
+    order = deliver([10, 10])
+    assert order[:10].count(0) >= 9
+
+
+def test_handlers_on_the_event_loop_do_not_take_the_shares_of_those_in_threads(
+    consuming: Consuming, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throttle, "MOST", 16)
+    options = {"partitions": 2, "priorities": 2}
+    settings.SQLQUEUE = {**QUICK, "TOPICS": {"t": options, "u": options}}
+    orders: dict[str, list[int]] = {"t": [], "u": []}
+
+    async def on_the_loop(delivery: Any) -> None:
+        orders["u"].append(delivery.priority)
+
+    consuming.consumer("t", lambda delivery: orders["t"].append(delivery.priority), ordering="none")
+    consuming.consumer("u", on_the_loop, ordering="none")
+    for topic in orders:
+        for priority, count in ((1, 20), (0, 300)):
+            publish_many(topic, [NewMessage(number, priority=priority) for number in range(count)])
+    consuming.drain(threads=1)
+    for order in orders.values():
+        assert len(order) == 320
+        assert order[:250].count(1) >= 5, "a twentieth each while the urgent ones last"
+
+
+def test_shares() -> None:
+    assert shares(1, None) == (1.0,)
+    assert shares(3, None) == (0.95, 0.025, 0.025)
+    assert shares(3, [5, 3, 2]) == (0.5, 0.3, 0.2)
+    assert shares(2, [5, 3, 2]) == (0.95, 0.05), "the settings say other priorities than the topic has"
+
+
+def test_nothing_is_owed_to_a_priority_of_which_nothing_waits() -> None:
+    owed, urgent, level = PriorityShares(), ("g", "t", 0), ("g", "t", 1)
+    assert owed.due({level: 0.5}, 10) == {level: 5}
+    owed.were_dispatched({level: 0.5}, 10, {}, {urgent: 10})
+    assert owed.due({level: 0.5}, 3) == {level: 6}
+    owed.were_dispatched({level: 0.5}, 3, {level: 1}, {level: 1, urgent: 2})
+    assert owed.due({level: 0.5}, 1_000_000) == {level: int(MOST_OWED)}
+    assert owed.due({}, 10) == {}
+    assert owed.due({level: 0.5}, 4) == {level: 2}, "nothing has been saved up meanwhile"
+
+
+def test_a_batch_that_exceeds_its_share_is_made_up_for() -> None:
+    owed, urgent, level = PriorityShares(), ("g", "t", 0), ("g", "t", 1)
+    assert owed.due({level: 0.25}, 4) == {level: 1}
+    owed.were_dispatched({level: 0.25}, 4, {level: 20}, {level: 20})
+    for _ in range(3):
+        assert owed.due({level: 0.25}, 4) == {}
+        owed.were_dispatched({level: 0.25}, 4, {}, {urgent: 20})
+    assert owed.due({level: 0.25}, 4) == {level: 1}
+    owed.were_dispatched({level: 0.25}, 4, {level: 1}, {level: 100})
+    assert owed.due({level: 0.25}, 4) != {}, "what nothing urgent took is not made up for"
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(("weights", "urgent"), [(None, 0.95), ([60, 40], 0.6)])
+def test_batches_keep_to_their_shares(
+    consuming: Consuming, settings: Any, weights: list[int] | None, urgent: float
+) -> None:
+    options = {"partitions": 8, "priorities": 2, **({"priority_weights": weights} if weights else {})}
+    settings.SQLQUEUE = {**QUICK, "TOPICS": {"t": options}}
+    order: list[int] = []
+    consuming.consumer(
+        "t", lambda some: order.extend(one.priority for one in some), batch=True, batch_size=10, ordering="none"
+    )
+    for priority in (1, 0):
+        publish_many("t", [NewMessage(number, priority=priority) for number in range(1_500)])
+    consuming.drain(threads=1)
+    assert order[:1_000].count(0) == pytest.approx(1_000 * urgent, abs=60)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"priorities": 2, "priority_weights": [1]}, "has 1 weights, and 'priorities' is 2"),
+        ({"priority_weights": [1, 2]}, "has 2 weights, and 'priorities' is 1"),
+        ({"priorities": 2, "priority_weights": [1, 0]}, "whole number from 1 to 10000, not 0"),
+        ({"priorities": 2, "priority_weights": [1, 10_001]}, "whole number from 1 to 10000, not 10001"),
+        ({"priorities": 2, "priority_weights": "ab"}, "must be a list"),
+        ({"priorities": 2, "priority_weights": {0: 1}}, "must be a list"),
+    ],
+)
+def test_wrong_weights_are_refused(options: dict[str, Any], said: str) -> None:
+    (problem, *_) = read({"TOPICS": {"t": options}}).problems
+    assert said in problem

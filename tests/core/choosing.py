@@ -1,0 +1,63 @@
+"""The dispatcher's own choice, for the model of the engine: no thread runs, and no database is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlqueue.consumers.dispatcher import Dispatcher
+from sqlqueue.consumers.in_flight import InFlight
+from sqlqueue.consumers.ownership import Ownership
+from sqlqueue.consumers.reader import Reader
+from sqlqueue.consumers.registry import Consumer
+from sqlqueue.consumers.settler import Settler
+from sqlqueue.consumers.subscription import Subscription
+from sqlqueue.consumers.throttle import Throttle
+from sqlqueue.core.backoff import Backoff
+from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.partition.ref import ConsumerOptions
+from sqlqueue.core.settle_plan import Attempt, Execution
+
+THREADS = 2
+
+
+class Allowance(Throttle):
+    """A throttle whose room is given, however much is in flight."""
+
+    most = 0
+
+    def room(self, outstanding: int, runs: int) -> int:
+        return self.most
+
+
+class Choice:
+    """What the dispatcher of one process that serves one group chooses, and what it counts as in flight."""
+
+    def __init__(self, group: str, manners: ConsumerOptions, reader: Reader):
+        consumer = Consumer(topic="t", group=group, handler=print, options=manners, backoff=Backoff(), start="earliest")
+        ownership = Ownership("default", "model", [Subscription("default", consumer)], 60.0)
+        no_pool: Any = None
+        self.throttle = Allowance(THREADS)
+        settler = Settler(ownership, InFlight(), give_up=lambda: False)
+        self._dispatcher = Dispatcher(
+            ownership, reader, settler, THREADS, lambda report, ended: no_pool, awake=lambda: None
+        )
+        self._dispatcher.throttle = self.throttle
+
+    def choose(self, stream: AssignedPartition, most: int, now: float) -> list[Execution]:
+        """Dispatch what the dispatcher would with room for so many messages (or batches)."""
+        self.throttle.most = most
+        return self._dispatcher._choose([stream], now).get(stream, [])
+
+    def finished(self, attempt: Attempt) -> None:
+        """Take note that the outcome of an attempt was applied."""
+        self._dispatcher.in_flight.remove(attempt)
+
+    @property
+    def outstanding(self) -> int:
+        """How many attempts are in flight."""
+        return self._dispatcher.outstanding
+
+    @property
+    def alone(self) -> bool:
+        """The one that is in flight is in doubt."""
+        return self._dispatcher.in_flight.alone

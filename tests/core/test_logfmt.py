@@ -1,0 +1,109 @@
+"""Every log line reads `event=… name=value …`, and every event is in the documents."""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sqlqueue.core.logfmt import logfmt
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+DOCUMENT = ROOT / "docs" / "operations" / "logging.md"
+MODULES = sorted((ROOT / "sqlqueue").rglob("*.py"))
+FACT = re.compile(r'(?P<name>\w+)=(?P<value>"(?:[^"\\]|\\.)*"|[^ "=]+)')
+LEVELS = ("debug", "info", "warning", "error", "critical", "exception")
+ROW = re.compile(r"^\| (?P<events>`\w+`(?:, `\w+`)*) \| (?P<levels>[a-z, ]+) \|", re.MULTILINE)
+
+
+def facts(text: str) -> dict[str, str]:
+    """Take a line apart, as a script would; nothing may be left over."""
+    assert FACT.sub("", text).strip(" ") == "", text
+    return {
+        match["name"]: json.loads(match["value"]) if match["value"].startswith('"') else match["value"]
+        for match in FACT.finditer(text)
+    }
+
+
+@given(st.text(), st.text())
+def test_a_line_can_be_taken_apart_whatever_its_values_are(first: str, second: str) -> None:
+    text = logfmt("seen", first=first, second=second)
+    assert facts(text) == {"event": "seen", "first": first, "second": second}
+    assert text.isprintable()
+
+
+def test_an_error_is_its_class_and_what_it_says() -> None:
+    assert logfmt("seen", error=ValueError("a b")) == """event=seen error="ValueError('a b')\""""
+
+
+def test_a_value_that_cannot_be_described_does_no_harm() -> None:
+    class Mute(Exception):
+        def __repr__(self) -> str:
+            raise ValueError
+
+    assert facts(logfmt("seen", error=Mute()))["error"].endswith("Mute, which cannot be described")
+
+
+def logging_calls() -> Iterator[tuple[Path, ast.Call]]:
+    for file in MODULES:
+        for node in ast.walk(ast.parse(file.read_text(), str(file))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                spoken_to = ast.unparse(node.func.value)
+                if node.func.attr in LEVELS and spoken_to.rpartition(".")[2].endswith(("logger", "logging")):
+                    yield file, node
+
+
+def lines_of(call: ast.Call) -> list[ast.Call]:
+    """The calls of logfmt() in a logging call's arguments."""
+    return [arg for arg in call.args if isinstance(arg, ast.Call) and ast.unparse(arg.func).endswith("logfmt")]
+
+
+def is_plan(call: ast.Call) -> bool:
+    """runconsumers logs the line that --check prints."""
+    return ast.unparse(call.args[0]).startswith("self._plan(")
+
+
+def events() -> dict[str, set[str]]:
+    """Every event in the code, with the levels at which it is logged."""
+    found: dict[str, set[str]] = {"starting": {"info"}}
+    for _, call in logging_calls():
+        for said in lines_of(call):
+            assert isinstance(call.func, ast.Attribute)
+            found.setdefault(ast.literal_eval(said.args[0]), set()).add(call.func.attr)
+    return found
+
+
+def test_every_log_call_writes_a_logfmt() -> None:
+    calls = list(logging_calls())
+    assert len(calls) > 20
+    others = [f"{file.name}: {ast.unparse(call)}" for file, call in calls if not lines_of(call) and not is_plan(call)]
+    assert not others
+    # A line's values may have a % in them, so it is the whole message, or an argument of one.
+    mixed = [
+        ast.unparse(call) for _, call in calls if lines_of(call) and call.args[0] in lines_of(call) and call.args[1:]
+    ]
+    assert not mixed
+
+
+def test_every_event_is_in_the_documents_with_its_level() -> None:
+    told = {
+        event: set(row["levels"].split(", "))
+        for row in ROW.finditer(DOCUMENT.read_text())
+        for event in re.findall(r"\w+", row["events"])
+    }
+    assert told == events()
+
+
+def test_nothing_secret_is_named_in_a_log_call() -> None:
+    secrets = {"payload", "headers", "password", "PASSWORD", "settings_dict", "DATABASES", "environ"}
+    found = {
+        (str(file.relative_to(ROOT)), name)
+        for file, call in logging_calls()
+        for node in ast.walk(call)
+        for name in (getattr(node, "id", ""), getattr(node, "attr", ""), getattr(node, "arg", "") or "")
+        if name in secrets
+    }
+    assert not found

@@ -1,0 +1,149 @@
+"""Several writable servers, and servers that make publishers wait, are recognized by what they say of themselves."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from django.db import connections
+from django.test import Client, override_settings
+from pytest_django import DjangoDbBlocker
+
+from sqlqueue.database import cluster
+from sqlqueue.database.cluster import Cluster, identity, recognize
+from sqlqueue.database.server_checks import findings
+from sqlqueue.leases import heartbeat
+from sqlqueue.management.commands.queuedoctor import _check_findings as check_findings
+from sqlqueue.models import SubscriberHeartbeat
+from sqlqueue.monitoring.diagnostics import read
+from sqlqueue.monitoring.doctor import ERROR, WARNING, examine
+from sqlqueue.monitoring.responses import health, status
+from sqlqueue.stats.cached import recent_survey
+from sqlqueue.stats.survey import survey
+from sqlqueue.version import __version__
+from tests.admin.test_overview import page, words
+from tests.consuming import QUICK, Consuming
+from tests.processes import wait_until
+from tests.servers import galera
+from tests.servers.galera import GaleraNode
+from tests.servers.mariadb import PrivateMariaDB
+
+GALERA = {"wsrep_on": "ON", "wsrep_provider": "/usr/lib/galera/libgalera_smm.so"}
+GROUP = {"group_replication_group_name": "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "galera_size", "members", "found"),
+    [
+        ({}, 0, 0, None),
+        (GALERA, 3, 0, Cluster("Galera", 3)),
+        (GALERA, 0, 0, Cluster("Galera", 0)),
+        (GALERA | {"wsrep_on": "OFF"}, 0, 0, None),
+        (GALERA | {"wsrep_provider": "none"}, 0, 0, None),
+        (GROUP | {"group_replication_single_primary_mode": "ON"}, 0, 3, None),
+        (GROUP | {"group_replication_single_primary_mode": "OFF"}, 0, 3, Cluster("multi-primary Group Replication", 3)),
+        (GROUP | {"group_replication_single_primary_mode": "OFF"}, 0, 0, None),  # installed, and not started
+    ],
+)
+def test_clusters_are_told_by_their_variables(
+    variables: dict[str, str], galera_size: int, members: int, found: Cluster | None
+) -> None:
+    assert recognize(variables, galera_size, members) == found
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_server_that_stands_alone_is_no_cluster_and_has_an_identity(database_name: str) -> None:
+    assert cluster.cluster("default") is None
+    assert bool(identity("default")) == (database_name != "sqlite")
+    heartbeat.beat("default", "me", [("g", "t")], 30)
+    beat = SubscriberHeartbeat.objects.get()
+    assert (beat.version, beat.server) == (__version__, identity("default"))
+    before = identity("default")
+    connections["default"].close()
+    assert identity("default") == before
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.database("mariadb", "mysql")
+def test_servers_on_hosts_with_long_names_have_different_identities(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = set()
+    for uuid in (f"aaaaaaaa-aaaa-aaaa-aaaa-{number:012}" for number in range(2)):
+        seen = {"hostname": "host" * cluster.IDENTITY_LENGTH, "port": "65535", "server_uuid": uuid}
+        monkeypatch.setattr(cluster, "_variables", lambda connection, seen=seen: seen)
+        heartbeat.beat("default", uuid, [("g", "t")], 30)
+        found.add(SubscriberHeartbeat.objects.get(subscriber=uuid).server)
+    assert len(found) == 2
+
+
+@pytest.fixture
+def own_servers(django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Let the test use databases on servers that it starts itself."""
+    with django_db_blocker.unblock():
+        yield
+
+
+@contextmanager
+def alias(name: str, server: PrivateMariaDB) -> Iterator[str]:
+    """Let Django have a database on a server, under a name of its own."""
+    import MySQLdb  # only there when the suite runs on MySQL or MariaDB
+
+    with MySQLdb.connect(unix_socket=str(server.socket), user="root") as client:
+        client.cursor().execute("CREATE DATABASE IF NOT EXISTS sqlqueue CHARACTER SET utf8mb4")
+    config = dict(connections["default"].settings_dict)
+    options = {key: value for key, value in config["OPTIONS"].items() if key != "unix_socket"}
+    config.update(NAME="sqlqueue", HOST="127.0.0.1", PORT=server.port, USER="root", PASSWORD="", OPTIONS=options)
+    connections.settings[name] = config
+    try:
+        yield name
+    finally:
+        connections[name].close()
+        del connections[name]
+        del connections.settings[name]
+
+
+@pytest.mark.database("mariadb")
+def test_a_mode_in_which_a_publish_that_waits_holds_up_all_others_is_warned_of(own_servers: None) -> None:
+    with PrivateMariaDB(options=("--innodb-autoinc-lock-mode=0",)) as server, alias("old_mode", server) as old:
+        assert [(found.number, found.error) for found in findings(old)] == [(15, False)]
+
+
+@pytest.mark.database("mariadb")
+@pytest.mark.skipif(bool(galera.missing()), reason=galera.missing())
+def test_a_galera_node_is_recognized(own_servers: None) -> None:
+    with GaleraNode() as node, alias("galera", node) as name:
+        assert cluster.cluster(name) == Cluster("Galera", 1)
+        assert [(found.number, found.error) for found in findings(name)] == [(14, False)]
+        with override_settings(SQLQUEUE={"DATABASE": name}, DATABASE_ROUTERS=[]):
+            told = [(found.level, found.text) for found in check_findings() if found.about == "check sqlqueue.W014"]
+        text = "Galera of 1 nodes: what is published through another node than the consumers' may be missed for good"
+        assert told == [(WARNING, text)]
+        with PrivateMariaDB() as other, alias("other", other) as another:
+            assert identity(name) != identity(another)
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_consumers_that_write_to_two_servers_say_so_and_so_does_everything_else(
+    consuming: Consuming, settings, caplog: pytest.LogCaptureFixture, admin_client: Client
+) -> None:
+    settings.SQLQUEUE = {**QUICK, "LEASE_DURATION": 0.5, "HEARTBEAT_INTERVAL": 0.1}
+    consuming.consumer("t", lambda delivery: None, group="g")
+    consuming.start()
+    heartbeat.beat("default", "one of another node", [("g", "t")], 300)
+    assert len(survey("default").servers) == 1
+    recent_survey.forget()
+    assert health(detailed=True).status == 200
+    elsewhere = SubscriberHeartbeat.objects.filter(subscriber="one of another node")
+    elsewhere.update(server="another:3306")
+    facts = read("default", [])
+    assert facts.survey is not None
+    assert set(facts.survey.servers) == {"another:3306", identity("default")}
+    assert [finding.level for finding in examine(facts) if finding.about == "servers"] == [ERROR]
+    recent_survey.forget()
+    answer = health(detailed=True)
+    assert answer.status == 503
+    assert [(one["limit"], one["value"], one["allowed"]) for one in answer.body["passed"]] == [("servers", 2, 1)]
+    assert "another:3306" in status().body["servers"]
+    shown = words(page(admin_client))
+    assert "Consumers write to 2 database servers: " in shown
+    assert "another:3306" in shown
+    wait_until(lambda: "event=several_servers" in caplog.text)
+    assert caplog.text.count("event=several_servers") == 1

@@ -1,0 +1,114 @@
+"""A server that lets nothing be written is refused, with what it says of itself as the reason."""
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+from django.core.checks import run_checks
+from django.db import Error, connection, connections
+from pytest_django import DjangoDbBlocker, Settings
+
+from sqlqueue import publish
+from sqlqueue.checks import TAG
+from sqlqueue.database.error_codes import ErrorKind, classify
+from sqlqueue.database.server_checks import findings
+from sqlqueue.models import Message, ScheduledMessage
+from tests.management.running import run
+from tests.servers.private import PrivateServer
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ALIAS, USER = "unprivileged", "unprivileged"
+SAYS = {"mysql": "read-only option", "postgresql": "read-only transaction", "sqlite": "readonly database"}
+
+
+def execute(*statements: str) -> None:
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+@contextmanager
+def read_only_server() -> Iterator[dict[str, object]]:
+    """Let the server refuse writes; yield how the alias differs from the default one: no superuser, who may write all
+    the same."""
+    name = connection.settings_dict["NAME"]
+    if connection.vendor == "sqlite":
+        yield {"NAME": f"file:{name}?mode=ro"}
+    elif connection.vendor == "postgresql":
+        execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        try:
+            yield {}
+        finally:
+            execute("SET transaction_read_only = off", f"ALTER DATABASE {name} RESET default_transaction_read_only")
+    else:
+        execute(
+            f"CREATE USER {USER}@'%' IDENTIFIED BY ''",
+            f"GRANT ALL ON `{name}`.* TO {USER}@'%'",
+            "SET GLOBAL read_only = 1",
+        )
+        try:
+            yield {"USER": USER, "PASSWORD": ""}
+        finally:
+            execute("SET GLOBAL read_only = 0", f"DROP USER {USER}@'%'")
+
+
+@pytest.fixture
+def read_only(request: pytest.FixtureRequest, settings: Settings, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """The queue's alias is one that may not write."""
+    if connection.vendor != "sqlite":
+        server: PrivateServer = request.getfixturevalue("database_server")
+        assert server.pid
+    with read_only_server() as differing:
+        connections.settings[ALIAS] = {**connection.settings_dict, **differing}
+        settings.SQLQUEUE = {"DATABASE": ALIAS, "WAKE": False}
+        settings.DATABASE_ROUTERS = ["sqlqueue.database.router.Router"]
+        try:
+            with django_db_blocker.unblock():
+                yield
+        finally:
+            connections[ALIAS].close()
+            del connections[ALIAS], connections.settings[ALIAS]
+
+
+def test_it_is_refused_with_the_reason(read_only: None) -> None:
+    """By the system check, by consumers at their start, by a command, and when something is published."""
+    reason = SAYS[connection.vendor]
+    [message] = [one for one in run_checks(tags=[TAG], databases=[ALIAS]) if one.id == "sqlqueue.E016"]
+    assert reason in message.msg
+    assert "SQLQUEUE['DATABASE']" in message.hint
+    assert message.is_serious()
+
+    said = run("runconsumers", "--check")
+    assert said.code == 1
+    assert "cannot be written to" in said.err
+    assert reason in said.err
+
+    said = run("queuepublish", "t", "1")
+    assert said.code == 4
+    assert "cannot write" in said.err
+    assert reason in said.err
+
+    for options in ({}, {"delay": 60}):
+        with pytest.raises(Error, match=reason) as raised:
+            publish("t", 1, **options)
+        assert classify(raised.value) is ErrorKind.GONE
+    assert not Message.objects.using("default").exists()
+    assert not ScheduledMessage.objects.using("default").exists()
+
+
+def test_one_that_can_be_written_to_is_not() -> None:
+    assert [one for one in run_checks(tags=[TAG], databases=["default"]) if one.id == "sqlqueue.E016"] == []
+
+
+@pytest.mark.database("sqlite")
+def test_one_that_is_locked_is_not_waited_for_and_not_called_so() -> None:
+    with closing(sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None)) as another:
+        another.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        assert list(findings("default")) == []
+        assert time.monotonic() - began < connection.settings_dict["OPTIONS"]["timeout"] / 2
+    with connection.cursor() as cursor:
+        assert cursor.execute("PRAGMA busy_timeout").fetchone() == (20_000,)

@@ -1,0 +1,101 @@
+"""The doctor judges what was read; each finding says what to do."""
+
+from dataclasses import replace
+
+import pytest
+
+from sqlqueue.database.limits import ServerLimits
+from sqlqueue.monitoring import doctor
+from sqlqueue.monitoring.diagnostics import ClockSkew, Diagnostics, HandlerInfo, RuntimeSettings
+from sqlqueue.monitoring.doctor import ERROR, NOTE, OK, WARNING, Diagnosis, examine
+from tests.documents import ROOT
+
+MAIL = HandlerInfo("shop.mail", "orders", "mail", 60.0)
+WELL = Diagnostics(
+    pending=True,
+    limits=ServerLimits("read committed", 151, 12, 28_800.0, 50.0),
+    settings=RuntimeSettings(4, 60.0, 300, False),
+    processes=2,
+    handlers=(MAIL,),
+)
+
+
+def of(about: str, read: Diagnostics) -> list[Diagnosis]:
+    return [finding for finding in examine(read) if finding.about == about]
+
+
+def levels(about: str, **changes: object) -> list[str]:
+    return [finding.level for finding in of(about, replace(WELL, **changes))]
+
+
+def runtime(**changes: object) -> RuntimeSettings:
+    return replace(WELL.settings, **changes)
+
+
+def limits(**changes: object) -> ServerLimits:
+    return replace(WELL.limits, **changes)
+
+
+def test_what_is_well_is_said_too() -> None:
+    assert {finding.level for finding in examine(WELL) if finding.about != "migrations"} == {OK}
+
+
+def test_the_arithmetic_of_connections_is_the_documents() -> None:
+    for document in ("guide.md", "operations/deployment.md"):
+        assert f"processes × (threads + {doctor.OWN_CONNECTIONS})" in (ROOT / "docs" / document).read_text()
+    [found] = of("connections", WELL)
+    assert "2 × (4 threads + 6) = 20 for the consumers, of 151; 12 are open now" in found.text
+    [found] = of("connections", replace(WELL, periodic=True))
+    assert "2 × (4 threads + 7) = 22 for the consumers" in found.text
+
+
+@pytest.mark.parametrize(("processes", "level"), [(12, OK), (13, WARNING), (15, WARNING), (16, ERROR)])
+def test_connections(processes: int, level: str) -> None:
+    assert levels("connections", processes=processes) == [level]
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, [OK]),
+        ({"settings": runtime(conn_max_age=None)}, [WARNING]),
+        ({"settings": runtime(conn_max_age=28_800)}, [WARNING]),
+        ({"settings": runtime(conn_max_age=None, health_checks=True)}, [OK]),
+        ({"limits": limits(idle_timeout=60.0)}, [WARNING]),
+        ({"limits": limits(idle_timeout=5.0), "settings": runtime(conn_max_age=0)}, [NOTE]),
+        ({"limits": limits(idle_timeout=61.0), "settings": runtime(conn_max_age=60)}, [OK]),
+        ({"settings": runtime(conn_max_age=0)}, [NOTE]),
+        ({"limits": ServerLimits("serializable"), "settings": runtime(conn_max_age=0)}, [OK]),
+    ],
+)
+def test_idle_connections(changes: dict[str, object], found: list[str]) -> None:
+    assert levels("idle connections", **changes) == found
+
+
+@pytest.mark.parametrize(("wait", "level"), [(59.0, OK), (60.0, WARNING), (None, OK)])
+def test_lock_waits(wait: float | None, level: str) -> None:
+    assert levels("lock waits", limits=limits(lock_wait=wait)) == [level]
+
+
+def test_handlers_that_may_outlive_a_stop() -> None:
+    longer = (
+        MAIL,
+        HandlerInfo("shop.report", "orders", "reports", 600.0),
+        HandlerInfo("shop.sum", "orders", "sums", 90.0),
+    )
+    [found] = of("stopping", replace(WELL, handlers=longer))
+    assert found.level == NOTE
+    assert "shop.report and 1 more may run for 600 s" in found.text
+
+
+def test_nothing_else_is_examined_before_the_tables_are_there() -> None:
+    [found] = of("migrations", WELL)
+    assert found.level == ERROR
+    assert not of("indexes", WELL)
+
+
+@pytest.mark.parametrize(("ahead", "level"), [(0.3, OK), (-0.3, OK), (1.2, OK), (3.0, NOTE), (-3600.0, WARNING)])
+def test_clocks(ahead: float, level: str) -> None:
+    [found] = doctor.clock(replace(WELL, clock=ClockSkew(ahead, 0.25)))
+    assert found.level == level
+    assert ("behind" if ahead < 0 else "ahead") in found.text

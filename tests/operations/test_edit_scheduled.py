@@ -1,0 +1,241 @@
+"""What a person changes of messages that have not entered the log yet."""
+
+import threading
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from sqlqueue import ConfigurationError, InvalidMessage, publish
+from sqlqueue.database.statements import dialect, execute
+from sqlqueue.log import notifier
+from sqlqueue.log.schedule import move_due
+from sqlqueue.models import Message, ScheduledMessage, Topic
+from sqlqueue.operations import edit_scheduled as edit_module
+from sqlqueue.operations.edit_scheduled import edit, run_now, withdraw
+from sqlqueue.operations.reschedule import Changed
+from tests.consuming import QUICK, Consuming
+from tests.processes import wait_until
+from tests.transactions import OpenTransaction
+
+pytestmark = pytest.mark.django_db(transaction=True)
+ALIAS = "default"
+
+
+@pytest.fixture(autouse=True)
+def _topic(consuming: Consuming, settings: Any) -> None:
+    settings.SQLQUEUE = {**QUICK, "TOPICS": {"t": {"partitions": 2, "priorities": 3}, "u": {"partitions": 1}}}
+
+
+@pytest.fixture
+def notified() -> Iterator[threading.Event]:
+    """An event that is set when consumers are notified."""
+    event = threading.Event()
+    end = notifier.listen(event.set)
+    yield event
+    end()
+
+
+def later(payload: Any = 1, **options: Any) -> int:
+    """Schedule a message for in an hour; return its number."""
+    publish("t", payload, delay=3600, **options)
+    return int(ScheduledMessage.objects.order_by("-id")[0].pk)
+
+
+def refused(topic: str = "t", **columns: Any) -> int:
+    """Let plain SQL schedule what the log refuses."""
+    made = ScheduledMessage.objects.create(topic=topic, **{"payload": 1, "priority": 99, **columns})
+    assert move_due(ALIAS)
+    made.refresh_from_db()
+    assert made.refused
+    return int(made.pk)
+
+
+def log() -> list[tuple[str, str, Any]]:
+    rows = Message.objects.order_by("offset")
+    return list(rows.values_list("topic", "partition_key", "payload"))
+
+
+def test_everything_about_it_can_be_changed() -> None:
+    number = later({"a": 1}, key="k", headers={"h": 1})
+    at = datetime(2031, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+    edit(
+        ALIAS,
+        number,
+        topic="u",
+        key="ü",
+        id="new",
+        payload={"b": [1]},
+        headers={"x": "y"},
+        priority=0,
+        group="g",
+        at=at,
+    )
+    row = ScheduledMessage.objects.get()
+    assert (row.pk, row.topic, row.partition_key, row.message_id) == (number, "u", "ü", "new")
+    assert (row.payload, row.headers, row.target_group, row.due_at) == ({"b": [1]}, {"x": "y"}, "g", at)
+
+
+def test_what_is_not_named_stays() -> None:
+    number = later({"a": 1}, key="k", id="x", headers={"h": 1}, priority=2, group="g")
+    before = ScheduledMessage.objects.values().get()
+    edit(ALIAS, number, priority=1)
+    assert ScheduledMessage.objects.values().get() == {**before, "priority": 1}
+    edit(ALIAS, number, headers={})
+    assert ScheduledMessage.objects.values().get() == {**before, "priority": 1, "headers": None}
+
+
+@pytest.mark.database("sqlite", "mariadb", "postgresql")  # MySQL keeps such a number as a double, as Python reads it
+def test_a_payload_is_stored_unchanged() -> None:
+    number = later()
+    edit(ALIAS, number, payload_json='{"n": 12345678901234567890.5}')
+    text = execute(ALIAS, f"SELECT {dialect(ALIAS).json_text('payload')} FROM sqlqueue_scheduled_message").fetchone()
+    assert "12345678901234567890.5" in text[0]
+
+
+def test_one_that_was_refused_enters_the_log_once_it_is_corrected() -> None:
+    number = refused(partition_key="a")
+    edit(ALIAS, number, priority=2)
+    assert list(ScheduledMessage.objects.values_list("refused", "refusal")) == [(False, None)]
+    assert move_due(ALIAS) == 1
+    assert log() == [("t", "a", 1)]
+    assert not ScheduledMessage.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"topic": "no name"}, "is not a name"),
+        ({"key": "k" * 256}, "256 characters"),
+        ({"id": "\0"}, "NUL"),
+        ({"payload": {1, 2}}, "payload is not JSON"),
+        ({"payload_json": "{"}, "payload is not JSON text"),
+        ({"payload_json": "NaN"}, "payload is not JSON text"),
+        ({"headers": ["x"]}, "headers must be a dict"),
+        ({"priority": 3}, "priority 3 is not one of topic 't'"),
+        ({"priority": -1}, "priority -1 is not one of topic 't'"),
+        ({"topic": "u", "priority": 1}, "priority 1 is not one of topic 'u'"),
+        ({"group": "no group!"}, "is not a name"),
+        ({"at": datetime(2031, 1, 1)}, "aware datetime"),  # noqa: DTZ001
+        ({"at": datetime(2200, 1, 1, tzinfo=timezone.utc)}, "ten years"),
+    ],
+)
+def test_what_could_not_be_published_is_refused(changes: dict[str, Any], reason: str) -> None:
+    from sqlqueue import SqlqueueError
+
+    number = later()
+    before = ScheduledMessage.objects.values().get()
+    with pytest.raises(SqlqueueError, match=reason):
+        edit(ALIAS, number, **changes)
+    assert ScheduledMessage.objects.values().get() == before
+
+
+def test_a_topic_that_is_mistyped_is_not_created_by_trying() -> None:
+    number = later()
+    with pytest.raises(ConfigurationError, match="topic 'another' is not declared"):
+        edit(ALIAS, number, topic="another")
+    assert set(Topic.objects.values_list("name", flat=True)) == {"t"}
+
+
+def test_no_message_is_changed_that_has_entered_the_log() -> None:
+    number = later()
+    run_now(ALIAS, [number])
+    move_due(ALIAS)
+    with pytest.raises(InvalidMessage, match=f"message {number} is no longer scheduled"):
+        edit(ALIAS, number, payload=2)
+    assert log() == [("t", "", 1)]
+
+
+def test_an_edit_waits_for_a_move_and_then_comes_too_late() -> None:
+    if connection.vendor == "sqlite":
+        pytest.skip("one writer at a time: the two cannot overlap")
+    number = later()
+    run_now(ALIAS, [number])
+    with OpenTransaction() as other:
+        assert other.do(lambda: move_due(ALIAS)) == 1
+        with OpenTransaction() as mine:
+            tried = mine.start(lambda: edit(ALIAS, number, payload=2))
+            assert (run_now(ALIAS, [number]), withdraw(ALIAS, [number])) == (Changed(0, 1), Changed(0, 1))
+            assert not tried.done()
+            other.commit()
+            with pytest.raises(InvalidMessage, match="no longer scheduled"):
+                tried.result(60)
+    assert log() == [("t", "", 1)]
+
+
+class TestIds:
+    """An id is published once, also by hand."""
+
+    def test_that_are_scheduled_are_taken(self) -> None:
+        later(id="x", key="k")
+        number = later(id="y", key="k")
+        with pytest.raises(InvalidMessage, match=r"another scheduled message .* has the id 'x'"):
+            edit(ALIAS, number, id="x")
+        edit(ALIAS, number, id="x", key="another key")
+        with pytest.raises(InvalidMessage, match=r"another scheduled message .* has the id 'x'"):
+            edit(ALIAS, number, key="k")
+
+    def test_that_are_in_the_log_are_taken(self) -> None:
+        offset = publish("t", 1, id="x", key="k").offset
+        number = later(id="y", key="k")
+        with pytest.raises(InvalidMessage, match=f"the message at offset {offset} .* has the id 'x'"):
+            edit(ALIAS, number, id="x")
+
+    def test_do_not_keep_anything_else_from_being_changed(self) -> None:
+        number = later(id="x", key="k")
+        publish("t", 1, id="x", key="k")
+        edit(ALIAS, number, payload=5)
+        assert ScheduledMessage.objects.get().payload == 5
+
+
+def test_what_is_made_due_is_moved_by_a_consumer_that_sleeps(consuming: Consuming, settings: Any) -> None:
+    settings.SQLQUEUE = {**settings.SQLQUEUE, "IDLE_POLL_INTERVAL": 30.0, "WAKE": True}
+    seen: list[Any] = []
+    consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
+    consuming.start()
+    publish("t", "first")
+    wait_until(lambda: seen == ["first"])
+    one, another = later("one"), later("another")
+    run_now(ALIAS, [one])
+    wait_until(lambda: seen == ["first", "one"], timeout=20)
+    edit(ALIAS, another, at=datetime.now(timezone.utc) - timedelta(seconds=1))
+    wait_until(lambda: seen == ["first", "one", "another"], timeout=20)
+
+
+def test_consumers_are_notified_once_it_is_committed(notified: threading.Event) -> None:
+    for change in (
+        lambda: run_now(ALIAS, [later()]),
+        lambda: edit(ALIAS, later(), at=datetime.now(timezone.utc)),
+    ):
+        with transaction.atomic():
+            change()
+            assert not notified.is_set()
+        assert notified.is_set()
+        notified.clear()
+
+
+def test_run_now_tries_refused_ones_again() -> None:
+    number = refused(topic="no topic", priority=0)
+    ScheduledMessage.objects.update(topic="t")
+    assert run_now(ALIAS, [number, number + 1]) == Changed(1, 1)
+    assert move_due(ALIAS) == 1
+    assert log() == [("t", "", 1)]
+
+
+def test_what_is_withdrawn_never_enters_the_log() -> None:
+    numbers = [later(number) for number in range(3)]
+    assert withdraw(ALIAS, numbers[:2]) == Changed(2, 0)
+    assert withdraw(ALIAS, numbers[:2]) == Changed(0, 2)
+    run_now(ALIAS, numbers)
+    move_due(ALIAS)
+    assert log() == [("t", "", 2)]
+
+
+def test_more_than_one_transaction_takes_are_made_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edit_module, "AT_ONCE", 2)
+    numbers = [later(number) for number in range(5)]
+    assert run_now(ALIAS, numbers) == Changed(5, 0)
+    assert withdraw(ALIAS, numbers) == Changed(5, 0)
+    assert not ScheduledMessage.objects.exists()

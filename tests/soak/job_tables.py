@@ -1,0 +1,49 @@
+"""Reads what the final tables say of everyday jobs."""
+
+import time
+from typing import Any
+
+from tests.soak import workload
+from tests.soak.job_records import Jobs, KeptResult, LogEntry, TaskEnd
+
+
+def fill_in_jobs(jobs: Jobs) -> None:
+    """Read the logs that are kept, the results of handlers and of tasks, and the database's clock."""
+    from sqlqueue.conf import settings
+    from sqlqueue.database import clock
+    from sqlqueue.models import Message, Result
+
+    began = time.monotonic()
+    jobs.clock = clock.now(settings.DATABASE).timestamp() - began
+    for message in Message.objects.filter(topic__in=workload.JOB_TOPICS).order_by("offset").iterator():
+        jobs.log.append(
+            LogEntry(
+                message.topic,
+                message.partition_key,
+                message.message_id,
+                message.offset,
+                message.payload,
+                message.target_group,
+                message.created_at.timestamp(),
+                message.expires_at.timestamp() if message.expires_at else None,
+            )
+        )
+    for row in Result.objects.filter(topic=workload.NAMED):
+        jobs.results.append(KeptResult(row.topic, row.consumer_group, row.message_id, row.outcome, row.result))
+    for task in jobs.enqueued:
+        if (end := end_of(task.kind, task.id)) is not None:
+            jobs.ends[task.id] = end
+
+
+def end_of(kind: str, id: str) -> TaskEnd | None:
+    """Return how a task has ended, by the interface; None if there is no such task."""
+    from sqlqueue.tasks.interface import TaskResultDoesNotExist
+    from tests.soak.tasks import KINDS
+
+    try:
+        result: Any = KINDS[kind].get_result(id)
+    except TaskResultDoesNotExist:
+        return None
+    status = str(result.status.value)
+    errors = [error.exception_class_path for error in result.errors]
+    return TaskEnd(status, result.return_value if status == "SUCCESSFUL" else None, errors)

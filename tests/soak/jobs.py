@@ -1,0 +1,105 @@
+"""The publisher of everyday jobs: Django tasks, messages that expire, and named messages (named.py) beside them.
+
+Of a task it writes down before the commit what it has enqueued ("task"), and after it that this was committed
+("task-told") or taken back ("task-back"). A task that got no answer is not enqueued again: it is there, or not.
+"""
+
+import itertools
+import os
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from django.db import Error, connections, transaction
+
+from tests.soak.history import FOLDER
+from tests.soak.named import NamedPublisher
+from tests.soak.publisher import PAUSE_AFTER_AN_ERROR, Item, Publisher, RolledBack, run
+from tests.soak.workload import FLEETING, TASK_WEIGHTS, asks
+
+RATE = 3.0  # tasks and messages that expire, a second: other publishers are to make the load
+SCHEDULERS = 3  # threads that schedule, replace and cancel the same names
+LIFETIMES = (0.3, 3.0, 20.0)  # seconds: for less than a look at the log, for a retry, and for faults
+
+
+@dataclass(frozen=True)
+class FleetingItem(Item):
+    """A message that expires so many seconds after it was published, or after it is due."""
+
+    lifetime: float = 0.0
+    delay: float | None = None
+
+
+class JobPublisher(Publisher):
+    """Publishes one job after another; its threads do what is done with names."""
+
+    _schedulers: tuple[NamedPublisher, ...] = ()
+
+    def jobs(self) -> None:
+        """One task, or one message that expires."""
+        if not self._schedulers:
+            numbers, folder = itertools.count(1), Path(os.environ[FOLDER])
+            self._schedulers = tuple(
+                NamedPublisher(f"{self.name}/{n}", self.name, self.journal, numbers, folder, self._one_writer)
+                for n in range(SCHEDULERS)
+            )
+            for scheduler in self._schedulers:
+                scheduler.start()
+        if self.dice.random() < 0.5:
+            self._enqueue()
+        else:
+            self._publish_fleeting()
+        time.sleep(self.dice.expovariate(RATE))
+
+    def leave(self) -> None:
+        for scheduler in self._schedulers:
+            scheduler.stopping.set()
+        for scheduler in self._schedulers:
+            scheduler.join()
+
+    def _enqueue(self) -> None:
+        from django.utils import timezone
+
+        from tests.soak.tasks import KINDS
+
+        kind = self.dice.choices(list(TASK_WEIGHTS), list(TASK_WEIGHTS.values()))[0]
+        arguments = [self.dice.randrange(1000), self.dice.randrange(1000)]
+        task = KINDS[kind].using(priority=self.dice.randint(-100, 100))
+        if self.dice.random() < 0.2:
+            task = task.using(run_after=timezone.now() + timedelta(seconds=1))
+        number = next(self._transactions)
+        try:
+            with transaction.atomic():
+                result = task.enqueue(*arguments)
+                self.journal.note("task", number, result.id, kind, sum(arguments))
+                if self.dice.random() < 0.1:
+                    raise RolledBack
+        except RolledBack:
+            self.journal.note("task-back", number)
+        except Error:
+            connections.close_all()
+            time.sleep(PAUSE_AFTER_AN_ERROR)
+        else:
+            self.journal.note("task-told", number)
+
+    def _publish_fleeting(self) -> None:
+        from sqlqueue import publish
+
+        def write(items: list[Item]) -> None:
+            for item in items:
+                assert isinstance(item, FleetingItem)
+                publish(item.topic, item.payload, key=item.key, id=item.id, expires=item.lifetime, delay=item.delay)
+
+        self._messages += 1
+        lifetime = self.dice.choice(LIFETIMES) * self.dice.uniform(0.5, 1.5)
+        delay = self.dice.choice([None, None, self.dice.uniform(0.1, 1.5)])
+        do = asks(FLEETING, self.dice, self._one_writer)
+        item = FleetingItem(FLEETING, self.name, f"{self.name}/{self._messages}", do, 0, lifetime, delay)
+        self.carry_out([item], write)
+
+
+WAYS = ("jobs",)
+
+if __name__ == "__main__":
+    run(JobPublisher, WAYS)

@@ -1,0 +1,82 @@
+"""The search finds what reading the whole log would find, in the same order."""
+
+import random
+from typing import Any
+
+import pytest
+
+from sqlqueue.core.keys import partition_of
+from sqlqueue.models import Message, Topic
+from sqlqueue.stats import search
+from tests.factories import MessageFactory, TopicFactory
+
+pytestmark = pytest.mark.django_db
+ALIAS, PARTITIONS, PRIORITIES = "default", 3, 2
+
+
+@pytest.fixture(params=range(2))
+def log(request: pytest.FixtureRequest) -> list[tuple[int, str, str, str]]:
+    """A log of two topics, and of dead letters: (offset, topic, key, id), highest first."""
+    chance = random.Random(request.param)
+    for name, partitions in (("t", PARTITIONS), ("t_dlq", 2), ("other", PARTITIONS)):
+        TopicFactory(name=name, partitions=partitions, priorities=PRIORITIES)
+    for number in range(300):
+        topic, key = chance.choice(["t", "t", "other", "t_dlq"]), f"k{chance.choice([1, 1, 1, 2, 3, 4])}"
+        partition = partition_of(key, PARTITIONS) % (2 if topic == "t_dlq" else PARTITIONS)
+        priority = int(chance.random() < 0.2)
+        columns = {"topic": topic, "partition": partition, "priority": priority}
+        MessageFactory(**columns, partition_key=key, message_id=str(number))
+    rows = Message.objects.order_by("-offset").values_list("offset", "topic", "partition_key", "message_id")
+    return list(rows)
+
+
+@pytest.mark.parametrize("name", ["t", "t_dlq"])
+@pytest.mark.parametrize("at_once", [1, 4, 250])
+def test_a_topic_from_both_ends(
+    log: list[tuple[int, str, str, str]], monkeypatch: Any, name: str, at_once: int
+) -> None:
+    monkeypatch.setattr(search, "PARTITIONS_AT_ONCE", at_once)
+    topic = search.topic_of(ALIAS, name)
+    assert topic
+    every = [offset for offset, of, _, _ in log if of == name]
+    low, high = every[-10], every[10]
+    between = [offset for offset in every if low < offset <= high]
+    assert search.newest(ALIAS, topic, 1_000) == every
+    assert search.newest(ALIAS, topic, 7) == every[:7]
+    assert search.newest(ALIAS, topic, 7, low, high) == between[:7]
+    assert search.oldest(ALIAS, topic, 7) == every[::-1][:7]
+    assert search.oldest(ALIAS, topic, 1_000, low, high) == between[::-1]
+
+
+@pytest.mark.parametrize("name", ["t", "t_dlq"])
+@pytest.mark.parametrize("key", ["k1", "k2", "k3", "nobody's"])
+@pytest.mark.parametrize(("at_once", "most"), [(2, 5), (5, 3), (14, 100), (1_000, 4)])
+def test_a_key_in_steps(
+    log: list[tuple[int, str, str, str]], monkeypatch: Any, name: str, key: str, at_once: int, most: int
+) -> None:
+    monkeypatch.setattr(search, "SCANNED_AT_ONCE", at_once)
+    topic = search.topic_of(ALIAS, name)
+    assert topic
+    found, high = [], search.HIGHEST
+    for _ in range(1_000):
+        scan = search.by_key(ALIAS, topic, key, most, 0, high)
+        assert len(scan.offsets) <= most
+        found += scan.offsets
+        if scan.reached is None:
+            break
+        assert scan.reached - 1 < high, "the search does not get on"
+        high = scan.reached - 1
+    assert found == [offset for offset, of, stored, _ in log if (of, stored) == (name, key)]
+
+
+def test_an_id(log: list[tuple[int, str, str, str]]) -> None:
+    for offset, name, _, id in log[:20]:
+        topic = search.topic_of(ALIAS, name)
+        assert topic
+        assert search.by_id(ALIAS, topic, id, 5) == [offset]
+        assert search.by_id(ALIAS, topic, f"{id}x", 5) == []
+
+
+def test_no_topic_is_made_by_looking_for_it() -> None:
+    assert search.topic_of(ALIAS, "t") is None
+    assert not Topic.objects.exists()

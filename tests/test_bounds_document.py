@@ -1,0 +1,76 @@
+"""The guide's table of bounds has those that the code has."""
+
+import re
+
+import pytest
+
+from sqlqueue.consumers.registry import DURATIONS as MANNERS
+from sqlqueue.consumers.registry import MOST_ATTEMPTS, MOST_OF_A_BATCH
+from sqlqueue.core.bounds import CENTURY, DAY
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, TOPIC_LENGTH
+from sqlqueue.core.setting.queue import DURATIONS, MOST_PAYLOAD, MOST_THREADS, TOKEN
+from sqlqueue.core.setting.topics import MOST_PARTITIONS, MOST_PRIORITIES
+from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE
+from sqlqueue.operations.requests import LEAST_RATE, MOST_RATE
+from sqlqueue.payloads.content_types import CONTENT_TYPE_LENGTH
+from tests.documents import ROOT
+
+pytestmark = pytest.mark.once
+
+LENGTHS = {DAY: "1 day", 30 * DAY: "30 days", LONGEST_DELAY: "10 years of 365 days", CENTURY: "100 years of 365 days"}
+
+
+def rows() -> dict[str, tuple[str, str]]:
+    """Return what the table says, by each name."""
+    table = (ROOT / "docs/guide.md").read_text().split('<a id="bounds"></a>')[1].split("\n## ")[0]
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")
+    ]
+    return {name: (least, most) for what, least, most in cells for name in re.findall(r"`(\w+)`", what) or [what]}
+
+
+@pytest.mark.parametrize(
+    ("name", "bounds"),
+    [
+        *DURATIONS.items(),
+        *MANNERS.items(),
+        ("jitter", (0.0, 1.0)),
+        ("expires", (SHORTEST_LIFE, LONGEST_DELAY)),
+        ("unique_for", (SHORTEST_LIFE, LONGEST_DELAY)),
+    ],
+)
+def test_a_length_of_time(name: str, bounds: tuple[float, float]) -> None:
+    least, most = rows()[name]
+    assert float(least.removesuffix(" s")) == bounds[0]
+    assert most == ("1" if name == "jitter" else LENGTHS[bounds[1]])
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("PARTITIONS", MOST_PARTITIONS),
+        ("partitions", MOST_PARTITIONS),
+        ("priorities", MOST_PRIORITIES),
+        ("THREADS", MOST_THREADS),
+        ("MAX_PAYLOAD_BYTES", MOST_PAYLOAD),
+        ("max_attempts", MOST_ATTEMPTS),
+        ("batch_size", MOST_OF_A_BATCH),
+    ],
+)
+def test_a_whole_number(name: str, most: int) -> None:
+    assert rows()[name] == ("1", f"{most:,}")
+
+
+def test_texts_and_rates() -> None:
+    table = rows()
+    assert table["a replay's rate"] == (f"{LEAST_RATE} a second", f"{MOST_RATE:,.0f} a second")
+    assert table["STATUS_TOKEN"][0].startswith("16 ")
+    assert TOKEN.fullmatch("x" * 16)
+    assert not TOKEN.fullmatch("x" * 15)
+    assert table["content_type"][1].startswith(f"{CONTENT_TYPE_LENGTH} ")
+    assert TOPIC_LENGTH == GROUP_LENGTH
+    names = table["a topic's, a group's name"][1]
+    assert names.startswith(f"{TOPIC_LENGTH} ")
+    assert names.endswith(f" {TOPIC_LENGTH + len(DEAD_LETTER_SUFFIX)}")
+    assert KEY_LENGTH == ID_LENGTH
+    assert table["a key, an id"][1].startswith(f"{KEY_LENGTH} ")
