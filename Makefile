@@ -17,7 +17,10 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-PYTEST := $(BIN)/python -m pytest $(PYTEST_ARGS)
+# Suites side by side make the machine late now and then. What fails there is run once more, at most three tests of a suite,
+# and is told with what it said; each target alone runs nothing twice.
+ONCE_MORE := --reruns=1 --reruns-delay=2 --max-suite-reruns=3 --rerun-show-tracebacks
+PYTEST := $(BIN)/python -m pytest $(if $(SUITES),$(ONCE_MORE)) $(PYTEST_ARGS)
 # Suites of their own, in one session each: make test-spark, make test-browser.
 WITHOUT_OPTIONAL_SUITES := --ignore=tests/spark --ignore=tests/browser
 # What `make test` runs of a suite beside the rest of it, so that all end at about the same time.

@@ -1,8 +1,8 @@
 """A process that offers unique messages. It reads its orders line by line, and answers each with a line of JSON.
 
 `level READ_COMMITTED -`: use that isolation level. `round KEY N`: offer the key once, in one of several ways; the
-answer is the status. `free SEED N`: offer the keys a, b and c, N times, also inside transactions that roll back; the
-answer is how many messages it has created.
+answer is the status. `free SEED N`: offer the keys a, b and c, also inside transactions that roll back, until it has
+created N messages; the answer is how many those are.
 """
 
 import json
@@ -72,12 +72,14 @@ def main() -> None:
     for line in sys.stdin:
         order, what, number = line.split()
         if order == "level":
-            answer: object = use(what)
+            answer: str | int = use(what)
         elif order == "round":
             answer = offer(what, int(number))
         else:
             chance = random.Random(what)
-            answer = sum(at_random(chance) for _ in range(int(number)))
+            answer = 0
+            while answer < int(number):
+                answer += at_random(chance)
         print(json.dumps(answer), flush=True)
 
 
