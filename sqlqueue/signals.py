@@ -17,6 +17,7 @@ logger = logging.getLogger("sqlqueue")
 
 # Of the hot path: sent once for many deliveries.
 deliveries_dispatched = Signal()  # group, topic, partition, count
+messages_filtered = Signal()  # group, topic, partition, count: acked without a handler, by the consumer's filter
 deliveries_settled = Signal()  # group, topic, partition, attempts (of core.settle_plan: SettledAttempt)
 
 message_published = Signal()  # topic, count

@@ -99,6 +99,7 @@ OF_CONSUMERS: dict[str, list[Any]] = {
     "backoff": [*NO_DURATIONS, None, lambda: 1],
     "max_backoff": [*NO_DURATIONS, None],
     "keep_results": [*NO_DURATIONS, 0],
+    "where": [5, "x", [], {}, {"": 1}, {"headers.x": {}}, {"payload.x__gte": INFINITE}, {"payload.x__like": "y"}],
     "jitter": [*NO_NUMBERS, True, None, 1.5, timedelta(0)],
     "retry_for": [5, "OSError", int, OSError("x"), (), (OSError, "ValueError"), Retry],
     "reject_for": [5, "OSError", int, OSError("x"), (OSError, "ValueError"), Postpone],

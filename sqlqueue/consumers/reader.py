@@ -16,6 +16,7 @@ RESCAN_SHARE = 20  # while the horizon is held back, the search for late commits
 RESCAN_AT_LEAST = 0.05  # seconds
 FIRST_READ = 32  # messages, while it is not known how large a partition's are
 CHANGES_AT_ONCE = 1_000  # rows
+READS_AT_ONCE = 4  # while a filter leaves out all that is read
 
 
 class Reader:
@@ -79,6 +80,11 @@ class Reader:
         count = self._read(assigned_partitions, now)
         if again := [assigned for assigned in unweighed if assigned.weighed]:
             count += self._read(again, now)  # up to the room, now that their size is known
+        for _ in range(READS_AT_ONCE - 1):  # then what is settled costs less than what is read
+            again = [assigned for assigned in assigned_partitions if assigned.reads_on]
+            if not again or any(assigned.ready for assigned in assigned_partitions):
+                break
+            count += self._read(again, now)
         return count
 
     def _read(self, assigned_partitions: Sequence[AssignedPartition], now: float) -> int:

@@ -13,6 +13,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core import outcomes
 from sqlqueue.core.backoff import Backoff
 from sqlqueue.core.bounds import DAY, SHORTEST, duration, whole
+from sqlqueue.core.filters import Filter
 from sqlqueue.core.keys import GROUP_LENGTH, checked_consumed, checked_name, did_you_mean
 from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.partition.ref import ConsumerOptions
@@ -42,6 +43,7 @@ DEFAULTS: dict[str, Any] = {
     "payload_type": None,
     "upcast": None,
     "keep_results": None,
+    "where": None,
 }
 
 MOST_ATTEMPTS = 1_000
@@ -67,6 +69,7 @@ class Consumer:
     start: str
     retried: RetryFilter = ALL
     payloads: PayloadReader | None = None  # None: as JSON has them
+    where: Filter | None = None  # None: all messages
 
     @property
     def name(self) -> str:
@@ -143,7 +146,8 @@ def consumer(topic: str, **options: Any) -> Callable[[Handler], Handler]:
     "latest", for a group that is new; payload_type: what delivery.payload is an instance of (a class or its dotted
     path; not given: the topic's); upcast: {version: function} for payloads of older versions, each returns the payload
     of the next one; keep_results: for how long (seconds or timedelta) what the handler returned is stored, for
-    get_status.
+    get_status; where: conditions on headers, payload, key and id, see core.filters: what does not match is acked
+    without the handler.
 
     Raises ConfigurationError for an option that is unknown or cannot work, and for a function that cannot be called
     with one argument.
@@ -213,6 +217,7 @@ def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
         values["keep_results"] = _duration(values, "keep_results", problems)
         if values["batch"] is True:
             problems.append("keep_results stores what a handler returns for one message: leave batch out")
+    where = _filter(values["where"], problems)
     if problems:
         raise ConfigurationError(f"consumer of {topic!r}: " + "; ".join(problems))
     try:
@@ -227,13 +232,24 @@ def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
         values["batch_size"],
         values["atomic"],
         values["keep_results"],
+        where=where.matches if where else None,
     )
     parts = {"group": values["group"], "options": consumer_options, "start": values["start"]}
-    return {**parts, "backoff": backoff, "retried": retried, "payloads": payloads}
+    return {**parts, "backoff": backoff, "retried": retried, "payloads": payloads, "where": where}
 
 
 def _duration(values: dict[str, Any], name: str, problems: list[str]) -> float | None:
     return duration(values[name], name, problems, *DURATIONS[name])
+
+
+def _filter(given: Any, problems: list[str]) -> Filter | None:
+    if given is None:
+        return None
+    try:
+        return Filter(given)
+    except ConfigurationError as error:
+        problems.append(str(error))
+        return None
 
 
 def _backoff(values: dict[str, Any], given: dict[str, Any], problems: list[str]) -> Backoff | BackoffFunction:

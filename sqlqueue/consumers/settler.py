@@ -17,7 +17,14 @@ from sqlqueue.database import retries
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.log.settle import settle
 from sqlqueue.log.settle_notices import Questions
-from sqlqueue.signals import announce, dead_lettered, deliveries_settled, delivery_failed, delivery_settled
+from sqlqueue.signals import (
+    announce,
+    dead_lettered,
+    deliveries_settled,
+    delivery_failed,
+    delivery_settled,
+    messages_filtered,
+)
 
 
 class Settler:
@@ -86,6 +93,8 @@ class Settler:
 
     def _announce(self, result: SettleResult) -> None:
         labels = result.plan.lease.labels
+        if result.plan.filtered:
+            announce(messages_filtered, Settler, **labels, count=result.plan.filtered)
         if result.settled and deliveries_settled.receivers:
             announce(deliveries_settled, Settler, **labels, attempts=result.settled)
         for attempt, outcome in result.settled:

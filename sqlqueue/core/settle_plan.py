@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any, NamedTuple
 
 from sqlqueue.core.lease import HeldLease
@@ -162,6 +163,13 @@ class Execution:
             return unstarted
 
 
+class Filtered(Enum):
+    """What a message is remembered as, instead of an attempt, that the consumer's filter has left out: it is acked
+    without one."""
+
+    FILTERED = 1
+
+
 class SettledAttempt(NamedTuple):
     """An attempt, and the outcome that a settle stores for it."""
 
@@ -183,7 +191,7 @@ class SettlePlan:
     are written; ranges: blocked ranges to store or delete; taken_up: offsets of rows that are new, of messages that a
     blocked range covered until now; atomic: handlers settle in transactions of their own, which may be ahead of this
     plan; release: this is the last plan under the lease; keep_results: for how many seconds what the handlers returned
-    is stored, None for not at all.
+    is stored, None for not at all; filtered: how many messages it acks that the consumer's filter has left out.
     """
 
     lease: HeldLease
@@ -200,6 +208,7 @@ class SettlePlan:
     atomic: bool = False
     release: bool = False
     keep_results: float | None = None
+    filtered: int = 0
 
     def without(self, committed: Set[int]) -> SettlePlan:
         """Return the plan for what the handlers' own transactions have not settled: nothing is to be written for the

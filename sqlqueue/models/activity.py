@@ -11,8 +11,8 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 
 
 class Activity(models.Model):
-    """How many deliveries a group settled in one minute, and how far behind it was. Kept for a week, for charts and
-    rates; the engine decides nothing by it."""
+    """How many deliveries a group settled in one minute, how many messages its filter left out, and how far behind it
+    was. Kept for a week, for charts and rates; the engine decides nothing by it."""
 
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
@@ -21,6 +21,9 @@ class Activity(models.Model):
     retried = models.BigIntegerField(_("retried"), db_default=0)
     postponed = models.BigIntegerField(_("postponed"), db_default=0)
     dead = models.BigIntegerField(_("dead"), db_default=0)
+    filtered = models.BigIntegerField(
+        _("filtered"), db_default=0, help_text=_("acked without a handler, by its filter")
+    )
     seconds = models.FloatField(_("handlers' time"), db_default=0, help_text=_("seconds"))
     lag = models.BigIntegerField(_("lag"), null=True, help_text=_("messages; empty: not measured"))
     oldest_age = models.FloatField(_("age of the oldest"), null=True, help_text=_("seconds"))

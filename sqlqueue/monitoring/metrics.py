@@ -46,6 +46,7 @@ class BulkHistogram(Histogram):
 PUBLISHED = Counter("sqlqueue_published", "Messages published.", ["topic"])
 DELIVERED = Counter("sqlqueue_delivered", "Messages dispatched to handlers, each attempt counted.", ["topic", "group"])
 SETTLED = Counter("sqlqueue_settled", "Deliveries settled, by outcome.", ["topic", "group", "outcome"])
+FILTERED = Counter("sqlqueue_filtered", "Messages acked without their handler, by its filter.", ["topic", "group"])
 HANDLER = BulkHistogram(
     "sqlqueue_handler_seconds", "How long handlers ran: each call once.", ["topic", "group"], buckets=BUCKETS
 )
@@ -94,6 +95,10 @@ def _settled(*, topic: str, group: str, attempts: Sequence[SettledAttempt], **_:
     LATENCY.labels(topic, group).observe_many(ages)
 
 
+def _filtered(*, topic: str, group: str, count: int, **_: Any) -> None:
+    FILTERED.labels(topic, group).inc(count)
+
+
 def _acquired(*, topic: str, group: str, partitions: list[int], **_: Any) -> None:
     LEASES.labels(topic, group, "acquired").inc(len(partitions))
 
@@ -137,6 +142,7 @@ RECEIVERS = (
     (signals.message_published, _published),
     (signals.deliveries_dispatched, _dispatched),
     (signals.deliveries_settled, _settled),
+    (signals.messages_filtered, _filtered),
     (signals.lease_acquired, _acquired),
     (signals.lease_released, _released),
     (signals.lease_lost, _lost),

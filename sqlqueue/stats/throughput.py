@@ -20,7 +20,7 @@ KEPT = timedelta(days=7)
 RECENT = timedelta(minutes=5)
 FORGOTTEN_AT_ONCE = 1_000
 
-COUNTS = ("acked", "retried", "postponed", "dead", "seconds")
+COUNTS = ("acked", "retried", "postponed", "dead", "seconds", "filtered")
 ADD = f"INSERT INTO sqlqueue_activity (topic, consumer_group, minute, {', '.join(COUNTS)}) VALUES "
 ADDED = {name: f"sqlqueue_activity.{name} + {{new:{name}}}" for name in COUNTS}
 BACKLOG = "INSERT INTO sqlqueue_activity (topic, consumer_group, minute, lag, oldest_age) VALUES "
@@ -31,7 +31,8 @@ HAS_BACKLOGS = "SELECT 1 FROM sqlqueue_activity WHERE minute = {minute} AND lag 
 
 
 class SettledCounts(NamedTuple):
-    """Deliveries of a group by outcome since the last record, and the handlers' time in seconds."""
+    """Deliveries of a group by outcome since the last record, the handlers' time in seconds, and the messages that its
+    filter has left out."""
 
     topic: str
     group: str
@@ -40,19 +41,22 @@ class SettledCounts(NamedTuple):
     postponed: int
     dead: int
     seconds: float
+    filtered: int = 0
 
 
 class Rate(NamedTuple):
-    """A group's last minutes: deliveries a second by outcome, and by how many messages a second its lag fell."""
+    """A group's last minutes: deliveries a second by outcome, by how many messages a second its lag fell, and how many
+    a second its filter has left out."""
 
     acked: float
     failed: float
     falling: float | None
+    filtered: float = 0.0
 
 
 def add(alias: str, counts: Sequence[SettledCounts]) -> None:
     """Add counts to the current minute, by the database's clock."""
-    row = "(%s, %s, {minute}, %s, %s, %s, %s, %s)"
+    row = f"(%s, %s, {{minute}}, {', '.join(['%s'] * len(COUNTS))})"
     upsert = dialect(alias).upsert(KEY, ADDED)
     execute(alias, f"{ADD} {', '.join([row] * len(counts))} {upsert}", [value for row in counts for value in row])
 
@@ -99,7 +103,8 @@ def _rate(rows: Sequence[Activity], seconds: float) -> Rate:
         first, last = measured[0], measured[-1]
         falling = ((first.lag or 0) - (last.lag or 0)) / (last.minute - first.minute).total_seconds()
     failed = sum(row.retried + row.dead for row in rows)
-    return Rate(sum(row.acked for row in rows) / span, failed / span, falling)
+    filtered = sum(row.filtered for row in rows)
+    return Rate(sum(row.acked for row in rows) / span, failed / span, falling, filtered / span)
 
 
 def series(alias: str, topic: str, group: str, since: datetime) -> list[Activity]:

@@ -1,5 +1,5 @@
-"""Measure publishing, consuming, waiting, scheduling and how late delayed messages come, on a private server: `make
-benchmark`.
+"""Measure publishing, consuming, filters, waiting, scheduling and how late delayed messages come, on a private server:
+`make benchmark`.
 
 It is MariaDB, unless `--database` names another one; `--only delay` (repeatable) leaves out the rest.
 
@@ -23,6 +23,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.filtering import filtering
 from tests.benchmarks.lateness import lateness
 from tests.benchmarks.scheduling import falling_due, waiting_for_their_time
 from tests.servers.mariadb import PrivateMariaDB
@@ -35,7 +36,7 @@ BATCH = 500
 PAYLOAD = {"filler": "x" * 285}
 WATCHED = 10.0  # seconds
 DELAYED = 100  # messages
-PARTS = ("publish", "consume", "wait", "delay", "schedule")
+PARTS = ("publish", "consume", "filter", "wait", "delay", "schedule")
 # In the words of sqlqueue.database.dialects.
 BARE_FETCH = (
     'SELECT "offset", partition_key, message_id, payload, headers, created_at FROM sqlqueue_message{by_stream}'
@@ -66,6 +67,8 @@ def main() -> None:
             show("Publish", publishing(count))
         if "consume" in parts:
             show("Consume", consuming(count))
+        if "filter" in parts:
+            show("Leave out by a filter", filtering(count, PARTITIONS, PAYLOAD), "a bare fetch of the same rows")
         if "wait" in parts:
             show_waiting(waiting(count))
         if "delay" in parts:

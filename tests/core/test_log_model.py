@@ -107,6 +107,7 @@ class Tables:
         self.status: list[str] = []
         self.keys: list[str] = []
         self.targets: list[str] = []
+        self.left_out = 0  # by the groups' filter: each one of so many
         self.before: list[set[int]] = []  # what was visible when the offset was taken
         self.now = 100.0
         self.groups = {"one": Group(keys=self.keys), "two": Group(keys=self.keys)}
@@ -121,6 +122,13 @@ class Tables:
 
     def message(self, offset: int) -> FetchedMessage:
         return FetchedMessage(offset, self.keys[offset - 1], f"m{offset}", "1", None, 0, self.targets[offset - 1])
+
+    def wanted(self, message: FetchedMessage) -> bool:
+        return not self.left_out or message.offset % self.left_out > 0
+
+    def concerns(self, offset: int, group: str) -> bool:
+        """The group has to handle it."""
+        return self.targets[offset - 1] in ("", group) and self.wanted(self.message(offset))
 
     def interrupt(self) -> None:
         """Something else of the world happens here, between two statements."""
@@ -368,9 +376,13 @@ class LogMachine(RuleBasedStateMachine):
         atomic=st.booleans(),
         attempts=st.sampled_from([2, 3, None]),
         size=st.integers(1, 3),
+        left_out=st.sampled_from([0, 0, 2, 3]),
     )
-    def begin(self, ordering: str, batch: bool, atomic: bool, attempts: int | None, size: int) -> None:
+    def begin(
+        self, ordering: str, batch: bool, atomic: bool, attempts: int | None, size: int, left_out: int = 0
+    ) -> None:
         self.tables = Tables()
+        self.tables.left_out = left_out
         tables = self.tables
         self.patches = [
             mock.patch.object(reader_module, "poll_head", tables.poll_head),
@@ -386,7 +398,8 @@ class LogMachine(RuleBasedStateMachine):
         ]
         for patch in self.patches:
             patch.start()
-        self.options = ConsumerOptions(ordering, attempts, 60.0, batch, size, atomic)
+        where = self.tables.wanted if left_out else None
+        self.options = ConsumerOptions(ordering, attempts, 60.0, batch, size, atomic, where=where)
         self.owners = [Owner(tables, name, self.options) for name in ("one", "two") for _ in range(2)]
         self.watermarks = dict.fromkeys(tables.groups, 0)
 
@@ -598,6 +611,7 @@ class LogMachine(RuleBasedStateMachine):
         group, offset, tables = owner.group, attempt.offset, self.tables
         if attempt.lease.token != group.token:
             return  # a zombie: it may start what it holds, and its outcome will be refused
+        assert tables.concerns(offset, owner.name), f"{offset} is delivered to {owner.name}, whose filter leaves it out"
         group.started[offset] = group.started.get(offset, 0) + 1
         assert offset not in group.done, f"{offset} is delivered again after its settle"
         assert attempt.number >= group.started[offset], f"{offset}: started {group.started[offset]} times, {attempt}"
@@ -615,7 +629,7 @@ class LogMachine(RuleBasedStateMachine):
         for other in tables.visible():
             if other == offset or self.lane(other) != self.lane(offset) or other in group.skipped:
                 continue
-            if tables.targets[other - 1] not in ("", owner.name):
+            if not tables.concerns(other, owner.name):
                 continue
             running = any(h.offset == other and h not in together for h in owner.running if h.outcome is None)
             assert not running, f"{other} and {offset} of one lane run side by side"
@@ -789,7 +803,7 @@ class LogMachine(RuleBasedStateMachine):
         for offset in tables.visible(0, floor):
             for name, group in tables.groups.items():
                 finished = offset in group.done or offset in group.skipped
-                mine = tables.targets[offset - 1] in ("", name)
+                mine = tables.concerns(offset, name)
                 assert finished or not mine, f"{offset} is collected before {name} has done with it"
             tables.status[offset - 1] = COLLECTED
 
@@ -806,7 +820,7 @@ class LogMachine(RuleBasedStateMachine):
             return
         for name, group in self.tables.groups.items():
             for offset in self.tables.visible():
-                if group.settled(offset) and self.tables.targets[offset - 1] in ("", name):
+                if group.settled(offset) and self.tables.concerns(offset, name):
                     assert offset in group.done | group.skipped, f"{offset} counts as done for {name}, and was not"
 
     @invariant()
@@ -868,7 +882,7 @@ class LogMachine(RuleBasedStateMachine):
         """What does not stand behind a key that waits by its own outcome is delivered, and the marks are where they
         belong, however many messages wait behind that one."""
         group, tables = owner.group, self.tables
-        open_ = [o for o in tables.visible() if tables.targets[o - 1] in ("", owner.name)]
+        open_ = [o for o in tables.visible() if tables.concerns(o, owner.name)]
         open_ = [o for o in open_ if o not in group.done | group.skipped]
         stuck = [o for o in open_ if tables.keys[o - 1] != POISON]
         assert not stuck, f"{stuck} stand still, though they do not wait behind {open_}: {group}"
@@ -897,7 +911,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def is_finished(self, owner: Owner) -> None:
         group, tables, stream = owner.group, self.tables, owner.stream
-        mine = [o for o in tables.visible() if tables.targets[o - 1] in ("", owner.name)]
+        mine = [o for o in tables.visible() if tables.concerns(o, owner.name)]
         missing = [o for o in mine if o not in group.done | group.skipped]
         assert not missing, f"{missing} never came to {owner.name}: {group}"
         assert all(group.settled(o) for o in mine), group
@@ -915,6 +929,7 @@ class LogMachine(RuleBasedStateMachine):
             stream.writes.acks,
             stream.rows.has_acked,
             stream.window.offsets,
+            stream._left_out,
         )
         assert not any(left), left
         assert not stream.queues._by_name, stream.queues._by_name
@@ -929,9 +944,9 @@ class QuietMachine(LogMachine):
 
     faults = False
 
-    @initialize(size=st.integers(1, 2))
-    def begin(self, size: int) -> None:
-        super().begin("key", False, False, 3, size)
+    @initialize(size=st.integers(1, 2), left_out=st.sampled_from([0, 2]))
+    def begin(self, size: int, left_out: int = 0) -> None:
+        super().begin("key", False, False, 3, size, left_out)
         self.owners[0].acquire()
 
 

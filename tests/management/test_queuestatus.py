@@ -11,11 +11,14 @@ import sys
 import time
 from typing import Any
 
+import pytest
+
 from sqlqueue import Delivery, Retry, publish
 from sqlqueue.log.groups import register
 from sqlqueue.log.topic_options import override
 from sqlqueue.operations.pause import pause
 from tests.consuming import QUICK, Consuming
+from tests.factories import ActivityFactory
 from tests.management.running import run
 from tests.processes import ROOT, ManageCommands, database_url, environment, wait_until
 
@@ -179,3 +182,18 @@ class TestOfAMessage:
     def test_options_that_do_not_go_together(self, consuming: Consuming) -> None:
         for words in (["--id", "a"], ["--id", "a", "--topic", "t", "--topic", "u"], ["--key", "a", "--topic", "t"]):
             assert run("queuestatus", *words).code == 1
+
+
+def test_what_filters_leave_out(consuming: Consuming) -> None:
+    publish("orders", 1)
+    register("default", "mail", "orders")
+    register("default", "all", "orders")
+    assert "filtered" not in run("queuestatus").out
+    ActivityFactory(topic="orders", consumer_group="mail", filtered=600, acked=60)
+    ActivityFactory(topic="orders", consumer_group="all", acked=60)
+    assert re.findall(r"^filtered: (.*) leaves out [0-9.]+ messages/s$", run("queuestatus").out, re.M) == [
+        "mail of orders"
+    ]
+    found = {group["group"]: group for group in json.loads(run("queuestatus", "--json").out)["groups"]}
+    assert found["all"]["filtered_per_second"] == 0
+    assert found["mail"]["filtered_per_second"] == pytest.approx(10 * found["mail"]["acked_per_second"])

@@ -68,6 +68,30 @@ def test_filters(thirty: list[int]) -> None:
     assert len(payloads(run("queuetail", "orders", *ALL, "--json", "--group", "mail"))) == 31
 
 
+@pytest.mark.parametrize(
+    ("conditions", "numbers"),
+    [
+        (["payload.n__gte=28"], [28, 29, 100, 101]),
+        (["payload.n__lt=9", "key=k1"], [1, 4, 7]),
+        (["payload.n=[3, 5]"], [3, 5]),
+        (['payload.n=["3", 5]'], [5]),
+        (["payload.n=nan"], []),
+        (["id__startswith=id-2", "id__contains=9"], [29]),
+        (['id=["id-2", "id-3"]'], [2, 3]),
+        (["headers.country=DE"], [100]),
+        (['headers.country=["AT", "FR"]'], [101]),
+        (["headers.country__exists=true"], [100, 101]),
+    ],
+)
+def test_where(thirty: list[int], conditions: list[str], numbers: list[int]) -> None:
+    publish("orders", {"n": 100}, headers={"country": "DE"})
+    publish("orders", {"n": 101}, headers={"country": "AT"})
+    publish("orders", "text")
+    publish("orders", b"bytes")
+    words = [word for condition in conditions for word in ("--where", condition)]
+    assert [p["n"] for p in payloads(run("queuetail", "orders", *ALL, "--json", *words))] == numbers  # type: ignore[index]
+
+
 def test_it_reads_on_where_a_read_is_full(thirty: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, few in {"AT_ONCE": 7, "STREAMS_OF_ONE_FETCH": 1, "WATCH_SPAN": 20}.items():
         monkeypatch.setattr(tail_module, name, few)
@@ -94,6 +118,10 @@ def test_it_leaves_no_trace(thirty: list[int]) -> None:
         (("orders", "--from", "yesterday"), "'yesterday' names no offset"),
         (("orders", "--from", "2026-13-01T00:00"), "names no offset"),
         (("orders", "--limit", "0"), "argument --limit: '0' is not a whole number from 1"),
+        (("orders", "--where", "headers.country"), "write NAME=VALUE, such as headers.country=DE"),
+        (("orders", "--where", "header.country=DE"), "no field 'header'. Did you mean 'headers'?"),
+        (("orders", "--where", "payload.n=[]"), "an empty list matches nothing"),
+        (("orders", "--where", "key=a", "--where", "key=b"), "'key' is named twice; for one of several values"),
     ],
 )
 def test_what_cannot_be_is_refused(thirty: list[int], words: tuple[str, ...], said: str) -> None:

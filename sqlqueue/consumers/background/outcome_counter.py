@@ -20,11 +20,12 @@ class OutcomeCounter:
 
     def add(self, result: SettleResult) -> None:
         """Count the outcomes of a settle plan that was written."""
-        if not result.settled:
+        if not (result.settled or result.plan.filtered):
             return
         ref = result.plan.lease.ref
         with self._lock:
-            counts = self._counts.setdefault((ref.topic, ref.group), [0.0] * 5)
+            counts = self._counts.setdefault((ref.topic, ref.group), [0.0] * 6)
+            counts[5] += result.plan.filtered
             for attempt, outcome in result.settled:
                 if (column := COUNTED.get(outcome.kind)) is not None:
                     counts[column] += 1
@@ -34,4 +35,7 @@ class OutcomeCounter:
         """Return the counts, and reset them."""
         with self._lock:
             counts, self._counts = self._counts, {}
-        return [SettledCounts._make((*pair, *map(int, numbers[:4]), numbers[4])) for pair, numbers in counts.items()]
+        return [
+            SettledCounts._make((*pair, *map(int, numbers[:4]), numbers[4], int(numbers[5])))
+            for pair, numbers in counts.items()
+        ]

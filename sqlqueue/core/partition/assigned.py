@@ -12,6 +12,7 @@ drops the whole assigned partition.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -66,6 +67,7 @@ class AssignedPartition:
         self.messages = Transitions(
             ref.group,
             options.visibility_timeout,
+            options.where,
             self.queues,
             self.delays,
             self.in_doubt,
@@ -73,6 +75,8 @@ class AssignedPartition:
             self.rows,
             self.writes,
         )
+        # What the filter has left out and P has not passed: up to where, and how many messages, by each read.
+        self._left_out: deque[tuple[int, int]] = deque()
         self._changes = 0  # grows whenever something is read, loaded or finished
         self._stalled: tuple[int, ...] = ()  # of a batch consumer: _batch_state() when nothing could be chosen
         self._waits_since: float | None = None  # when acks, or those behind a slow message, began to wait
@@ -107,7 +111,7 @@ class AssignedPartition:
     @property
     def active(self) -> bool:
         """Whether there is something in memory that a plan may have to write."""
-        return bool(self.writes.due or self.window.offsets or self.queues.candidates or self._crowded)
+        return bool(self.writes.due or self.window.offsets or self.queues.candidates or self._crowded or self._left_out)
 
     @property
     def has_in_doubt(self) -> bool:
@@ -162,6 +166,11 @@ class AssignedPartition:
         return max(0, self.budget.most_ready - self.queues.ready)
 
     @property
+    def reads_on(self) -> bool:
+        """Whether the filter has left out of what was read, and there may be more."""
+        return bool(self._left_out) and self.window.more
+
+    @property
     def _crowded(self) -> bool:
         """Whether something is in flight, and the messages behind it leave no room to read others."""
         return bool(self.messages.in_flight and not self.room)
@@ -199,7 +208,7 @@ class AssignedPartition:
             if self.window.late:
                 return 0
         self.budget.weigh(messages)
-        self._receive(messages)
+        self._receive(self._wanted(messages, horizon))
         self.window.was_read(read, messages[-1][0] if messages else None, len(messages) >= read.limit, horizon)
         return len(messages)
 
@@ -208,6 +217,17 @@ class AssignedPartition:
         for message in messages:
             if message[0] > position and self.messages.receive(message):
                 self.window.add(message[0])
+
+    def _wanted(self, messages: Sequence[FetchedMessage], horizon: int) -> Sequence[FetchedMessage]:
+        """Return what is to be received. What the filter leaves out at or below the horizon is not remembered at all:
+        F is there once the read is recorded, and nothing but P has to pass it."""
+        entries, matches = self.messages.entries, self.options.where
+        if matches is None:
+            return messages
+        wanted = [message for message in messages if message[0] > horizon or matches(message) or message[0] in entries]
+        if count := len(messages) - len(wanted):
+            self._left_out.append((min(messages[-1][0], horizon), count))
+        return wanted
 
     def _recall(self, row: StoredRow, now: float) -> None:
         self.messages.recall(row, self.position, now)
@@ -381,7 +401,7 @@ class AssignedPartition:
             self._waits_since = None
         elif self._waits_since is None or self.position > before:
             self._waits_since = now
-        written = plan.rows or plan.deletes or plan.dead or plan.settled or plan.ranges or executions
+        written = plan.rows or plan.deletes or plan.dead or plan.settled or plan.ranges or executions or plan.filtered
         return plan if written or self.position > before else None
 
     def release_plan(self, now: float) -> SettlePlan:
@@ -407,7 +427,7 @@ class AssignedPartition:
                 break
             target = offset
         else:
-            if target > self.position:
+            if target > self.position or self._left_out:
                 target = max(target, final)
         if target > self.position:
             self._pass(target)
@@ -415,6 +435,8 @@ class AssignedPartition:
     def _pass(self, target: int) -> None:
         self.messages.passed(self.window.move(target))
         self.writes.claim(target)
+        while self._left_out and self._left_out[0][0] <= target:
+            self.writes.filtered += self._left_out.popleft()[1]
 
     def _flush(self) -> None:
         """Write rows for acks that have waited long enough in memory.
@@ -438,7 +460,7 @@ class AssignedPartition:
         ranges, released = self.queues.raise_lows(now)
         for offset in released:
             self.rows.add_acked(offset)
-        rows, deletes, dead, settled, taken_up = self.writes.take(self.position)
+        rows, deletes, dead, settled, taken_up, filtered = self.writes.take(self.position)
         return SettlePlan(
             self.lease,
             self.position,
@@ -454,4 +476,5 @@ class AssignedPartition:
             self.options.atomic,
             release,
             self.options.keep_results,
+            filtered,
         )

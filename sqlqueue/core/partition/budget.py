@@ -22,7 +22,10 @@ class ReadBudget:
 
     def weigh(self, messages: Iterable[FetchedMessage]) -> None:
         """Expect the next messages to be as heavy as the heaviest of these; the effect of a single heavy one decays."""
-        heaviest = max([message.size for message in messages], default=None)
+        heaviest = max(
+            [len(message[3] or "") + len(message[4] or "") + len(message[9] or "") for message in messages],
+            default=None,
+        )
         if heaviest is not None:
             self._heaviest = max(heaviest, (self._heaviest or 0) // 4)
 

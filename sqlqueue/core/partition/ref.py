@@ -21,7 +21,8 @@ class PartitionRef:
 class ConsumerOptions:
     """The options of a consumer that decide how its partitions are dispatched and settled. visibility_timeout,
     keep_results: seconds. urgency: of a message, by its headers as the database gave them; of what is in memory and may
-    be dispatched, the highest goes first (only with ordering "none", and without batches)."""
+    be dispatched, the highest goes first (only with ordering "none", and without batches). where: tells of a
+    message as it was fetched whether it is to be dispatched; the others are acked."""
 
     ordering: str = "key"
     max_attempts: int | None = 5  # None: no bound
@@ -31,3 +32,4 @@ class ConsumerOptions:
     atomic: bool = False
     keep_results: float | None = None  # None: what the handler returns is dropped
     urgency: Callable[[Any], int] | None = None  # None: in the order of offsets
+    where: Callable[[Any], bool] | None = None  # None: all

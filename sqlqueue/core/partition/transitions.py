@@ -7,6 +7,7 @@ message at or below it is outside the window.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 
 from sqlqueue.core.outcomes import ACKED, DEAD, LOST, POSTPONED, RELEASED, RETRIED, Outcome, charged
@@ -22,6 +23,7 @@ from sqlqueue.core.settle_plan import (
     Attempt,
     DeadLetter,
     FetchedMessage,
+    Filtered,
     RowWrite,
     SettledAttempt,
     StoredRow,
@@ -36,6 +38,7 @@ class Transitions:
         self,
         group: str,
         visibility_timeout: float,
+        where: Callable[[FetchedMessage], bool] | None,
         queues: OrderingQueues,
         delays: Delays,
         in_doubt: InDoubt,
@@ -45,7 +48,7 @@ class Transitions:
     ):
         self.entries: dict[int, Entry] = {}
         self.in_flight = self.in_flight_size = 0
-        self._group, self._visibility_timeout = group, visibility_timeout
+        self._group, self._visibility_timeout, self._where = group, visibility_timeout, where
         self._queues, self._delays, self._in_doubt = queues, delays, in_doubt
         self._ranges, self._rows, self._writes = ranges, rows, writes
 
@@ -59,6 +62,9 @@ class Transitions:
         if message.target_group and message.target_group != self._group:  # there is nothing to dispatch
             self.entries[offset] = Entry(offset, None, SETTLED, None)
             self._writes.acks[offset] = None
+        elif self._where is not None and not self._where(message):
+            self.entries[offset] = Entry(offset, None, SETTLED, None)
+            self._writes.acks[offset] = Filtered.FILTERED
         else:
             self.entries[offset] = self._queues.receive(message)
         return True
@@ -92,7 +98,7 @@ class Transitions:
         written one."""
         if row is not None:
             self.recall(row._replace(key=queue.name), position, now)
-        elif message.target_group in ("", self._group):
+        elif message.target_group in ("", self._group) and self._wants(message):
             entry = self.entries[message.offset] = Entry(message.offset, queue, BEHIND, None, queue.name)
             self._queues.make_ready(entry, message, outside=True)
             queue.add(entry)
@@ -120,6 +126,9 @@ class Transitions:
         if row is None or row.acked or message is None:
             self._settle_gone(entry, row, position, now)
             return
+        if not self._wants(message):  # a former owner had another filter, or had not settled all that it read
+            self._settle_gone(entry, row, position, now, Filtered.FILTERED)
+            return
         entry.count, entry.message = row.retry_count, message
         if entry.mark:
             entry.mark = row.in_flight
@@ -134,14 +143,20 @@ class Transitions:
             self._queues.make_ready(entry, message, outside=True)
             self._queues.offer(entry)
 
-    def _settle_gone(self, entry: Entry, row: StoredRow | None, position: int, now: float) -> None:
-        """Settle a message that was acked by a commit whose reply was lost, or deleted by an operator."""
+    def _wants(self, message: FetchedMessage) -> bool:
+        return self._where is None or self._where(message)
+
+    def _settle_gone(
+        self, entry: Entry, row: StoredRow | None, position: int, now: float, settled: Filtered | None = None
+    ) -> None:
+        """Settle a message that was acked by a commit whose reply was lost, or deleted by an operator, or is left out
+        by the filter."""
         entry.row = row is not None
         if row is not None:
             self._rows.add_acked_unless_kept(entry.offset, entry.key, position)
             if not row.acked:
                 self._writes.rows[entry.offset] = RowWrite(entry.offset, True, NOT_IN_FLIGHT, row.retry_count)
-        self._settle(entry, None, position, now)
+        self._settle(entry, settled, position, now)
 
     def reschedule(self, offset: int, now: float) -> None:
         """Make a waiting row due now, as it is in the database."""
@@ -313,7 +328,7 @@ class Transitions:
 
     # -- out of memory ------------------------------------------------------------------------------------------------
 
-    def _settle(self, entry: Entry, settled: SettledAttempt | None, position: int, now: float) -> None:
+    def _settle(self, entry: Entry, settled: SettledAttempt | Filtered | None, position: int, now: float) -> None:
         """Remove a settled message from its ordering queue, and from memory if the position has passed it. `settled` is
         announced once a row or the position has stored it."""
         if entry.state == READY:
@@ -325,8 +340,8 @@ class Transitions:
         self._rows.settle(entry)
         if not entry.row and not passed:
             self._writes.acks[offset] = settled
-        elif settled is not None:
-            self._writes.settled.append(settled)
+        else:
+            self._writes.settle(settled)
         queue = entry.queue
         if queue is not None:
             queue.remove(entry)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sqlqueue.core.partition.blocked import KeyRanges
 from sqlqueue.core.partition.ordering import Entry
 from sqlqueue.core.partition.rows import Rows
-from sqlqueue.core.settle_plan import NOT_IN_FLIGHT, DeadLetter, RowWrite, SettledAttempt
+from sqlqueue.core.settle_plan import NOT_IN_FLIGHT, DeadLetter, Filtered, RowWrite, SettledAttempt
 
 
 class Gathered(NamedTuple):
@@ -19,6 +19,7 @@ class Gathered(NamedTuple):
     dead: Sequence[DeadLetter]
     settled: Sequence[SettledAttempt]
     taken_up: Set[int]
+    filtered: int
 
 
 class WriteBuffer:
@@ -27,10 +28,12 @@ class WriteBuffer:
     def __init__(self, claimed: int, watermark: int, rows: Rows, ranges: KeyRanges):
         self.claimed, self.watermark = claimed, watermark
         self.rows: dict[int, RowWrite] = {}
-        self.acks: dict[int, SettledAttempt | None] = {}  # above the position, in memory only; announced once stored
+        # Above the position, in memory only; announced once stored. None: there is nothing to announce.
+        self.acks: dict[int, SettledAttempt | Filtered | None] = {}
         self.taken_up: set[int] = set()  # claimed out of a blocked range: the next plan writes their first row
         self.dead: list[DeadLetter] = []
         self.settled: list[SettledAttempt] = []
+        self.filtered = 0  # how many of what is settled the consumer's filter has left out
         self._rows, self._ranges = rows, ranges
 
     @property
@@ -48,8 +51,7 @@ class WriteBuffer:
         offset = entry.offset
         kept = self._ranges.keep(offset, entry.key) if entry.key and self._ranges else False
         if not entry.row:
-            if (settled := self.acks.pop(offset)) is not None:
-                self.settled.append(settled)
+            self.settle(self.acks.pop(offset))
             if kept:
                 self.rows[offset] = RowWrite(offset, True, NOT_IN_FLIGHT, 1)
         elif kept:
@@ -60,7 +62,13 @@ class WriteBuffer:
         entry.row = True
         self.rows[entry.offset] = RowWrite(entry.offset, True, NOT_IN_FLIGHT, 1)
         self._rows.add_acked(entry.offset)
-        if (settled := self.acks.pop(entry.offset)) is not None:
+        self.settle(self.acks.pop(entry.offset))
+
+    def settle(self, settled: SettledAttempt | Filtered | None) -> None:
+        """Let the next plan announce what it, or a commit before it, stores."""
+        if settled is Filtered.FILTERED:
+            self.filtered += 1
+        elif settled is not None:
             self.settled.append(settled)
 
     def take(self, position: int) -> Gathered:
@@ -75,6 +83,7 @@ class WriteBuffer:
             tuple(self.dead),
             tuple(self.settled),
             frozenset(self.taken_up),
+            self.filtered,
         )
-        self.rows, self.dead, self.settled, self.taken_up = {}, [], [], set()
+        self.rows, self.dead, self.settled, self.taken_up, self.filtered = {}, [], [], set(), 0
         return gathered

@@ -160,6 +160,9 @@ class Command(QueueCommand):
         else:
             self.say("No group is registered: consumer processes register their groups when they start.")
         for group in groups:
+            rate = all_rates.get((group.topic, group.group))
+            if rate is not None and rate.filtered:
+                self.say(f"filtered: {group.group} of {group.topic} leaves out {rate.filtered:.1f} messages/s")
             for stuck in group.stuck:
                 self.say(
                     f"stuck: {group.group} of {group.topic}[{stuck.partition}] stands at offset {stuck.offset}, which"
@@ -242,5 +245,6 @@ def _plain(
     for group in groups:
         rate = all_rates.get((group.topic, group.group))
         settled = {"acked_per_second": rate.acked if rate else 0.0, "failed_per_second": rate.failed if rate else 0.0}
+        settled["filtered_per_second"] = rate.filtered if rate else 0.0
         group_values.append({**asdict(group), "away": group.away, **settled, "drained_in": _drained_in(group, rate)})
     return {**asdict(stats), "topics": [asdict(topic) for topic in topics], "groups": group_values}

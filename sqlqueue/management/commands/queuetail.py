@@ -12,9 +12,12 @@ from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
 
 from sqlqueue.conf import settings
+from sqlqueue.core.filters import NESTED, Filter
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, partition_of
+from sqlqueue.core.settle_plan import FetchedMessage
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import highest_offset
+from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.groups import LATEST
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
@@ -40,6 +43,14 @@ class Command(QueueCommand):
         parser.add_argument("--key", help="only messages of this key")
         parser.add_argument("--partition", type=arguments.partition, help="only this partition")
         parser.add_argument("--group", help="only messages for this group or for all groups")
+        parser.add_argument(
+            "--where",
+            action="append",
+            default=[],
+            metavar="CONDITION",
+            help="only messages that match, such as headers.country=DE, 'payload.total__gte=100' or "
+            '\'headers.country=["DE", "AT"]\': the value is JSON, or else a text (repeatable: all have to match)',
+        )
         parser.add_argument("--limit", type=LIMIT, help="exit after so many messages")
         parser.add_argument("--no-follow", action="store_true", help="exit at the end of the log")
         parser.add_argument(
@@ -55,7 +66,7 @@ class Command(QueueCommand):
         partition = options["partition"]
         if partition is not None and not 0 <= partition < topic.partitions:
             raise CommandError(f"topic {topic.name!r} has the partitions 0 to {topic.partitions - 1}, not {partition}")
-        key = options["key"]
+        key, where = options["key"], _filter(options["where"])
         if partition is None and key and not topic.name.endswith(DEAD_LETTER_SUFFIX):
             partition = partition_of(key, topic.partitions)
         tail = Tail(self.alias, topic, offset_above(self.alias, options["start"]), partition)
@@ -63,7 +74,9 @@ class Command(QueueCommand):
 
         def wanted(message: Message) -> bool:
             for_group = options["group"] is None or message.target_group in ("", options["group"])
-            return for_group and (key is None or message.partition_key == key)
+            if not for_group or (key is not None and message.partition_key != key):
+                return False
+            return where is None or where.matches(_fetched(message))
 
         try:
             self._follow(tail, wanted, limit, last, _as_json if options["json"] else _as_text)
@@ -108,6 +121,37 @@ class Command(QueueCommand):
             retries.drop_connection(self.alias)
             tail.forget()
             return []
+
+
+def _filter(conditions: list[str]) -> Filter | None:
+    """Return the filter of what --where says. Raises CommandError for what it cannot understand."""
+    found: dict[str, object] = {}
+    for condition in conditions:
+        name, equals, text = condition.partition("=")
+        if not equals:
+            raise CommandError(f"--where {condition!r}: write NAME=VALUE, such as headers.country=DE")
+        if name in found:
+            raise CommandError(f"--where: {name!r} is named twice; for one of several values write {name}='[…, …]'")
+        found[name] = _value(name, text)
+    try:
+        return Filter(found) if found else None
+    except ConfigurationError as error:
+        raise CommandError(f"--where: {error}") from None
+
+
+def _value(name: str, text: str) -> object:
+    try:
+        value = json.loads(text, parse_constant=str)
+    except (ValueError, RecursionError):
+        return text
+    return value if name.startswith(NESTED) or isinstance(value, list) else text
+
+
+def _fetched(message: Message) -> FetchedMessage:
+    """Return a message as a consumer's fetch reads it."""
+    payload, headers = _json(message.payload), None if message.headers is None else _json(message.headers)
+    key, id, created, group = message.partition_key, message.message_id or "", message.created_at, message.target_group
+    return FetchedMessage(message.offset, key, id, payload, headers, created, group, body=message.body)
 
 
 def _as_text(message: Message) -> str:
