@@ -48,6 +48,8 @@ def drain(
     here, too, once its delivery has been settled so; what was to be delivered behind it is left for the next drain.
     Retry, Postpone and Reject are no errors.
 
+    Active hours and limits of groups do not hold here.
+
     What is due later (a retry with a delay, a scheduled message) stays. until (an aware datetime) or ahead (seconds or
     a timedelta from now): deliveries due by then are run as well, in the order of their times, and so are those that
     they schedule, counted from when they were due. So are the ticks of periodic schedules that fall due on the way, for
@@ -87,7 +89,7 @@ def _end(alias: str, until: datetime | None, ahead: timedelta | float | None) ->
 
 def _run_due(consumers: Sequence[Consumer], deadline: float, timeout: float, failures: Failures) -> int:
     subscriber = Subscriber(
-        consumers, pool=lambda report, ended: InlinePool(report, ended, failures), background_tasks=False
+        consumers, pool=lambda report, ended: InlinePool(report, ended, failures), background_tasks=False, limited=False
     )
     subscriber.start()
     try:

@@ -6,7 +6,9 @@ import pytest
 
 from sqlqueue.consumers.registry import DURATIONS as MANNERS
 from sqlqueue.consumers.registry import MOST_ATTEMPTS, MOST_OF_A_BATCH
+from sqlqueue.core.active_hours import HOURS_LENGTH
 from sqlqueue.core.bounds import CENTURY, DAY
+from sqlqueue.core.flow import MOST_AT_ONCE, MOST_OF_A_RATE
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, TOPIC_LENGTH
 from sqlqueue.core.setting.queue import DURATIONS, MOST_PAYLOAD, MOST_THREADS, TOKEN
 from sqlqueue.core.setting.topics import MOST_PARTITIONS, MOST_PRIORITIES
@@ -55,6 +57,7 @@ def test_a_length_of_time(name: str, bounds: tuple[float, float]) -> None:
         ("MAX_PAYLOAD_BYTES", MOST_PAYLOAD),
         ("max_attempts", MOST_ATTEMPTS),
         ("batch_size", MOST_OF_A_BATCH),
+        ("concurrency_limit", MOST_AT_ONCE),
     ],
 )
 def test_a_whole_number(name: str, most: int) -> None:
@@ -63,6 +66,8 @@ def test_a_whole_number(name: str, most: int) -> None:
 
 def test_texts_and_rates() -> None:
     table = rows()
+    assert table["rate_limit"][1].startswith(f"{MOST_OF_A_RATE:,} ")
+    assert table["active"][1].startswith(f"{HOURS_LENGTH} ")
     assert table["a replay's rate"] == (f"{LEAST_RATE} a second", f"{MOST_RATE:,.0f} a second")
     assert table["STATUS_TOKEN"][0].startswith("16 ")
     assert TOKEN.fullmatch("x" * 16)

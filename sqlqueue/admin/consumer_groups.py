@@ -19,6 +19,7 @@ from django.views.decorators.http import require_http_methods
 from sqlqueue.admin.actions.base import log_action
 from sqlqueue.admin.cells import tag
 from sqlqueue.admin.charts import Chart, TimeRange
+from sqlqueue.admin.flow import FlowForm, changes, flow_notes
 from sqlqueue.admin.keyset import KeysetChangeList, Page
 from sqlqueue.admin.links import page_url
 from sqlqueue.admin.moving import MoveForm
@@ -30,6 +31,7 @@ from sqlqueue.conf import settings
 from sqlqueue.database.transactions import outside_transactions
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 from sqlqueue.log import groups
+from sqlqueue.log.flow import override
 from sqlqueue.models import ConsumerGroup, SubscriberHeartbeat
 from sqlqueue.operations.move import move
 from sqlqueue.stats.durations import duration
@@ -98,10 +100,11 @@ class ConsumerGroupAdmin(PausableAdmin):
         return format_html('<a href="{}">{}</a>', url, count) if url and count != "0" else count
 
     def get_urls(self) -> list[URLPattern]:
-        """Add the page that moves a group. It runs outside of ATOMIC_REQUESTS: the horizon cannot be known in a
-        transaction."""
+        """Add the pages of a group's hours and limits, and the one that moves it. This runs outside of ATOMIC_REQUESTS:
+        the horizon cannot be known in a transaction."""
+        flow = require_http_methods(METHODS)(self.flow_view)
         view = outside_transactions(require_http_methods(METHODS)(self.move_view))
-        return [self.row_path("move", view), *super().get_urls()]
+        return [self.row_path("flow", flow), self.row_path("move", view), *super().get_urls()]
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -113,7 +116,9 @@ class ConsumerGroupAdmin(PausableAdmin):
         alias, hours = settings.DATABASE, requested_hours(request)
         stats = survey(alias, group.topic, group.consumer_group)
         rows = OverviewRows(request, alias, stats)
-        partitions = partition_stats(alias, group.topic, group.consumer_group)
+        seen = stats.group(group.topic, group.consumer_group)
+        resting = () if seen is None else (seen.outside_hours, seen.working_for)
+        partitions = partition_stats(alias, group.topic, group.consumer_group, *resting)
         subscribers = SubscriberHeartbeat.objects.using(alias).alive()
         context = {
             "row": group,
@@ -127,12 +132,33 @@ class ConsumerGroupAdmin(PausableAdmin):
             "choices": HOURS,
             "pause_url": self.row_url("pause", group) if self.has_pause_permission(request) else "",
             "resume_url": self.row_url("resume", group) if self.has_pause_permission(request) else "",
+            "flow_url": self.row_url("flow", group) if may(request, "change_consumergroup") else "",
+            "flow_notes": flow_notes(group),
             "move_url": self.row_url("move", group) if may(request, "replay_consumergroup") else "",
             "reschedule_url": self._reschedule_url(request, group),
             "remove_url": self.row_url("delete", group) if may(request, "delete_consumergroup") else "",
             **(extra_context or {}),
         }
         return show(self, request, "group", group, context)
+
+    def flow_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show a group's hours and limits, and what overrides them (GET), and change that (POST)."""
+        require(request, "change_consumergroup")
+        group = self._group(request, object_id)
+        form = FlowForm(group, request.POST if request.method == "POST" else None)
+        if form.is_bound and form.is_valid():
+            text = changes(group, form.overrides)
+            try:
+                changed = override(settings.DATABASE, group.consumer_group, group.topic, form.overrides)
+            except ConfigurationError as error:  # it was removed meanwhile
+                self.message_user(request, str(error), messages.ERROR)
+            else:
+                if changed:
+                    log_action(request, [group], CHANGE, text)
+                self.message_user(request, text if changed else _("Nothing was changed."), messages.SUCCESS)
+            return HttpResponseRedirect(self.row_url("change", group))
+        title = _("Hours and limits of %(group)s") % {"group": group}
+        return show(self, request, "group_flow", title, {"row": group, "form": form})
 
     def move_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Count what moving the group would do (GET), and move it (POST)."""

@@ -86,8 +86,14 @@ def states(group: GroupSurvey) -> list[str]:
     found = []
     if group.paused:  # its partitions have no owner and stand still by intention
         return [_("paused")]
+    if group.outside_hours:
+        return [_("outside its hours")]
     if group.away:
         return [_("away: holds back collection")]
+    if group.budget_spent:
+        found.append(_("retry budget spent"))
+    elif group.limited:
+        found.append(_("limited"))
     if group.stuck:
         found.append(_("stuck"))
     if group.unowned and group.subscribers:

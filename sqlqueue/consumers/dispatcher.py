@@ -109,6 +109,8 @@ class Dispatcher:
             return False
         if outcome.moved_to is not None:  # the handler's own transaction has moved the position
             assigned.committed_to(outcome.moved_to)
+        if (limiter := self.ownership.of(assigned).limiter) is not None:
+            limiter.finished(outcome)
         return assigned.finish(attempt, outcome, now)
 
     # -- dispatch -----------------------------------------------------------------------------------------------------
@@ -118,6 +120,9 @@ class Dispatcher:
 
         Returns whether anything was written.
         """
+        for subscription in self.ownership.subscriptions:
+            if subscription.limiter is not None:
+                subscription.limiter.running = self.in_flight.running(subscription)
         chosen = self._choose(assigned_partitions, now) if dispatch else {}
         plans: list[SettlePlan] = []
         for assigned in assigned_partitions:
@@ -159,7 +164,8 @@ class Dispatcher:
     ) -> dict[AssignedPartition, list[Execution]]:
         for assigned in self._phases.by_last_dispatch(assigned_partitions):
             offset = assigned.next_in_doubt() if self.ownership.may_dispatch(assigned) else None
-            if offset is None:
+            limiter = self.ownership.of(assigned).limiter
+            if offset is None or (limiter is not None and not limiter.admits(now)):
                 continue
             if self.in_flight:
                 if self._phases.waits(now, self.in_flight.group_topics()):
@@ -239,7 +245,11 @@ class Dispatcher:
             return 0
         if options.batch and room.executions <= 0:
             return 0
-        executions = assigned.choose(min(most, room.deliveries, options.batch_size), choice.of_ordering_queue)
+        limiter = self.ownership.of(assigned).limiter
+        if limiter is not None and not limiter.admits(now):
+            return 0
+        allowed = (limiter.messages(now), limiter.executions(now)) if limiter is not None else ()
+        executions = assigned.choose(min(most, room.deliveries, options.batch_size), choice.of_ordering_queue, *allowed)
         if not executions:
             return 0
         choice.executions.setdefault(assigned, []).extend(executions)
@@ -250,5 +260,7 @@ class Dispatcher:
         return messages
 
     def _claim(self, assigned: AssignedPartition, executions: Sequence[Execution]) -> None:
+        if (limiter := self.ownership.of(assigned).limiter) is not None:
+            limiter.started(sum(len(each.attempts) for each in executions), len(executions))
         self.in_flight.add(assigned, executions)
         self.throttle.dispatched(self.outstanding)

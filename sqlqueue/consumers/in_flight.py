@@ -73,6 +73,10 @@ class InFlight:
         while self.ended:
             self.end(self.ended.popleft())
 
+    def running(self, subscription: Subscription) -> int:
+        """Return how many executions of a subscription run, or are about to."""
+        return sum(each is subscription for each in self.executions.values())
+
     def group_topics(self) -> set[tuple[str, str]]:
         """Return the (group, topic) of everything that runs."""
         return {subscription.group_topic for subscription in self.executions.values()}
@@ -99,10 +103,10 @@ class InFlight:
         for execution in [execution for execution in self.executions if execution.lease.lost]:
             self.release(execution)
 
-    def release_paused(self) -> None:
-        """Release the attempts of paused groups that have not started."""
+    def release_resting(self) -> None:
+        """Release the attempts of groups that are paused or outside their hours that have not started."""
         for execution, subscription in list(self.executions.items()):
-            if subscription.paused:
+            if subscription.resting:
                 self.release(execution)
 
     def release_all(self) -> None:

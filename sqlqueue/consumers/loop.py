@@ -100,6 +100,9 @@ class Loop:
         logger.warning(
             logfmt("server_changed", subscriber=self.ownership.subscriber, meaning="acquiring the partitions anew")
         )
+        for subscription in self.ownership.subscriptions:
+            if subscription.limiter is not None:
+                subscription.limiter.void()
         self.settler.lose([assigned.lease for assigned in self.ownership.assigned_partitions()])
         self.reader.forget()
         self.registration.note_end()
@@ -120,7 +123,7 @@ class Loop:
                 self.balance()
             else:
                 self.ownership.refresh()
-            self.in_flight.release_paused()
+            self.in_flight.release_resting()
             self._options_at = now + OPTIONS_CHECK
         assigned_partitions = self.ownership.assigned_partitions()
         if not self.stopping:
@@ -130,6 +133,7 @@ class Loop:
                 logfmt("pool_exhausted", subscriber=self.ownership.subscriber, meaning="too many handlers hang")
             )
             self._fail()
+        self._renew_shares(now)
         worked = self.dispatcher.advance(assigned_partitions, now, dispatch=not self.stopping) or worked
         self.progress.write(assigned_partitions, now)
         if not self.stopping:
@@ -143,6 +147,13 @@ class Loop:
         if self.ownership.balance(self.reader.horizon.value, self.clock):
             self._poll_at = 0.0
         self._balance_at = self.clock() + settings.BALANCE_INTERVAL
+
+    def _renew_shares(self, now: float) -> None:
+        """Take shares of the groups' limits where that is due. While the process stops, handlers still hold slots."""
+        for subscription in self.ownership.subscriptions:
+            if subscription.limiter is not None:
+                waits = [] if self.stopping or subscription.resting else list(subscription.assigned.values())
+                subscription.limiter.renew(self.ownership.subscriber, waits, now)
 
     def _read(self, assigned_partitions: Sequence[AssignedPartition], now: float) -> bool:
         """Look for new messages, fetch for partitions with room, load due rows; return whether anything was found."""
@@ -192,8 +203,12 @@ class Loop:
         for assigned in assigned_partitions:
             if not self.ownership.may_dispatch(assigned):
                 continue
-            if self.reader.wants(assigned) or (idle and assigned.has_candidates):
+            limiter = self.ownership.of(assigned).limiter
+            held_back = limiter is not None and limiter.held_back
+            if self.reader.wants(assigned) or (idle and assigned.has_candidates and not held_back):
                 return 0.0
+            if limiter is not None:
+                pause = min(pause, limiter.wake_at(now) - now)
             due = assigned.next_due()
             if due is not None:
                 pause = min(pause, due - now)

@@ -13,6 +13,7 @@ from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.database import clock
 from sqlqueue.leases import release
 from sqlqueue.leases.acquire import AT_ONCE, acquire_leases
 from sqlqueue.leases.assignment import Balancer, Holding
@@ -45,9 +46,9 @@ class Ownership:
         return assigned if assigned is not None and assigned.lease is lease else None
 
     def may_dispatch(self, assigned: AssignedPartition) -> bool:
-        """Return whether deliveries of a partition may start: it is neither paused nor leaving."""
+        """Return whether deliveries of a partition may start: its group neither rests nor leaves it."""
         subscription = self.of(assigned)
-        return not subscription.paused and assigned.ref.partition not in subscription.leaving
+        return not subscription.resting and assigned.ref.partition not in subscription.leaving
 
     def assigned_partitions(self) -> list[AssignedPartition]:
         """Return every partition that is owned now, the most urgent priorities first."""
@@ -102,10 +103,14 @@ class Ownership:
             )
 
     def refresh(self) -> None:
-        """Read the options that may change while the process runs: pauses, history."""
+        """Read the options that may change while the process runs: pauses, history, hours and limits."""
         for group_topic, options in served(self.alias, self.subscriber).items():
             if group_topic in self._by_group_topic:
                 self._by_group_topic[group_topic].apply(options)
+        if timed := [each for each in self.subscriptions if each.flow.active is not None or each.outside_hours]:
+            now = clock.now(self.alias)
+            for subscription in timed:
+                subscription.look_at_clock(now)
 
     def _take(self, leases: list[int], horizon: int, clock: Callable[[], float]) -> bool:
         priorities = {subscription.group_topic: subscription.priorities for subscription in self.subscriptions}

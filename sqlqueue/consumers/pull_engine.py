@@ -14,6 +14,7 @@ from sqlqueue.consumers.executor import Report
 from sqlqueue.consumers.pull_pool import PullPool
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.core.flow import NO_FLOW
 from sqlqueue.core.settle_plan import Execution
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.log.topics import require_declared
@@ -27,7 +28,8 @@ def pulled_consumer(topic: str, group: str, options: dict[str, Any]) -> Consumer
             raise ConfigurationError(f"a pull loop delivers one by one, not {name}: use @consumer for that")
     made = build(topic, {"group": group, **options})
     require_declared(settings.DATABASE, topic)
-    return Consumer(topic=topic, handler=_no_handler, **made)
+    # One that names no limits leaves the group's as they are.
+    return Consumer(topic=topic, handler=_no_handler, declares=made["flow"] != NO_FLOW, **made)
 
 
 def _no_handler(delivery: Delivery) -> None:

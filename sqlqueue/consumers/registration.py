@@ -9,7 +9,7 @@ from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log import groups
+from sqlqueue.log import flow, groups
 from sqlqueue.log.topics import existing, require_declared, topic_info
 
 logger = logging.getLogger("sqlqueue")
@@ -44,6 +44,7 @@ class Registration:
                 self._latest.append(subscription)
             else:
                 groups.register(self.alias, group, topic)
+        self._declare()
         self.note_end()
 
     @property
@@ -59,6 +60,7 @@ class Registration:
         for subscription in self._latest:
             groups.register_at(self.alias, *subscription.group_topic, self._begin)
         self._latest = []
+        self._declare()
         return True
 
     def register_declared(self) -> None:
@@ -69,6 +71,12 @@ class Registration:
         for subscription in [one for one in self._undeclared if one.consumer.topic in there]:
             groups.register(self.alias, *subscription.group_topic)
             self._undeclared.remove(subscription)
+        self._declare()
+
+    def _declare(self) -> None:
+        """Store the groups' active hours and limits, as this process has them."""
+        consumers = [subscription.consumer for subscription in self._subscriptions]
+        flow.declare(self.alias, {(each.group, each.topic): each.flow for each in consumers if each.declares})
 
     def warn_waiting(self) -> None:
         """Log which groups are not registered yet."""

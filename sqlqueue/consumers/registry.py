@@ -14,6 +14,7 @@ from sqlqueue.core import outcomes
 from sqlqueue.core.backoff import Backoff
 from sqlqueue.core.bounds import DAY, SHORTEST, duration, whole
 from sqlqueue.core.filters import Filter
+from sqlqueue.core.flow import NO_FLOW, Flow, checked_flow
 from sqlqueue.core.keys import GROUP_LENGTH, checked_consumed, checked_name, did_you_mean
 from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.partition.ref import ConsumerOptions
@@ -44,6 +45,10 @@ DEFAULTS: dict[str, Any] = {
     "upcast": None,
     "keep_results": None,
     "where": None,
+    "active": None,
+    "rate_limit": None,
+    "concurrency_limit": None,
+    "retry_budget": None,
 }
 
 MOST_ATTEMPTS = 1_000
@@ -70,6 +75,8 @@ class Consumer:
     retried: RetryFilter = ALL
     payloads: PayloadReader | None = None  # None: as JSON has them
     where: Filter | None = None  # None: all messages
+    flow: Flow = NO_FLOW
+    declares: bool = True  # its processes store the flow, also one without limits
 
     @property
     def name(self) -> str:
@@ -147,7 +154,10 @@ def consumer(topic: str, **options: Any) -> Callable[[Handler], Handler]:
     path; not given: the topic's); upcast: {version: function} for payloads of older versions, each returns the payload
     of the next one; keep_results: for how long (seconds or timedelta) what the handler returned is stored, for
     get_status; where: conditions on headers, payload, key and id, see core.filters: what does not match is acked
-    without the handler.
+    without the handler; active: the hours in which the group works, such as "mon-fri 22:00-06:00 Europe/Berlin" (no
+    time zone: UTC); what is due at other times waits; rate_limit ("100/m") and concurrency_limit: how many messages
+    start in a time, and how many handlers run at once, in all processes of the group together; retry_budget ("20/m"):
+    after more failures than that in a time, the group tries one message at a time until one succeeds.
 
     Raises ConfigurationError for an option that is unknown or cannot work, and for a function that cannot be called
     with one argument.
@@ -218,6 +228,7 @@ def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
         if values["batch"] is True:
             problems.append("keep_results stores what a handler returns for one message: leave batch out")
     where = _filter(values["where"], problems)
+    flow = checked_flow(values, problems)
     if problems:
         raise ConfigurationError(f"consumer of {topic!r}: " + "; ".join(problems))
     try:
@@ -234,7 +245,7 @@ def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
         values["keep_results"],
         where=where.matches if where else None,
     )
-    parts = {"group": values["group"], "options": consumer_options, "start": values["start"]}
+    parts = {"group": values["group"], "options": consumer_options, "start": values["start"], "flow": flow}
     return {**parts, "backoff": backoff, "retried": retried, "payloads": payloads, "where": where}
 
 

@@ -36,7 +36,7 @@ from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database import lock_timeouts, retries
 from sqlqueue.database.transactions import refusal
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.leases import heartbeat
+from sqlqueue.leases import heartbeat, limit_shares
 from sqlqueue.log import notifier
 from sqlqueue.log.status import anything_due, anything_scheduled
 from sqlqueue.signals import announce, subscriber_started, subscriber_stopped
@@ -49,7 +49,7 @@ DRAIN_CHECK = 0.2  # seconds between two checks whether anything is due
 
 class Subscriber:
     """Runs consumers: owns partitions, reads, dispatches, settles. `run_once` is one iteration; `run` goes on until
-    `stop`."""
+    `stop`. limited: it keeps to its groups' hours and limits."""
 
     def __init__(
         self,
@@ -60,12 +60,13 @@ class Subscriber:
         pool: Callable[[Callable[[Attempt, Outcome], None], Callable[[Execution], None]], Pool] | None = None,
         background_tasks: bool = True,
         liveness: Liveness | None = None,
+        limited: bool = True,
     ):
         self.alias: str = settings.DATABASE
         self.name = name or heartbeat.subscriber_name()
         self.clock = time.monotonic
         self.liveness = liveness or Liveness()
-        self.subscriptions = [Subscription(self.alias, consumer) for consumer in consumers]
+        self.subscriptions = [Subscription(self.alias, consumer, limited) for consumer in consumers]
         self.ownership = Ownership(self.alias, self.name, self.subscriptions, settings.LEASE_DURATION)
         self.ownership.progress = self.liveness.mark_iteration
         self.reader = Reader(self.alias)
@@ -232,7 +233,7 @@ class Subscriber:
         if self.dispatcher.outstanding or self.dispatcher.reported or not self._registration.complete:
             return False
         now = self.clock()
-        active = (subscription for subscription in self.subscriptions if not subscription.paused)
+        active = (subscription for subscription in self.subscriptions if not subscription.resting)
         return all(
             assigned.settled_up and ((due := assigned.next_due()) is None or due > now)
             for subscription in active
@@ -240,11 +241,11 @@ class Subscriber:
         )
 
     def anything_due(self) -> bool:
-        """Return whether the tables hold anything that is due for any group that is not paused.
+        """Return whether the tables hold anything that is due for any group that does not rest.
 
         The schedule is read before the log, because a message may move from the schedule to the log in between.
         """
-        active = [subscription for subscription in self.subscriptions if not subscription.paused]
+        active = [subscription for subscription in self.subscriptions if not subscription.resting]
         return anything_scheduled(self.alias, {subscription.consumer.topic for subscription in active}) or any(
             self.reader.unread(list(subscription.assigned.values()))
             or anything_due(
@@ -270,6 +271,8 @@ class Subscriber:
             for task in self._background_tasks:
                 task.stop()
             self.dispatcher.pool.close()
+        if any(subscription.limiter is not None for subscription in self.subscriptions):
+            retries.patiently(self.alias, limit_shares.leave, self.alias, self.name, give_up=self._out_of_time)
         retries.patiently(self.alias, heartbeat.leave, self.alias, self.name, give_up=self._out_of_time)
         announce(subscriber_stopped, Subscriber, subscriber=self.name)
         if self._with_background_tasks:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from sqlqueue.conf import settings
 from sqlqueue.consumers.executor import HandlerExecutor
+from sqlqueue.consumers.limiter import GroupLimiter
 from sqlqueue.consumers.priority_shares import shares
 from sqlqueue.consumers.registry import Consumer
+from sqlqueue.core.flow import NO_FLOW
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.ref import PartitionRef
@@ -14,10 +18,15 @@ from sqlqueue.log.groups import Served
 
 
 class Subscription:
-    """The partitions that a process has for one consumer. For the control thread."""
+    """The partitions that a process has for one consumer. For the control thread. limited: it keeps to the group's
+    hours and limits."""
 
-    def __init__(self, alias: str, consumer: Consumer):
+    def __init__(self, alias: str, consumer: Consumer, limited: bool = True):
         self.alias, self.consumer = alias, consumer
+        self._limited = limited
+        self.flow = NO_FLOW
+        self.limiter: GroupLimiter | None = None  # None: no limits to share
+        self.outside_hours = False
         self.executor = HandlerExecutor(alias, consumer)
         self.assigned: dict[PartitionRef, AssignedPartition] = {}
         self.leases: dict[PartitionRef, HeldLease] = {}  # of `assigned`; other threads read these only
@@ -38,13 +47,29 @@ class Subscription:
         """The numbers of the assigned partitions."""
         return {ref.partition for ref in self.assigned}
 
+    @property
+    def resting(self) -> bool:
+        """Whether nothing of it may start: it is paused, or outside its active hours."""
+        return self.paused or self.outside_hours
+
     def apply(self, options: Served) -> None:
         """Apply the options that may change while the process runs."""
+        self.flow = options.flow if self._limited else NO_FLOW
+        if not self.flow.shared:
+            self.limiter = None
+        elif self.limiter is None:
+            self.limiter = GroupLimiter(self.alias, *self.group_topic, self.flow, self.consumer.options.batch)
+        else:
+            self.limiter.follow(self.flow)
         self.paused, self.history = options.paused, options.history
         self.partitions = options.partitions
         if options.priorities != self.priorities:
             self.priorities = options.priorities
             self._shares = shares(self.priorities, settings.topic(self.consumer.topic).priority_weights)
+
+    def look_at_clock(self, now: datetime) -> None:
+        """Compare the active hours with the database's clock."""
+        self.outside_hours = self.flow.active is not None and not self.flow.active.contains(now)
 
     def share(self, priority: int) -> float:
         """Return the share of the deliveries that a priority gets at least, while something of it waits."""

@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 from django.db.models import F
 
+from sqlqueue.core.flow import Flow, in_effect
 from sqlqueue.core.keys import GROUP_LENGTH, checked_name
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.statements import execute
 from sqlqueue.log.topics import topic_info
-from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Offset, PartitionLease, Topic
+from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, LimitShare, Offset, PartitionLease, Topic
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -20,7 +21,8 @@ EARLIEST, LATEST = "earliest", "latest"
 # The options of a subscriber's groups and topics that may change while it runs. Index: the heartbeats' subscriber; the
 # topics' and the groups' keys.
 SERVED = """
-    SELECT mine.consumer_group, mine.topic, t.paused, g.paused, t.history, t.partitions, t.priorities
+    SELECT mine.consumer_group, mine.topic, t.paused, g.paused, t.history, t.partitions, t.priorities,
+    g.flow, g.flow_overrides
     FROM sqlqueue_subscriber_heartbeat mine {then} sqlqueue_topic t ON t.name = mine.topic
     LEFT JOIN sqlqueue_consumer_group g ON g.topic = mine.topic AND g.consumer_group = mine.consumer_group
     WHERE mine.subscriber = %s
@@ -28,20 +30,24 @@ SERVED = """
 
 
 class Served(NamedTuple):
-    """The options of a (group, topic) that a subscriber needs. paused: the topic or the group is paused."""
+    """The options of a (group, topic) that a subscriber needs. paused: the topic or the group is paused; flow: its
+    active hours and limits."""
 
     paused: bool
     history: str
     partitions: int
     priorities: int
+    flow: Flow
 
 
 def served(alias: str, subscriber: str) -> dict[tuple[str, str], Served]:
     """Return every (group, topic) in which a subscriber shows a heartbeat. One statement."""
     rows = execute(alias, SERVED, (subscriber,)).fetchall()
     return {
-        (group, topic): Served(bool(topic_paused or group_paused), *options)
-        for group, topic, topic_paused, group_paused, *options in rows
+        (group, topic): Served(
+            bool(topic_paused or group_paused), history, partitions, priorities, in_effect(declared, overrides)
+        )
+        for group, topic, topic_paused, group_paused, history, partitions, priorities, declared, overrides in rows
     }
 
 
@@ -108,6 +114,7 @@ def _remove(alias: str, group: str, topic: str) -> bool:
     Offset.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
     DeliveryState.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
     BlockedRange.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
+    LimitShare.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
     deleted, _ = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
     return bool(deleted)
 

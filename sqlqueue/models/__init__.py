@@ -8,6 +8,7 @@ from sqlqueue.models.consumer_group import ConsumerGroup
 from sqlqueue.models.delivery_state import DeliveryState
 from sqlqueue.models.hourly_error import HourlyError
 from sqlqueue.models.hourly_statistic import HourlyStatistic
+from sqlqueue.models.limit_share import LimitShare
 from sqlqueue.models.message import Message, dead_letter_topic
 from sqlqueue.models.offset import Offset
 from sqlqueue.models.overview import Overview
@@ -33,6 +34,7 @@ __all__ = [
     "DeliveryState",
     "HourlyError",
     "HourlyStatistic",
+    "LimitShare",
     "Message",
     "Offset",
     "Overview",

@@ -6,20 +6,31 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.keys import GROUP_LENGTH
-from sqlqueue.database.fields import DatabaseNow, ExactField
+from sqlqueue.database.fields import DatabaseNow, ExactField, UnicodeTextField
 from sqlqueue.models.topic import TOPIC_COLUMN
 
 
 class ConsumerGroup(models.Model):
     """A group that reads a topic: registered before its first read and removed only by an operator, so that collection
     waits for a group that is away. `start` is the offset at which it began. `streamed_to` is the end of the last batch
-    that a Spark stream has planned; its checkpoint may be there before the positions are."""
+    that a Spark stream has planned; its checkpoint may be there before the positions are. `flow` is what its consumers'
+    options say of its active hours and limits, `flow_overrides` what an operator has set instead, both as JSON; NULL:
+    nothing. `tokens` is what the bucket of its rate limit held at `tokens_at`; `failures` and
+    the times behind it are of its retry budget."""
 
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
     start = models.BigIntegerField(_("start"), db_default=0)
     streamed_to = models.BigIntegerField(_("streamed to"), db_default=0)
     paused = models.BooleanField(_("paused"), db_default=False)
+    flow = UnicodeTextField(_("active hours and limits"), null=True)
+    flow_overrides = UnicodeTextField(_("overridden hours and limits"), null=True)
+    tokens = models.FloatField(_("tokens"), null=True)
+    tokens_at = models.DateTimeField(_("tokens counted at"), null=True)
+    failures = models.IntegerField(_("failures"), null=True)
+    failures_since = models.DateTimeField(_("failures counted since"), null=True)
+    opened_at = models.DateTimeField(_("retry budget spent at"), null=True)
+    trial_at = models.DateTimeField(_("next trial at"), null=True)
     created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
 
     class Meta:

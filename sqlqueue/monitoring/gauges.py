@@ -41,12 +41,22 @@ OF_GROUP: dict[str, tuple[str, Callable[[GroupSurvey], float | None]]] = {
         "Since when the oldest unsettled message has been published; 0 without any.",
         lambda g: g.oldest_age or 0.0,
     ),
+    "sqlqueue_waited_seconds": (
+        "For how long the oldest unsettled message has waited within its group's active hours; 0 outside them.",
+        lambda g: g.waited or 0.0,
+    ),
     "sqlqueue_in_flight_messages": ("Messages with a handler.", lambda g: g.in_flight),
     "sqlqueue_failing_messages": ("Messages that have failed, and wait for their retry.", lambda g: g.failing),
     "sqlqueue_waiting_messages": ("Messages postponed, delayed or behind a blocked key.", lambda g: g.waiting),
     "sqlqueue_dead_letters": ("Dead letters that were neither replayed nor discarded.", lambda g: g.dead_letters),
     "sqlqueue_group_subscribers": ("Consumer processes that serve the group.", lambda g: g.subscribers),
     "sqlqueue_group_paused": ("1 while the group or its topic is paused.", lambda g: g.paused),
+    "sqlqueue_group_outside_hours": ("1 while the group is outside its active hours.", lambda g: g.outside_hours),
+    "sqlqueue_group_limited": ("1 while messages of the group wait for a limit of it.", lambda g: g.limited),
+    "sqlqueue_group_budget_spent": (
+        "1 while so much of the group has failed that it tries one message at a time.",
+        lambda g: g.budget_spent,
+    ),
     "sqlqueue_group_away": ("1 while no process serves the group and it holds back collection.", lambda g: g.away),
     "sqlqueue_unowned_partitions": ("Partitions of the group without an owner.", lambda g: g.unowned),
     "sqlqueue_stuck_partitions": (

@@ -36,8 +36,8 @@ def excesses(survey: Survey) -> list[Excess]:
 def _of_group(group: GroupSurvey) -> list[Excess]:
     limits = settings.health_limits(group.topic)
     figures = (
-        ("max_lag", group.lag, limits.max_lag),
-        ("max_age", group.oldest_age, limits.max_age),
+        ("max_lag", None if group.outside_hours else group.lag, limits.max_lag),
+        ("max_age", group.waited, limits.max_age),
         ("max_dead_letters", group.dead_letters, limits.max_dead_letters),
         ("full_partitions", sum(one.why == "full" for one in group.stuck), 0),
         ("held_partitions", sum(one.why == "held" for one in group.stuck), 0),
@@ -47,6 +47,6 @@ def _of_group(group: GroupSurvey) -> list[Excess]:
         for name, value, allowed in figures
         if value is not None and allowed is not None and value > allowed
     ]
-    if limits.no_subscriber and not group.subscribers and not group.paused:
+    if limits.no_subscriber and not group.subscribers and not group.rests:
         found.append(Excess(group.topic, group.group, "no_subscriber", 0, 1))
     return found

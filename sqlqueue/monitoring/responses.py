@@ -24,7 +24,19 @@ from sqlqueue.stats.cached import UNREACHABLE, Cached, recent_survey
 from sqlqueue.stats.message_status import get_status
 from sqlqueue.stats.survey import Survey
 
-GROUP_FIGURES = ("topic", "group", "paused", "lag", "estimated", "oldest_age", "dead_letters", "subscribers")
+GROUP_FIGURES = (
+    "topic",
+    "group",
+    "paused",
+    "outside_hours",
+    "limited",
+    "budget_spent",
+    "lag",
+    "estimated",
+    "oldest_age",
+    "dead_letters",
+    "subscribers",
+)
 
 
 class HealthResponse(NamedTuple):

@@ -24,6 +24,8 @@ SERVERS: Final = "servers"
 FAILING_TASK: Final = "failing_task"
 AWAY: Final = "away"
 PAUSED: Final = "paused"
+OUTSIDE_HOURS: Final = "outside_hours"
+BUDGET_SPENT: Final = "budget_spent"
 STUCK: Final = "stuck"
 UNOWNED: Final = "unowned"
 BEHIND: Final = "behind"
@@ -86,7 +88,7 @@ def _of_queue(seen: Survey) -> Iterator[Finding]:
             _("The log of its consumer process has the whole error (event=background_task_failed)."),
         )
     if seen.groups and not seen.subscribers:
-        behind = any(group.lag and not group.paused for group in seen.groups)
+        behind = any(group.lag and not group.rests for group in seen.groups)
         yield Finding(
             NO_CONSUMERS,
             WARNING if behind else NOTE,
@@ -160,6 +162,21 @@ def of_group(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
             group.topic,
             group.group,
         )
+    elif group.outside_hours and group.lag:
+        yield Finding(
+            OUTSIDE_HOURS,
+            NOTE,
+            _("Outside its hours"),
+            ngettext(
+                "%(group)s of %(topic)s is outside its hours (%(hours)s): %(lag)s message waits for them.",
+                "%(group)s of %(topic)s is outside its hours (%(hours)s): %(lag)s messages wait for them.",
+                group.lag,
+            )
+            % {**names, "lag": lag, "hours": group.active},
+            _("Nothing is to be done. The hours can be changed on the group's page in the admin."),
+            group.topic,
+            group.group,
+        )
     elif group.away and not group.paused:
         yield Finding(
             AWAY,
@@ -177,7 +194,7 @@ def of_group(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
             group.topic,
             group.group,
         )
-    elif not group.paused:
+    elif not group.rests:
         yield from _served(group, retention)
     if group.dead_letters:
         yield Finding(
@@ -197,8 +214,18 @@ def of_group(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
 
 
 def _served(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
-    """Yield the findings of a group that is neither paused nor away."""
+    """Yield the findings of a group that neither rests nor is away."""
     names = {"group": group.group, "topic": group.topic}
+    if group.budget_spent:
+        yield Finding(
+            BUDGET_SPENT,
+            WARNING,
+            _("Retry budget spent"),
+            _("So much of %(group)s of %(topic)s has failed that it tries one message at a time.") % names,
+            _("Look at the errors. It works on as before once one message has succeeded."),
+            group.topic,
+            group.group,
+        )
     for why in ("full", "held", "failing", "standing"):
         yield from _stuck(group, why)
     if group.unowned and group.subscribers:
@@ -216,7 +243,7 @@ def _served(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
             group.topic,
             group.group,
         )
-    if retention is not None and (group.oldest_age or 0.0) > retention:
+    if retention is not None and (group.waited or 0.0) > retention:
         yield Finding(
             BEHIND,
             WARNING,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
 
+from sqlqueue.core.flow import Flow, in_effect
 from sqlqueue.database.statements import dialect, execute
-from sqlqueue.models import ConsumerGroup
+from sqlqueue.models import ConsumerGroup, LimitShare
 from sqlqueue.stats import sampling
 from sqlqueue.stats.stuck import Stuck
 
@@ -43,18 +46,71 @@ class GroupSurvey:
     subscribers: int
     unowned: int  # partitions without an owner
     stuck: tuple[Stuck, ...]
+    active: str  # its active hours; "": at all times
+    outside_hours: bool
+    working_for: float | None  # since its active hours began; None: it has none, or is outside them
+    limited: bool  # messages of it wait for its rate or concurrency limit
+    budget_spent: bool  # so much has failed that it tries one message at a time
 
     @property
     def away(self) -> bool:
         """Whether no process serves it and it has messages to read, so that collection waits for it."""
         return not self.subscribers and self.lag > 0
 
+    @property
+    def rests(self) -> bool:
+        """Whether it is not to work now: it is paused, or outside its active hours."""
+        return self.paused or self.outside_hours
 
-def paused_groups(alias: str, only: str, only_group: str) -> dict[tuple[str, str], bool]:
-    """Return the registered (topic, group), or those of one topic, or one of these, and whether each is paused."""
+    @property
+    def waited(self) -> float | None:
+        """For how long the oldest unsettled message has waited while the group was to work; None if there is none, or
+        it is outside its active hours."""
+        if self.oldest_age is None or self.outside_hours:
+            return None
+        return self.oldest_age if self.working_for is None else min(self.oldest_age, self.working_for)
+
+
+class StoredGroup(NamedTuple):
+    """What an operator and the consumers have set of a group: whether it is paused, its active hours and limits."""
+
+    paused: bool
+    flow: Flow
+    opened: bool  # its retry budget was spent, if it has one
+
+    @property
+    def budget_spent(self) -> bool:
+        """Whether so much has failed that it tries one message at a time."""
+        return self.opened and self.flow.budget is not None
+
+    def outside_hours(self, now: datetime) -> bool:
+        """Tell whether it is outside its active hours at a time of the database's clock."""
+        return self.flow.active is not None and not self.flow.active.contains(now)
+
+    def working_for(self, now: datetime) -> float | None:
+        """Return for how many seconds its active hours have lasted; None if it has none, or is outside them."""
+        began = self.flow.active and self.flow.active.began(now)
+        return (now - began).total_seconds() if began else None
+
+
+def stored_groups(alias: str, only: str, only_group: str) -> dict[tuple[str, str], StoredGroup]:
+    """Return the registered (topic, group), or those of one topic, or one of these, and what is set of each."""
     wanted = {name: value for name, value in (("topic", only), ("consumer_group", only_group)) if value}
-    rows = ConsumerGroup.objects.using(alias).filter(**wanted).values_list("topic", "consumer_group", "paused")
-    return {(topic, group): paused for topic, group, paused in rows}
+    rows = ConsumerGroup.objects.using(alias).filter(**wanted)
+    columns = rows.values_list("topic", "consumer_group", "paused", "opened_at", "flow", "flow_overrides")
+    return {
+        (topic, group): StoredGroup(paused, in_effect(*texts), opened_at is not None)
+        for topic, group, paused, opened_at, *texts in columns
+    }
+
+
+def limited_groups(alias: str, groups: Mapping[tuple[str, str], StoredGroup]) -> set[tuple[str, str]]:
+    """Return the (topic, group) in which a live process holds messages back because of a limit. No statement if none
+    has limits."""
+    if not any(stored.flow.shared for stored in groups.values()):
+        return set()
+    held_back = LimitShare.objects.using(alias).alive().filter(held_back=True)
+    return set(held_back.values_list("topic", "consumer_group"))
 
 
 def states_of(alias: str, groups: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, ...]]:

@@ -47,9 +47,12 @@ class PartitionStats:
         return not self.stuck, bool(self.holder) or not self.lag, -self.lag, self.partition, self.priority
 
 
-def partition_stats(alias: str, topic: str, group: str) -> list[PartitionStats]:
+def partition_stats(
+    alias: str, topic: str, group: str, outside_hours: bool = False, working_for: float | None = None
+) -> list[PartitionStats]:
     """Return every partition and priority of a group, those that need attention first. At most 10,000 of its delivery
-    states and of its ranges are counted."""
+    states and of its ranges are counted. outside_hours, working_for: as in GroupSurvey, so that nothing is called stuck
+    that is not to move."""
     partitions = partitions_of(alias, topic, group)
     first = first_unacked(alias, partitions)
     behind = [stored for stored in partitions if stored in first]
@@ -59,7 +62,8 @@ def partition_stats(alias: str, topic: str, group: str) -> list[PartitionStats]:
     states = _states(alias, topic, group)
     failing = behind if may_be_full(sum(map(len, states.values())), MOST_ROWS) else []
     limits = limits_reached(alias, failing, backlogs, _horizon(alias))
-    stuck = {(one.partition, one.priority): one.why for one in stuck_partitions(behind, first, limits)}
+    standing = () if outside_hours else stuck_partitions(behind, first, limits, working_for)
+    stuck = {(one.partition, one.priority): one.why for one in standing}
     ranges = blocked_in_partitions(alias, topic, group, MOST_ROWS)
     found = []
     for stored in partitions:

@@ -49,11 +49,14 @@ def stuck_partitions(
     partitions: Iterable[StoredPartition],
     first: dict[StoredPartition, tuple[int, float]],
     limits: dict[StoredPartition, str],
+    working_for: float | None = None,
 ) -> Iterator[Stuck]:
-    """Yield the partitions whose watermark stands still, paused ones excepted. limits: those that have reached a
-    limit."""
+    """Yield the partitions whose watermark stands still, paused ones excepted. limits: those that have reached a limit;
+    working_for: seconds since the group's active hours began: before that nothing was to move."""
     for stored in partitions:
         offset, age = first[stored]
+        if working_for is not None:
+            age = min(age, working_for)
         if stored.paused:
             continue
         if stored in limits:

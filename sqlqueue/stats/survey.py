@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.database import clock
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.models import PublishGate, SubscriberHeartbeat, Topic, dead_letter_topic
@@ -20,7 +21,7 @@ from sqlqueue.stats import sampling
 from sqlqueue.stats.backlogs import Backlog, backlogs_of
 from sqlqueue.stats.blocked import blocked_in_groups
 from sqlqueue.stats.full_partitions import may_be_full
-from sqlqueue.stats.groups import GroupSurvey, paused_groups, states_of
+from sqlqueue.stats.groups import GroupSurvey, StoredGroup, limited_groups, states_of, stored_groups
 from sqlqueue.stats.horizon_lag import horizon_lag, probed
 from sqlqueue.stats.positions import StoredPartition, all_partitions, first_unacked, partitions_of
 from sqlqueue.stats.stuck import limits_reached, stuck_partitions
@@ -76,7 +77,8 @@ class Reads:
     topics: list[Topic]
     processes: Processes
     horizon: int
-    groups: dict[tuple[str, str], bool]  # whether each is paused
+    groups: dict[tuple[str, str], StoredGroup]
+    limited: set[tuple[str, str]]
     states: dict[tuple[str, str], tuple[int, ...]]
     blocked: Mapping[tuple[str, str], int]
     dead_letters: dict[tuple[str, str], int]  # by dead-letter topic and group
@@ -91,13 +93,13 @@ def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
     """Read the stats of the whole queue, or of only one topic and its groups, or of one of these. `subscribers` always
     counts all that are alive."""
     reads = _read(alias, only, only_group)
-    alive, highest = reads.processes.alive, reads.highest
+    alive, highest, taken_at = reads.processes.alive, reads.highest, database_time(alias)
     lag, age = horizon_lag(alias, reads.horizon, highest) if alive else (0, 0.0)
     elsewhere = set() if only else {*reads.scheduled, *reads.refused} - {topic.name for topic in reads.topics}
     return Survey(
-        database_time(alias),
+        taken_at,
         tuple(_topic_surveys(reads)),
-        tuple(_group_surveys(reads)),
+        tuple(_group_surveys(reads, clock.moment(taken_at))),
         alive,
         highest,
         lag,
@@ -117,7 +119,7 @@ def _read(alias: str, only: str, only_group: str) -> Reads:
     topics = topics_of(alias, only)
     processes = _processes(alias)
     horizon = probed(alias, processes.horizon, highest) if processes.alive else processes.horizon
-    groups = paused_groups(alias, only, only_group)
+    groups = stored_groups(alias, only, only_group)
     states = states_of(alias, list(groups))
     blocked = blocked_in_groups(alias, list(groups), sampling.MOST_ROWS)
     dead_letters = dead_letters_in(alias, [topic.name for topic in topics if topic.name.endswith(DEAD_LETTER_SUFFIX)])
@@ -128,11 +130,22 @@ def _read(alias: str, only: str, only_group: str) -> Reads:
     scheduled, refused = scheduled_in(alias, False), scheduled_in(alias, True)
     failing = [one for one in first if may_be_full(states.get((one.topic, one.group), (0,))[0], sampling.MOST_ROWS)]
     limits = limits_reached(alias, failing, backlogs, horizon if processes.alive else None)
-    counts = (groups, states, blocked, dead_letters, all_dead_letters, unread, scheduled, refused, limits)
+    counts = (
+        groups,
+        limited_groups(alias, groups),
+        states,
+        blocked,
+        dead_letters,
+        all_dead_letters,
+        unread,
+        scheduled,
+        refused,
+        limits,
+    )
     return Reads(highest, partitions, first, backlogs, topics, processes, horizon, *counts)
 
 
-def _group_surveys(reads: Reads) -> Iterator[GroupSurvey]:
+def _group_surveys(reads: Reads, now: datetime) -> Iterator[GroupSurvey]:
     paused = {topic.name for topic in reads.topics if topic.paused}
     by_group: dict[tuple[str, str], list[StoredPartition]] = defaultdict(list)
     for stored in reads.partitions:
@@ -141,11 +154,16 @@ def _group_surveys(reads: Reads) -> Iterator[GroupSurvey]:
         topic, group = group_topic
         behind = [stored for stored in by_group[group_topic] if stored in reads.first]
         rows, in_flight, retried, waiting, difference = reads.states.get(group_topic, (0, 0, 0, 0, 0))
+        known = reads.groups[group_topic]
+        outside_hours, working_for = known.outside_hours(now), known.working_for(now)
+        stuck = [] if outside_hours else stuck_partitions(behind, reads.first, reads.limits, working_for)
+        if group_topic in reads.limited or known.budget_spent:  # it is to stand still meanwhile
+            stuck = [one for one in stuck if one.why != "standing"]
         counted, blocked = [reads.backlogs[stored] for stored in behind], reads.blocked.get(group_topic, 0)
         yield GroupSurvey(
             topic,
             group,
-            reads.groups[group_topic] or topic in paused,
+            known.paused or topic in paused,
             len({stored.partition for stored in by_group[group_topic]}),
             max(0, sum(backlog.messages for backlog in counted) + difference + blocked),
             any(backlog.estimated for backlog in counted) or rows > sampling.MOST_ROWS,
@@ -157,7 +175,12 @@ def _group_surveys(reads: Reads) -> Iterator[GroupSurvey]:
             reads.all_dead_letters.get(dead_letter_topic(topic), 0) >= sampling.MOST_ROWS,
             reads.processes.members.get(group_topic, 0),
             len({stored.partition for stored in by_group[group_topic] if not stored.owned}),
-            tuple(stuck_partitions(behind, reads.first, reads.limits)),
+            tuple(stuck),
+            known.flow.active.text if known.flow.active else "",
+            outside_hours,
+            working_for,
+            group_topic in reads.limited,
+            known.budget_spent,
         )
 
 

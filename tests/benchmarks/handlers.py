@@ -13,3 +13,11 @@ def note_lateness(delivery) -> None:
     late = time.time() - delivery.payload["due"]
     with Path(os.environ["LATENESS_FILE"]).open("a") as file:
         file.write(f"{delivery.payload['kind']} {late}\n")
+
+
+@consumer("limited", ordering="none", rate_limit=os.environ.get("RATE_LIMIT"))
+def note_time(delivery) -> None:
+    """Write down when it is called."""
+    file = os.open(os.environ["LIMITED_FILE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, f"{time.time()}\n".encode())
+    os.close(file)

@@ -12,6 +12,7 @@ drops the whole assigned partition.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -317,19 +318,27 @@ class AssignedPartition:
 
     # -- dispatching --------------------------------------------------------------------------------------------------
 
-    def choose(self, most: int, of_a_queue: int | None = None) -> list[Execution]:
+    def choose(
+        self,
+        most: int,
+        of_a_queue: int | None = None,
+        messages: int = sys.maxsize,
+        executions: int = sys.maxsize,
+    ) -> list[Execution]:
         """Dispatch at most `most` messages, of one ordering queue at most `of_a_queue` if that is given, or one batch.
-        Return the executions to start once the plan that claims them is written."""
+        Return the executions to start once the plan that claims them is written. messages, executions: what the group's
+        limits allow, of a batch too."""
         if self.options.batch:
-            return self._choose_batch()
+            return self._choose_batch(min(messages, self.options.batch_size))
         if self.messages.in_flight_size >= limits.IN_FLIGHT_SIZE:
             return []
-        return [Execution(self.lease, self._dispatch(entries)) for entries in self.queues.choose(most, of_a_queue)]
+        chosen = self.queues.choose(min(most, messages), of_a_queue, executions)
+        return [Execution(self.lease, self._dispatch(entries)) for entries in chosen]
 
-    def _choose_batch(self) -> list[Execution]:
+    def _choose_batch(self, most: int) -> list[Execution]:
         if self.in_flight:
             return []
-        offsets, final, most = self.window.offsets, self.window.final, self.options.batch_size
+        offsets, final = self.window.offsets, self.window.final
         loaded = self.queues.loaded.values()
         chosen = batches.choose_again(loaded) or batches.choose_untried(loaded, most)
         if not chosen:

@@ -146,11 +146,12 @@ class OrderingQueues:
             queue.listed = True
             self._candidates.append(queue)
 
-    def choose(self, most: int, of_a_queue: int | None) -> list[list[Entry]]:
-        """Return at most `most` ready messages, of one ordering queue at most `of_a_queue`, if that is given."""
+    def choose(self, most: int, of_a_queue: int | None, lists: int) -> list[list[Entry]]:
+        """Return at most `most` ready messages in at most so many lists, of one ordering queue at most `of_a_queue`, if
+        that is given."""
         chosen: list[list[Entry]] = []
         for _ in range(len(self._candidates)):
-            if most <= 0:
+            if most <= 0 or len(chosen) >= lists:
                 break
             entries = self._take_candidate(self._candidates.popleft(), min(most, of_a_queue or most))
             if entries:

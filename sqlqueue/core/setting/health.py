@@ -14,7 +14,8 @@ from sqlqueue.exceptions import ConfigurationError
 @dataclass(frozen=True)
 class HealthLimits:
     """Values beyond which the health endpoint answers 503 for a group. max_lag: messages; max_age: seconds for which
-    the oldest one waits; max_dead_letters; no_subscriber: no process serves the group, and it is not paused. None and
+    the oldest one waits; max_dead_letters; no_subscriber: no process serves the group, and it is neither paused nor
+    outside its active hours, in which alone the first two count. None and
     False: no limit."""
 
     max_lag: int | None = None

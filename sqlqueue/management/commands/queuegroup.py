@@ -92,7 +92,13 @@ class Command(QueueCommand):
                     f"{'~' if one.estimated else ''}{one.lag}",
                     ago(one.oldest_age),
                     one.subscribers,
-                    "paused" if one.paused else "away" if one.away else "",
+                    "paused"
+                    if one.paused
+                    else "outside its hours"
+                    if one.outside_hours
+                    else "away"
+                    if one.away
+                    else "",
                 )
                 for one, start, registered in rows
             ],

@@ -230,7 +230,10 @@ def _drained_in(group: GroupSurvey, rate: Rate | None) -> float | None:
 def _state(group: GroupSurvey) -> str:
     if group.paused:
         return "paused"
+    if group.outside_hours:
+        return "outside its hours"
     states = ["away: holds back collection"] if group.away else []
+    states += ["retry budget spent"] if group.budget_spent else ["limited"] if group.limited else []
     if group.stuck:
         states.append(f"{len(group.stuck)} stuck")
     if group.subscribers and group.unowned:

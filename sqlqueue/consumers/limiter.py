@@ -1,0 +1,175 @@
+"""The limits of a group in one process: how many messages and handlers may start, by the share that the process has.
+
+A message that has to wait for its token or slot stays in memory, unclaimed: it is charged nothing. Shares are taken
+from the table twice in each BALANCE_INTERVAL, and sooner by a process that has nothing left; an idle one takes none.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import time
+from collections.abc import Iterable
+
+from django.db import Error
+
+from sqlqueue.conf import settings
+from sqlqueue.core.flow import Flow
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.outcomes import ACKED, DEAD, EXPIRED, RETRIED, Outcome
+from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.token_stock import TokenStock
+from sqlqueue.leases.limit_shares import Need, Share, Times, take
+
+logger = logging.getLogger("sqlqueue")
+
+TAKES = 2  # in each BALANCE_INTERVAL
+EARLY = 0.25  # of the time between two takes: so long waits who has nothing left
+HEADROOM = 1.25  # of what is drawn ahead: a process that was late has not lost its tokens
+
+
+class GroupLimiter:
+    """For the control thread. Times are monotonic seconds; running: how many executions of the group are at work, as
+    the dispatcher has counted them."""
+
+    def __init__(self, alias: str, group: str, topic: str, flow: Flow, batch: bool):
+        self.alias, self.group, self.topic, self.flow = alias, group, topic, flow
+        self.running = 0
+        self.held_back = False  # something could start but for a token or a slot
+        self._told = False  # the table may say that it has, or needs, something
+        self._batch = batch
+        self._stock = TokenStock()
+        self._slots = 0
+        self._deadline = self._early_at = self._take_at = 0.0
+        self._used, self._since = 0, -math.inf
+        self._failed = 0
+        self._open = self._trial = self._tried = self._succeeded = False
+
+    # -- what may start -----------------------------------------------------------------------------------------------
+
+    def messages(self, now: float) -> int:
+        """Return how many messages may start."""
+        if self.flow.budget is not None and (now >= self._deadline or self._open):
+            return int(now < self._deadline and self._trial and not self._tried)
+        if self.flow.rate is not None:
+            return self._stock.available(now)
+        return sys.maxsize
+
+    def executions(self, now: float) -> int:
+        """Return how many executions may start."""
+        if self.flow.concurrency is not None:
+            return max(0, self._slots - self.running) if now < self._deadline else 0
+        return sys.maxsize
+
+    def admits(self, now: float) -> bool:
+        """Return whether anything may start; if not, record that something waits."""
+        admits = self.messages(now) > 0 and self.executions(now) > 0
+        self.held_back = self.held_back or not admits
+        return admits
+
+    def started(self, messages: int, executions: int) -> None:
+        """Count what was chosen to start."""
+        self.running += executions
+        self._used += messages
+        self._tried = self._tried or self._trial
+        if self.flow.rate is not None:
+            self._stock.use(messages)
+
+    def finished(self, outcome: Outcome) -> None:
+        """Count the outcome of an attempt that a handler has ended."""
+        if outcome.kind in (RETRIED, DEAD) and outcome is not EXPIRED:
+            self._failed += 1
+        elif outcome.kind == ACKED and self._tried:
+            self._succeeded = True
+
+    # -- the share ----------------------------------------------------------------------------------------------------
+
+    def follow(self, flow: Flow) -> None:
+        """Let other limits hold, from the next take on, which is now."""
+        if flow != self.flow:
+            self.flow = flow
+            self._early_at = self._take_at = 0.0
+
+    def void(self) -> None:
+        """Let nothing start before the next take: it is not known what the table says."""
+        self._stock, self._slots, self._early_at, self._deadline = TokenStock(), 0, 0.0, 0.0
+
+    def wake_at(self, now: float) -> float:
+        """Return when more may start; only a handler's end lets more start before that."""
+        if not self.held_back:
+            return math.inf
+        if self._exhausted:
+            return self._early_at
+        at = self._take_at
+        return min(at, self._stock.next_release(now)) if self.flow.rate is not None else at
+
+    @property
+    def _exhausted(self) -> bool:
+        """Whether there is nothing left of the share, not even for later."""
+        rate, concurrency = self.flow.rate is not None, self.flow.concurrency is not None
+        tries = self.flow.budget is not None and (self._open or not self._deadline) and not self._trial
+        return tries or (rate and not self._stock.left) or (concurrency and not self._slots)
+
+    def renew(self, subscriber: str, partitions: Iterable[AssignedPartition], now: float) -> None:
+        """Take a share if that is due: for what waits in these partitions, and for what runs. One transaction."""
+        waiting = list(partitions)
+        early = self.held_back and self._exhausted and now >= self._early_at
+        busy = self.held_back or self._used or self.running or self._failed or self._told
+        if not early and not (busy and now >= self._take_at):
+            return
+        interval, began = settings.BALANCE_INTERVAL, time.monotonic()
+        ahead = interval / TAKES
+        times = Times(ahead * HEADROOM, interval, settings.LEASE_DURATION)
+        try:
+            self._told, need = True, self._need(waiting, now, ahead)
+            share = take(self.alias, subscriber, self.group, self.topic, need, times)
+        except Error:
+            self.void()
+            raise
+        if share is None:
+            self.void()
+            self._early_at = self._take_at = now + ahead
+            return
+        self._told = bool(need.demand or need.held_back or share.slots or share.trial)
+        self._apply(share, now, ahead)
+        self._deadline = began + settings.LEASE_DURATION
+
+    def _apply(self, share: Share, now: float, ahead: float) -> None:
+        self.flow, self._slots = share.flow, share.slots
+        # A batch takes what it can get at once: evenly released tokens would make batches of one.
+        self._stock.draw(share.tokens, now, 0.0 if self._batch else ahead, ahead * HEADROOM)
+        self._take_at = now + ahead
+        wait = share.next_token if share.flow.rate is not None and not share.tokens else 0.0
+        self._early_at = now + min(ahead, max(ahead * EARLY, wait))
+        self._used, self._since, self.held_back = 0, now, False
+        self._follow_breaker(share)
+        if self._open:
+            self._early_at = self._take_at
+
+    def _need(self, partitions: list[AssignedPartition], now: float, ahead: float) -> Need:
+        elapsed = max(now - self._since, ahead * EARLY)
+        demand = self._used / elapsed * HEADROOM if math.isfinite(elapsed) else 0.0
+        if self.held_back:
+            ready = sum(each.ready for each in partitions)
+            demand += ready / ahead
+            if self.flow.rate is not None and any(not each.room for each in partitions):  # there is more to read
+                demand = max(demand, self.flow.rate.per_second)
+        if self.flow.rate is not None:
+            demand = min(demand, self.flow.rate.per_second)
+        wanted = self.running + (sum(each.candidates for each in partitions) if self.held_back else 0)
+        most = self.flow.concurrency or 0
+        wanted = max(self.running, min(wanted, most))
+        told = (self._failed, self._tried, self._succeeded)
+        return Need(demand, self._stock.left, self.running, wanted, self.held_back, *told)
+
+    def _follow_breaker(self, share: Share) -> None:
+        if share.turned:
+            fields = {"group": self.group, "topic": self.topic, "budget": share.flow.budget}
+            if share.open:
+                logger.warning(logfmt("retry_budget_spent", **fields, meaning="one message is tried at a time"))
+            else:
+                logger.info(logfmt("retry_budget_restored", **fields))
+        self._failed, self._open, self._succeeded = 0, share.open, False
+        self._trial = share.trial
+        self._tried = self._tried and self.running > 0 and share.open

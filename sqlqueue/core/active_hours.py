@@ -1,0 +1,132 @@
+"""Active hours: the times of the week in which a group works."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta, timezone, tzinfo
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from sqlqueue.exceptions import ConfigurationError
+
+UTC = timezone.utc
+DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+DAY_MINUTES: Final = 24 * 60
+HOURS_LENGTH: Final = 255  # characters
+WINDOW = re.compile(r"(?:(?P<days>\S.*?)\s+)?(?P<begin>\d{1,2}:\d\d)\s*-\s*(?P<end>\d{1,2}:\d\d)", re.ASCII)
+ZONE = re.compile(r"(?P<windows>.*?\d)\s+(?P<zone>[A-Za-z][\w+/-]*)", re.ASCII)
+ADVICE: Final = 'write "22:00-06:00", with days and time zone "mon-fri 22:00-06:00, sat-sun 00:00-24:00 Europe/Berlin"'
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveHours:
+    """Times of the week, in a time zone: "22:00-06:00", "mon-fri 22:00-06:00 Europe/Berlin", several after commas.
+
+    Days are those on which the hours begin: "fri 22:00-06:00" lasts until Saturday's morning; none named: every day. No
+    time zone: UTC. Clocks are those on the wall: on the days on which these are changed, hours last longer or shorter.
+
+    Raises ConfigurationError for what cannot be read.
+    """
+
+    text: str
+    _windows: tuple[tuple[frozenset[int], int, int], ...] = field(init=False, repr=False, compare=False)
+    _zone: tzinfo = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str) or not self.text.strip() or len(self.text) > HOURS_LENGTH:
+            raise ConfigurationError(f"active hours {self.text!r:.80} cannot be read: {ADVICE}")
+        zoned = ZONE.fullmatch(self.text.strip())
+        windows, zone = (zoned["windows"], zoned["zone"]) if zoned else (self.text, "UTC")
+        object.__setattr__(self, "_zone", _zone(zone))
+        object.__setattr__(self, "_windows", tuple(_window(part, self.text) for part in windows.split(",")))
+
+    def __str__(self) -> str:
+        return self.text
+
+    def contains(self, now: datetime) -> bool:
+        """Tell whether an aware time lies in the hours."""
+        return any(begin <= now < end for begin, end in self._around(now, 1))
+
+    def began(self, now: datetime) -> datetime | None:
+        """Return when the hours began that an aware time lies in, in UTC; None if it lies outside. Hours that never end
+        began eight days ago."""
+        found: datetime | None = None
+        reached: datetime | None = None
+        for begin, end in sorted(self._around(now, 8)):
+            if begin > now:
+                break
+            if reached is None or begin > reached:
+                found, reached = begin, end
+            reached = max(reached, end)
+        return found if reached is not None and reached > now else None
+
+    def next_begin(self, now: datetime) -> datetime:
+        """Return when the next hours begin after an aware time, in UTC."""
+        return min(begin for begin, _end in self._around(now, 8) if begin > now)
+
+    def _around(self, now: datetime, days: int) -> Iterator[tuple[datetime, datetime]]:
+        """Yield the hours that begin so many days before and after the day of an aware time, as pairs in UTC."""
+        today = now.astimezone(self._zone).date()
+        for distance in range(-days, days + 1):
+            day = today + timedelta(days=distance)
+            for weekdays, begin, end in self._windows:
+                if day.weekday() in weekdays:
+                    yield self._at(day, begin), self._at(day, end)
+
+    def _at(self, day: date, minutes: int) -> datetime:
+        local = datetime(day.year, day.month, day.day, tzinfo=self._zone) + timedelta(minutes=minutes)  # on the wall
+        return local.astimezone(UTC)
+
+
+def checked_hours(given: Any) -> ActiveHours | None:
+    """Return the hours that a user gives, None for none; raise ConfigurationError if they cannot be read."""
+    return None if given is None else ActiveHours(given)
+
+
+def _window(part: str, text: str) -> tuple[frozenset[int], int, int]:
+    """Return the days and the minutes of the day at which hours begin and end; the end may lie on the next day."""
+    found = WINDOW.fullmatch(part.strip())
+    if found is None:
+        raise ConfigurationError(f"active hours {text!r} cannot be read: {ADVICE}")
+    begin, end = (_minutes(found[name], text) for name in ("begin", "end"))
+    if begin in (end, DAY_MINUTES):
+        raise ConfigurationError(
+            f'active hours {text!r}: {found["begin"]}-{found["end"]} is empty; a day is "00:00-24:00"'
+        )
+    days = _days(found["days"], text) if found["days"] else frozenset(range(7))
+    return days, begin, end if end > begin else end + DAY_MINUTES
+
+
+def _minutes(time: str, text: str) -> int:
+    hours, minutes = (int(part) for part in time.split(":"))
+    if minutes > 59 or hours * 60 + minutes > DAY_MINUTES:
+        raise ConfigurationError(f"active hours {text!r}: there is no time {time}; they go from 00:00 to 24:00")
+    return hours * 60 + minutes
+
+
+def _days(names: str, text: str) -> frozenset[int]:
+    found: set[int] = set()
+    for part in names.lower().split():
+        first, dash, last = part.partition("-")
+        if first not in DAYS or (dash and last not in DAYS):
+            raise ConfigurationError(
+                f"active hours {text!r}: {part!r} is no day; days are {' '.join(DAYS)}, or mon-fri"
+            )
+        begin = DAYS.index(first)
+        length = (DAYS.index(last) - begin) % 7 if dash else 0
+        found.update((begin + step) % 7 for step in range(length + 1))
+    return frozenset(found)
+
+
+def _zone(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise ConfigurationError(
+            f"active hours: time zone {name!r} is not known: use a name such as 'Europe/Berlin' (without the system's "
+            "time zones, the package tzdata has them)"
+        ) from None

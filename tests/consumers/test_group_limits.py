@@ -1,0 +1,119 @@
+"""Limits of a group: over all its processes, without an attempt for what waits, and changed while they run."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from sqlqueue import publish_many
+from sqlqueue.conf import settings as options
+from sqlqueue.log.flow import override
+from sqlqueue.models import DeliveryState, LimitShare
+from sqlqueue.stats.survey import survey
+from tests.consumer_processes import holders
+from tests.consuming import Consuming
+from tests.processes import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+GROUP_TOPIC = {"group": "default", "topic": "calls"}
+
+
+class AtWork:
+    """A handler that knows how many of it run at once; `most` is the highest number."""
+
+    def __init__(self, gate: threading.Event) -> None:
+        self.gate, self.lock = gate, threading.Lock()
+        self.now = self.most = self.done = 0
+
+    def __call__(self, delivery: Any) -> None:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        self.gate.wait()
+        with self.lock:
+            self.now -= 1
+            self.done += 1
+
+
+def limited() -> bool:
+    return survey(options.DATABASE).groups[0].limited
+
+
+def test_no_more_handlers_run_at_once_than_the_limit_in_several_processes(consuming: Consuming) -> None:
+    gate = consuming.gate()
+    work = AtWork(gate)
+    consuming.consumer("calls", work.__call__, concurrency_limit=3, ordering="none")
+    publish_many("calls", [{"n": n} for n in range(40)])
+    consuming.start()
+    consuming.start()
+    wait_until(lambda: work.now == 3)
+    wait_until(limited)
+    shares = LimitShare.objects.alive().values_list("slots", flat=True)
+    assert sum(shares) <= 3
+    assert not DeliveryState.objects.filter(retry_count__gt=0).exclude(in_flight=0).count() > 3
+    gate.set()
+    wait_until(lambda: work.done == 40)
+    assert work.most == 3
+    wait_until(lambda: not limited())
+
+
+def test_a_single_slot_goes_from_process_to_process(consuming: Consuming) -> None:
+    work = AtWork(consuming.gate())
+    work.gate.set()
+    consuming.consumer("calls", work.__call__, concurrency_limit=1, ordering="none")
+    hosts = [consuming.start(), consuming.start()]
+    wait_until(lambda: set(holders("calls").values()) == {2})
+    publish_many("calls", [{"n": n} for n in range(40)])
+    wait_until(lambda: work.done == 40)
+    assert work.most == 1
+    wait_until(lambda: sum(host.subscriber.settled for host in hosts) == 40)
+    assert all(host.subscriber.settled for host in hosts)
+
+
+def test_what_waits_for_its_token_is_charged_nothing_and_goes_on_when_the_limit_is_lifted(consuming: Consuming) -> None:
+    attempts: list[int] = []
+    consuming.consumer("calls", lambda delivery: attempts.append(delivery.attempt), rate_limit="1/d")
+    publish_many("calls", [{"n": n} for n in range(20)])
+    consuming.start()
+    wait_until(lambda: attempts == [1])
+    wait_until(limited)
+    assert survey(options.DATABASE).groups[0].lag >= 19
+    assert not DeliveryState.objects.exclude(acked=True).exists()
+    override(options.DATABASE, **GROUP_TOPIC, values={"rate_limit": None})
+    wait_until(lambda: attempts == [1] * 20)
+
+
+def test_a_rate_holds_over_several_processes(consuming: Consuming) -> None:
+    done: list[int] = []
+    consuming.consumer("calls", lambda delivery: done.append(1), rate_limit="20/d", ordering="none")
+    publish_many("calls", [{"n": n} for n in range(30)])
+    hosts = [consuming.start() for _ in range(3)]
+    wait_until(lambda: len(done) == 1)
+    wait_until(lambda: LimitShare.objects.alive().filter(held_back=True).count() == len(hosts))
+    assert len(done) == 1  # the bucket of a slow rate holds one
+    override(options.DATABASE, **GROUP_TOPIC, values={"rate_limit": "1000/s"})
+    wait_until(lambda: len(done) == 30)
+
+
+@pytest.mark.parametrize("batch", [True, False], ids=["batch", "single"])
+def test_a_limited_group_sleeps_and_the_others_of_its_process_go_on(consuming: Consuming, batch: bool) -> None:
+    consuming.consumer("calls", lambda given: None, rate_limit="1/d", batch=batch)
+    free: list[int] = []
+    consuming.consumer("free", lambda delivery: free.append(1))
+    publish_many("calls", [{"n": n} for n in range(20)])
+    host = consuming.start()
+    wait_until(limited)
+    publish_many("free", [{"n": n} for n in range(20)])
+    wait_until(lambda: len(free) == 20)
+    assert sum(1 for each in host.subscriber.subscriptions if each.limiter) == 1
+    loop = host.subscriber.loop
+    wait_until(lambda: loop._sleep(host.subscriber.ownership.assigned_partitions()) > 0)
+
+
+def test_a_batch_is_as_large_as_the_tokens_allow(consuming: Consuming) -> None:
+    sizes: list[int] = []
+    consuming.consumer("calls", lambda deliveries: sizes.append(len(deliveries)), rate_limit="1/d", batch=True)
+    publish_many("calls", [{"n": n} for n in range(20)])
+    consuming.start()
+    wait_until(limited)
+    assert sizes == [1]

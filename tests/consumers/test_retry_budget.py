@@ -1,0 +1,139 @@
+"""The retry budget of a group: it stops after too many failures, tries one message at a time, and goes on."""
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from sqlqueue import publish_many
+from sqlqueue.conf import settings as options
+from sqlqueue.core.flow import checked_flow
+from sqlqueue.leases.limit_shares import Need, Times, take
+from sqlqueue.log.flow import declare
+from sqlqueue.log.groups import register
+from sqlqueue.models import ConsumerGroup, DeliveryState
+from sqlqueue.stats.attention import findings
+from sqlqueue.stats.survey import survey
+from tests.consuming import Consuming
+from tests.processes import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Partner:
+    """What a handler calls: it fails until it is well again, and notes how many calls are made at once."""
+
+    def __init__(self) -> None:
+        self.well, self.lock, self.answers = False, threading.Lock(), threading.Event()
+        self.answers.set()
+        self.calls = self.now = self.most = self.served = 0
+
+    def call(self, delivery: Any) -> None:
+        with self.lock:
+            self.calls += 1
+            self.now += 1
+            self.most = max(self.most, self.now)
+        try:
+            self.answers.wait(60)
+            if not self.well:
+                raise ConnectionRefusedError("the partner is away")
+            self.served += 1
+        finally:
+            with self.lock:
+                self.now -= 1
+
+
+def spent() -> bool:
+    return survey(options.DATABASE).groups[0].budget_spent
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["single", "batch"])
+def test_it_stops_tries_one_message_at_a_time_and_goes_on(
+    consuming: Consuming, caplog: pytest.LogCaptureFixture, batch: bool
+) -> None:
+    caplog.set_level(logging.INFO, "sqlqueue")
+    partner = Partner()
+    each = (lambda deliveries: [partner.call(one) for one in deliveries]) if batch else partner.call
+    more = {"batch": True, "batch_size": 5} if batch else {}
+    consuming.consumer("calls", each, ordering="none", backoff=0, max_attempts=None, retry_budget="9/s", **more)
+    publish_many("calls", [{"n": n} for n in range(300)])
+    consuming.start()
+    consuming.start()
+    wait_until(spent)
+    assert "budget_spent" in {one.kind for one in findings(survey(options.DATABASE))}
+    wait_until(lambda: not partner.now)
+    opened = ConsumerGroup.objects.get()
+    wait_until(lambda: ConsumerGroup.objects.get().trial_at > opened.trial_at)
+    partner.most = 0
+    trial = ConsumerGroup.objects.get()
+    wait_until(lambda: ConsumerGroup.objects.get().trial_at > trial.trial_at)
+    assert partner.most <= 1
+    partner.well = True
+    wait_until(lambda: partner.served == 300, message=lambda: f"{partner.served} of {partner.calls}")
+    wait_until(lambda: not spent())
+    events = [record.message.split()[0] for record in caplog.records if "retry_budget" in record.message]
+    assert events[0] == "event=retry_budget_spent"
+    assert events[-1] == "event=retry_budget_restored"
+
+
+def test_while_a_message_is_tried_no_other_one_is(consuming: Consuming) -> None:
+    partner = Partner()
+    consuming.consumer("calls", partner.call, ordering="none", backoff=0, max_attempts=None, retry_budget="9/s")
+    publish_many("calls", [{"n": n} for n in range(300)])
+    consuming.start()
+    consuming.start()
+    wait_until(spent)
+    wait_until(lambda: not partner.now)
+    partner.answers.clear()
+    wait_until(lambda: partner.now)
+    for _ in range(3):  # the trial lasts for longer than the time between two
+        before = ConsumerGroup.objects.get().trial_at
+        wait_until(lambda before=before: ConsumerGroup.objects.get().trial_at > before)
+    assert partner.now == 1
+    partner.well = True
+    partner.answers.set()
+    wait_until(lambda: partner.served == 300)
+
+
+def test_what_waits_is_charged_nothing(consuming: Consuming) -> None:
+    partner = Partner()
+    consuming.consumer("calls", partner.call, ordering="none", backoff=3_600, retry_budget="1/d")
+    publish_many("calls", [{"n": n} for n in range(2_000)])
+    consuming.start()
+    wait_until(spent)
+    wait_until(lambda: not partner.now)
+    wait_until(lambda: DeliveryState.objects.filter(retry_count__gt=0).count() == partner.calls)
+    assert partner.calls < 2_000
+
+
+TIMES = Times(ahead=10.0, yield_after=30.0, lasts=60.0)
+
+
+def told(subscriber: str, **need: Any) -> tuple[bool, bool]:
+    """Tell what a process needs; return whether the budget is spent, and whether it may try a message."""
+    wants = Need(**{"demand": 1.0, "unused": 0, "running": 0, "wanted": 1, "held_back": True, **need})
+    share = take(options.DATABASE, subscriber, "default", "calls", wants, TIMES)
+    assert share is not None
+    return share.open, share.trial
+
+
+def test_one_process_tries_at_a_time() -> None:
+    publish_many("calls", [{"n": 1}])
+    register(options.DATABASE, "default", "calls")
+    declare(options.DATABASE, {("default", "calls"): checked_flow({"retry_budget": "5/h"}, [])})
+    rows = ConsumerGroup.objects.all()
+    assert told("a", failed=5) == (False, False)
+    assert told("b", failed=1) == (True, False)
+    rows.update(trial_at=rows.get().opened_at)  # the time of the trial has come
+    assert told("a", running=1) == (True, False)  # what runs was dispatched before: it is no trial
+    assert told("a", held_back=False) == (True, False)
+    assert told("a") == (True, True)
+    assert told("b") == (True, False)
+    assert told("a", running=1, trial=True) == (True, False)  # it still runs
+    assert told("a", trial=True, failed=1) == (True, False)
+    rows.update(trial_at=rows.get().opened_at)
+    assert told("b") == (True, True)
+    assert told("b", trial=True, succeeded=True) == (False, False)
+    assert rows.get().opened_at is None
+    assert told("a", failed=5) == (False, False)
