@@ -107,10 +107,11 @@ def stored_groups(alias: str, only: str, only_group: str) -> dict[tuple[str, str
 def limited_groups(alias: str, groups: Mapping[tuple[str, str], StoredGroup]) -> set[tuple[str, str]]:
     """Return the (topic, group) in which a live process holds messages back because of a limit. No statement if none
     has limits."""
-    if not any(stored.flow.shared for stored in groups.values()):
-        return set()
+    limited = {group_topic for group_topic, stored in groups.items() if stored.flow.shared}
+    if not limited:
+        return limited
     held_back = LimitShare.objects.using(alias).alive().filter(held_back=True)
-    return set(held_back.values_list("topic", "consumer_group"))
+    return limited.intersection(held_back.values_list("topic", "consumer_group"))
 
 
 def states_of(alias: str, groups: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, ...]]:

@@ -119,7 +119,7 @@ def demand(rate: float, seconds: float) -> Iterator[None]:
     while len(keys) < partitions:
         keys.setdefault(partition_of(f"k{number}", partitions), f"k{number}")
         number += 1
-    full, ended = partitions // 4, threading.Event()
+    full, ended = max(1, partitions // 4), threading.Event()
     backlog = round(rate * seconds)
     publish_many("limited", (NewMessage({}, key=keys[n % full]) for n in range(backlog)))
 

@@ -7,6 +7,8 @@ import pytest
 
 from sqlqueue import publish_many
 from sqlqueue.conf import settings as options
+from sqlqueue.consumers.limiter import GroupLimiter
+from sqlqueue.core.flow import checked_flow
 from sqlqueue.log.flow import override
 from sqlqueue.models import DeliveryState, LimitShare
 from sqlqueue.stats.survey import survey
@@ -117,3 +119,12 @@ def test_a_batch_is_as_large_as_the_tokens_allow(consuming: Consuming) -> None:
     consuming.start()
     wait_until(limited)
     assert sizes == [1]
+
+
+@pytest.mark.once
+def test_a_group_with_nothing_to_do_asks_for_nothing(django_assert_num_queries: Any) -> None:
+    flow = checked_flow({"rate_limit": "10/s", "concurrency_limit": 2, "retry_budget": "5/m"}, [])
+    limiter = GroupLimiter(options.DATABASE, "default", "calls", flow, batch=False)
+    with django_assert_num_queries(0):
+        for now in range(0, 1_000, 100):
+            limiter.renew("idle", [], float(now))
