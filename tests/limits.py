@@ -62,6 +62,7 @@ OVER: dict[str, str] = {
     "stats.periodic:MOST_UPCOMING": "tests/operations/test_periodic.py::test_upcoming_ticks_are_bounded",
     "stats.periodic:MOST_DAYS": "tests/test_options.py::test_a_number_on_the_command_line",
     "admin.periodic_schedules:MOST_TICKS_SHOWN": "tests/admin/test_periodic.py::test_a_page_shows_a_bounded_number_of_ticks",
+    "core.partition_numbers:TEXT_LENGTH": "tests/core/test_partition_numbers.py::test_what_names_none",
     "core.keys:GROUP_LENGTH": "tests/test_options.py::test_a_consumers_option",
     "core.keys:ID_LENGTH": "tests/log/test_refusals.py::test_keys_and_ids_that_could_not_be_kept_whole",
     "core.keys:MOST_NAMED": "tests/core/test_keys.py::test_a_hint_lists_a_bounded_number_of_words",

@@ -22,6 +22,7 @@ class SubscriberAdmin(SectionedAdmin):
         "topic",
         "alive",
         "activity",
+        "partitions",
         "host",
         "pid",
         "beat_at",

@@ -13,6 +13,7 @@ from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.partition_numbers import Numbers
 from sqlqueue.database import clock
 from sqlqueue.leases import release
 from sqlqueue.leases.acquire import AT_ONCE, acquire_leases
@@ -25,12 +26,20 @@ logger = logging.getLogger("sqlqueue")
 
 class Ownership:
     """The leases of one subscriber. For the control thread; the lease renewer only reads `leases`, and moves their
-    deadlines. `progress` is called after each part of a long acquisition.
+    deadlines. `progress` is called after each part of a long acquisition. served: the partitions that it may own, None
+    for all.
     """
 
-    def __init__(self, alias: str, subscriber: str, subscriptions: list[Subscription], lease_duration: float):
+    def __init__(
+        self,
+        alias: str,
+        subscriber: str,
+        subscriptions: list[Subscription],
+        lease_duration: float,
+        served: Numbers | None = None,
+    ):
         self.alias, self.subscriber, self.subscriptions = alias, subscriber, subscriptions
-        self.lease_duration = lease_duration
+        self.lease_duration, self.served = lease_duration, served
         self.progress: Callable[[], None] = lambda: None
         self._several_since: float | None = None
         self._balancer = Balancer(alias, subscriber, lease_duration)
@@ -71,7 +80,9 @@ class Ownership:
         """Acquire partitions up to the fair share of every subscription, and mark those beyond it as leaving; return
         whether any was acquired. A few statements for all subscriptions together."""
         self.refresh()
-        holdings = {each.group_topic: Holding(each.partitions, each.holding) for each in self.subscriptions}
+        holdings = {
+            each.group_topic: Holding(each.partitions, each.holding, self.served) for each in self.subscriptions
+        }
         take: list[int] = []
         free: dict[tuple[str, str], list[int]] = {}
         plans = self._balancer.compare(holdings, clock())

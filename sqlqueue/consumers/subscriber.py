@@ -32,6 +32,7 @@ from sqlqueue.consumers.releases import Releases
 from sqlqueue.consumers.settler import Settler
 from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.core.outcomes import Outcome
+from sqlqueue.core.partition_numbers import Numbers
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database import lock_timeouts, retries
 from sqlqueue.database.transactions import refusal
@@ -48,8 +49,8 @@ DRAIN_CHECK = 0.2  # seconds between two checks whether anything is due
 
 
 class Subscriber:
-    """Runs consumers: owns partitions, reads, dispatches, settles. `run_once` is one iteration; `run` goes on until
-    `stop`. limited: it keeps to its groups' hours and limits."""
+    """Runs consumers: owns partitions (of these numbers, if `partitions` names some), reads, dispatches, settles.
+    `run_once` is one iteration; `run` goes on until `stop`. limited: it keeps to its groups' hours and limits."""
 
     def __init__(
         self,
@@ -61,13 +62,14 @@ class Subscriber:
         background_tasks: bool = True,
         liveness: Liveness | None = None,
         limited: bool = True,
+        partitions: Numbers | None = None,
     ):
         self.alias: str = settings.DATABASE
         self.name = name or heartbeat.subscriber_name()
         self.clock = time.monotonic
         self.liveness = liveness or Liveness()
         self.subscriptions = [Subscription(self.alias, consumer, limited) for consumer in consumers]
-        self.ownership = Ownership(self.alias, self.name, self.subscriptions, settings.LEASE_DURATION)
+        self.ownership = Ownership(self.alias, self.name, self.subscriptions, settings.LEASE_DURATION, partitions)
         self.ownership.progress = self.liveness.mark_iteration
         self.reader = Reader(self.alias)
         self._registration = Registration(self.alias, self.subscriptions)
@@ -253,6 +255,7 @@ class Subscriber:
                 *subscription.group_topic,
                 subscription.consumer.options.ordering,
                 set(subscription.assigned),
+                self.ownership.served,
             )
             for subscription in active
         )

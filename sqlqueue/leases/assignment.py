@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from sqlqueue.core.assignment import excess, fair_share
 from sqlqueue.core.orphans import Orphans
+from sqlqueue.core.partition_numbers import Numbers, parts_by_sharers, stored_numbers
 from sqlqueue.database.statements import execute
 from sqlqueue.models.subscriber_heartbeat import AHEAD
 
@@ -18,7 +19,7 @@ GroupTopic = tuple[str, str]  # (group, topic)
 
 # The subscribers that share its groups. Index: the heartbeats' subscriber; their unique (topic, group, subscriber).
 SHARERS = """
-    SELECT other.consumer_group, other.topic, other.subscriber, other.server
+    SELECT other.consumer_group, other.topic, other.subscriber, other.server, other.partitions
     FROM sqlqueue_subscriber_heartbeat mine {then} sqlqueue_subscriber_heartbeat other
     ON other.topic = mine.topic AND other.consumer_group = mine.consumer_group
     WHERE mine.subscriber = %s AND other.expires_at > {now} AND other.beat_at < {later}
@@ -37,10 +38,12 @@ FREE = """
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a subscriber holds of one (group, topic), and how many partitions that has."""
+    """What a subscriber holds of one (group, topic), how many partitions that has, and which of them the subscriber
+    serves (None: all)."""
 
     partitions: int
     held: set[int]
+    served: Numbers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Balance:
 
 @dataclass(slots=True)
 class _Seen:
-    sharers: set[str] = field(default_factory=set)
+    sharers: dict[str, Numbers | None] = field(default_factory=dict)  # with the partitions that each serves
     ids: dict[int, int] = field(default_factory=dict)  # of leases that can be taken, by partition
     tokens: dict[int, int] = field(default_factory=dict)  # likewise
     unknown: set[int] = field(default_factory=set)  # its own that it does not serve
@@ -76,7 +79,8 @@ class Balancer:
         """Return what to do about each (group, topic) in which the subscriber shows a heartbeat.
 
         Free and expired leases are taken up to the share, in a fixed order that is rotated by the subscriber's index,
-        so that subscribers that start together do not all try the same ones.
+        so that subscribers that start together do not all try the same ones. Partitions that only some subscribers
+        serve are shared among these.
         """
         seen = self._look(holdings)
         return {
@@ -88,8 +92,8 @@ class Balancer:
         seen: dict[GroupTopic, _Seen] = defaultdict(_Seen)
         self.servers = set()
         sharers = (self.subscriber, round(AHEAD.total_seconds() * 1_000_000))
-        for group, topic, subscriber, server in execute(self.alias, SHARERS, sharers).fetchall():
-            seen[group, topic].sharers.add(subscriber)
+        for group, topic, subscriber, server, partitions in execute(self.alias, SHARERS, sharers).fetchall():
+            seen[group, topic].sharers[subscriber] = stored_numbers(partitions)
             self.servers.add(server)
         for group, topic, partition, id, token, holder in execute(
             self.alias, FREE, (self.subscriber, self.subscriber)
@@ -98,7 +102,8 @@ class Balancer:
             if holding is None or partition in holding.held:
                 continue
             found = seen[group, topic]
-            found.ids[partition], found.tokens[partition] = id, token
+            if holding.served is None or partition in holding.served:
+                found.ids[partition], found.tokens[partition] = id, token
             # The reply to its acquisition was lost, or the server was restarted. It is renewed with the others: if its
             # holder did not free it, no process would ever serve it.
             if holder == self.subscriber:
@@ -106,16 +111,22 @@ class Balancer:
         return {group_topic: found for group_topic, found in seen.items() if group_topic in holdings}
 
     def _decide(self, group_topic: GroupTopic, holding: Holding, seen: _Seen, now: float) -> Balance:
-        group, topic = group_topic
-        subscribers = sorted(seen.sharers | {self.subscriber})
-        share = fair_share(holding.partitions, subscribers, self.subscriber, f"{group}/{topic}")
-        free = list(seen.ids)
-        rotation = subscribers.index(self.subscriber) * len(free) // len(subscribers)
-        take = (free[rotation:] + free[:rotation])[: max(0, share - len(holding.held))]
+        salt, subscribers = "/".join(group_topic), {**seen.sharers, self.subscriber: holding.served}
+        take: list[int] = []
+        beyond_share: list[int] = []
+        for numbers, sharers in parts_by_sharers(holding.partitions, subscribers):
+            if self.subscriber not in sharers:
+                continue
+            free = [partition for partition in seen.ids if numbers is None or partition in numbers]
+            held = sorted(holding.held if numbers is None else holding.held & numbers)
+            share = fair_share(holding.partitions if numbers is None else len(numbers), sharers, self.subscriber, salt)
+            rotation = sharers.index(self.subscriber) * len(free) // len(sharers)
+            take += (free[rotation:] + free[:rotation])[: max(0, share - len(held))]
+            beyond_share += excess(held, share)
         orphans = self._orphans.setdefault(group_topic, Orphans(self.orphan_timeout))
         beyond = [partition for partition in orphans.find(seen.tokens, now) if partition not in take]
         if beyond:
             orphans.take(beyond, subscribers, now)
             take += beyond
-        give_up = orphans.spare(excess(sorted(holding.held), share), holding.held, subscribers, now)
+        give_up = orphans.spare(beyond_share, holding.held, subscribers, now)
         return Balance({p: seen.ids[p] for p in take}, give_up, sorted(seen.unknown.difference(take)))

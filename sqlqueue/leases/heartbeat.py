@@ -17,10 +17,10 @@ from sqlqueue.version import __version__
 BEAT = """
     INSERT INTO sqlqueue_subscriber_heartbeat
     (subscriber, consumer_group, topic, host, pid, address, activity, horizon, failing, version, server, beat_at,
-    expires_at)
+    partitions, expires_at)
     VALUES
 """
-ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {now}, {later})"
+ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, {later})"
 UPDATES = {
     name: "{new:" + name + "}"
     for name in ("activity", "address", "horizon", "failing", "version", "server", "beat_at", "expires_at")
@@ -41,11 +41,13 @@ def beat(
     activity: str = "",
     horizon: int = 0,
     failing: str = "",
+    partitions: str = "",
 ) -> None:
     """Write a subscriber's heartbeat in these (group, topic), which counts for `lease_duration` seconds.
 
     activity, horizon, failing: what it does now, the horizon that it knows, and its failing background tasks, for
-    operators. Two statements: the first reads the server's identity.
+    operators. partitions: those that it serves, as text (core.partition_numbers); "" for all. Two statements: the first
+    reads the server's identity.
     """
     pairs = list(subscriptions)
     if not pairs:
@@ -53,9 +55,9 @@ def beat(
     server = identity(alias)
     host, microseconds = socket.gethostname()[:255], round(lease_duration * 1_000_000)
     values: list[object] = []
-    shown = (host, os.getpid(), address, activity[:200], horizon, failing[:200], __version__, server, microseconds)
+    shown = (host, os.getpid(), address, activity[:200], horizon, failing[:200], __version__, server)
     for group, topic in pairs:
-        values += (subscriber, group, topic, *shown)
+        values += (subscriber, group, topic, *shown, partitions, microseconds)
     upsert = dialect(alias).upsert("topic, consumer_group, subscriber", UPDATES)
     execute(alias, f"{BEAT} {', '.join([ROW] * len(pairs))} {upsert}", values)
 

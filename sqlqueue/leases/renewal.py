@@ -25,6 +25,7 @@ class Shown(NamedTuple):
     activity: str = ""
     horizon: int = 0
     failing: str = ""
+    partitions: str = ""
 
 
 class Renewed(NamedTuple):

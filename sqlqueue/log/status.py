@@ -48,14 +48,26 @@ def anything_scheduled(alias: str, topics: Collection[str]) -> bool:
     return due.exists()
 
 
-def anything_due(alias: str, group: str, topic: str, ordering: str, owned: Collection[PartitionRef] = ()) -> bool:
+def anything_due(
+    alias: str,
+    group: str,
+    topic: str,
+    ordering: str,
+    owned: Collection[PartitionRef] = (),
+    served: Collection[int] | None = None,
+) -> bool:
     """Tell whether the log has anything for a group to do now: unread messages, or states that are due or in flight.
 
     owned: partitions of the calling process, which are left out, since it knows what is to be done in them. In the
-    others everything unsettled counts, except delayed messages and those behind them. The tables are read in the order
-    in which a message passes through them, so that none is missed.
+    others everything unsettled counts, except delayed messages and those behind them. served: of these partitions
+    alone; None: of all. The tables are read in the order in which a message passes through them, so that none is
+    missed.
     """
-    others = {at: position for at, position in _streams(alias, group, topic, "position").items() if at not in owned}
+    others = {
+        at: position
+        for at, position in _streams(alias, group, topic, "position").items()
+        if at not in owned and (served is None or at.partition in served)
+    }
     if not others:
         return False
     if ordering == "partition":  # nothing is read behind a delayed message

@@ -14,6 +14,7 @@ from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.partition_numbers import numbers_text
 from sqlqueue.database import clock
 from sqlqueue.leases import release
 from sqlqueue.leases.renewal import Renewal, Shown
@@ -55,7 +56,8 @@ class LeaseRenewer(BackgroundTask):
         self._logged = False
 
     def _shown(self) -> Shown:
-        return Shown(self.address, self.activity(), self.horizon(), self.failing_tasks())
+        partitions = numbers_text(self.ownership.served)
+        return Shown(self.address, self.activity(), self.horizon(), self.failing_tasks(), partitions)
 
     def beat(self) -> None:
         """Write the heartbeat, with what the process does."""

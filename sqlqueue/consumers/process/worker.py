@@ -37,6 +37,7 @@ class WorkerOptions:
     threads: int | None = None
     drain: bool = False
     verbosity: int = 1
+    partitions: frozenset[int] | None = None
 
 
 def main(options: WorkerOptions, name: str, pipe: Connection, liveness: Liveness) -> None:
@@ -65,7 +66,9 @@ def serve(
     logs.show(options.verbosity)
     registry.discover()
     consumers = registry.select(options.groups, options.topics)
-    subscriber = Subscriber(consumers, name=name, threads=options.threads, liveness=liveness)
+    subscriber = Subscriber(
+        consumers, name=name, threads=options.threads, liveness=liveness, partitions=options.partitions
+    )
 
     def leave_or_stop(number: int, frame: FrameType | None) -> None:
         if subscriber.stopping:

@@ -23,13 +23,16 @@ from sqlqueue.consumers.process.worker import WorkerOptions, serve
 from sqlqueue.consumers.registry import Consumer, registry
 from sqlqueue.core.bounds import whole
 from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.partition_numbers import Numbers, numbers_text
 from sqlqueue.core.setting.queue import MOST_THREADS
 from sqlqueue.database.server_checks import describe
 from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases.heartbeat import subscriber_name
 from sqlqueue.log.topic_options import all_differences, apply_settings, told
+from sqlqueue.management import arguments
 from sqlqueue.management.arguments import MOST_PROCESSES, refuse_broken_texts
+from sqlqueue.models import Topic
 from sqlqueue.monitoring import logs
 from sqlqueue.monitoring.http_server import refusal
 
@@ -46,6 +49,12 @@ class Command(BaseCommand):
         """Add the command's options."""
         parser.add_argument("--group", action="append", default=[], help="only this consumer group (repeatable)")
         parser.add_argument("--topic", action="append", default=[], help="only this topic (repeatable)")
+        parser.add_argument(
+            "--partitions",
+            type=arguments.partitions,
+            metavar="NUMBERS",
+            help="only these partitions of each topic, such as 0-15 or 0-3,8 (default: all)",
+        )
         parser.add_argument("--processes", type=int, default=1, help="consumer processes (default 1; 0: no supervisor)")
         parser.add_argument("--threads", type=int, help="handler threads of each process (default SQLQUEUE['THREADS'])")
         parser.add_argument(
@@ -84,6 +93,7 @@ class Command(BaseCommand):
             options["threads"],
             options["drain"],
             options["verbosity"],
+            options["partitions"],
         )
         logs.logger.info(self._plan(consumers, options))
         late = SettingsTask(settings.DATABASE) if apply_settings(settings.DATABASE) else None
@@ -129,6 +139,7 @@ class Command(BaseCommand):
                 consumers = registry.select(options["group"], options["topic"])
             except ConfigurationError as error:
                 problems.append(str(error))
+            problems += self._partitions(consumers, options["partitions"])
             if not problems and not consumers:
                 problems.append(
                     f"no handlers: no app has a {settings.CONSUMERS_MODULE}.py with a @consumer for what was asked"
@@ -136,6 +147,19 @@ class Command(BaseCommand):
         if problems:
             raise CommandError("runconsumers cannot start:\n- " + "\n- ".join(problems))
         return consumers
+
+    def _partitions(self, consumers: list[Consumer], asked: Numbers | None) -> list[str]:
+        """Return what is wrong with --partitions: no topic has any of them."""
+        if asked is None or not consumers:
+            return []
+        counts = {name: settings.topic(name).partitions for name in {each.topic for each in consumers}}
+        stored = Topic.objects.using(settings.DATABASE).filter(name__in=counts)
+        counts.update(stored.values_list("name", "partitions"))
+        name = max(counts, key=lambda topic: counts[topic])
+        if min(asked) < counts[name]:
+            return []
+        last = f"the partitions 0 to {counts[name] - 1}" if counts[name] > 1 else "partition 0 only"
+        return [f"--partitions {numbers_text(asked)}: no topic has any of them; {name!r} has {last}"]
 
     def _ports(self, options: dict[str, Any]) -> list[str]:
         """Return what is wrong with the ports, one text for each problem."""
@@ -162,6 +186,7 @@ class Command(BaseCommand):
             processes=options["processes"],
             threads=options["threads"] or settings.THREADS,
             drain=options["drain"],
+            partitions=numbers_text(options["partitions"]) or "all",
             database=f"{settings.DATABASE}: {describe(settings.DATABASE)}",
             lease=settings.LEASE_DURATION,
             handlers=handlers,
