@@ -245,6 +245,7 @@ COMMANDS = (
     "queueschema",
     "queuestatus",
     "queuetail",
+    "queuetopic",
 )
 NO_WORDS = ["inf", "-inf", "nan", "1e300", "9" * 5000, "-1", "", "x", "0x5"]
 

@@ -117,7 +117,7 @@ def override(alias: str, topic: str, values: Mapping[str, Any]) -> list[Differen
     values: retention (seconds or a timedelta, None for ever) and history. Raises ConfigurationError for an unknown
     option, an invalid value, or an unknown topic.
     """
-    checked = _checked(topic, values)
+    checked = checked_overrides(topic, values)
     return retries.run(alias, _override, alias, topic, checked)
 
 
@@ -138,7 +138,8 @@ def _override(alias: str, name: str, values: Mapping[str, Any]) -> list[Differen
     return [Difference(name, option, before[option][0], after[option][0], after[option][1]) for option in changed]
 
 
-def _checked(topic: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def checked_overrides(topic: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is to be overridden, retention in seconds. Raises ConfigurationError for what cannot be."""
     problems: list[str] = []
     checked = dict(values)
     for option, value in values.items():

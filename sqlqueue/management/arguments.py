@@ -9,6 +9,7 @@ from typing import Literal
 
 from django.core.management.base import CommandError
 
+from sqlqueue.core.bounds import CENTURY
 from sqlqueue.core.partition_numbers import Numbers, read_numbers
 from sqlqueue.core.setting.topics import MOST_PARTITIONS
 from sqlqueue.core.unique_for import KEY
@@ -16,6 +17,8 @@ from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE
 
 HIGHEST_OFFSET = 2**63 - 1  # what the columns hold
 MOST_PROCESSES = 1_000
+FOREVER = "forever"
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 FILES = frozenset(("archive", "folder", "lines", "messages", "output", "paths"))  # their names are bytes
 
 
@@ -55,6 +58,19 @@ def decimal(least: float, most: float) -> Callable[[str], float]:
         return number
 
     return read
+
+
+def retention(text: str) -> float | str:
+    """Read a length of time with its unit (90s, 15m, 2h, 3d), in seconds, or FOREVER; raises ArgumentTypeError."""
+    if text == FOREVER:
+        return FOREVER
+    try:
+        seconds = float(text[:-1]) * UNITS[text[-1:]]
+    except (ValueError, KeyError):
+        seconds = -1.0
+    if not 0 <= seconds <= CENTURY:
+        raise ArgumentTypeError(f"{text[:40]!r} is not a number from 0 with a unit (90s, 15m, 2h, 3d), nor {FOREVER!r}")
+    return seconds
 
 
 def unique_for(text: str) -> float | Literal["key", False]:

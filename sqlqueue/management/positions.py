@@ -15,11 +15,10 @@ from sqlqueue.database.horizon import highest_offset
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.groups import EARLIEST, LATEST
 from sqlqueue.log.seek import offset_before, within_calendar
-from sqlqueue.management.arguments import HIGHEST_OFFSET
+from sqlqueue.management.arguments import HIGHEST_OFFSET, UNITS
 from sqlqueue.models import ConsumerGroup, Topic
 
 HELP = "an offset, a time (2026-01-31T12:00, in TIME_ZONE unless it names another), how long ago (90s, 15m, 2h, 3d)"
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 AGO = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 

@@ -24,6 +24,8 @@ pytestmark = pytest.mark.once
         ("queueschedules", "run", "nightly"),
         ("queuepurge", "orders", "--no-input"),
         ("queueprune", "--no-input"),
+        ("queuetopic", "list"),
+        ("queuetopic", "create", "orders"),
         ("queuereschedule", "orders"),
         ("runconsumers", "--check"),
         ("runconsumers", "--drain"),

@@ -38,6 +38,7 @@ COMMANDS = [
     ("queueprune", "--no-input"),
     ("queuepurge", "orders", "--no-input"),
     ("queuereschedule", "orders"),
+    ("queuetopic", "list"),
     ("queueresume", "orders"),
     ("queueschedules", "list"),
     ("queueschema",),

@@ -1,0 +1,244 @@
+"""Topics: list, create, alter, purge, drop (`queuetopic`)."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+from django.core.management import call_command
+from django.core.management.base import CommandError
+
+from sqlqueue.conf import settings
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.core.setting.topics import HISTORIES, MOST_PARTITIONS, MOST_PRIORITIES
+from sqlqueue.database import clock
+from sqlqueue.log.seek import offset_before
+from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, differences, override, told
+from sqlqueue.management import arguments
+from sqlqueue.management.base import QueueCommand
+from sqlqueue.management.positions import HELP, known_topic
+from sqlqueue.management.terminal import ago
+from sqlqueue.models import Topic
+from sqlqueue.operations.create import create_topic, planned_topic
+from sqlqueue.operations.drop import DropPreview, drop, preview_drop
+from sqlqueue.operations.purge import preview
+from sqlqueue.stats.survey import survey
+from sqlqueue.stats.topics import TopicSurvey
+
+PARTITIONS_STAY = (
+    "the number of a topic's partitions cannot be changed yet: keys would go to other partitions while their earlier"
+    " messages wait in the present ones, and their order would be lost. A later version will do it while publishers and"
+    " consumers run: new messages go to new partitions, which each group begins when it has settled what is in the old"
+    " ones. Until then make another topic (`queuetopic create NAME --partitions {partitions}`), let consumers serve"
+    " both, publish to the new one, and purge the old one when its groups have settled it."
+)
+
+
+class Command(QueueCommand):
+    """Has the operations list, create, alter, purge and drop."""
+
+    help = "List topics, create one, change its options, purge or drop it."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add the operations, each with its arguments."""
+        operations = self.add_operations(parser)
+        listing = operations.add_parser("list", help="show the topics and their options")
+        self.add_json(listing)
+        creating = operations.add_parser("create", help="make a topic; what is not said is as in the settings")
+        creating.add_argument("topic")
+        creating.add_argument("--partitions", type=arguments.whole(1, MOST_PARTITIONS), help="how many; they stay")
+        creating.add_argument("--priorities", type=arguments.whole(1, MOST_PRIORITIES), help="how many; they stay")
+        altering = operations.add_parser("alter", help="override retention and history of a topic")
+        altering.add_argument("topic")
+        altering.add_argument("--partitions", type=arguments.whole(1, MOST_PARTITIONS), help="not yet: it says why")
+        altering.add_argument("--as-settings", action="store_true", help="take other overrides back")
+        for changing in (creating, altering):
+            changing.add_argument(
+                "--retention",
+                type=arguments.retention,
+                metavar="TIME",
+                help="how long to keep messages after they were published: 90s, 15m, 2h, 3d or forever",
+            )
+            changing.add_argument("--history", choices=HISTORIES, help="which receipts are written")
+            self.add_caution(changing)
+        purging = operations.add_parser("purge", help="delete its messages before their retention is over: queuepurge")
+        purging.add_argument("topic")
+        purging.add_argument("--before", metavar="WHERE", help=f"only messages before {HELP} (default: all)")
+        purging.add_argument("--unsettled", action="store_true", help="also what groups have not settled")
+        self.add_caution(purging)
+        self.add_json(purging)
+        dropping = operations.add_parser("drop", help="delete a topic with all its messages, groups and dead letters")
+        dropping.add_argument("topic")
+        dropping.add_argument(
+            "--unsettled",
+            action="store_true",
+            help="also if messages are not settled or scheduled, or there are dead letters: they are lost",
+        )
+        self.add_caution(dropping)
+        self.add_json(dropping)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Carry out the chosen operation."""
+        operations = {
+            "list": self._list,
+            "create": self._create,
+            "alter": self._alter,
+            "purge": self._purge,
+            "drop": self._drop,
+        }
+        operations[options["operation"]](options)
+
+    # -- list ---------------------------------------------------------------------------------------------------------
+
+    def _list(self, options: dict[str, Any]) -> None:
+        found = survey(self.alias)
+        groups = {topic.name: [one.group for one in found.groups if one.topic == topic.name] for topic in found.topics}
+        if options["json"]:
+            self.as_json([{**asdict(topic), "groups": groups[topic.name]} for topic in found.topics])
+        elif not found.topics:
+            self.say("There are no topics yet: the first publish creates one, or `queuetopic create`.")
+        else:
+            columns = (
+                "topic",
+                "partitions",
+                "priorities",
+                "retention",
+                "history",
+                "groups",
+                "dead",
+                "scheduled",
+                "state",
+            )
+            self.table(columns, [_row(topic, groups[topic.name]) for topic in found.topics])
+
+    # -- create -------------------------------------------------------------------------------------------------------
+
+    def _create(self, options: dict[str, Any]) -> None:
+        name = options["topic"]
+        topic = planned_topic(name, options["partitions"], options["priorities"], _overrides(options))
+        if Topic.objects.using(self.alias).filter(name=name).exists():
+            raise CommandError(f"topic {name!r} is there already: `queuetopic alter` changes what can be changed")
+        self.say(
+            f"Topic {name!r}: {topic.partitions} partitions, {topic.priorities} priorities, retention"
+            f" {_retention(topic.retention)}, history {topic.history}."
+        )
+        for one in differences(topic, FIXED):
+            self.note(f"the settings say {one.option} {one.wanted}: a topic keeps what it was created with")
+        if options["dry_run"]:
+            self.say("Nothing was done.")
+            return
+        create_topic(self.alias, topic)
+        self.say("Created.", done=True)
+
+    # -- alter --------------------------------------------------------------------------------------------------------
+
+    def _alter(self, options: dict[str, Any]) -> None:
+        topic = known_topic(self.alias, options["topic"])
+        if options["partitions"] is not None:
+            if options["partitions"] == topic.partitions:
+                raise CommandError(f"topic {topic.name!r} has {topic.partitions} partitions already")
+            raise CommandError(PARTITIONS_STAY.format(partitions=options["partitions"]))
+        given = _overrides(options)
+        if not given and not options["as_settings"]:
+            raise CommandError("say what to change: --retention, --history or --as-settings")
+        kept = {} if options["as_settings"] else {name: getattr(topic, name) for name in topic.overridden}
+        values = checked_overrides(topic.name, {**kept, **given})
+        wanted = {name: values.get(name, getattr(settings.topic(topic.name), name)) for name in CHANGEABLE}
+        if topic.name.endswith(DEAD_LETTER_SUFFIX):
+            wanted["retention"] = topic.retention
+        for name, after in wanted.items():
+            if (before := getattr(topic, name)) != after:
+                self.say(f"{name}: {_told(name, before)} becomes {_told(name, after)}")
+        released = self._released(topic, wanted["retention"])
+        if options["dry_run"]:
+            self.say("Nothing was done.")
+            return
+        if released:
+            self.confirm(f"Change topic {topic.name!r}?", options)
+        override(self.alias, topic.name, values)
+        self.say("Changed. What the settings say otherwise is overridden.", done=True)
+
+    def _released(self, topic: Topic, retention: float | None) -> int:
+        """Say how many messages a shorter retention releases at once, and return that."""
+        if retention is None or (topic.retention is not None and topic.retention <= retention):
+            return 0
+        through = offset_before(self.alias, clock.now(self.alias) - timedelta(seconds=retention))
+        found = preview(self.alias, topic.name, through)
+        if found.messages:
+            about = "~" if found.estimated else ""
+            self.say(
+                f"{about}{found.messages} messages are older than that: each is deleted as soon as every group has"
+                " settled it."
+            )
+        return found.messages
+
+    # -- purge --------------------------------------------------------------------------------------------------------
+
+    def _purge(self, options: dict[str, Any]) -> None:
+        names = ("before", "unsettled", "dry_run", "no_input", "json")
+        streams = {"stdout": self.stdout, "stderr": self.stderr}
+        call_command("queuepurge", options["topic"], **{name: options[name] for name in names}, **streams)
+
+    # -- drop ---------------------------------------------------------------------------------------------------------
+
+    def _drop(self, options: dict[str, Any]) -> None:
+        name = known_topic(self.alias, options["topic"]).name
+        if options["json"] and not (options["no_input"] or options["dry_run"]):
+            raise CommandError("--json needs --no-input or --dry-run: it asks no questions")
+        found = preview_drop(self.alias, name)
+        if not options["json"]:
+            self._show_losses(name, found)
+        if not options["dry_run"]:
+            if found.loses and not options["unsettled"]:
+                raise CommandError(
+                    f"this would lose what is not settled of topic {name!r}: settle it, or give --unsettled"
+                )
+            self.confirm(f"Drop topic {name!r} with everything of it?", options)
+            with self.progress("drop", found.messages + found.scheduled + found.dead_letters) as progress:
+                drop(self.alias, name, unsettled=options["unsettled"], deleted=progress.reach)
+        if options["json"]:
+            self.as_json({**asdict(found), "dropped": not options["dry_run"]})
+        elif options["dry_run"]:
+            self.say("Nothing was done.")
+        else:
+            self.say(f"Dropped. Restart what still publishes to {name!r}.", done=True)
+
+    def _show_losses(self, name: str, found: DropPreview) -> None:
+        about = "~" if found.estimated else ""
+        self.say(
+            f"Topic {name!r}: {about}{found.messages} messages, {found.scheduled} scheduled ones,"
+            f" {found.dead_letters} dead letters; {found.subscribers} consumer processes serve it."
+        )
+        if found.unread and found.messages:
+            self.say("No group has read them.")
+        if found.unsettled:
+            self.table(("group", "not-settled"), list(found.unsettled.items()))
+        if settings.names(name):
+            self.note(f"SQLQUEUE['TOPICS'] names {name!r}: the first use makes it anew")
+
+
+def _overrides(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the changeable options that were given; `forever` is None."""
+    given = {name: options[name] for name in CHANGEABLE if options[name] is not None}
+    if given.get("retention") == arguments.FOREVER:
+        given["retention"] = None
+    return given
+
+
+def _row(topic: TopicSurvey, groups: list[str]) -> tuple[object, ...]:
+    state = ["paused"] if topic.paused else []
+    state += [f"{option} overridden" for option in topic.overridden]
+    state += [f"{one.option}: the settings say {_told(one.option, one.wanted)}" for one in differences(topic)]
+    options = (topic.partitions, topic.priorities, _retention(topic.retention), topic.history)
+    dead = f"{topic.dead_letters}{'+' if topic.more_dead_letters else ''}"
+    return topic.name, *options, ", ".join(groups) or "—", dead, topic.scheduled, ", ".join(state)
+
+
+def _told(option: str, value: Any) -> str:
+    return _retention(value) if option == "retention" else told(value)
+
+
+def _retention(value: float | None) -> str:
+    return "for ever" if value is None else ago(value)

@@ -1,0 +1,148 @@
+"""Drops a topic: its messages, scheduled messages and dead letters, its groups with all that they know, and its row.
+
+In several transactions: first the topic is paused and its groups are removed, so that nothing of it is delivered or
+waited for any more; then messages are deleted, in bounded batches; last its row. One that is interrupted is repeated.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.database import retries
+from sqlqueue.database.horizon import Horizon
+from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.log import groups, task_states
+from sqlqueue.log.topics import forget_topics
+from sqlqueue.models import (
+    ConsumerGroup,
+    Message,
+    PartitionLease,
+    Replay,
+    Rescheduling,
+    ScheduledMessage,
+    SubscriberHeartbeat,
+    Topic,
+    dead_letter_topic,
+)
+from sqlqueue.operations.purge import HORIZON_TIMEOUT, preview
+
+DELETED_AT_ONCE: Final = 500  # rows
+
+
+@dataclass(frozen=True, slots=True)
+class DropPreview:
+    """What a drop deletes. messages: how many, retained ones that all groups have settled included; estimated: that and
+    `unsettled` may be estimates; unsettled: by group, how many of them it has not settled; unread: no group is
+    registered, so none of them was delivered; subscribers: how many live consumer processes serve it."""
+
+    messages: int
+    estimated: bool
+    unsettled: dict[str, int]
+    unread: bool
+    scheduled: int
+    dead_letters: int
+    subscribers: int
+
+    @property
+    def loses(self) -> bool:
+        """Whether something is deleted that was not delivered to every group, or failed and was not replayed."""
+        undelivered = self.messages if self.unread else sum(self.unsettled.values())
+        return bool(undelivered or self.scheduled or self.dead_letters)
+
+
+def preview_drop(alias: str, topic: str) -> DropPreview:
+    """Count what drop() would delete; change nothing. Raises ConfigurationError for what cannot be dropped."""
+    if topic.endswith(DEAD_LETTER_SUFFIX):
+        raise ConfigurationError(f"topic {topic!r} goes with the topic whose dead letters it has")
+    if task_states.has_tasks(topic):
+        raise ConfigurationError(f"topic {topic!r} belongs to a queue of tasks, whose results it would leave behind")
+    found = preview(alias, topic)
+    return DropPreview(
+        found.messages,
+        found.estimated,
+        found.unsettled,
+        not found.unsettled,
+        ScheduledMessage.objects.using(alias).filter(topic=topic).count(),
+        Message.objects.using(alias).filter(topic=dead_letter_topic(topic)).count(),
+        _subscribers(alias, topic),
+    )
+
+
+def drop(
+    alias: str,
+    topic: str,
+    *,
+    unsettled: bool = False,
+    timeout: float = HORIZON_TIMEOUT,
+    deleted: Callable[[int], None] = lambda count: None,
+) -> None:
+    """Delete a topic with everything of it, its dead letters included; receipts and kept results stay until their own
+    time is over. deleted: is called with how many messages are gone so far.
+
+    Without `unsettled` a topic that would lose something (see DropPreview) is refused. So is one that live consumer
+    processes serve, which would make it anew. End its publishers before, too: one that still runs remembers the topic,
+    and what it publishes later stays in the log until a topic of that name, with as many partitions, is there again.
+
+    Raises ConfigurationError for what is refused, and if something was published meanwhile: then drop it again. Raises
+    HorizonUnknown if a transaction that publishes stays open for `timeout` seconds.
+    """
+    found = preview_drop(alias, topic)
+    if found.loses and not unsettled:
+        raise ConfigurationError(
+            f"topic {topic!r} has messages that are not settled, scheduled messages or dead letters, and they would be"
+            " lost: settle them first, or say that they may be"
+        )
+    retries.run(alias, _close, alias, topic)
+    names = [topic, dead_letter_topic(topic)]
+    for name, group in (
+        ConsumerGroup.objects.using(alias).filter(topic__in=names).values_list("topic", "consumer_group")
+    ):
+        groups.remove(alias, group, name)
+    give_up_at = time.monotonic() + timeout
+    Horizon(alias).wait(lambda: time.monotonic() > give_up_at)
+    count = 0
+    for name in names:
+        for model in (Message, ScheduledMessage):
+            while some := retries.run(alias, _delete_some, alias, model, name):
+                count += some
+                deleted(count)
+    retries.run(alias, _delete_topic, alias, topic)
+    forget_topics()
+
+
+def _subscribers(alias: str, topic: str) -> int:
+    alive = SubscriberHeartbeat.objects.using(alias).alive().filter(topic=topic)
+    return alive.values("subscriber").distinct().count()
+
+
+def _close(alias: str, topic: str) -> None:
+    groups.lock_topic(alias, topic)
+    if count := _subscribers(alias, topic):
+        raise ConfigurationError(
+            f"{count} consumer process(es) serve topic {topic!r}, and would make it anew: end them first"
+        )
+    Topic.objects.using(alias).filter(name=topic).update(paused=True)
+
+
+def _delete_some(alias: str, model: type[Message] | type[ScheduledMessage], topic: str) -> int:
+    rows = model._default_manager.using(alias)
+    ids = list(rows.filter(topic=topic).values_list("pk", flat=True)[:DELETED_AT_ONCE])
+    rows.filter(pk__in=ids).delete()
+    return len(ids)
+
+
+def _delete_topic(alias: str, topic: str) -> None:
+    groups.lock_topic(alias, topic)
+    for model in (Message, ScheduledMessage, ConsumerGroup):
+        if model._default_manager.using(alias).filter(topic=topic).exists():
+            raise ConfigurationError(
+                f"topic {topic!r} was used meanwhile: end its publishers and consumers, and drop it again"
+            )
+    names = [topic, dead_letter_topic(topic)]
+    for other in (PartitionLease, Replay, Rescheduling):
+        other._default_manager.using(alias).filter(topic__in=names).delete()
+    Topic.objects.using(alias).filter(name__in=names).delete()
