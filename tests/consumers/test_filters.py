@@ -68,6 +68,18 @@ def test_what_does_not_match_is_acked_and_counted_without_a_row(consuming: Consu
     assert [get_status("t", id=f"n{n}", key=f"k{n % 3}").groups["default"].state for n in (0, 1)] == ["acked", "acked"]  # type: ignore[union-attr]
 
 
+def test_where_nothing_matches_the_group_is_at_the_end_of_the_log(consuming: Consuming) -> None:
+    numbered(10)
+    consuming.consumer("t", keep([]), where={"key": "none"})
+    host = consuming.start()
+    wait_until(lambda: watermark("t") == highest_offset("default"))
+    numbered(1, first=10)
+    wait_until(lambda: watermark("t") == highest_offset("default"))
+    host.stop()
+    assert host.subscriber.settled == 0
+    assert states("t") == []
+
+
 def test_another_groups_filter_is_another_matter(consuming: Consuming) -> None:
     numbered(6)
     seen: dict[str, list[int]] = {"even": [], "small": [], "all": []}
