@@ -122,9 +122,8 @@ class TestAlter:
         assert (topic.history, topic.overridden) == ("failures", ())
 
     def test_what_a_shorter_retention_releases_is_counted_and_asked_for(self, shop: Consuming) -> None:
-        Message.objects.filter(topic="orders", payload__in=[0, 1, 2]).update(
-            created_at=timezone.now() - timedelta(hours=3)
-        )
+        oldest = list(Message.objects.filter(topic="orders").order_by("offset").values_list("offset", flat=True)[:3])
+        Message.objects.filter(offset__in=oldest).update(created_at=timezone.now() - timedelta(hours=3))
         words = ("queuetopic", "alter", "orders", "--retention", "2h")
         dry = run(*words, "--dry-run")
         assert "3 messages are older than that" in dry.out
