@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sqlqueue.consumers.registry import consumer
     from sqlqueue.core.new_message import NewMessage
     from sqlqueue.exceptions import (
+        CallFailed,
         ConfigurationError,
         InvalidMessage,
         InvalidResult,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         Retry,
         SqlqueueError,
     )
+    from sqlqueue.log.calls import acall, call
     from sqlqueue.log.publish import apublish, apublish_many, publish, publish_many, publish_on_commit
     from sqlqueue.log.published import Published, PublishedMany
     from sqlqueue.log.scheduled import Scheduled, acancel, aget_scheduled, cancel, cancel_all, get_scheduled
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 # Names resolve at their first use, so that `from sqlqueue import publish` works in models.py too, before the apps are
 # ready.
 _MODULES = {
+    "CallFailed": "sqlqueue.exceptions",
     "ConfigurationError": "sqlqueue.exceptions",
     "Delivery": "sqlqueue.consumers.delivery",
     "GroupStatus": "sqlqueue.stats.message_status",
@@ -50,12 +53,14 @@ _MODULES = {
     "Retry": "sqlqueue.exceptions",
     "Scheduled": "sqlqueue.log.scheduled",
     "SqlqueueError": "sqlqueue.exceptions",
+    "acall": "sqlqueue.log.calls",
     "acancel": "sqlqueue.log.scheduled",
     "aget_scheduled": "sqlqueue.log.scheduled",
     "aget_status": "sqlqueue.stats.message_status",
     "apublish": "sqlqueue.log.publish",
     "apublish_many": "sqlqueue.log.publish",
     "asubscribe": "sqlqueue.consumers.async_pull",
+    "call": "sqlqueue.log.calls",
     "cancel": "sqlqueue.log.scheduled",
     "cancel_all": "sqlqueue.log.scheduled",
     "consumer": "sqlqueue.consumers.registry",
@@ -71,6 +76,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "CallFailed",
     "ConfigurationError",
     "Delivery",
     "GroupStatus",
@@ -87,12 +93,14 @@ __all__ = [
     "Retry",
     "Scheduled",
     "SqlqueueError",
+    "acall",
     "acancel",
     "aget_scheduled",
     "aget_status",
     "apublish",
     "apublish_many",
     "asubscribe",
+    "call",
     "cancel",
     "cancel_all",
     "consumer",

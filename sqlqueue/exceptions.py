@@ -24,6 +24,18 @@ class InvalidResult(SqlqueueError, ValueError):
     """A handler whose consumer keeps results has returned what cannot be stored; its message is a dead letter."""
 
 
+class CallFailed(SqlqueueError):
+    """The message of a call is a dead letter. topic, id, key: its own; group: where; error: the last attempt's, as
+    text."""
+
+    def __init__(self, topic: str, id: str, key: str, group: str, error: str):
+        super().__init__(topic, id, key, group, error)
+        self.topic, self.id, self.key, self.group, self.error = topic, id, key, group, error
+
+    def __str__(self) -> str:
+        return f"message {self.id!r} of topic {self.topic!r} is a dead letter of group {self.group!r}: {self.error}"
+
+
 class LeaseLost(SqlqueueError):
     """The lease has another owner now: what was being settled has changed nothing, and will be delivered again."""
 

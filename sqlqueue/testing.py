@@ -20,6 +20,7 @@ from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.core.periodic import tick_id
 from sqlqueue.database import clock
 from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError, seconds
+from sqlqueue.log.calls import carried_out
 from sqlqueue.log.due_times import move, next_due
 from sqlqueue.log.publish import publish
 from sqlqueue.log.schedule import move_due
@@ -71,6 +72,14 @@ def drain(
         while end is not None and passing.to_next([(each.group, each.topic) for each in consumers], end):
             settled += _run_due(consumers, deadline, timeout, failures)
     return settled
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Let call() work inside a TestCase: it runs what is due of its topic inline, as drain() does, and has its reply at
+    once, or raises TimeoutError. In an async test, acall() does."""
+    with carried_out(lambda topic: drain(topics=[topic])):
+        yield
 
 
 def _end(alias: str, until: datetime | None, ahead: timedelta | float | None) -> datetime | None:

@@ -34,9 +34,9 @@ class AsyncDelivery(Delivery):
         """The name of the method that settled it; "" if none did, or in a transaction that was rolled back."""
         return self.sync.settled
 
-    async def ack(self) -> None:
-        """Settle it as done: it is never delivered to this group again."""
-        await sync_to_async(self.sync.ack)()
+    async def ack(self, result: Any = None) -> None:
+        """Settle it as done: it is never delivered to this group again. result: as of PulledDelivery.ack."""
+        await sync_to_async(self.sync.ack)(result)
 
     async def retry(self, delay: float | timedelta | None = None, reason: str = "") -> None:
         """Deliver again after `delay` seconds, or the backoff; the attempt is charged. The last attempt makes it a dead

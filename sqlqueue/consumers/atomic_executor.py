@@ -11,7 +11,7 @@ from django.db import Error, transaction
 
 from sqlqueue.consumers.connections import Undisturbed, restore, states
 from sqlqueue.core.logfmt import logfmt
-from sqlqueue.core.outcomes import ACKED, SUPERSEDED, UNSTARTED, Outcome, TransactionNotBegun, committed_at
+from sqlqueue.core.outcomes import SUPERSEDED, UNSTARTED, Outcome, TransactionNotBegun, committed_at
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
@@ -19,7 +19,7 @@ from sqlqueue.database.statements import dialect
 from sqlqueue.database.transaction_guard import Guard
 from sqlqueue.exceptions import LeaseLost, Settlement
 from sqlqueue.log.atomic import settle_execution, was_committed
-from sqlqueue.log.results import result_text, write_result
+from sqlqueue.log.results import asking, outcome_of, write_own
 
 logger = logging.getLogger("sqlqueue")
 
@@ -67,14 +67,11 @@ class AtomicExecutor:
                     transaction.on_commit(lambda: committed.append(True), using=self.alias)  # noqa: B023  run in this iteration
                     with Undisturbed():
                         returned = handle()
-                    kept = None
-                    if self._keep_results is not None:
-                        kept = Outcome(ACKED, result=result_text(self.alias, returned))
+                    results = self._results(execution, attempts, returned)
                     handled = True
                     guard.release()
                     moved_to = settle_execution(self.alias, execution, attempts, guard)
-                    if kept is not None and self._keep_results is not None:
-                        write_result(self.alias, execution.lease.ref, attempts[0], kept, self._keep_results)
+                    write_own(self.alias, execution.lease.ref, results, self._keep_results)
                     settled = True
             except Settlement:
                 raise
@@ -100,6 +97,13 @@ class AtomicExecutor:
                 raise
             return committed_at(moved_to)
         raise AssertionError("unreachable")
+
+    def _results(self, execution: Execution, attempts: list[Attempt], returned: Any) -> list[tuple[Attempt, Outcome]]:
+        """Return the attempts whose results are kept, or whose publishers wait for a reply, with their outcomes."""
+        keeps = self._keep_results is not None
+        wanted = attempts if keeps else asking(attempts)
+        returned = None if execution.batch else returned
+        return [(attempt, outcome_of(self.alias, attempt, returned, keeps)) for attempt in wanted]
 
     def _not_begun(self, attempts: list[Attempt], error: Exception) -> Outcome:
         """Return the outcome after a transaction that could not be opened, because this thread's connection had been

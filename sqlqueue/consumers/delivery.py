@@ -7,12 +7,14 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
+from sqlqueue.conf import settings
 from sqlqueue.core.codec import decode
 from sqlqueue.core.keys import checked_text
 from sqlqueue.core.settle_plan import Attempt
 from sqlqueue.database.clock import moment
 from sqlqueue.exceptions import InvalidMessage, LeaseLost, seconds
 from sqlqueue.log.progress import Reported
+from sqlqueue.log.results import reply_text
 from sqlqueue.models.progress import NOTE_LENGTH
 from sqlqueue.payloads.content_types import content_type_of
 from sqlqueue.payloads.reader import PayloadReader
@@ -143,6 +145,18 @@ class Delivery:
         checked_text(note, "progress: note", NOTE_LENGTH)
         self.check_lease()
         self._attempt.lease.progress[self._attempt] = Reported(done, total, note)
+
+    def reply(self, value: Any) -> None:
+        """Say what the caller of this message gets, who waits in `call`: JSON, sent with the ack, as what the handler
+        returns is. The first reply of a delivery counts, also before what the handler returns; a message that was
+        published without a call takes one, too, for keep_results.
+
+        Raises InvalidResult for what cannot be stored, and LeaseLost if the message is not this consumer's any more.
+        """
+        self.check_lease()
+        text = reply_text(settings.DATABASE, value)
+        if self._attempt.reply is None:
+            self._attempt.reply = text
 
     def check_lease(self) -> None:
         """Raise LeaseLost if the partition has another owner, or this delivery has timed out."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +17,13 @@ from sqlqueue.consumers.connections import Undisturbed, care_for_connections
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core import outcomes
-from sqlqueue.core.outcomes import ACKED, EXPIRED, SUCCESS, SUPERSEDED, UNSTARTED, Outcome
+from sqlqueue.core.outcomes import EXPIRED, SUCCESS, SUPERSEDED, UNSTARTED, Outcome
 from sqlqueue.core.retry_policy import ALL, RetryFilter
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
-from sqlqueue.exceptions import LeaseLost
-from sqlqueue.log.results import result_text
+from sqlqueue.exceptions import InvalidResult, LeaseLost
+from sqlqueue.log.results import asking, outcome_of
 from sqlqueue.tracing.delivery_context import DeliveryContext
 
 now = time.monotonic
@@ -104,11 +104,7 @@ class HandlerExecutor:
             )
         with Undisturbed():
             returned = self.consumer.handler(given)
-        return self._success(returned) if self._keeps else SUCCESS
-
-    def _success(self, returned: Any) -> Outcome:
-        """Return the outcome of a handler whose result is kept."""
-        return Outcome(ACKED, result=result_text(self.alias, returned))
+        return SUCCESS if execution.batch else outcome_of(self.alias, attempts[0], returned, self._keeps)
 
     def _decide(self, error: BaseException, attempt: Attempt, together: Sequence[Attempt]) -> Outcome:
         """Return the outcome of an attempt that raised. LeaseLost supersedes it only if one of the attempts that ran
@@ -191,17 +187,35 @@ class HandlerExecutor:
                 outcome = self._call(execution, attempts, deliveries)
         except BaseException as raised:
             error = raised
-        self.report_batch(attempts, outcome, error, report)
+        replied = self._replied(asking(attempts)) if outcome is SUCCESS and error is None else {}
+        self.report_batch(attempts, outcome, error, report, replied)
+
+    def _replied(self, attempts: Sequence[Attempt]) -> dict[Attempt, Outcome]:
+        """Return the outcomes of messages of a batch whose publishers wait for a reply. One whose reply cannot be
+        stored is a dead letter, without its neighbours."""
+        found: dict[Attempt, Outcome] = {}
+        for attempt in attempts:
+            try:
+                found[attempt] = outcome_of(self.alias, attempt, None, self._keeps)
+            except InvalidResult as error:
+                found[attempt] = self._decide(error, attempt, [attempt])
+        return found
 
     def report_batch(
-        self, attempts: Sequence[Attempt], outcome: Outcome, error: BaseException | None, report: Report
+        self,
+        attempts: Sequence[Attempt],
+        outcome: Outcome,
+        error: BaseException | None,
+        report: Report,
+        replied: Mapping[Attempt, Outcome],
     ) -> None:
-        """Report the outcome of a batch for each of its attempts. After an error its messages are delivered again one
-        by one."""
+        """Report the outcome of a batch for each of its attempts; replied: of those that have one of their own. After
+        an error its messages are delivered again one by one."""
         moment = now()
         for attempt in attempts:
             attempt.finished = moment
-            report(attempt, self._decide(error, attempt, attempts) if error is not None else outcome)
+            own = replied.get(attempt, outcome)
+            report(attempt, self._decide(error, attempt, attempts) if error is not None else own)
 
     # -- on the event loop --------------------------------------------------------------------------------------------
 
@@ -226,8 +240,10 @@ class HandlerExecutor:
         try:
             with DeliveryContext(delivery):
                 returned = await self._await([attempt], delivery)
-            # In the thread of the handlers' database calls: the server may have to be asked what it can keep.
-            return await sync_to_async(self._success)(returned) if self._keeps else SUCCESS
+            if self._keeps or asking([attempt]):
+                # In the thread of the handlers' database calls: the server may have to be asked what it can keep.
+                return await sync_to_async(outcome_of)(self.alias, attempt, returned, self._keeps)
+            return SUCCESS
         except BaseException as error:
             return self._decide(error, attempt, [attempt])
 
@@ -242,4 +258,6 @@ class HandlerExecutor:
                 await self._await(attempts, deliveries)
         except BaseException as raised:
             error = raised
-        self.report_batch(attempts, SUCCESS, error, report)
+        asked = asking(attempts) if error is None else []
+        replied = await sync_to_async(self._replied)(asked) if asked else {}
+        self.report_batch(attempts, SUCCESS, error, report, replied)

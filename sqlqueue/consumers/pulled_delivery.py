@@ -16,9 +16,11 @@ from sqlqueue.core.outcomes import SUPERSEDED, Outcome
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.exceptions import ConfigurationError, LeaseLost, Postpone, Reject, Retry, Settlement
 from sqlqueue.log.atomic import settle_execution
-from sqlqueue.log.results import result_text, write_result
+from sqlqueue.log.results import asking, outcome_of, write_own
 
-DROPPED = "the result would be dropped: subscribe(…, keep_results=timedelta(days=1)) keeps it"
+DROPPED = (
+    "no caller waits for the result, and it would be dropped: subscribe(…, keep_results=timedelta(days=1)) keeps it"
+)
 
 Settle = Callable[[Execution, Attempt, Outcome], None]
 
@@ -53,10 +55,11 @@ class PulledDelivery(Delivery):
 
     def ack(self, result: Any = None) -> None:
         """Settle it as done: it is never delivered to this group again. In a transaction of the queue's database the
-        ack is part of that transaction. result: JSON that is kept for get_status, with keep_results.
+        ack is part of that transaction. result: JSON that is kept for get_status, with keep_results, and the reply to a
+        caller that waits for one.
 
         Raises ConfigurationError in a transaction of another database, whose rollback could not undo the ack, and for a
-        result without keep_results; InvalidResult for one that cannot be stored: then it is not acked.
+        result without keep_results and a caller; InvalidResult for one that cannot be stored: then it is not acked.
         """
         alias, outcome = self._alias, self._success(result)
         held = [one.alias for one in connections.all(initialized_only=True) if one.in_atomic_block]
@@ -71,19 +74,17 @@ class PulledDelivery(Delivery):
             self._settle("ack", outcome)
 
     def _success(self, result: Any) -> Outcome:
-        if result is None:
-            return outcomes.SUCCESS
-        if self._consumer.options.keep_results is None:
+        keeps = self._consumer.options.keep_results is not None
+        if result is not None and not keeps and not asking([self._attempt]):
             raise ConfigurationError(DROPPED)
-        return Outcome(outcomes.ACKED, result=result_text(self._alias, result))
+        return outcome_of(self._alias, self._attempt, result, keeps)
 
     def _ack_in_transaction(self, alias: str, outcome: Outcome) -> None:
         if self._is_settled("ack"):
             return
         moved_to = settle_execution(alias, self._execution, [self._attempt])
         kept = self._consumer.options.keep_results
-        if kept is not None:
-            write_result(alias, self._execution.lease.ref, self._attempt, outcome, kept)
+        write_own(alias, self._execution.lease.ref, [(self._attempt, outcome)], kept)
         self._settled = "ack"
         self._commits = _CommitWatch(
             alias, lambda: self._report(self._execution, self._attempt, outcomes.committed_at(moved_to))

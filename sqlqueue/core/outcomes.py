@@ -31,7 +31,8 @@ class TransactionNotBegun(Exception):
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """kind: one of the constants above; delay: seconds until the next delivery; error: what went wrong, as text;
-    result: what an acked one's handler returned, as JSON text, if its consumer keeps that."""
+    result: what an acked one's handler returned, as JSON text, if its consumer keeps that, or its publisher waits for a
+    reply; kept: for how many seconds that publisher has it stored, None if there is none."""
 
     kind: str
     delay: float = 0.0
@@ -39,6 +40,7 @@ class Outcome:
     committed: bool = False  # the handler's own transaction has settled it already (atomic)
     moved_to: int | None = None  # and moved the stored position there
     result: str | None = None
+    kept: float | None = None
 
 
 SUCCESS: Final = Outcome(ACKED)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import COMMITTED, Outcome
 from sqlqueue.core.partition.blocked import StoredRange
+from sqlqueue.core.replies import reply_kept
 
 # Whether a message is in flight. ALONE is the least value of one that is alone: the column holds TOGETHER + the
 # attempt's deaths, which is how many consumer processes in a row have ended with the message once this one has, too.
@@ -42,6 +43,11 @@ class FetchedMessage(NamedTuple):
     def size(self) -> int:
         """The characters of its payload and headers, or the bytes."""
         return len(self.payload or "") + len(self.headers or "") + len(self.body or "")
+
+    @property
+    def reply_kept(self) -> float | None:
+        """For how many seconds the reply to it is stored for its publisher; None if that waits for none."""
+        return reply_kept(self.headers)
 
 
 class StoredRow(NamedTuple):
@@ -79,7 +85,7 @@ class Attempt:
 
     number: 1 for the message's first attempt. outcome: set once, by the assigned partition that applies it; an outcome
     that the handler reports later is ignored. deaths: how many consumer processes in a row have ended with the message
-    in flight; after one it is dispatched alone.
+    in flight; after one it is dispatched alone. reply: what its handler has replied, as JSON text; None for nothing.
     """
 
     __slots__ = (
@@ -90,6 +96,7 @@ class Attempt:
         "message",
         "number",
         "outcome",
+        "reply",
         "serial",
         "size",
         "started",
@@ -98,6 +105,7 @@ class Attempt:
     def __init__(self, lease: HeldLease, message: FetchedMessage, number: int, deaths: int = 0):
         self.lease, self.message, self.number, self.deaths = lease, message, number, deaths
         self.outcome: Outcome | None = None
+        self.reply: str | None = None
         self.started = self.finished = self.deadline = 0.0
         self.serial = next(_serials)
         self.size = message.size

@@ -88,19 +88,26 @@ def publish(
         expires=expires,
         unique_for=unique_for,
     )
+    return publish_message(topic, message)
+
+
+def publish_message(topic: str, message: NewMessage, reply_kept: float | None = None) -> Published:
+    """Publish one message, as publish does. reply_kept: for how many seconds what comes of it is stored, for a caller
+    that waits for a reply; None if none does."""
     sending = propagation.sending(topic)
     if sending is None:
-        return _publish(topic, message)
+        return _publish(topic, message, reply_kept)
     with sending:
-        message.headers = sending.headers(headers)
-        published = _publish(topic, message)
+        message.headers = sending.headers(message.headers)
+        published = _publish(topic, message, reply_kept)
         sending.sent(published.id)
     return published
 
 
-def _publish(topic: str, message: NewMessage) -> Published:
+def _publish(topic: str, message: NewMessage, reply_kept: float | None) -> Published:
     alias = settings.DATABASE
-    offer = _offer(_row(alias, dialect(alias), to_publish(alias, topic), message, message.headers), message)
+    row = _row(alias, dialect(alias), to_publish(alias, topic), message, message.headers, reply_kept)
+    offer = _offer(row, message)
     id = offer.message.row.id
     if offer.unique_for is None:
         offset, status = add_one(alias, offer)
@@ -226,12 +233,14 @@ def publish_on_commit(topic: str, payload: Any, **options: Any) -> None:
     transaction.on_commit(hook, using=alias, robust=connections[alias].in_atomic_block)
 
 
-def _row(alias: str, syntax: Dialect, info: TopicInfo, message: NewMessage, headers: Any) -> LogRow:
+def _row(
+    alias: str, syntax: Dialect, info: TopicInfo, message: NewMessage, headers: Any, reply_kept: float | None = None
+) -> LogRow:
     """Return the row of a message. headers: those to store, which may have trace context beside the message's own."""
     kind, version = published_as(info.name)
     body = body_of(info.name, kind, message.payload, message.content_type)
     payload = encode_payload(info.name, kind, message.payload) if body is None else NOTHING
-    headers = encode_headers(with_own(headers, version, message.content_type))
+    headers = encode_headers(with_own(headers, version, message.content_type, reply_kept))
     row = log_row(syntax, info, message, payload, headers)
     if body is not None or message.expires is not None:
         row = row._replace(body=body, expires=checked_expires(message.expires, message.at))

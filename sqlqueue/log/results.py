@@ -1,13 +1,15 @@
-"""Kept results: what a handler returned is stored in the transaction that settles its message."""
+"""Kept results: what a handler returned, or replied, is stored in the transaction that settles its message."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from asyncio import _get_running_loop  # None without one
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from sqlqueue.conf import settings
-from sqlqueue.core.outcomes import ACKED, DEAD, Outcome, charged
+from sqlqueue.core.outcomes import ACKED, DEAD, SUCCESS, Outcome, charged
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import Attempt, SettlePlan
 from sqlqueue.database.chunks import insert_all
@@ -24,6 +26,33 @@ ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, {earlier}, {earlier}, {later})"
 KEY = "message_id, topic, partition_key, consumer_group"
 UPDATES = {name.strip(): "{new:" + name.strip() + "}" for name in COLUMNS.split(",")[4:]}
 CHUNK = 500
+KEPT = attrgetter("outcome.kept")
+
+
+def asking(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Return those whose publishers wait for a reply."""
+    return [each for each in attempts if each.message.headers is not None and each.message.reply_kept is not None]
+
+
+def outcome_of(alias: str, attempt: Attempt, returned: Any, keeps: bool) -> Outcome:
+    """Return the outcome of a handler that has returned, with its result if the consumer keeps results, or if the
+    publisher waits for a reply. Raises InvalidResult if it cannot be stored."""
+    kept = attempt.message.reply_kept
+    if not keeps and kept is None:
+        return SUCCESS
+    text = result_text(alias, returned) if attempt.reply is None else checked_result(alias, attempt.reply)
+    return Outcome(ACKED, result=text, kept=kept)
+
+
+def reply_text(alias: str, value: Any) -> str | None:
+    """Return the JSON text of a reply, None for None. On an event loop, which may not ask the server what it can keep,
+    that is left to outcome_of. Raises InvalidResult."""
+    if value is None or _get_running_loop() is None:
+        return result_text(alias, value)
+    try:
+        return encode(value, "result")
+    except InvalidMessage as error:
+        raise _invalid(error) from error
 
 
 def result_text(alias: str, value: Any) -> str | None:
@@ -33,33 +62,67 @@ def result_text(alias: str, value: Any) -> str | None:
         return None
     try:
         text = encode(value, "result")
+    except InvalidMessage as error:
+        raise _invalid(error) from error
+    return checked_result(alias, text)
+
+
+def checked_result(alias: str, text: str) -> str:
+    """Return the JSON text of a result as it is. Raises InvalidResult if this server cannot store it."""
+    try:
         check_result(alias, text, settings.MAX_PAYLOAD_BYTES)
     except InvalidMessage as error:
-        raise InvalidResult(
-            f"{error}. The handler has returned it, and its consumer keeps results: return JSON, or leave keep_results "
-            "out. It is not run again by itself; replay the dead letter once that is corrected."
-        ) from error
+        raise _invalid(error) from error
     return text
+
+
+def _invalid(error: InvalidMessage) -> InvalidResult:
+    return InvalidResult(
+        f"{error}. The handler has returned it, and its consumer keeps results, or a caller waits for it: return JSON, "
+        "or leave keep_results out. It is not run again by itself; replay the dead letter once that is corrected."
+    )
+
+
+def are_asked_for(plan: SettlePlan) -> bool:
+    """Tell whether a plan has results to store: its consumer keeps them, or a publisher waits for a reply."""
+    return plan.keep_results is not None or any(map(KEPT, plan.settled))
 
 
 def write_results(alias: str, plans: Iterable[SettlePlan], now: float) -> None:
     """Store the results of the settled attempts of plans, in the current transaction. One statement, or one for each
     500 rows or megabyte. Those of handlers that have settled in their own transaction are there already."""
     rows = [
-        _values(plan.lease.ref, attempt, outcome, plan.keep_results, now)
+        _values(plan.lease.ref, attempt, outcome, kept, now)
         for plan in plans
-        if plan.keep_results is not None
         for attempt, outcome in plan.settled
-        if outcome.kind == DEAD or (outcome.kind == ACKED and not outcome.committed)
+        if (kept := _kept(attempt, outcome, plan.keep_results)) is not None
     ]
     _insert(alias, rows)
 
 
-def write_result(alias: str, ref: PartitionRef, attempt: Attempt, outcome: Outcome, kept: float) -> None:
-    """Store an attempt's result in the current transaction. kept: seconds."""
+def write_own(
+    alias: str, ref: PartitionRef, settled: Iterable[tuple[Attempt, Outcome]], keep_results: float | None
+) -> None:
+    """Store, in the current transaction, the results of attempts that it acks. keep_results: the consumer's, in
+    seconds."""
     now = time.monotonic()
-    attempt.finished = now
-    _insert(alias, [_values(ref, attempt, outcome, kept, now)])
+    rows = []
+    for attempt, outcome in settled:
+        if (kept := _kept(attempt, outcome, keep_results)) is not None:
+            attempt.finished = now
+            rows.append(_values(ref, attempt, outcome, kept, now))
+    _insert(alias, rows)
+
+
+def _kept(attempt: Attempt, outcome: Outcome, keep_results: float | None) -> float | None:
+    """Return for how many seconds what came of an attempt is stored; None for not at all."""
+    if outcome.kind == DEAD:
+        asked_for = attempt.message.reply_kept
+    elif outcome.kind == ACKED and not outcome.committed:
+        asked_for = outcome.kept
+    else:
+        return None
+    return max((each for each in (keep_results, asked_for) if each is not None), default=None)
 
 
 def _insert(alias: str, rows: list[tuple[object, ...]]) -> None:

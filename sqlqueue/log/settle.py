@@ -21,7 +21,7 @@ from sqlqueue.database.insert_sql import FailedRow, LogRow, Stored
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.weight import LIGHT, weight
 from sqlqueue.log import blocked_ranges, fence, progress, task_states, topics
-from sqlqueue.log.results import write_results
+from sqlqueue.log.results import are_asked_for, write_results
 
 logger = logging.getLogger("sqlqueue")
 
@@ -75,7 +75,7 @@ def settle(
 
 def _is_plain(plan: SettlePlan, histories: dict[str, str]) -> bool:
     receipts = plan.settled and histories.get(plan.lease.ref.topic) == "all"
-    results = plan.settled and (plan.keep_results is not None or plan.lease.stored_progress)
+    results = plan.settled and (plan.lease.stored_progress or are_asked_for(plan))
     return not (plan.rows or plan.deletes or plan.ranges or plan.dead or receipts or results)
 
 

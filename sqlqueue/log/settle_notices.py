@@ -7,6 +7,7 @@ flood of them brings no more than it has cost. As with the notifier, nothing dep
 
 from __future__ import annotations
 
+import asyncio
 import selectors
 import socket
 import threading
@@ -89,6 +90,10 @@ class SettleWatch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the sockets."""
         for one in self._sockets.values():
             one.close()
         self._selector.close()
@@ -110,6 +115,28 @@ class SettleWatch:
         if not self._sockets:
             time.sleep(seconds)
             return
+        self._receive(seconds)
+
+    async def wait_async(self, seconds: float) -> None:
+        """The same on an event loop, which goes on meanwhile. Where that cannot watch sockets it only waits."""
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        watched: list[socket.socket] = []
+        try:
+            for one in self._sockets.values():
+                loop.add_reader(one, woken.set)
+                watched.append(one)
+        except NotImplementedError:  # of Windows
+            pass
+        try:
+            await asyncio.wait_for(woken.wait(), seconds)
+        except asyncio.TimeoutError:
+            return
+        finally:
+            for one in watched:
+                loop.remove_reader(one)
+        self._receive(0)
+
+    def _receive(self, seconds: float) -> None:
         for key, _ in self._selector.select(seconds):
             try:
                 key.fileobj.recv(1)  # type: ignore[union-attr]  # the content is not used

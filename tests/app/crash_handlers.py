@@ -74,6 +74,12 @@ def handle_and_return(delivery: Delivery) -> dict[str, object]:
     return {"id": delivery.id, "attempt": delivery.attempt}
 
 
+@consumer("called", max_attempts=20, backoff=0.05, jitter=0)
+def handle_and_reply(delivery: Delivery) -> int:
+    handle(delivery)
+    return delivery.attempt
+
+
 @consumer("kept-atomic", atomic=True, keep_results=3600, max_attempts=20, backoff=0.05, jitter=0)
 def handle_and_return_in_one(delivery: Delivery) -> dict[str, object]:
     handle(delivery)

@@ -20,6 +20,7 @@ from sqlqueue import (
     aget_status,
     apublish,
     apublish_many,
+    call,
     cancel,
     cancel_all,
     discard,
@@ -276,6 +277,7 @@ REFUSED = {
     "publish_many of none": (lambda: publish_many("t", []), r"await apublish_many\(…\)"),
     "publish_on_commit": (lambda: publish_on_commit("t", 1), r"await apublish\(…\)"),
     "subscribe": (lambda: subscribe("t", timeout=0).__enter__(), r"async with asubscribe\(…\)"),
+    "call": (lambda: call("t", 1, timeout=1), r"await acall\(…\)"),
     "cancel": (lambda: cancel("t", id="a"), r"await acancel\(…\)"),
     "cancel_all": (lambda: cancel_all("t", key="a"), r"await sync_to_async\(cancel_all\)"),
     "get_scheduled": (lambda: get_scheduled("t", id="a"), r"await aget_scheduled\(…\)"),
@@ -288,11 +290,11 @@ REFUSED = {
 
 
 class TestSyncCallsInAsyncCode:
-    @pytest.mark.parametrize(("call", "said"), REFUSED.values(), ids=REFUSED.keys())
-    def test_are_refused_with_what_to_write(self, call: Any, said: str) -> None:
+    @pytest.mark.parametrize(("refused", "said"), REFUSED.values(), ids=REFUSED.keys())
+    def test_are_refused_with_what_to_write(self, refused: Any, said: str) -> None:
         async def main() -> None:
             with pytest.raises(SynchronousOnlyOperation, match=said):
-                call()
+                refused()
 
         in_loop(main())
         assert payloads() == []

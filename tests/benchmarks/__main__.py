@@ -1,5 +1,4 @@
-"""Measure publishing, consuming, filters, waiting, scheduling and how late delayed messages come, on a private server:
-`make benchmark`.
+"""Measure publishing, consuming, filters, waiting, calls, schedules and delays, on a private server: `make benchmark`.
 
 It is MariaDB, unless `--database` names another one; `--only delay` (repeatable) leaves out the rest.
 
@@ -23,6 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.calls import answers
 from tests.benchmarks.filtering import filtering
 from tests.benchmarks.lateness import lateness
 from tests.benchmarks.scheduling import falling_due, waiting_for_their_time
@@ -36,7 +36,8 @@ BATCH = 500
 PAYLOAD = {"filler": "x" * 285}
 WATCHED = 10.0  # seconds
 DELAYED = 100  # messages
-PARTS = ("publish", "consume", "filter", "wait", "delay", "schedule")
+CALLED = 200  # calls of each kind
+PARTS = ("publish", "consume", "filter", "wait", "call", "delay", "schedule")
 # In the words of sqlqueue.database.dialects.
 BARE_FETCH = (
     'SELECT "offset", partition_key, message_id, payload, headers, created_at FROM sqlqueue_message{by_stream}'
@@ -71,8 +72,11 @@ def main() -> None:
             show("Leave out by a filter", filtering(count, PARTITIONS, PAYLOAD), "a bare fetch of the same rows")
         if "wait" in parts:
             show_waiting(waiting(count))
+        if "call" in parts:
+            show_times(f"Calls of an idle system, {arguments.database}: until the reply, in ms", answers(CALLED))
         if "delay" in parts:
-            show_lateness(arguments.database, lateness(DELAYED))
+            late = f"Delayed messages of an idle system, {arguments.database}: how late they come, in ms"
+            show_times(late, lateness(DELAYED))
         if "schedule" in parts:
             show_looks(waiting_for_their_time(arguments.scheduled))
             show("Schedule", falling_due(), "publish_many")
@@ -118,14 +122,14 @@ def show_costs(title: str, columns: tuple[str, ...], rows: Iterator[tuple[str, s
     Console().print(table)
 
 
-def show_lateness(database: str, figures: Iterator[tuple[str, list[float]]]) -> None:
-    table = Table(title=f"Delayed messages of an idle system, {database}: how late they come, in ms")
+def show_times(title: str, figures: Iterator[tuple[str, list[float]]]) -> None:
+    table = Table(title=title)
     for name in ("what", "messages", "p50", "p99", "max"):
         table.add_column(name, justify="left" if name == "what" else "right")
-    for what, late in figures:
-        *_, p99 = statistics.quantiles(late, n=100, method="inclusive")
-        milliseconds = (f"{1000 * seconds:,.0f}" for seconds in (statistics.median(late), p99, late[-1]))
-        table.add_row(what, str(len(late)), *milliseconds)
+    for what, times in figures:
+        *_, p99 = statistics.quantiles(times, n=100, method="inclusive")
+        milliseconds = (f"{1000 * seconds:,.1f}" for seconds in (statistics.median(times), p99, times[-1]))
+        table.add_row(what, str(len(times)), *milliseconds)
     Console().print(table)
     Console().print(f"Load of the machine in the last minute: {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs.")
 

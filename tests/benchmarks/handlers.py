@@ -7,6 +7,12 @@ from pathlib import Path
 from sqlqueue import consumer
 
 
+@consumer("calls")
+def echo(delivery) -> object:
+    """Reply with what it was called with."""
+    return delivery.payload
+
+
 @consumer("delayed")
 def note_lateness(delivery) -> None:
     """Write down by how many seconds it comes after its due time."""

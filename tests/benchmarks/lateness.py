@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -61,13 +61,20 @@ def consumers(file: Path) -> Iterator[Path]:
         "LATENESS_FILE": str(file),
         "PYTHONPATH": str(ROOT),
     }
+    with running(env, Path(file.parent, "log")) as said:
+        soon("first", 0.1)
+        wait_until(lambda: file.exists(), message=said)
+        yield file
+
+
+@contextmanager
+def running(env: dict[str, str], output: Path) -> Iterator[Callable[[], str]]:
+    """Run `runconsumers` with one process; yield what tells what it has written."""
     words = [sys.executable, str(ROOT / "manage.py"), "runconsumers", "--noreload"]
-    with Path(file.parent, "log").open("w") as log:
+    with output.open("w") as log:
         process = subprocess.Popen(words, env=env, stdout=log, stderr=subprocess.STDOUT)
         try:
-            soon("first", 0.1)
-            wait_until(lambda: file.exists(), message=lambda: Path(file.parent, "log").read_text())
-            yield file
+            yield output.read_text
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait()

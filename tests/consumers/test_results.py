@@ -238,7 +238,7 @@ def test_a_handler_that_lost_its_lease_stores_no_result(consuming: Consuming, se
 def test_an_ack_that_fails_leaves_no_result(consuming: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
     """The result is stored by the transaction of the ack, and goes with it."""
     consuming.consumer("t", lambda delivery: "kept", atomic=True, keep_results=DAY, max_attempts=1)
-    plain = atomic_executor.write_result
+    plain = atomic_executor.write_own
 
     failed: list[int] = []
 
@@ -247,7 +247,7 @@ def test_an_ack_that_fails_leaves_no_result(consuming: Consuming, monkeypatch: p
         failed.append(Result.objects.count())
         raise LeaseLost
 
-    monkeypatch.setattr(atomic_executor, "write_result", failing)
+    monkeypatch.setattr(atomic_executor, "write_own", failing)
     publish("t", 1, id="a")
     consuming.start()
     wait_until(lambda: failed)

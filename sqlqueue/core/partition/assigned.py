@@ -403,6 +403,8 @@ class AssignedPartition:
         if self._waits_since is not None and now - self._waits_since >= flush_after:
             self._flush()
             self._waits_since = now  # the next flush is due after the same time
+        if self.writes.awaited:
+            self.writes.answer(self.messages.entries)
         plan = self._write_plan(executions, now)
         # The messages behind a slow one may fill the memory; once the slow one has a row, a blocked range can cover
         # them.

@@ -340,6 +340,8 @@ class Transitions:
         self._rows.settle(entry)
         if not entry.row and not passed:
             self._writes.acks[offset] = settled
+            if isinstance(settled, SettledAttempt) and settled.outcome.kept is not None:
+                self._writes.awaited.append(offset)
         else:
             self._writes.settle(settled)
         queue = entry.queue

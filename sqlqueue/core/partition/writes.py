@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from sqlqueue.core.partition.blocked import KeyRanges
@@ -30,6 +30,7 @@ class WriteBuffer:
         self.rows: dict[int, RowWrite] = {}
         # Above the position, in memory only; announced once stored. None: there is nothing to announce.
         self.acks: dict[int, SettledAttempt | Filtered | None] = {}
+        self.awaited: list[int] = []  # offsets of acks that were put there since the last plan, and have a caller
         self.taken_up: set[int] = set()  # claimed out of a blocked range: the next plan writes their first row
         self.dead: list[DeadLetter] = []
         self.settled: list[SettledAttempt] = []
@@ -70,6 +71,13 @@ class WriteBuffer:
             self.filtered += 1
         elif settled is not None:
             self.settled.append(settled)
+
+    def answer(self, entries: Mapping[int, Entry]) -> None:
+        """Turn those acks into acked rows whose callers wait for the reply: it is stored with them."""
+        awaited, self.awaited = self.awaited, []
+        for offset in awaited:
+            if offset in self.acks:  # else the position has passed it
+                self.give_row(entries[offset])
 
     def take(self, position: int) -> Gathered:
         """Return what to write now, with the position at this offset, and empty the buffer."""

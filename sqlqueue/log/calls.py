@@ -1,0 +1,214 @@
+"""Request and reply: `call` publishes a message, and waits for what its handler returns.
+
+There is no topic for replies. The message says in a header that its publisher waits; so the settle stores what came of
+it with the kept results (`sqlqueue_result`), in the transaction of the ack. The caller reads it there, woken by a
+settle notice. What a caller does not fetch any more is collected as every result whose time is over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from asgiref.sync import sync_to_async
+from django.db import connections
+
+from sqlqueue.conf import settings
+from sqlqueue.core.new_message import NewMessage
+from sqlqueue.core.outcomes import ACKED, DEAD
+from sqlqueue.database.transactions import in_test_case
+from sqlqueue.exceptions import CallFailed, ConfigurationError, seconds
+from sqlqueue.log.publish import publish_message
+from sqlqueue.log.settle_notices import SettleWatch
+from sqlqueue.models import ConsumerGroup, Result
+from sqlqueue.twins import refuse_in_async
+
+FETCHED_WITHIN = 60.0  # seconds for which a reply is stored beyond the caller's timeout
+_carry_out: list[Callable[[str], object]] = []  # in tests: delivers what is due of a topic
+
+
+class Answer(NamedTuple):
+    """What came of a call: the value, or the error that is raised."""
+
+    value: Any = None
+    error: CallFailed | None = None
+
+    def get(self) -> Any:
+        """Return the value, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class Call:
+    """A message that has been published, whose publisher waits. A context manager: it closes its sockets."""
+
+    def __init__(self, topic: str, message: NewMessage, timeout: float | timedelta):
+        self._alias: str = settings.DATABASE
+        within = seconds(timeout, "timeout")
+        in_test = _refuse_transaction(self._alias)
+        self._topic, self._timeout, self._end = topic, timeout, time.monotonic() + within
+        self._pause: float = settings.POLL_INTERVAL
+        self.watch = SettleWatch(self._alias, topic)
+        message.unique_for = False  # each call is its own
+        self._published = publish_message(topic, message, within + FETCHED_WITHIN)
+        assert self._published.offset is not None
+        self._offset, self._key, self._group = self._published.offset, message.key, message.group
+        if in_test:
+            _carry_out[-1](topic)
+            self._end = time.monotonic()
+
+    def __enter__(self) -> Call:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.watch.close()
+
+    def look(self) -> Answer | None:
+        """Return what came of it, None for nothing yet. Raises CallFailed or TimeoutError once the time is over."""
+        over = time.monotonic() >= self._end
+        self.watch.ask(self._offset)  # before the read, which shows what was settled until now
+        rows = Result.objects.using(self._alias).filter(
+            message_id=self._published.id, topic=self._topic, partition_key=self._key
+        )
+        found = list(rows.order_by("finished_at", "id"))
+        for row in found:
+            if row.outcome == ACKED and row.result is not None:
+                return Answer(row.result)
+        dead = next((self._failed(row) for row in found if row.outcome == DEAD), None)
+        if found and not self._missing({row.consumer_group for row in found}):
+            return Answer(None, dead)
+        if not over:
+            return None
+        if dead is not None:
+            return Answer(None, dead)
+        raise TimeoutError(self._no_reply())
+
+    def pause(self) -> float:
+        """Return for how many seconds to wait before the next look, unless a notice comes."""
+        pause = min(self._pause, self._end - time.monotonic())
+        self._pause = min(2 * self._pause, settings.IDLE_POLL_INTERVAL)
+        return max(pause, 0.0)
+
+    def _missing(self, settled: set[str]) -> set[str]:
+        """Return the groups that get the message and have not settled it."""
+        if self._group:
+            return {self._group} - settled
+        registered = ConsumerGroup.objects.using(self._alias).filter(topic=self._topic, start__lt=self._offset)
+        return set(registered.values_list("consumer_group", flat=True)) - settled
+
+    def _failed(self, row: Result) -> CallFailed:
+        return CallFailed(self._topic, self._published.id, self._key, row.consumer_group, row.error or "")
+
+    def _no_reply(self) -> str:
+        named = f"the call of topic {self._topic!r}, message {self._published.id!r}, has no reply after {self._timeout}"
+        if not ConsumerGroup.objects.using(self._alias).filter(topic=self._topic).exists():
+            return f"{named} (seconds): no consumer of the topic has ever been started; the message waits for one"
+        return (
+            f"{named} (seconds), and may still be handled: see get_status({self._topic!r}, id={self._published.id!r}, "
+            f"key={self._key!r})"
+        )
+
+
+def call(
+    topic: str,
+    payload: Any,
+    *,
+    timeout: float | timedelta,
+    key: str = "",
+    headers: dict[str, Any] | None = None,
+    priority: int = 0,
+    group: str = "",
+    content_type: str | None = None,
+    expires: float | timedelta | None = None,
+) -> Any:
+    """Publish a message, wait at most `timeout` (seconds or a timedelta) for the reply, and return it: the JSON value
+    that its handler returned, or gave to delivery.reply(). It is sent with the handler's ack.
+
+    Of several groups the first reply counts. None is no reply of its own: the call returns None once every group has
+    acked without one. The other options are those of publish; with expires the message is not handled any more once
+    the caller has given up.
+
+    Raises CallFailed if it is a dead letter, and no other group replies; TimeoutError, after which it may still be
+    handled; ConfigurationError in a transaction of the queue's database, which would wait for itself; and what publish
+    raises.
+    """
+    refuse_in_async("call", "await acall(…)")
+    message = _message(payload, key, headers, priority, group, content_type, expires)
+    with Call(topic, message, timeout) as published:
+        while (answer := published.look()) is None:
+            published.watch.wait(published.pause())
+        return answer.get()
+
+
+async def acall(
+    topic: str,
+    payload: Any,
+    *,
+    timeout: float | timedelta,
+    key: str = "",
+    headers: dict[str, Any] | None = None,
+    priority: int = 0,
+    group: str = "",
+    content_type: str | None = None,
+    expires: float | timedelta | None = None,
+) -> Any:
+    """The async twin of call. While it waits it holds no thread: several of one task wait side by side."""
+    message = _message(payload, key, headers, priority, group, content_type, expires)
+    published = await sync_to_async(Call)(topic, message, timeout)
+    with published:
+        look = sync_to_async(published.look)
+        while (answer := await look()) is None:
+            await published.watch.wait_async(published.pause())
+        return answer.get()
+
+
+def _message(
+    payload: Any,
+    key: str,
+    headers: dict[str, Any] | None,
+    priority: int,
+    group: str,
+    content_type: str | None,
+    expires: float | timedelta | None,
+) -> NewMessage:
+    return NewMessage(
+        payload,
+        key=key,
+        headers=headers,
+        priority=priority,
+        group=group,
+        content_type=content_type,
+        expires=expires,
+    )
+
+
+def _refuse_transaction(alias: str) -> bool:
+    """Raise ConfigurationError inside a transaction; return whether this is a TestCase that answers calls."""
+    connection = connections[alias]
+    if in_test_case(connection):
+        if not _carry_out:
+            raise ConfigurationError(
+                "in a TestCase nothing is delivered by itself: call inside `with sqlqueue.testing.answering():`"
+            )
+        return True
+    if connection.in_atomic_block or not connection.get_autocommit():
+        raise ConfigurationError(
+            "call() inside a transaction would wait for ever for the reply to what no consumer can see yet, and "
+            "hold its locks meanwhile: call it outside of transaction.atomic() and ATOMIC_REQUESTS, or publish() and "
+            "let a handler go on"
+        )
+    return False
+
+
+@contextmanager
+def carried_out(by: Callable[[str], object]) -> Any:
+    """Let `by` deliver what is due of a topic, in calls inside a TestCase's transaction: for sqlqueue.testing."""
+    _carry_out.append(by)
+    try:
+        yield
+    finally:
+        _carry_out.remove(by)
