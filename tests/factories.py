@@ -10,7 +10,7 @@ consumes. For tens of thousands of rows (tests/admin/crowd.py) factories take to
 """
 
 from datetime import datetime, timedelta, timezone
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from factory import Factory, LazyAttribute, LazyFunction, SelfAttribute, Sequence
 from factory.django import DjangoModelFactory
@@ -19,6 +19,7 @@ from sqlqueue.core.settle_plan import FetchedMessage as MessageValue
 from sqlqueue.models import (
     Activity,
     BlockedRange,
+    CollectedMessage,
     ConsumerGroup,
     DeliveryState,
     Message,
@@ -180,6 +181,25 @@ class ReceiptFactory(OfAPartition[Receipt]):
     finished_at = SelfAttribute("started_at")
     worker = "w"
     serial = Sequence(lambda number: number)
+
+
+class CollectedMessageFactory(RowFactory[CollectedMessage]):
+    """A collected message that is kept for an hour, without groups."""
+
+    class Meta:
+        model = CollectedMessage
+
+    topic = "t"
+    partition = 0
+    priority = 0
+    partition_key = ""
+    message_id = Sequence("m{}".format)
+    message_offset = Sequence(lambda number: number + 1)
+    target_group = ""
+    outcomes: ClassVar[dict[str, Any]] = {}
+    payload = 1
+    created_at = LazyFunction(now)
+    kept_until = LazyFunction(in_an_hour)
 
 
 class ResultFactory(RowFactory[Result]):

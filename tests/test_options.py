@@ -84,6 +84,7 @@ OF_TOPICS: dict[str, list[Any]] = {
     "payload_version": [*NO_WHOLE, 0],
     "priority_weights": [5, "", b"x", {}, 1.5, True],
     "unique_for": [*NO_DURATIONS, 0, False],
+    "keep_collected": [*NO_DURATIONS, 0],
 }
 OF_LIMITS: dict[str, list[Any]] = {
     "max_lag": [value for value in NO_WHOLE if value != 10**400],

@@ -5,6 +5,7 @@ from django.contrib.admin import AdminSite
 from django.contrib.admin import site as default_site
 
 from sqlqueue.admin.blocked_ranges import BlockedRangeAdmin
+from sqlqueue.admin.collected_messages import CollectedMessageAdmin
 from sqlqueue.admin.consumer_groups import ConsumerGroupAdmin
 from sqlqueue.admin.delivery_states import DeliveryStateAdmin
 from sqlqueue.admin.leases import LeaseAdmin
@@ -21,6 +22,7 @@ from sqlqueue.admin.topics import TopicAdmin
 
 __all__ = [
     "BlockedRangeAdmin",
+    "CollectedMessageAdmin",
     "ConsumerGroupAdmin",
     "DeliveryStateAdmin",
     "LeaseAdmin",

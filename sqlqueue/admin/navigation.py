@@ -36,6 +36,7 @@ INTERNALS = {
     "Offset": gettext_lazy("The position and the watermark of each group in each partition."),
     "DeliveryState": gettext_lazy("Messages that have a row of their own for a group: failing, waiting, in flight."),
     "BlockedRange": gettext_lazy("Messages that wait behind an earlier one of their key."),
+    "CollectedMessage": gettext_lazy("Messages that collection has moved out of the log, with their outcomes."),
     "Receipt": gettext_lazy("The outcomes of deliveries, as far as a topic's history keeps them."),
 }
 

@@ -16,6 +16,7 @@ from sqlqueue.database import retries
 from sqlqueue.database.gate import COLLECTOR, take_duty
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.statements import dialect, execute
+from sqlqueue.log import collected
 from sqlqueue.log.groups import lock_topic
 from sqlqueue.log.status import unacked_streams
 from sqlqueue.models import ConsumerGroup, Offset, SubscriberHeartbeat, Topic
@@ -40,9 +41,10 @@ FIRST = """
     WHERE {beyond} ORDER BY {ascending} LIMIT 1
 """
 STREAMS_AT_ONCE = 32
-# What has no use any more, the oldest first. Index: (expires_at); (updated_at).
+# What has no use any more, the oldest first. Index: (expires_at); (updated_at); (kept_until).
 EXPIRED_RESULTS = "SELECT id FROM sqlqueue_result WHERE expires_at <= {now} ORDER BY expires_at LIMIT %s"
 LEFT_PROGRESS = "SELECT id FROM sqlqueue_progress WHERE updated_at <= {earlier} ORDER BY updated_at LIMIT %s"
+KEPT_LONG_ENOUGH = "SELECT id FROM sqlqueue_collected_message WHERE kept_until <= {now} ORDER BY kept_until LIMIT %s"
 PROGRESS_LASTS = 30 * DAY  # seconds; its settle deletes it, unless its process was killed before
 MOST_BATCHES = 100  # of receipts, results or progress in one collection
 OLDEST_RECEIPTS = "SELECT id, finished_at <= {earlier} FROM sqlqueue_receipt ORDER BY id LIMIT %s"  # the primary key
@@ -97,6 +99,7 @@ def collect(
     results = _collect_old(alias, "sqlqueue_result", EXPIRED_RESULTS)
     if results:
         announce(results_collected, collect, count=results)
+    _collect_old(alias, "sqlqueue_collected_message", KEPT_LONG_ENOUGH)
     _collect_old(alias, "sqlqueue_progress", LEFT_PROGRESS, round(PROGRESS_LASTS * 1_000_000))
     return Collected(messages, _collect_receipts(alias), more, results)
 
@@ -142,7 +145,8 @@ def _collect_batch(alias: str, topic: str, partition: int, priority: int, horizo
     """
     if not take_duty(alias, COLLECTOR):
         return 0, False
-    rule = released(lock_topic(alias, topic))
+    locked = lock_topic(alias, topic)
+    rule = released(locked)
     if rule is None:
         return 0, False
     floor = acked_by_all(alias, topic, partition, priority, horizon)
@@ -150,7 +154,10 @@ def _collect_batch(alias: str, topic: str, partition: int, priority: int, horizo
     text = OLDEST.replace("{released}", rule.sql)
     oldest = execute(alias, text, (*rule.values, *values, BATCH)).fetchall()
     found = [offset for offset, _ in takewhile(lambda row: row[1], oldest)]
-    return len(delete_free(alias, found)), len(found) == BATCH
+    free = _lock_free(alias, found, "sqlqueue_message", "offset")
+    collected.keep(alias, topic, free, locked.purged_to)
+    _delete(alias, "sqlqueue_message", "offset", free)
+    return len(free), len(found) == BATCH
 
 
 def delete_free(alias: str, offsets: Sequence[int]) -> list[int]:

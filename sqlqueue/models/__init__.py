@@ -4,6 +4,7 @@ tracing and everything above it."""
 from sqlqueue.models.activity import Activity
 from sqlqueue.models.archive_segment import ArchiveSegment
 from sqlqueue.models.blocked_range import BlockedRange
+from sqlqueue.models.collected_message import CollectedMessage
 from sqlqueue.models.consumer_group import ConsumerGroup
 from sqlqueue.models.delivery_state import DeliveryState
 from sqlqueue.models.hourly_error import HourlyError
@@ -30,6 +31,7 @@ __all__ = [
     "Activity",
     "ArchiveSegment",
     "BlockedRange",
+    "CollectedMessage",
     "ConsumerGroup",
     "DeliveryState",
     "HourlyError",

@@ -10,7 +10,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from factory import Iterator
 
+from sqlqueue.admin import collected_messages
 from sqlqueue.models import (
+    CollectedMessage,
     DeliveryState,
     Receipt,
     ScheduledMessage,
@@ -18,6 +20,7 @@ from sqlqueue.models import (
 from tests.admin.test_overview import page, words
 from tests.factories import (
     BlockedRangeFactory,
+    CollectedMessageFactory,
     DeliveryStateFactory,
     OffsetFactory,
     PartitionLeaseFactory,
@@ -163,6 +166,30 @@ def test_receipts_are_found_by_offset(admin_client: Client) -> None:
     found = rows(page(admin_client, "/admin/sqlqueue/receipt/?q=8"))
     assert len(found) == 2
     assert "1.250" in found[0]
+
+
+def test_collected_messages_are_found_by_offset_id_and_key(admin_client: Client) -> None:
+    CollectedMessageFactory(message_offset=7, message_id="a", outcomes={"mails": {"outcome": "dead", "attempts": 3}})
+    CollectedMessageFactory(message_offset=8, message_id="7", partition_key="ann")
+    CollectedMessageFactory(message_offset=9, message_id="c", partition_key="7")
+    assert len(rows(page(admin_client, "/admin/sqlqueue/collectedmessage/"))) == 3
+    for term, offsets in {"a": [7], "7": [9, 8, 7], "ann": [8], "an": [], "99999999999999999999": []}.items():
+        found = rows(page(admin_client, f"/admin/sqlqueue/collectedmessage/?q={term}"))
+        assert [int(row.split()[0]) for row in found] == offsets, term
+    (found_row,) = rows(page(admin_client, "/admin/sqlqueue/collectedmessage/?q=a"))
+    assert "mails: dead" in found_row
+    row = CollectedMessage.objects.get(message_id="a")
+    assert "attempts" in page(admin_client, f"/admin/sqlqueue/collectedmessage/{row.pk}/change/")
+
+
+def test_of_many_collected_messages_of_a_key_some_are_found(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    CollectedMessageFactory.create_batch(5, partition_key="ann")
+    monkeypatch.setattr(collected_messages, "MOST_FOUND", 3)
+    html = page(admin_client, "/admin/sqlqueue/collectedmessage/?q=ann")
+    assert len(rows(html)) == 3
+    assert "the newest 3" in html
 
 
 @pytest.mark.parametrize("model", READ_ONLY)

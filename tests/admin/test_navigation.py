@@ -21,7 +21,15 @@ NEEDED = [
     "Replays",
     "Reschedulings",
 ]
-INTERNALS = ["Subscribers", "Partition leases", "Offsets", "Delivery states", "Blocked ranges", "Receipts"]
+INTERNALS = [
+    "Subscribers",
+    "Partition leases",
+    "Offsets",
+    "Delivery states",
+    "Blocked ranges",
+    "Collected messages",
+    "Receipts",
+]
 LINK = re.compile(r'<a href="([^"]*/sqlqueue/[^"]+)"[^>]*>(.*?)</a>')
 
 

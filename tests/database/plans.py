@@ -8,6 +8,7 @@ from django.db import connection
 
 from sqlqueue.models import (
     BlockedRange,
+    CollectedMessage,
     DeliveryState,
     Message,
     Offset,
@@ -22,6 +23,7 @@ TABLES = (
     Message,
     DeliveryState,
     BlockedRange,
+    CollectedMessage,
     Offset,
     PartitionLease,
     Receipt,

@@ -44,6 +44,7 @@ from tests.database.plans import TABLES, Recorder, an_index_if_there_is_one, ful
 from tests.factories import (
     ActivityFactory,
     BlockedRangeFactory,
+    CollectedMessageFactory,
     DeadLetterFactory,
     DeliveryStateFactory,
     OffsetFactory,
@@ -118,6 +119,7 @@ def fill() -> None:
     ]
     UniqueMessage.objects.bulk_create(rows)
     ReceiptFactory.insert(2_000, started_at=later)
+    CollectedMessageFactory.insert(2_000, kept_until=later)
     ResultFactory.insert(2_000, expires_at=later)  # MySQL takes any plan for a table without rows
     with connection.cursor() as cursor:
         if connection.vendor != "mysql":

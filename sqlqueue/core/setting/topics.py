@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, get_origin
 
-from sqlqueue.core.bounds import CENTURY, WEEK, duration, whole
+from sqlqueue.core.bounds import CENTURY, SHORTEST, WEEK, duration, whole
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic, did_you_mean
 from sqlqueue.core.periodic import PERIODIC_TOPIC
 from sqlqueue.core.unique_for import checked_unique_for
@@ -28,7 +28,8 @@ class TopicOptions:
     priority, the most urgent first: its share of the deliveries while more urgent messages wait, too; None: a twentieth
     for all but the first together. payload_type: a class or its dotted path, None for any JSON; payload_version: what
     messages are published with, None for the type's own. unique_for: for how many seconds a pending message keeps
-    others of its key out, infinity for as long as it is pending; None: not at all."""
+    others of its key out, infinity for as long as it is pending; None: not at all.
+    keep_collected: for how many seconds collected messages are kept in a table of their own; None: not at all."""
 
     partitions: int = 32
     priorities: int = 1
@@ -38,6 +39,7 @@ class TopicOptions:
     payload_version: int | None = None
     priority_weights: Sequence[int] | None = None
     unique_for: float | None = None
+    keep_collected: float | None = None
 
 
 def topics(given: Any, defaults: TopicOptions, problems: list[str]) -> dict[str, TopicOptions]:
@@ -62,6 +64,11 @@ def topics(given: Any, defaults: TopicOptions, problems: list[str]) -> dict[str,
         values.update({name: value for name, value in own.items() if name in known})
         if values["retention"] is not None:
             values["retention"] = duration(values["retention"], f"TOPICS[{topic!r}]['retention']", problems, 0, CENTURY)
+        kept = values.get("keep_collected")
+        if kept is not None:
+            values["keep_collected"] = duration(
+                kept, f"TOPICS[{topic!r}]['keep_collected']", problems, SHORTEST, CENTURY
+            )
         whole(values["partitions"], f"TOPICS[{topic!r}]['partitions']", MOST_PARTITIONS, problems)
         whole(values.get("priorities", 1), f"TOPICS[{topic!r}]['priorities']", MOST_PRIORITIES, problems)
         _check_weights(topic, values, problems)

@@ -17,6 +17,7 @@ class PostgreSQL(WithOnConflict):
 
     vendor = "postgresql"
     branch = "({})"
+    json_value = "CAST(%s AS JSONB)"
     placeholders: ClassVar = {
         "now": "STATEMENT_TIMESTAMP()",
         "later": "STATEMENT_TIMESTAMP() + %s * INTERVAL '1 microsecond'",
