@@ -26,16 +26,20 @@ if TYPE_CHECKING:
         Retry,
         SqlqueueError,
     )
+    from sqlqueue.log.batches import Batch
     from sqlqueue.log.calls import acall, call
     from sqlqueue.log.publish import apublish, apublish_many, publish, publish_many, publish_on_commit
     from sqlqueue.log.published import Published, PublishedMany
     from sqlqueue.log.scheduled import Scheduled, acancel, aget_scheduled, cancel, cancel_all, get_scheduled
     from sqlqueue.operations.replay import discard, replay
+    from sqlqueue.stats.batch_status import BatchStatus, cancel_batch, get_batch
     from sqlqueue.stats.message_status import GroupStatus, MessageStatus, aget_status, get_status
 
 # Names resolve at their first use, so that `from sqlqueue import publish` works in models.py too, before the apps are
 # ready.
 _MODULES = {
+    "Batch": "sqlqueue.log.batches",
+    "BatchStatus": "sqlqueue.stats.batch_status",
     "CallFailed": "sqlqueue.exceptions",
     "ConfigurationError": "sqlqueue.exceptions",
     "Delivery": "sqlqueue.consumers.delivery",
@@ -63,8 +67,10 @@ _MODULES = {
     "call": "sqlqueue.log.calls",
     "cancel": "sqlqueue.log.scheduled",
     "cancel_all": "sqlqueue.log.scheduled",
+    "cancel_batch": "sqlqueue.stats.batch_status",
     "consumer": "sqlqueue.consumers.registry",
     "discard": "sqlqueue.operations.replay",
+    "get_batch": "sqlqueue.stats.batch_status",
     "get_scheduled": "sqlqueue.log.scheduled",
     "get_status": "sqlqueue.stats.message_status",
     "periodic": "sqlqueue.consumers.periodic",
@@ -76,6 +82,8 @@ _MODULES = {
 }
 
 __all__ = [
+    "Batch",
+    "BatchStatus",
     "CallFailed",
     "ConfigurationError",
     "Delivery",
@@ -103,8 +111,10 @@ __all__ = [
     "call",
     "cancel",
     "cancel_all",
+    "cancel_batch",
     "consumer",
     "discard",
+    "get_batch",
     "get_scheduled",
     "get_status",
     "periodic",

@@ -4,6 +4,7 @@ show stats. Only a project's own admin site imports it, for `register`."""
 from django.contrib.admin import AdminSite
 from django.contrib.admin import site as default_site
 
+from sqlqueue.admin.batches import BatchAdmin
 from sqlqueue.admin.blocked_ranges import BlockedRangeAdmin
 from sqlqueue.admin.collected_messages import CollectedMessageAdmin
 from sqlqueue.admin.consumer_groups import ConsumerGroupAdmin
@@ -21,6 +22,7 @@ from sqlqueue.admin.subscribers import SubscriberAdmin
 from sqlqueue.admin.topics import TopicAdmin
 
 __all__ = [
+    "BatchAdmin",
     "BlockedRangeAdmin",
     "CollectedMessageAdmin",
     "ConsumerGroupAdmin",

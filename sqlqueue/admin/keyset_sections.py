@@ -48,7 +48,8 @@ class SectionedChangeList(KeysetChangeList):
 
 
 class SectionedAdmin(KeysetAdmin):
-    """A read-only table in sections, each ordered by `key` (columns of an index, the last ones unique)."""
+    """A read-only table in sections, each ordered by `key` (columns of an index, the last ones unique;
+    with "-" before them they descend)."""
 
     change_list_template = "admin/sqlqueue/sectioned_change_list.html"
     key: Sequence[str] = ("id",)
@@ -82,7 +83,7 @@ class SectionedAdmin(KeysetAdmin):
         return Page(rows)
 
     def _key_of(self, row: Any) -> str:
-        values = [section_of(row), *(row.serializable_value(column) for column in self.key)]
+        values = [section_of(row), *(row.serializable_value(column.lstrip("-")) for column in self.key)]
         return json.dumps(values, default=str)  # times to the microsecond
 
     def _start(self, given: str) -> tuple[int, list[Any]] | None:
@@ -92,7 +93,8 @@ class SectionedAdmin(KeysetAdmin):
             if not isinstance(section, int) or len(values) != len(self.key):
                 return None
             fields = {field.name: field for field in self.opts.fields}
-            return section, [_comparable(fields[column].to_python(value)) for column, value in zip(self.key, values)]
+            columns = [column.lstrip("-") for column in self.key]
+            return section, [_comparable(fields[column].to_python(value)) for column, value in zip(columns, values)]
         except (ValueError, TypeError, ValidationError, OverflowError, RecursionError):
             return None
 
@@ -111,9 +113,11 @@ def section_of(row: Any) -> int:
 
 def after(columns: Sequence[str], values: Sequence[Any]) -> Q:
     """Return the condition for the rows after one with these values: by the first column, which an index serves, and
-    then by all of them."""
+    then by all of them. Columns that begin with "-" descend."""
+    names = [column.lstrip("-") for column in columns]
+    beyond = ["lt" if column.startswith("-") else "gt" for column in columns]
     later = Q()
-    for index, column in enumerate(columns):
-        same = dict(zip(columns[:index], values[:index]))
-        later |= Q(**same, **{f"{column}__gt": values[index]})
-    return Q(**{f"{columns[0]}__gte": values[0]}) & later
+    for index, (name, lookup) in enumerate(zip(names, beyond)):
+        same = dict(zip(names[:index], values[:index]))
+        later |= Q(**same, **{f"{name}__{lookup}": values[index]})
+    return Q(**{f"{names[0]}__{beyond[0]}e": values[0]}) & later

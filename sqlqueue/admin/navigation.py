@@ -27,6 +27,7 @@ FIRST = (
     "Topic",
     "ScheduledMessage",
     "PeriodicSchedule",
+    "Batch",
     "Replay",
     "Rescheduling",
 )

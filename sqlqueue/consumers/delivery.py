@@ -10,9 +10,11 @@ from typing import Any
 from sqlqueue.conf import settings
 from sqlqueue.core.codec import decode
 from sqlqueue.core.keys import checked_text
+from sqlqueue.core.membership import batch_of
 from sqlqueue.core.settle_plan import Attempt
 from sqlqueue.database.clock import moment
 from sqlqueue.exceptions import InvalidMessage, LeaseLost, seconds
+from sqlqueue.log.batches import Batch
 from sqlqueue.log.progress import Reported
 from sqlqueue.log.results import reply_text
 from sqlqueue.models.progress import NOTE_LENGTH
@@ -50,6 +52,13 @@ class Delivery:
     def headers(self) -> dict[str, Any]:
         """The headers that the publisher gave, {} if there were none."""
         return callers(decode(self._attempt.message.headers) or {})
+
+    @cached_property
+    def batch(self) -> Batch | None:
+        """The batch that the message belongs to, to publish more members of it until the handler returns; None for
+        none."""
+        id = batch_of(self._attempt.message.headers)
+        return Batch.of_member(id, self.check_lease) if id else None
 
     @property
     def key(self) -> str:

@@ -12,9 +12,11 @@ from sqlqueue.consumers.in_flight import InFlight
 from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.core import outcomes
 from sqlqueue.core.lease import HeldLease
+from sqlqueue.core.membership import Member
 from sqlqueue.core.settle_plan import SettlePlan, SettleResult
 from sqlqueue.database import retries
 from sqlqueue.database.server_identity import ServerIdentity
+from sqlqueue.log import batch_ends
 from sqlqueue.log.settle import settle
 from sqlqueue.log.settle_notices import Questions
 from sqlqueue.signals import (
@@ -37,6 +39,8 @@ class Settler:
         self.outcome_counter = OutcomeCounter()
         self.settled = 0  # deliveries settled so far
         self.questions = Questions()
+        # Called after a commit with the batches of which members were settled.
+        self.look_at_batches: Callable[[Iterable[str]], None] = self._end_batches
         self._give_up = give_up
 
     def execute(self, plans: Sequence[SettlePlan]) -> list[SettlePlan] | None:
@@ -67,10 +71,33 @@ class Settler:
             if self.questions:
                 self.questions.answer(result.settled)
             self._announce(result)
+        self._follow_batches(written)
         if stale:
             self._unclaim(stale)
             self.lose([plan.lease for plan in stale])
         return [result.plan for result in written]
+
+    def _follow_batches(self, written: Iterable[SettleResult]) -> None:
+        batches: set[str] = set()
+        failed: set[str] = set()
+        for result in written:
+            for member in set(result.plan.members.values()):
+                (failed if member.dead else batches).add(member.batch)
+            if members := result.plan.lease.members:
+                for attempt, outcome in result.settled:
+                    if outcome is outcomes.COMMITTED and (found := members.get(attempt.offset)) is not None:
+                        members[attempt.offset] = Member(found.batch)  # not dead, as the overrun had it
+        # While others of its members are here, it is not finished, and the settle that counts the last of them looks.
+        batches = {batch for batch in batches if not self._has_members(batch)} | failed
+        if batches:
+            self.look_at_batches(batches)
+
+    def _has_members(self, batch: str) -> bool:
+        leases = (assigned.lease for assigned in self.ownership.assigned_partitions())
+        return any(member.batch == batch for lease in leases for member in lease.members.values())
+
+    def _end_batches(self, batches: Iterable[str]) -> None:
+        batch_ends.check_quietly(self.alias, batches)
 
     def settle_on_the_same_server(self, plans: Sequence[SettlePlan]) -> list[SettleResult]:
         """Settle once. Raises ServerChanged if the server is not the one on which the partitions were taken."""

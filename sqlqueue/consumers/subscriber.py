@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from django.db import connections
 
 from sqlqueue.conf import settings
+from sqlqueue.consumers.background.batches import BatchTask
 from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
 from sqlqueue.consumers.background.periodic import PeriodicTask
@@ -45,6 +46,7 @@ from sqlqueue.signals import announce, subscriber_started, subscriber_stopped
 logger = logging.getLogger("sqlqueue")
 
 HORIZON_TIMEOUT = 0.5  # seconds for which a start waits for the horizon; after that the loop goes on registering
+COUNTING_LASTS = 5.0  # seconds for which a drain waits for members of batches to be counted
 DRAIN_CHECK = 0.2  # seconds between two checks whether anything is due
 
 
@@ -97,6 +99,8 @@ class Subscriber:
         self._stop_deadline = 0.0
         self._with_background_tasks = background_tasks
         self._background_tasks: list[BackgroundTask] = []
+        self._batches: BatchTask | None = None
+        self._counting_since: float | None = None
         self._listener: notifier.Listener | None = None
         self._stop_listening: Callable[[], None] = lambda: None
 
@@ -140,7 +144,10 @@ class Subscriber:
             self.loop.scheduler = SchedulerTask(self.alias, settings.IDLE_POLL_INTERVAL * 5)
             collector = CollectorTask(self.alias, settings.COLLECT_INTERVAL, settings.LEASE_DURATION)
             stats_recorder, replay = StatsRecorder(self.alias, self.settler.outcome_counter), ReplayTask(self.alias)
+            self._batches = BatchTask(self.alias)
+            self.settler.look_at_batches = self._batches.look_at
             self._background_tasks = [self._lease_renewer, self.loop.scheduler, collector, stats_recorder, replay]
+            self._background_tasks.append(self._batches)
             if schedules := declared():
                 self._background_tasks.append(PeriodicTask(self.alias, schedules))
             for task in self._background_tasks:
@@ -234,13 +241,27 @@ class Subscriber:
         """Whether nothing is in flight, and nothing that was read could be dispatched now."""
         if self.dispatcher.outstanding or self.dispatcher.reported or not self._registration.complete:
             return False
+        if self._batches is not None and not self._batches.idle:
+            return False  # a callback may be about to be published
         now = self.clock()
+        if self._counting(now):
+            return False
         active = (subscription for subscription in self.subscriptions if not subscription.resting)
         return all(
             assigned.settled_up and ((due := assigned.next_due()) is None or due > now)
             for subscription in active
             for assigned in subscription.assigned.values()
         )
+
+    def _counting(self, now: float) -> bool:
+        """Tell whether the horizon is about to let members of batches be counted. Not for long: it may be held back,
+        and then the next owner counts them."""
+        partitions = self.ownership.assigned_partitions()
+        if not any(assigned.uncounted for assigned in partitions):
+            self._counting_since = None
+            return False
+        self._counting_since = now if self._counting_since is None else self._counting_since
+        return now - self._counting_since < COUNTING_LASTS
 
     def anything_due(self) -> bool:
         """Return whether the tables hold anything that is due for any group that does not rest.

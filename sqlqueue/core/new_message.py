@@ -15,6 +15,7 @@ class NewMessage:
 
     __slots__ = (
         "at",
+        "batch",
         "content_type",
         "delay",
         "expires",
@@ -47,9 +48,10 @@ class NewMessage:
         self.payload, self.key, self.id, self.headers, self.priority = payload, key, id, headers, priority
         self.delay, self.at, self.group, self.on_conflict = delay, at, group, on_conflict
         self.content_type, self.expires, self.unique_for = content_type, expires, unique_for
+        self.batch: str | None = None  # set by a batch that publishes it
 
     def __repr__(self) -> str:
         return f"NewMessage({self.payload!r}, key={self.key!r}, id={self.id!r})"
 
 
-OPTIONS = frozenset(NewMessage.__slots__) - {"payload"}
+OPTIONS = frozenset(NewMessage.__slots__) - {"payload", "batch"}

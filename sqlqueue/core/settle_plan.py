@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
 from sqlqueue.core.lease import HeldLease
+from sqlqueue.core.membership import Member
 from sqlqueue.core.outcomes import COMMITTED, Outcome
 from sqlqueue.core.partition.blocked import StoredRange
 from sqlqueue.core.replies import reply_kept
@@ -17,6 +18,8 @@ from sqlqueue.core.replies import reply_kept
 # Whether a message is in flight. ALONE is the least value of one that is alone: the column holds TOGETHER + the
 # attempt's deaths, which is how many consumer processes in a row have ended with the message once this one has, too.
 NOT_IN_FLIGHT, TOGETHER, ALONE = range(3)
+# The same column of an acked row: the message belongs to a batch, and is a dead letter. Other acked rows have 0.
+DEAD_MEMBER = -1
 
 _serials = itertools.count(1)
 
@@ -51,7 +54,8 @@ class FetchedMessage(NamedTuple):
 
 
 class StoredRow(NamedTuple):
-    """A delivery-state row as it is read: remaining is in seconds until it is due, by the database's clock."""
+    """A delivery-state row as it is read: remaining is in seconds until it is due, by the database's clock;
+    headers: its message's, of an acked row that was read when its partition was acquired."""
 
     offset: int
     acked: bool
@@ -59,6 +63,7 @@ class StoredRow(NamedTuple):
     retry_count: int
     remaining: float
     key: str
+    headers: Any = None
 
 
 class RowWrite(NamedTuple):
@@ -199,7 +204,8 @@ class SettlePlan:
     are written; ranges: blocked ranges to store or delete; taken_up: offsets of rows that are new, of messages that a
     blocked range covered until now; atomic: handlers settle in transactions of their own, which may be ahead of this
     plan; release: this is the last plan under the lease; keep_results: for how many seconds what the handlers returned
-    is stored, None for not at all; filtered: how many messages it acks that the consumer's filter has left out.
+    is stored, None for not at all; filtered: how many messages it acks that the consumer's filter has left out;
+    members: the messages of batches that are settled for good with this plan, which leaves no row of them, by offset.
     """
 
     lease: HeldLease
@@ -217,6 +223,7 @@ class SettlePlan:
     release: bool = False
     keep_results: float | None = None
     filtered: int = 0
+    members: Mapping[int, Member] = field(default_factory=dict)
 
     def without(self, committed: Set[int]) -> SettlePlan:
         """Return the plan for what the handlers' own transactions have not settled: nothing is to be written for the
@@ -230,6 +237,10 @@ class SettlePlan:
             settled=tuple(
                 SettledAttempt(each.attempt, COMMITTED) if each.offset in committed else each for each in self.settled
             ),
+            members={
+                offset: Member(member.batch) if offset in committed else member
+                for offset, member in self.members.items()
+            },
         )
 
 

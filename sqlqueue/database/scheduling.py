@@ -30,8 +30,10 @@ from sqlqueue.database.weight import weight
 HAS_ID = "COALESCE(topic, '') = %s AND COALESCE(message_id, '') = %s AND COALESCE(partition_key, '') = %s"
 OF_ID = "topic = %s AND message_id = %s AND partition_key = %s"
 # Where an id is taken. Index: the unique ones.
-EXISTING_SCHEDULED = f"SELECT NULL, id, {{published}} FROM sqlqueue_scheduled_message WHERE {OF_ID}"
-EXISTING = f'SELECT "offset", NULL, NULL FROM sqlqueue_message WHERE {OF_ID} UNION ALL {EXISTING_SCHEDULED}'
+EXISTING_SCHEDULED = (
+    f"SELECT NULL, id, {{published}}, {{headers}}, target_group FROM sqlqueue_scheduled_message WHERE {OF_ID}"
+)
+EXISTING = f'SELECT "offset", NULL, NULL, NULL, NULL FROM sqlqueue_message WHERE {OF_ID} UNION ALL {EXISTING_SCHEDULED}'
 # By the number, as the scheduler locks it: by the id InnoDB would lock the other index first, and the two would wait
 # for each other; MariaDB takes another index for an update if it is not told. Index: the primary key.
 REPLACE = (
@@ -52,11 +54,14 @@ class Due(NamedTuple):
 
 class Existing(NamedTuple):
     """Where an id is taken: `offset` in the log, or `number`, the id of a row of the schedule, and when that one was
-    published, as the driver gives it (see Dialect.epoch). All are None for an id that is free."""
+    published, as the driver gives it (see Dialect.epoch), with its headers and target group. All are None for an id
+    that is free."""
 
     offset: int | None
     number: int | None
     published: Any
+    headers: Any = None
+    group: str | None = None
 
 
 def insert_scheduled(alias: str, messages: Sequence[Due]) -> None:
@@ -74,16 +79,21 @@ def insert_new_scheduled(alias: str, messages: Sequence[Due]) -> set[Identity]:
 
 def find_existing(alias: str, row: LogRow) -> Existing:
     """Return where a row's id is taken, without locks."""
-    text = EXISTING.replace("{published}", dialect(alias).epoch("created_at"))
+    text = _with_columns(alias, EXISTING)
     found = [Existing._make(existing) for existing in execute(alias, text, identity_of(row) * 2).fetchall()]
     return max(found, key=lambda existing: existing.offset or 0, default=Existing(None, None, None))
 
 
 def lock_existing(alias: str, row: LogRow) -> Existing:
     """Return where a row's id is scheduled, as last committed, whatever the transaction's snapshot; lock it."""
-    text = EXISTING_SCHEDULED.replace("{published}", dialect(alias).epoch("created_at"))
+    text = _with_columns(alias, EXISTING_SCHEDULED)
     found = execute(alias, text + "{update}", identity_of(row)).fetchone()
     return Existing._make(found) if found else Existing(None, None, None)
+
+
+def _with_columns(alias: str, text: str) -> str:
+    syntax = dialect(alias)
+    return text.replace("{published}", syntax.epoch("created_at")).replace("{headers}", syntax.json_text("headers"))
 
 
 def replace_scheduled(alias: str, number: int, message: Due) -> bool:

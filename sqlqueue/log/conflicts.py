@@ -6,12 +6,14 @@ row first, as the scheduler does, so one of them precedes the other, and the lat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import NamedTuple
 
 from django.db import transaction
 
+from sqlqueue.core.membership import batch_of
 from sqlqueue.database import retries
 from sqlqueue.database.clock import moment
 from sqlqueue.database.gate import find_offset, ids_in_log, ids_scheduled, insert_many, insert_new, insert_one
@@ -29,6 +31,7 @@ from sqlqueue.database.scheduling import (
     withdraw,
 )
 from sqlqueue.database.statements import dialect
+from sqlqueue.log import batch_parts
 from sqlqueue.log.published import CREATED, IGNORED, UPDATED, Status
 
 
@@ -110,7 +113,7 @@ def _schedule(alias: str, message: Due, replace: bool) -> tuple[int | None, Stat
         if existing.number is not None:
             if not replace:
                 return None, IGNORED
-            if replace_scheduled(alias, existing.number, message):
+            if _replaced(alias, existing, message.row, partial(replace_scheduled, alias, existing.number, message)):
                 return None, UPDATED
             vanished = True  # cancelled, or in the log now
         # In one transaction, for the scheduler might move what is committed before the log is looked at.
@@ -130,7 +133,7 @@ def _replace_now(alias: str, row: LogRow) -> tuple[int | None, Status]:
     existing = find_existing(alias, row)
     while existing.offset is None and existing.number is not None:
         with transaction.atomic(using=alias, savepoint=False):
-            if take_scheduled(alias, existing.number, row):
+            if _replaced(alias, existing, row, partial(take_scheduled, alias, existing.number, row)):
                 offset, created = insert_one(alias, _as_published(alias, row, existing), may_repeat=True, look=False)
                 return offset, UPDATED if created else IGNORED
         existing = lock_existing(alias, row)
@@ -138,6 +141,19 @@ def _replace_now(alias: str, row: LogRow) -> tuple[int | None, Status]:
         return existing.offset, IGNORED
     offset, created = insert_one(alias, row, may_repeat=True, look=False)
     return offset, CREATED if created else IGNORED
+
+
+def _replaced(alias: str, existing: Existing, row: LogRow, replace: Callable[[], bool]) -> bool:
+    """Replace a scheduled message; False if it is not there any more. If it belongs to a batch, that has one less: what
+    replaces it is no member."""
+    batch = batch_of(existing.headers)
+    if not batch:
+        return replace()
+    with transaction.atomic(using=alias, savepoint=False):
+        done = replace()
+        if done:
+            batch_parts.take_out(alias, {batch_parts.PartKey(batch, row.topic, existing.group or ""): 1})
+    return done
 
 
 def _as_published(alias: str, row: LogRow, existing: Existing) -> LogRow:

@@ -149,7 +149,8 @@ def gather(alias: str, ref: PartitionRef, offsets: Iterable[int]) -> dict[int, t
         message = _message(values, moment)
         row = None
         if acked is not None:
-            row = StoredRow(message.offset, bool(acked), in_flight, max(0, count), float(remaining), message.key)
+            values_of = (message.offset, bool(acked), in_flight, max(0, count), float(remaining), message.key)
+            row = StoredRow(*values_of, message.headers if acked else None)
         result[message.offset] = (row, message)
     return result
 

@@ -12,6 +12,7 @@ from sqlqueue.core.keys import GROUP_LENGTH, checked_name
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.statements import execute
+from sqlqueue.log import batch_recounts
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, LimitShare, Offset, PartitionLease, Topic
 
@@ -115,6 +116,7 @@ def _remove(alias: str, group: str, topic: str) -> bool:
     DeliveryState.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
     BlockedRange.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
     LimitShare.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
+    batch_recounts.forget_group(alias, group, topic)
     deleted, _ = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
     return bool(deleted)
 

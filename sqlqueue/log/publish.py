@@ -96,17 +96,16 @@ def publish_message(topic: str, message: NewMessage, reply_kept: float | None = 
     that waits for a reply; None if none does."""
     sending = propagation.sending(topic)
     if sending is None:
-        return _publish(topic, message, reply_kept)
+        return _publish(topic, message, message.headers, reply_kept)
     with sending:
-        message.headers = sending.headers(message.headers)
-        published = _publish(topic, message, reply_kept)
+        published = _publish(topic, message, sending.headers(message.headers), reply_kept)
         sending.sent(published.id)
     return published
 
 
-def _publish(topic: str, message: NewMessage, reply_kept: float | None) -> Published:
+def _publish(topic: str, message: NewMessage, headers: Any, reply_kept: float | None) -> Published:
     alias = settings.DATABASE
-    row = _row(alias, dialect(alias), to_publish(alias, topic), message, message.headers, reply_kept)
+    row = _row(alias, dialect(alias), to_publish(alias, topic), message, headers, reply_kept)
     offer = _offer(row, message)
     id = offer.message.row.id
     if offer.unique_for is None:
@@ -240,7 +239,7 @@ def _row(
     kind, version = published_as(info.name)
     body = body_of(info.name, kind, message.payload, message.content_type)
     payload = encode_payload(info.name, kind, message.payload) if body is None else NOTHING
-    headers = encode_headers(with_own(headers, version, message.content_type, reply_kept))
+    headers = encode_headers(with_own(headers, version, message.content_type, message.batch, reply_kept))
     row = log_row(syntax, info, message, payload, headers)
     if body is not None or message.expires is not None:
         row = row._replace(body=body, expires=checked_expires(message.expires, message.at))

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.db import transaction
+
 from sqlqueue.conf import settings
 from sqlqueue.core.codec import decode
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text
@@ -14,8 +16,9 @@ from sqlqueue.database.clock import moment
 from sqlqueue.database.scheduling import OF_ID, TAKE
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import InvalidMessage
-from sqlqueue.log import task_states
+from sqlqueue.log import batch_parts, task_states
 from sqlqueue.log.topics import planned
+from sqlqueue.models import ScheduledMessage
 from sqlqueue.payloads.content_types import content_type_of
 from sqlqueue.payloads.versions import callers
 from sqlqueue.twins import async_twin, refuse_in_async
@@ -146,10 +149,23 @@ def _cancel(alias: str, identity: tuple[str, str, str]) -> bool:
     while found is not None:
         if task_states.has_tasks(identity[0]):
             task_states.withdraw(alias, found)
-        if execute(alias, TAKE, (*found, *identity)).rowcount:
+        if _take(alias, found[0], identity):
             return not in_log
         found = execute(alias, NUMBER + "{update}", identity).fetchone()  # it may have been scheduled anew
     return False
+
+
+def _take(alias: str, number: int, identity: tuple[str, str, str]) -> bool:
+    """Delete a scheduled message; False if it is not there any more. If it belongs to a batch, that has one less."""
+    rows = ScheduledMessage.objects.using(alias).filter(pk=number)
+    if not batch_parts.members(rows):
+        return bool(execute(alias, TAKE, (number, *identity)).rowcount)
+    with transaction.atomic(using=alias, savepoint=False):
+        parts = batch_parts.lock_scheduled(alias, [number])
+        taken = bool(execute(alias, TAKE, (number, *identity)).rowcount)
+        if taken:
+            batch_parts.take_out(alias, parts)
+    return taken
 
 
 def _cancel_all(alias: str, topic: str, key: str) -> int:
@@ -159,6 +175,7 @@ def _cancel_all(alias: str, topic: str, key: str) -> int:
         if found:
             if task_states.has_tasks(topic):
                 task_states.withdraw(alias, found)
+            batch_parts.take_out(alias, batch_parts.lock_scheduled(alias, found))
             text = dialect(alias).delete("sqlqueue_scheduled_message", "id", len(found), ("topic", "partition_key"))
             count += execute(alias, text, (*found, topic, key)).rowcount
             last = found[-1]

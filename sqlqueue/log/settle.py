@@ -20,7 +20,7 @@ from sqlqueue.database.gate import insert_failed
 from sqlqueue.database.insert_sql import FailedRow, LogRow, Stored
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.weight import LIGHT, weight
-from sqlqueue.log import blocked_ranges, fence, progress, task_states, topics
+from sqlqueue.log import batch_counts, blocked_ranges, fence, progress, task_states, topics
 from sqlqueue.log.results import are_asked_for, write_results
 
 logger = logging.getLogger("sqlqueue")
@@ -70,13 +70,18 @@ def settle(
     if len(plans) == 1 and _is_plain(plans[0], histories) and not connections[alias].in_atomic_block:
         (plan,) = plans
         return [_result(plan, plan if retries.run_statement(alias, _advance, alias, plan) else None)]
-    return retries.run(alias, _settle, alias, plans, worker, histories, now)
+    if not any(plan.members for plan in plans):
+        return [_result(*each) for each in retries.run(alias, _settle, alias, plans, worker, histories, now)]
+    batch_counts.read(alias, plans)
+    pairs = retries.run(alias, _settle, alias, plans, worker, histories, now)
+    batch_counts.remember(written for _, written in pairs if written is not None)
+    return [_result(*each) for each in pairs]
 
 
 def _is_plain(plan: SettlePlan, histories: dict[str, str]) -> bool:
     receipts = plan.settled and histories.get(plan.lease.ref.topic) == "all"
     results = plan.settled and (plan.lease.stored_progress or are_asked_for(plan))
-    return not (plan.rows or plan.deletes or plan.ranges or plan.dead or receipts or results)
+    return not (plan.rows or plan.deletes or plan.ranges or plan.dead or plan.members or receipts or results)
 
 
 def _result(given: SettlePlan, written: SettlePlan | None) -> SettleResult:
@@ -87,7 +92,8 @@ def _result(given: SettlePlan, written: SettlePlan | None) -> SettleResult:
 
 def _settle(
     alias: str, plans: Sequence[SettlePlan], worker: str, histories: dict[str, str], now: float
-) -> list[SettleResult]:
+) -> list[tuple[SettlePlan, SettlePlan | None]]:
+    """Return each plan that was given, and how it was written; None: its token was stale."""
     written: dict[SettlePlan, SettlePlan] = {}  # the plan as it is written, by the plan that was given
     for given in sorted(plans, key=_lock_order):
         plan = given
@@ -104,7 +110,8 @@ def _settle(
     _write_receipts(alias, written.values(), worker, histories, now)
     write_results(alias, written.values(), now)
     progress.delete_settled(alias, written.values())
-    return [_result(plan, written.get(plan)) for plan in plans]
+    batch_counts.write(alias, written.values())
+    return [(plan, written.get(plan)) for plan in plans]
 
 
 def _lock_order(plan: SettlePlan) -> tuple[object, ...]:

@@ -3,6 +3,7 @@ tracing and everything above it."""
 
 from sqlqueue.models.activity import Activity
 from sqlqueue.models.archive_segment import ArchiveSegment
+from sqlqueue.models.batch import Batch, BatchGroup, BatchPart, BatchProgress
 from sqlqueue.models.blocked_range import BlockedRange
 from sqlqueue.models.collected_message import CollectedMessage
 from sqlqueue.models.consumer_group import ConsumerGroup
@@ -30,6 +31,10 @@ from sqlqueue.models.unique_message import UniqueMessage
 __all__ = [
     "Activity",
     "ArchiveSegment",
+    "Batch",
+    "BatchGroup",
+    "BatchPart",
+    "BatchProgress",
     "BlockedRange",
     "CollectedMessage",
     "ConsumerGroup",

@@ -10,6 +10,7 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
 from sqlqueue.database import retries
 from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.log import batch_parts
 from sqlqueue.log.collect import delete_free
 from sqlqueue.log.groups import lock_topic
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset, Topic
@@ -129,9 +130,17 @@ def _delete(alias: str, topic: str, offsets: Sequence[int]) -> Deleted:
     messages = _messages(alias, topic, offsets)
     found = _open(alias, topic, messages)
     waiting, in_flight = _all_of(found, "waiting"), _all_of(found, "in_flight")
+    in_flight |= _uncounted(alias, topic, {message.offset for message in messages} - waiting - in_flight)
     settled = [message.offset for message in messages if message.offset not in waiting | in_flight]
     deleted = len(delete_free(alias, settled))
     return Deleted(deleted, len(waiting - in_flight), len(in_flight) + len(settled) - deleted)
+
+
+def _uncounted(alias: str, topic: str, settled: Collection[int]) -> set[int]:
+    """Return those settled messages that belong to a batch and have a row yet: a settle of their owner is about to
+    count them, and needs them for that."""
+    states = DeliveryState.objects.using(alias).filter(topic=topic, message_offset__in=list(settled))
+    return set(batch_parts.in_log(alias, set(states.values_list("message_offset", flat=True))))
 
 
 def _messages(alias: str, topic: str, offsets: Sequence[int]) -> list[Message]:

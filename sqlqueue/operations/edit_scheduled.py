@@ -11,16 +11,19 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.db import IntegrityError
+from django.db.models import QuerySet
 
 from sqlqueue.conf import settings
-from sqlqueue.core.codec import checked_json, encode, encode_headers
+from sqlqueue.core.codec import checked_json, decode, encode, encode_headers
+from sqlqueue.core.membership import HEADER
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database import retries
 from sqlqueue.database.limits import check_sendable, check_storable
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.validation import log_row
 from sqlqueue.exceptions import InvalidMessage
-from sqlqueue.log import task_states
+from sqlqueue.log import batch_parts, task_states
+from sqlqueue.log.batch_parts import PartKey
 from sqlqueue.log.notifier import notify_after_commit
 from sqlqueue.log.publish import checked_due
 from sqlqueue.log.topics import planned, topic_info
@@ -101,9 +104,10 @@ def _edit(alias: str, number: int, changes: dict[str, Any], texts: dict[str, Any
         raise InvalidMessage(
             f"message {number} is no longer scheduled: it has entered the log, or was taken back; nothing was changed"
         )
-    before = (found.topic, found.partition_key, found.message_id)
+    before, group_before = (found.topic, found.partition_key, found.message_id), found.target_group
     for name, value in changes.items():
         setattr(found, name, value)
+    _keep_batch(alias, found, rows, before[0], group_before, texts)
     _check(alias, found, texts)
     if (found.topic, found.partition_key, found.message_id) != before:
         _check_id(alias, found)
@@ -114,6 +118,26 @@ def _edit(alias: str, number: int, changes: dict[str, Any], texts: dict[str, Any
     named = ", ".join([f'"{name}" = %s' for name in columns] or ["id = id"])
     execute(alias, UPDATE.replace("{columns}", named), (*columns.values(), number))
     notify_after_commit(alias)
+
+
+def _keep_batch(
+    alias: str,
+    found: ScheduledMessage,
+    rows: QuerySet[ScheduledMessage],
+    topic: str,
+    group: str,
+    texts: dict[str, Any],
+) -> None:
+    """Let a message stay in its batch, whatever headers it gets; where its topic or group is another one, it counts
+    there. topic, group: those before the edit."""
+    batch = batch_parts.members(rows).get(found.pk)
+    if batch is None:
+        return
+    if "headers" in texts:
+        texts["headers"] = encode_headers({**(decode(texts["headers"]) or {}), HEADER: batch})
+    if (found.topic, found.target_group) != (topic, group):
+        parts = {PartKey(batch, topic, group): -1, PartKey(batch, found.topic, found.target_group): 1}
+        batch_parts.change(alias, parts)
 
 
 def _check(alias: str, found: ScheduledMessage, texts: dict[str, Any]) -> None:
@@ -175,5 +199,6 @@ def _withdraw(alias: str, numbers: Sequence[int]) -> int:
     free = _free(alias, numbers)
     if free:
         task_states.withdraw(alias, free)
+        batch_parts.take_out(alias, batch_parts.lock_scheduled(alias, free))
         execute(alias, dialect(alias).delete("sqlqueue_scheduled_message", "id", len(free)), free)
     return len(free)

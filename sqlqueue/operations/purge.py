@@ -18,6 +18,7 @@ from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.log import batch_recounts
 from sqlqueue.log.collect import collect_topic
 from sqlqueue.log.groups import lock_topic, revoke
 from sqlqueue.log.status import unacked_streams
@@ -151,6 +152,7 @@ def _skip(alias: str, group: str, topic: str, target: int) -> bool:
     registered = ConsumerGroup.objects.using(alias).filter(**mine)
     if not registered.exists():
         return False
+    batch_recounts.before_move(alias, group, topic, None, target, keeps_states=True)
     registered.filter(start__lt=target).update(start=target)  # of partitions without an offset row
     offsets = Offset.objects.using(alias).filter(**mine)
     states = DeliveryState.objects.using(alias).filter(**mine)

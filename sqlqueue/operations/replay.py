@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,6 +18,8 @@ from sqlqueue.database.gate import insert_many
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.log import batch_parts
+from sqlqueue.log.batch_parts import PartKey
 from sqlqueue.log.groups import lock_topic, registered
 from sqlqueue.log.notifier import notify_after_commit
 from sqlqueue.log.topics import topic_info
@@ -198,6 +201,9 @@ def replay_some(alias: str, selection: DeadLetterSelection, most: int) -> list[R
         for payload, headers in (one.to_copy(),)
     ]
     insert_many(alias, copies, may_repeat=False)
+    batches = batch_parts.in_log(alias, [one.offset for one in chosen])
+    again = Counter(PartKey(batches[one.offset], topic, one.failed_group) for one in chosen if one.offset in batches)
+    batch_parts.change(alias, replayed=again)
     _delete(alias, [one.offset for one in chosen])
     notify_after_commit(alias)
     return [Replayed(one.offset, one.failed_group, copy.key, copy.id) for one, copy in zip(chosen, copies)]

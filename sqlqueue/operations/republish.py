@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from sqlqueue.conf import settings
@@ -11,6 +12,8 @@ from sqlqueue.database.gate import insert_many
 from sqlqueue.database.insert_sql import LogRow, Stored
 from sqlqueue.database.scheduling import Due, copy_scheduled, insert_scheduled
 from sqlqueue.exceptions import InvalidMessage, seconds
+from sqlqueue.log import batch_parts
+from sqlqueue.log.batch_parts import PartKey
 from sqlqueue.log.notifier import notify_after_commit
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import Message
@@ -30,6 +33,8 @@ def republish(
 
     The messages in the log stay. A copy has that target group and a fresh id, and stands at the log's end. priority: of
     the copies (None: as before); delay: in so many seconds. Offsets that the log does not hold are left out.
+
+    A copy of a batch's member is one more member of it.
 
     Raises InvalidMessage for a priority that the topic does not have, and for an invalid delay.
     """
@@ -78,4 +83,6 @@ def copy(alias: str, topic: str, group: str, offsets: Sequence[int], priority: i
     elif rows:
         insert_many(alias, rows, may_repeat=False)
         notify_after_commit(alias)
+    batches = batch_parts.in_log(alias, offsets)
+    batch_parts.change(alias, Counter(PartKey(batch, topic, group) for batch in batches.values()))
     return len(rows)

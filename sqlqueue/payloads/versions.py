@@ -6,31 +6,38 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sqlqueue.core.membership import HEADER as BATCH
 from sqlqueue.core.replies import REPLY
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 
 RESERVED = "sqlqueue-"
 VERSION = f"{RESERVED}version"
 CONTENT_TYPE = f"{RESERVED}content-type"
-OWN = frozenset({VERSION, CONTENT_TYPE, REPLY})  # the headers that the queue adds
+OWN = frozenset({VERSION, CONTENT_TYPE, BATCH, REPLY})  # the headers that the queue adds
 
 Upcasts = Mapping[int, Callable[[Any], Any]]
 
 
-def with_own(headers: Any, version: int, content_type: str | None = None, reply_kept: float | None = None) -> Any:
-    """Return a message's headers with the version and the content type of its payload, and for how many seconds the
-    reply to it is stored; version 1 is not written. Raises InvalidMessage if the caller's own have names that are the
-    queue's."""
+def with_own(
+    headers: Any,
+    version: int,
+    content_type: str | None = None,
+    batch: str | None = None,
+    reply_kept: float | None = None,
+) -> Any:
+    """Return a message's headers with the version and the content type of its payload, the batch that it is in, and for
+    how many seconds the reply to it is stored; version 1 is not written. Raises InvalidMessage if the caller's own have
+    names that are the queue's."""
     if headers and isinstance(headers, dict):
         for name in headers:
             if isinstance(name, str) and name.lower().startswith(RESERVED):
                 raise InvalidMessage(
                     f"headers: {name!r} begins with {RESERVED!r}, which is for the queue's own: use another name"
                 )
-    plain = version == 1 and content_type is None and reply_kept is None
+    plain = version == 1 and content_type is None and batch is None and reply_kept is None
     if plain or not (headers is None or isinstance(headers, dict)):
         return headers
-    own = {VERSION: None if version == 1 else version, CONTENT_TYPE: content_type, REPLY: reply_kept}
+    own = {VERSION: None if version == 1 else version, CONTENT_TYPE: content_type, BATCH: batch, REPLY: reply_kept}
     return {**(headers or {}), **{name: value for name, value in own.items() if value is not None}}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from sqlqueue.core.codec import checked_json, encode, encode_headers
+from sqlqueue.core.membership import HEADER
 from sqlqueue.exceptions import InvalidMessage
 
 
@@ -33,7 +34,10 @@ def _headers_text(value: str | None) -> str | None:
     if value is None:
         return None
     try:
-        return encode_headers(json.loads(value))
+        headers = json.loads(value)
+        if isinstance(headers, dict):
+            headers.pop(HEADER, None)  # its batch has counted it, or is gone
+        return encode_headers(headers)
     except ValueError as error:
         raise InvalidMessage(f"headers are not JSON text: {error}") from None
 

@@ -18,6 +18,7 @@ NEEDED = [
     "Topics",
     "Scheduled messages",
     "Periodic schedules",
+    "Batches",
     "Replays",
     "Reschedulings",
 ]

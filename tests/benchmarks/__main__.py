@@ -1,4 +1,5 @@
-"""Measure publishing, consuming, filters, waiting, calls, schedules and delays, on a private server: `make benchmark`.
+"""Measure publishing, consuming, filters, waiting, calls, schedules, batches and delays, on a private server: `make
+benchmark`.
 
 It is MariaDB, unless `--database` names another one; `--only delay` (repeatable) leaves out the rest.
 
@@ -22,6 +23,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.batches import settling
 from tests.benchmarks.calls import answers
 from tests.benchmarks.filtering import filtering
 from tests.benchmarks.lateness import lateness
@@ -37,7 +39,7 @@ PAYLOAD = {"filler": "x" * 285}
 WATCHED = 10.0  # seconds
 DELAYED = 100  # messages
 CALLED = 200  # calls of each kind
-PARTS = ("publish", "consume", "filter", "wait", "call", "delay", "schedule")
+PARTS = ("publish", "consume", "filter", "wait", "call", "delay", "schedule", "batch")
 # In the words of sqlqueue.database.dialects.
 BARE_FETCH = (
     'SELECT "offset", partition_key, message_id, payload, headers, created_at FROM sqlqueue_message{by_stream}'
@@ -50,6 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=50_000)
     parser.add_argument("--scheduled", type=int, default=1_000_000, help="messages that wait for their time")
+    parser.add_argument("--processes", type=int, default=4, help="consumer processes of the batches")
     parser.add_argument("--database", choices=["mariadb", "mysql", "postgresql", "sqlite"], default="mariadb")
     parser.add_argument("--only", choices=PARTS, action="append", help="repeatable (default: all)")
     arguments = parser.parse_args()
@@ -77,6 +80,9 @@ def main() -> None:
         if "delay" in parts:
             late = f"Delayed messages of an idle system, {arguments.database}: how late they come, in ms"
             show_times(late, lateness(DELAYED))
+        if "batch" in parts:
+            figures = settling(count, arguments.processes, PARTITIONS, PAYLOAD)
+            show(f"Batches, {arguments.processes} consumer processes", figures, "the same without a batch")
         if "schedule" in parts:
             show_looks(waiting_for_their_time(arguments.scheduled))
             show("Schedule", falling_due(), "publish_many")

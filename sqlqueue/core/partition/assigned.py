@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from sqlqueue.core.lease import HeldLease
+from sqlqueue.core.membership import batch_of
 from sqlqueue.core.outcomes import DEAD, RELEASED, Outcome
 from sqlqueue.core.partition import batches, limits
 from sqlqueue.core.partition.blocked import KeyRanges, StoredRange
@@ -64,7 +65,7 @@ class AssignedPartition:
         self.delays, self.in_doubt = Delays(self.budget), InDoubt()
         self.queues = OrderingQueues(options.ordering, options.batch, self.ranges, self.delays, options.urgency)
         self.rows = Rows(self.ranges)
-        self.writes = WriteBuffer(claimed, watermark, self.rows, self.ranges)
+        self.writes = WriteBuffer(claimed, watermark, self.rows, self.ranges, self.lease.members)
         self.messages = Transitions(
             ref.group,
             options.visibility_timeout,
@@ -149,6 +150,13 @@ class AssignedPartition:
         return not busy and self.in_doubt.first() is None
 
     @property
+    def uncounted(self) -> bool:
+        """Whether members of batches are settled that no settle has counted yet: the position has to pass them, or
+        their rows."""
+        members = self.lease.members
+        return bool(members) and (self.rows.has_acked or any(offset in members for offset in self.writes.acks))
+
+    @property
     def weighed(self) -> bool:
         """Whether the size of recent messages is known."""
         return self.budget.weighed
@@ -220,12 +228,17 @@ class AssignedPartition:
                 self.window.add(message[0])
 
     def _wanted(self, messages: Sequence[FetchedMessage], horizon: int) -> Sequence[FetchedMessage]:
-        """Return what is to be received. What the filter leaves out at or below the horizon is not remembered at all:
-        F is there once the read is recorded, and nothing but P has to pass it."""
+        """Return what is to be received. What the filter leaves out at or below the horizon is not remembered at all,
+        but for members of batches, which are counted: F is there once the read is recorded, and nothing but P has to
+        pass it."""
         entries, matches = self.messages.entries, self.options.where
         if matches is None:
             return messages
-        wanted = [message for message in messages if message[0] > horizon or matches(message) or message[0] in entries]
+        wanted = [
+            message
+            for message in messages
+            if message[0] > horizon or matches(message) or message[0] in entries or batch_of(message[4])
+        ]
         if count := len(messages) - len(wanted):
             self._left_out.append((min(messages[-1][0], horizon), count))
         return wanted
@@ -348,7 +361,10 @@ class AssignedPartition:
         if not chosen:
             self._stalled = self._batch_state()
             return []
-        moves_to = batches.would_move_to(chosen, offsets, final) if self.options.atomic else None
+        # Members of batches need their rows: the settle that deletes those counts them.
+        members = self.lease.members
+        may_move = self.options.atomic and not (members and any(entry.offset in members for entry in chosen))
+        moves_to = batches.would_move_to(chosen, offsets, final) if may_move else None
         return [Execution(self.lease, self._dispatch(chosen), True, self.position, moves_to)]
 
     def choose_alone(self, offset: int, now: float) -> list[Execution]:
@@ -412,8 +428,8 @@ class AssignedPartition:
             self._waits_since = None
         elif self._waits_since is None or self.position > before:
             self._waits_since = now
-        written = plan.rows or plan.deletes or plan.dead or plan.settled or plan.ranges or executions or plan.filtered
-        return plan if written or self.position > before else None
+        written = plan.rows or plan.deletes or plan.dead or plan.settled or plan.ranges or executions
+        return plan if written or plan.filtered or plan.members or self.position > before else None
 
     def release_plan(self, now: float) -> SettlePlan:
         """Return what to write when the lease is released: acks in memory become rows, other attempts are released."""
@@ -471,7 +487,7 @@ class AssignedPartition:
         ranges, released = self.queues.raise_lows(now)
         for offset in released:
             self.rows.add_acked(offset)
-        rows, deletes, dead, settled, taken_up, filtered = self.writes.take(self.position)
+        rows, deletes, dead, settled, taken_up, filtered, members = self.writes.take(self.position)
         return SettlePlan(
             self.lease,
             self.position,
@@ -488,4 +504,5 @@ class AssignedPartition:
             release,
             self.options.keep_results,
             filtered,
+            members,
         )

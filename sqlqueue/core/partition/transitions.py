@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice
 
+from sqlqueue.core.membership import HEADER, batch_of
 from sqlqueue.core.outcomes import ACKED, DEAD, LOST, POSTPONED, RELEASED, RETRIED, Outcome, charged
 from sqlqueue.core.partition.blocked import KeyRanges
 from sqlqueue.core.partition.delays import Delays
@@ -63,14 +64,23 @@ class Transitions:
             self.entries[offset] = Entry(offset, None, SETTLED, None)
             self._writes.acks[offset] = None
         elif self._where is not None and not self._where(message):
-            self.entries[offset] = Entry(offset, None, SETTLED, None)
+            # A member of a batch that its key's range comes to cover keeps an acked row there, and is counted once.
+            member = batch_of(message.headers)
+            key = self._queues.covering_key(message.key) if member else ""
+            self.entries[offset] = Entry(offset, None, SETTLED, None, key)
             self._writes.acks[offset] = Filtered.FILTERED
+            self._writes.join(offset, message.headers)
         else:
             self.entries[offset] = self._queues.receive(message)
+            headers = message.headers
+            if headers and HEADER in headers:
+                self._writes.join(offset, headers)
         return True
 
     def recall(self, row: StoredRow, position: int, now: float) -> None:
         """Add a stored row. One that is acked and at or below the position needs no entry."""
+        if row.acked and row.headers:
+            self._writes.join(row.offset, row.headers, dead=row.in_flight < 0)
         if row.acked and row.offset <= position:
             self._rows.add_acked_unless_kept(row.offset, row.key, position)
             return
@@ -102,15 +112,23 @@ class Transitions:
             entry = self.entries[message.offset] = Entry(message.offset, queue, BEHIND, None, queue.name)
             self._queues.make_ready(entry, message, outside=True)
             queue.add(entry)
+            self._writes.join(message.offset, message.headers)
+        elif message.target_group in ("", self._group) and batch_of(message.headers):
+            # Left out by the filter: counted with its row, which goes once the range has passed it.
+            self._writes.rows[message.offset] = RowWrite(message.offset, True, NOT_IN_FLIGHT, 1)
+            self._writes.join(message.offset, message.headers)
+            self._rows.add_acked_unless_kept(message.offset, queue.name, position)
 
     def load_blocked(
         self, entry: Entry, row: StoredRow | None, message: FetchedMessage | None, position: int, now: float
     ) -> None:
         """Load a message that was blocked: it is now the first of its ordering queue, or follows the first."""
         if message is None:
+            self._writes.leave(entry.offset)
             self._settle(entry, None, position, now)
         elif row is None:
             self._queues.make_ready(entry, message)
+            self._writes.join(entry.offset, message.headers)
         else:  # an operator has written it
             self._forget(entry)
             self.recall(row, position, now)
@@ -123,6 +141,10 @@ class Transitions:
         self._delays.was_loaded(offset)
         if entry is None or entry.state != HELD:
             return
+        if message is None:
+            self._writes.leave(offset)
+        else:
+            self._writes.join(offset, message.headers)
         if row is None or row.acked or message is None:
             self._settle_gone(entry, row, position, now)
             return
@@ -169,6 +191,7 @@ class Transitions:
         """Settle a message that was deleted from the log: there is nothing to dispatch."""
         entry = self.entries[offset]
         if entry.state in (READY, BEHIND) and not entry.row:
+            self._writes.leave(offset)
             self._settle(entry, None, position, now)
 
     # -- dispatched and finished --------------------------------------------------------------------------------------
@@ -240,7 +263,7 @@ class Transitions:
         self._writes.dead.append(DeadLetter(attempt.message, charged(attempt.number, outcome), outcome.error))
         # The acked row is written in the same transaction as the copy, unless the position passes the message there.
         self._writes.rows[entry.offset] = RowWrite(
-            entry.offset, True, NOT_IN_FLIGHT, attempt.number, 0.0, outcome.error
+            entry.offset, True, self._writes.mark_of_dead(entry.offset), attempt.number, 0.0, outcome.error
         )
         entry.row = True
         self._rows.add_acked_unless_kept(entry.offset, entry.key, position)
@@ -363,5 +386,6 @@ class Transitions:
     def _forget(self, entry: Entry) -> None:
         """Forget a message that is not ready, and has no row."""
         del self.entries[entry.offset]
+        self._writes.leave(entry.offset)
         if entry.queue is not None:
             entry.queue.remove(entry)

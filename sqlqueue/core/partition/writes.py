@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
+from sqlqueue.core.membership import Member, member_of
 from sqlqueue.core.partition.blocked import KeyRanges
 from sqlqueue.core.partition.ordering import Entry
 from sqlqueue.core.partition.rows import Rows
-from sqlqueue.core.settle_plan import NOT_IN_FLIGHT, DeadLetter, Filtered, RowWrite, SettledAttempt
+from sqlqueue.core.settle_plan import DEAD_MEMBER, NOT_IN_FLIGHT, DeadLetter, Filtered, RowWrite, SettledAttempt
 
 
 class Gathered(NamedTuple):
@@ -20,12 +21,15 @@ class Gathered(NamedTuple):
     settled: Sequence[SettledAttempt]
     taken_up: Set[int]
     filtered: int
+    members: Mapping[int, Member]
 
 
 class WriteBuffer:
-    """What the next plan writes. claimed, watermark: C and W as it writes them."""
+    """What the next plan writes. claimed, watermark: C and W as it writes them; members: the messages in memory that
+    belong to a batch, by offset. One is counted in the plan after which the tables say "settled" by having no row of
+    it."""
 
-    def __init__(self, claimed: int, watermark: int, rows: Rows, ranges: KeyRanges):
+    def __init__(self, claimed: int, watermark: int, rows: Rows, ranges: KeyRanges, members: dict[int, Member]):
         self.claimed, self.watermark = claimed, watermark
         self.rows: dict[int, RowWrite] = {}
         # Above the position, in memory only; announced once stored. None: there is nothing to announce.
@@ -36,6 +40,8 @@ class WriteBuffer:
         self.settled: list[SettledAttempt] = []
         self.filtered = 0  # how many of what is settled the consumer's filter has left out
         self._rows, self._ranges = rows, ranges
+        self._members = members
+        self._counted: dict[int, Member] = {}
 
     @property
     def due(self) -> bool:
@@ -55,6 +61,8 @@ class WriteBuffer:
             self.settle(self.acks.pop(offset))
             if kept:
                 self.rows[offset] = RowWrite(offset, True, NOT_IN_FLIGHT, 1)
+            elif self._members:
+                self._count(offset)
         elif kept:
             self._rows.keep_acked(offset)
 
@@ -84,6 +92,8 @@ class WriteBuffer:
         deletes = self._rows.take_passed(position)
         for offset in deletes:
             self.rows.pop(offset, None)
+            if self._members:
+                self._count(offset)
         self.watermark = self._rows.watermark(position)
         gathered = Gathered(
             tuple(self.rows.values()),
@@ -92,6 +102,31 @@ class WriteBuffer:
             tuple(self.settled),
             frozenset(self.taken_up),
             self.filtered,
+            self._counted,
         )
-        self.rows, self.dead, self.settled, self.taken_up, self.filtered = {}, [], [], set(), 0
+        self.rows, self.dead, self.settled, self.taken_up = {}, [], [], set()
+        self.filtered, self._counted = 0, {}
         return gathered
+
+    # -- members of batches -------------------------------------------------------------------------------------------
+
+    def join(self, offset: int, headers: object, *, dead: bool = False) -> None:
+        """Remember which batch a message belongs to, if it belongs to one."""
+        if (member := member_of(headers)) is not None:
+            self._members[offset] = member._replace(dead=True) if dead else member
+
+    def leave(self, offset: int) -> None:
+        """Forget a message that is not in memory any more, or was deleted from the log."""
+        if self._members:
+            self._members.pop(offset, None)
+
+    def mark_of_dead(self, offset: int) -> int:
+        """Record that a message is a dead letter; return how its acked row says so."""
+        if (member := self._members.get(offset)) is None:
+            return NOT_IN_FLIGHT
+        self._members[offset] = member._replace(dead=True)
+        return DEAD_MEMBER
+
+    def _count(self, offset: int) -> None:
+        if (member := self._members.pop(offset, None)) is not None:
+            self._counted[offset] = member

@@ -20,6 +20,7 @@ MOST_PAYLOAD = 0x0FFFFFFF  # bytes of an array or object of PostgreSQL's jsonb
 DURATIONS = {
     "RETENTION": (0.0, CENTURY),
     "RECEIPT_RETENTION": (0.0, CENTURY),
+    "BATCH_RETENTION": (0.0, CENTURY),
     "LEASE_DURATION": (SHORTEST, DAY),
     "HEARTBEAT_INTERVAL": (SHORTEST, DAY),
     "BALANCE_INTERVAL": (SHORTEST, DAY),
@@ -52,6 +53,7 @@ class QueueOptions:
     RETENTION: float | None = WEEK  # of a topic that TOPICS does not name
     HISTORY: str = "failures"  # of a topic that TOPICS does not name
     RECEIPT_RETENTION: float = WEEK
+    BATCH_RETENTION: float = WEEK  # of a batch that has ended
     LEASE_DURATION: float = 30.0
     HEARTBEAT_INTERVAL: float = 10.0
     BALANCE_INTERVAL: float = 3.0

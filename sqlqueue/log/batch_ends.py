@@ -1,0 +1,128 @@
+"""How batches end: each of their callbacks is published in the transaction that records why, and so exactly once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from django.db import Error, transaction
+
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.new_message import NewMessage
+from sqlqueue.database import retries
+from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.exceptions import SqlqueueError
+from sqlqueue.log import batch_publish
+from sqlqueue.log.batch_standing import Standing, standings
+from sqlqueue.log.publish import publish_message
+from sqlqueue.models import Batch, BatchGroup
+
+logger = logging.getLogger("sqlqueue")
+
+SWEPT_AT_ONCE = 100  # batches
+
+
+def check(alias: str, ids: Iterable[str]) -> None:
+    """Publish the callbacks of those batches that have failed, finished or succeeded. After a commit that may have
+    brought that about: what another process commits at the same time, the later check of the two sees.
+
+    A callback that cannot be published is logged, and tried again by the sweep.
+    """
+    wanted = set(ids)
+    while wanted:
+        parents: set[str] = set()
+        for standing in standings(alias, sorted(wanted)).values():
+            try:
+                ended = _end(alias, standing)
+            except SqlqueueError as error:
+                logger.error(logfmt("batch_callback_refused", batch=standing.batch.id, error=error))
+                continue
+            if ended and standing.batch.parent:
+                parents.add(standing.batch.parent)
+        wanted = parents
+
+
+def check_quietly(alias: str, ids: Iterable[str]) -> None:
+    """The same where the caller must go on: what the database refuses now, the sweep does."""
+    try:
+        check(alias, ids)
+    except Error as error:
+        logger.warning(logfmt("batch_check_failed", error_kind=retries.classify(error).name, error=error))
+
+
+def sweep(alias: str, beyond: str = "") -> str:
+    """Check some batches that are not over, above an id; return the id of the last one, "" after the last of all.
+
+    That is for what comes with time (deadlines, groups that are registered or removed), and for processes that were
+    killed between a settle and the check behind it. One statement if there are none.
+    """
+    rows = Batch.objects.using(alias).filter(over=False, id__gt=beyond).order_by("id")
+    ids = list(rows.values_list("id", flat=True)[:SWEPT_AT_ONCE])
+    check(alias, ids)
+    return ids[-1] if len(ids) == SWEPT_AT_ONCE else ""
+
+
+def cancel(alias: str, id: str) -> bool:
+    """Cancel a batch that is not over: no callback of it is published any more. Return whether it was not over."""
+    cancelled = retries.run(alias, _cancel, alias, id)
+    if cancelled and (parent := Batch.objects.using(alias).values_list("parent", flat=True).get(id=id)):
+        transaction.on_commit(lambda: check_quietly(alias, [parent]), using=alias)
+    return cancelled
+
+
+def _cancel(alias: str, id: str) -> bool:
+    rows = Batch.objects.using(alias).filter(id=id, over=False)
+    rows.filter(ended_at=None).update(ended_at=DatabaseNow())
+    return bool(rows.update(cancelled_at=DatabaseNow(), over=True))
+
+
+def _end(alias: str, standing: Standing) -> bool:
+    """Record what has come about of a batch, and publish its callbacks; return whether anything has."""
+    batch = standing.batch
+    if batch.over:
+        return False
+    if batch.sealed_at is not None and standing.to_list:
+        _list(alias, batch, standing.to_list)
+    ended = False
+    if batch.failed_at is None and (standing.failed or (standing.late and batch.finished_at is None)):
+        ended = retries.run(alias, _record, alias, batch, "failed_at", "failure")
+    if standing.finished and batch.finished_at is None:
+        ended = retries.run(alias, _record, alias, batch, "finished_at", "finish", ended_at=DatabaseNow()) or ended
+    if standing.succeeded:
+        ended = retries.run(alias, _record, alias, batch, "succeeded_at", "success", over=True) or ended
+    return ended
+
+
+def _list(alias: str, batch: Batch, groups: Iterable[tuple[str, str]]) -> None:
+    rows = [BatchGroup(batch=batch.id, topic=topic, consumer_group=group) for topic, group in groups]
+    BatchGroup.objects.using(alias).bulk_create(rows, ignore_conflicts=True)
+
+
+def _record(alias: str, batch: Batch, column: str, callback: str, **also: Any) -> bool:
+    """Set a time of a batch that is not set, and publish the callback for it; return False if another process has."""
+    rows = Batch.objects.using(alias).filter(id=batch.id, cancelled_at=None, **{column: None})
+    if not rows.update(**{column: DatabaseNow()}, **also):
+        return False
+    callbacks = batch.callbacks
+    if (wanted := callbacks.get(callback)) is not None:
+        publish_message(wanted["topic"], _message(wanted, id=f"batch:{batch.id}:{callback}"))
+    if callback == "success" and (steps := callbacks.get("then")):
+        _begin_next(alias, batch, steps)
+    return True
+
+
+def _message(wanted: Mapping[str, Any], id: str | None = None) -> NewMessage:
+    return NewMessage(wanted["payload"], key=wanted.get("key", ""), id=id)
+
+
+def _begin_next(alias: str, batch: Batch, steps: list[list[dict[str, Any]]]) -> None:
+    """Publish the next step of a chain, as a batch of its own, in the transaction that ends the step before."""
+    step, *rest = steps
+    id = batch_publish.new_id()
+    callbacks = {"then": rest} if rest else {}
+    Batch(id=id, name=batch.name, parent=batch.parent, callbacks=callbacks, sealed_at=DatabaseNow()).save(
+        using=alias, force_insert=True
+    )
+    for wanted in step:
+        batch_publish.publish_member(alias, id, wanted["topic"], _message(wanted))

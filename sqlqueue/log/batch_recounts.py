@@ -1,0 +1,116 @@
+"""What an operator's move of a group means for batches: members that it reads again are not settled any more, and those
+that it skips are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from django.db.models import F
+
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.log.batch_parts import members
+from sqlqueue.models import (
+    Batch,
+    BatchPart,
+    BatchProgress,
+    BlockedRange,
+    ConsumerGroup,
+    DeliveryState,
+    Message,
+    Offset,
+    Topic,
+)
+
+AT_ONCE = 1_000
+
+
+def before_move(
+    alias: str, group: str, topic: str, partition: int | None, target: int, *, keeps_states: bool = False
+) -> None:
+    """Count what a move of a group's offset rows (of one partition or all) to `target` changes: before it, in the
+    transaction that has locked them.
+
+    keeps_states: a purge, which deletes the states at or below the target and keeps the others; a move does the
+    reverse. Counts nothing, with one statement, if no batch that is not over has members of the topic.
+    """
+    open_batches = Batch.objects.using(alias).filter(over=False)
+    if not BatchPart.objects.using(alias).filter(topic=topic, batch__in=open_batches.values("id")).exists():
+        return
+    for row in _offsets(alias, group, topic, partition):
+        _count(alias, group, row, target, keeps_states)
+
+
+def _offsets(alias: str, group: str, topic: str, partition: int | None) -> Iterator[Offset]:
+    """Yield the offset rows of a group; one for each that no process has acquired yet, at the group's start."""
+    options = Topic.objects.using(alias).get(name=topic)
+    start = ConsumerGroup.objects.using(alias).values_list("start", flat=True).get(topic=topic, consumer_group=group)
+    known = {
+        (one.partition, one.priority): one
+        for one in Offset.objects.using(alias).filter(topic=topic, consumer_group=group)
+    }
+    for number in range(options.partitions) if partition is None else [partition]:
+        for priority in range(options.priorities):
+            new = Offset(topic=topic, consumer_group=group, partition=number, priority=priority, position=start)
+            yield known.get((number, priority), new)
+
+
+def forget_group(alias: str, group: str, topic: str) -> None:
+    """Forget what batches that are not over wait for from a group that is removed, in the caller's transaction."""
+    open_batches = list(Batch.objects.using(alias).filter(over=False).values_list("id", flat=True))
+    for start in range(0, len(open_batches), AT_ONCE):
+        of = {"batch__in": open_batches[start : start + AT_ONCE], "topic": topic, "consumer_group": group}
+        BatchProgress.objects.using(alias).filter(**of).delete()
+
+
+def _count(alias: str, group: str, row: Offset, target: int, keeps_states: bool) -> None:
+    stream = {"topic": row.topic, "partition": row.partition, "priority": row.priority}
+    mine = {**stream, "consumer_group": group}
+    acked: Counter[str] = Counter()
+    dead: Counter[str] = Counter()
+    low = 0 if keeps_states else min(row.position, target)
+    for some in _members(alias, group, stream, low, target if keeps_states else max(row.position, target)):
+        offsets = list(some)
+        states = DeliveryState.objects.using(alias).filter(**mine, message_offset__in=offsets)
+        with_row = set(states.values_list("message_offset", flat=True))
+        blocked = _blocked(alias, mine, offsets)
+        failed = _dead_letters(alias, group, row.topic, offsets) if target < row.position else set()
+        for offset, batch in some.items():
+            counted = offset <= row.position and offset not in with_row and offset not in blocked
+            skipped = offset > row.position and offset not in with_row
+            after = offset <= target and (counted or skipped or keeps_states)
+            if counted != after:
+                (dead if offset in failed else acked)[batch] += 1 if after else -1
+    for batch in sorted(acked | dead | (-acked) | (-dead)):
+        _write(alias, {**mine, "batch": batch}, acked[batch], dead[batch])
+
+
+def _members(alias: str, group: str, stream: dict[str, object], low: int, high: int) -> Iterator[dict[int, str]]:
+    """Yield the members of batches in (low, high] of a partition that are for a group, some at a time."""
+    rows = Message.objects.using(alias).filter(**stream, target_group__in=("", group), offset__lte=high)
+    while True:
+        page = list(rows.filter(offset__gt=low).order_by("offset").values_list("offset", flat=True)[:AT_ONCE])
+        if not page:
+            return
+        if found := members(Message.objects.using(alias).filter(offset__in=page).order_by("offset")):
+            yield found
+        low = page[-1]
+
+
+def _blocked(alias: str, mine: dict[str, object], offsets: list[int]) -> set[int]:
+    keys = dict(Message.objects.using(alias).filter(offset__in=offsets).values_list("offset", "partition_key"))
+    ranges = BlockedRange.objects.using(alias).filter(**mine, partition_key__in=set(keys.values()))
+    spans = {key: (low, high) for key, low, high in ranges.values_list("partition_key", "low", "high")}
+    return {offset for offset, key in keys.items() if key in spans and spans[key][0] < offset <= spans[key][1]}
+
+
+def _dead_letters(alias: str, group: str, topic: str, offsets: list[int]) -> set[int]:
+    ids = [f"{group}:{offset}" for offset in offsets]
+    rows = Message.objects.using(alias).filter(topic=topic + DEAD_LETTER_SUFFIX, message_id__in=ids)
+    return set(rows.values_list("original_offset", flat=True))
+
+
+def _write(alias: str, where: dict[str, object], acked: int, dead: int) -> None:
+    rows = BatchProgress.objects.using(alias)
+    if not rows.filter(**where).update(acked=F("acked") + acked, dead=F("dead") + dead):
+        rows.create(**where, acked=acked, dead=dead)

@@ -1,0 +1,171 @@
+"""How batches stand: what they wait for, and what is settled of it. Reads only."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from django.db.models import BooleanField, Case, Count, Q, Sum, Value, When
+
+from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.models import Batch, BatchGroup, BatchPart, BatchProgress, ConsumerGroup
+
+AT_ONCE = 100  # batches of one read
+
+
+@dataclass(slots=True)
+class Share:
+    """The members of a batch that one group settles in one topic: how many there are, how many dead letters were
+    delivered again, and how often one was acked, and became a dead letter."""
+
+    added: int = 0
+    replayed: int = 0
+    acked: int = 0
+    dead: int = 0
+
+    @property
+    def settled(self) -> bool:
+        """Whether the group has settled all of them."""
+        return self.acked + self.dead >= self.added + self.replayed
+
+    @property
+    def failed(self) -> int:
+        """How many are dead letters that were not replayed."""
+        return max(0, self.dead - self.replayed)
+
+
+@dataclass(slots=True)
+class Standing:
+    """A batch as the tables have it. shares: by (topic, group); unclaimed: members of topics that no group is
+    registered for, by topic; unfinished, unsuccessful: how many batches inside it are so; late: its deadline has
+    passed."""
+
+    batch: Batch
+    late: bool = False
+    shares: dict[tuple[str, str], Share] = field(default_factory=dict)
+    unclaimed: dict[str, int] = field(default_factory=dict)
+    unfinished: int = 0
+    unsuccessful: int = 0
+    to_list: list[tuple[str, str]] = field(default_factory=list)  # (topic, group): groups that are not listed yet
+
+    @property
+    def total(self) -> int:
+        """How many members there are, once for each group that settles them."""
+        return sum(share.added for share in self.shares.values()) + sum(self.unclaimed.values())
+
+    @property
+    def done(self) -> int:
+        """How many of them are acked."""
+        return sum(share.acked for share in self.shares.values())
+
+    @property
+    def failed(self) -> int:
+        """How many of them are dead letters."""
+        return sum(share.failed for share in self.shares.values())
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is sealed, and everything in it is settled."""
+        settled = all(share.settled for share in self.shares.values())
+        return self.batch.sealed_at is not None and settled and not self.unclaimed and not self.unfinished
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it is finished, and nothing of it is a dead letter."""
+        return self.finished and not self.failed and not self.unsuccessful
+
+
+def standings(alias: str, ids: Sequence[str]) -> dict[str, Standing]:
+    """Return how these batches stand, by id; unknown ones are left out. Six statements for each AT_ONCE batches.
+
+    Their order matters. The batches come first: what was added before one was sealed is seen. What is settled comes
+    before what was added: a member that adds others is not settled before they are seen.
+    """
+    found: dict[str, Standing] = {}
+    for start in range(0, len(ids), AT_ONCE):
+        found.update(_standings(alias, ids[start : start + AT_ONCE]))
+    return found
+
+
+def _standings(alias: str, ids: Sequence[str]) -> dict[str, Standing]:
+    late = Case(
+        When(deadline_at__lte=DatabaseNow(), then=Value(True)), default=Value(False), output_field=BooleanField()
+    )
+    found = {
+        one.id: Standing(one, one.late) for one in Batch.objects.using(alias).filter(id__in=ids).annotate(late=late)
+    }
+    if not found:
+        return {}
+    of = {"batch__in": list(found)}
+    progress = (
+        BatchProgress.objects.using(alias)
+        .filter(**of)
+        .values_list("batch", "topic", "consumer_group")
+        .annotate(Sum("acked"), Sum("dead"))
+        .order_by()
+    )
+    settled = {(batch, topic, group): (int(acked), int(dead)) for batch, topic, group, acked, dead in progress}
+    going = Q(cancelled_at=None)
+    children = (
+        Batch.objects.using(alias)
+        .filter(parent__in=list(found))
+        .values_list("parent")
+        .annotate(
+            unfinished=Count("id", filter=going & Q(finished_at=None)),
+            unsuccessful=Count("id", filter=going & Q(succeeded_at=None)),
+        )
+        .order_by()
+    )
+    for parent, unfinished, unsuccessful in children:
+        found[parent].unfinished, found[parent].unsuccessful = unfinished, unsuccessful
+    parts = (
+        BatchPart.objects.using(alias)
+        .filter(**of)
+        .values_list("batch", "topic", "target_group")
+        .annotate(Sum("added"), Sum("replayed"))
+        .order_by()
+    )
+    added = [(batch, topic, target, int(new), int(again)) for batch, topic, target, new, again in parts]
+    listed: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for batch, topic, group in (
+        BatchGroup.objects.using(alias).filter(**of).values_list("batch", "topic", "consumer_group")
+    ):
+        listed[batch, topic].add(group)
+    registered = _registered(alias, {topic for _, topic, *_ in added})
+    for batch, topic, target, new, again in added:
+        _add(found[batch], topic, target, new, again, listed[batch, topic], registered.get(topic, []))
+    for (batch, topic, group), (acked, dead) in settled.items():
+        if (share := found[batch].shares.get((topic, group))) is not None:
+            share.acked, share.dead = acked, dead
+    return found
+
+
+def _registered(alias: str, topics: Iterable[str]) -> dict[str, list[ConsumerGroup]]:
+    found: dict[str, list[ConsumerGroup]] = defaultdict(list)
+    for one in ConsumerGroup.objects.using(alias).filter(topic__in=sorted(topics)):
+        found[one.topic].append(one)
+    return found
+
+
+def _add(
+    standing: Standing, topic: str, target: str, new: int, again: int, listed: set[str], registered: list[ConsumerGroup]
+) -> None:
+    """Add what one thread has added of a topic to the shares of the groups that settle it.
+
+    Of the groups that are registered those count that a batch has listed; as long as there is none, those that see its
+    messages: they begin with the whole log, or were registered before the batch was made.
+    """
+    present = {one.consumer_group for one in registered}
+    if target:
+        groups = {target}
+    elif not (groups := listed & present):
+        begun = standing.batch.created_at
+        groups = {one.consumer_group for one in registered if not one.start or one.created_at <= begun}
+        standing.to_list += [(topic, group) for group in sorted(groups)]
+    if not groups and new:
+        standing.unclaimed[topic] = standing.unclaimed.get(topic, 0) + new
+    for group in groups:
+        share = standing.shares.setdefault((topic, group), Share())
+        share.added += new
+        share.replayed += again

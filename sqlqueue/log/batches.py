@@ -1,0 +1,226 @@
+"""Batches as publishers see them: made, filled and sealed by a `with` block."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
+from itertools import islice
+from types import TracebackType
+from typing import Any
+
+from django.db import Error, connections, transaction
+
+from sqlqueue.conf import settings
+from sqlqueue.core.codec import decode
+from sqlqueue.core.keys import KEY_LENGTH, checked_text
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.new_message import OPTIONS, NewMessage
+from sqlqueue.database import retries
+from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.database.statements import execute
+from sqlqueue.exceptions import ConfigurationError, InvalidMessage, seconds
+from sqlqueue.log import batch_ends, batch_parts, batch_publish
+from sqlqueue.log.encoding import encode
+from sqlqueue.log.publish import MOST_AT_ONCE, check, publish_many
+from sqlqueue.log.published import CREATED, Published, PublishedMany
+from sqlqueue.models import Batch as BatchRow
+from sqlqueue.models.batch import NAME_LENGTH
+from sqlqueue.twins import refuse_in_async
+
+logger = logging.getLogger("sqlqueue")
+
+Callback = tuple[Any, ...]  # (topic, payload) or (topic, payload, key)
+MOST_STEPS = 100  # of a chain
+MOST_OF_A_STEP = 1_000  # messages
+
+INSERT = """
+    INSERT INTO sqlqueue_batch (id, name, parent, callbacks, deadline_at) VALUES (%s, %s, %s, %s, {deadline})
+"""
+
+
+class Batch:
+    """Messages that are followed as one group of work.
+
+    with Batch(on_finish=("imports", {"file": 7})) as batch:
+        batch.publish("rows", {"n": 1})
+
+    A callback is a message: (topic, payload) or (topic, payload, key). on_finish: published once every member is
+    settled, by all groups of its topic, whether acked or a dead letter; on_success: once all are acked, be it after
+    their replay; on_failure: at the first dead letter, or if it is not finished `deadline` (seconds or timedelta) after
+    it was made. Each is published once. then: the steps of a chain, each a callback or a list of them; the next one is
+    published, as a batch of its own, once the one before has succeeded. parent: a batch that this one is part of, and
+    that is not finished before it. name: shown in the admin.
+
+    The batch begins with the block, and is sealed by its end. An exception in the block cancels it: no callback is
+    published, and what was published is delivered all the same. Publishes commit one by one, or with the caller's
+    transaction.
+
+    Raises InvalidMessage for callbacks that cannot be published, and ConfigurationError for what is used wrongly.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str = "",
+        on_success: Callback | None = None,
+        on_finish: Callback | None = None,
+        on_failure: Callback | None = None,
+        deadline: float | timedelta | None = None,
+        then: Sequence[Any] = (),
+        parent: Batch | None = None,
+    ):
+        self.id = batch_publish.new_id()
+        self.name = checked_text(name, "name of the batch", NAME_LENGTH)
+        self._parent = parent
+        self._deadline = None if deadline is None else seconds(deadline, "deadline")
+        given = {"success": on_success, "finish": on_finish, "failure": on_failure}
+        self._given = {when: _callback(one, f"on_{when}") for when, one in given.items() if one is not None}
+        self._steps = _steps(then)
+        self._still_open: Callable[[], None] = self._not_begun
+
+    @classmethod
+    def of_member(cls, id: str, still_open: Callable[[], None]) -> Batch:
+        """Return the batch that a delivery belongs to, for its handler. still_open: raises once the delivery may have
+        been settled."""
+        batch = cls()
+        batch.id, batch._still_open = id, still_open
+        return batch
+
+    def _not_begun(self) -> None:
+        raise ConfigurationError("the batch is not open: publish to it in its `with` block")
+
+    def _sealed(self) -> None:
+        raise ConfigurationError(
+            f"batch {self.id} is sealed: publish to it in its `with` block, or from the handler of one of its members "
+            "(delivery.batch)"
+        )
+
+    def __enter__(self) -> Batch:
+        refuse_in_async("Batch", "await sync_to_async(…)")
+        if self._still_open != self._not_begun:
+            raise ConfigurationError("a batch has one `with` block: make another Batch")
+        alias = settings.DATABASE
+        for one in [*self._given.values(), *(one for step in self._steps for one in step)]:
+            check(one["topic"], [NewMessage(one["payload"], key=one["key"])])
+        callbacks: dict[str, Any] = dict(self._given)
+        if self._steps:
+            callbacks["then"] = self._steps
+        parent = ""
+        if self._parent is not None:
+            self._parent._still_open()
+            parent = self._parent.id
+        values: list[object] = [self.id, self.name, parent, encode(callbacks, "callbacks")]
+        if self._deadline is not None:
+            values.append(round(self._deadline * 1_000_000))
+        text = INSERT.replace("{deadline}", "NULL" if self._deadline is None else "{later}")
+        execute(alias, text, values)
+        self._still_open = lambda: None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._still_open = self._sealed
+        alias = settings.DATABASE
+        if kind is None:
+            self._seal(alias)
+        else:
+            self._cancel_after_error(alias)
+
+    def _seal(self, alias: str) -> None:
+        BatchRow.objects.using(alias).filter(id=self.id, sealed_at=None).update(sealed_at=DatabaseNow())
+        transaction.on_commit(lambda: batch_ends.check_quietly(alias, [self.id]), using=alias)
+
+    def _cancel_after_error(self, alias: str) -> None:
+        connection = connections[alias]
+        if connection.in_atomic_block and connection.needs_rollback:
+            return  # the batch goes with its transaction
+        try:
+            batch_ends.cancel(alias, self.id)
+        except Error as error:  # the caller's own error is the one to see; unsealed, the batch does not end
+            logger.warning(logfmt("batch_not_cancelled", batch=self.id, error=error))
+
+    def publish(self, topic: str, payload: Any, **options: Any) -> Published:
+        """Publish a message as a member; options as in publish, but for on_conflict="replace".
+
+        What is ignored, because its id is taken, becomes no member. Raises what publish raises, and ConfigurationError
+        once the batch is sealed.
+        """
+        refuse_in_async("Batch.publish", "await sync_to_async(batch.publish)(…)")
+        self._still_open()
+        if unknown := set(options) - OPTIONS:
+            raise TypeError(f"Batch.publish has no option {sorted(unknown)[0]!r}")
+        message = _member(NewMessage(payload, **options), self.id)
+        alias = settings.DATABASE
+        return retries.run(alias, batch_publish.publish_member, alias, self.id, topic, message)
+
+    def publish_many(self, topic: str, messages: Iterable[NewMessage | Any]) -> PublishedMany:
+        """Publish many messages as members, all or none of them, see publish_many."""
+        refuse_in_async("Batch.publish_many", "await sync_to_async(batch.publish_many)(…)")
+        self._still_open()
+        alias = settings.DATABASE
+        if isinstance(messages, Iterator):
+            with transaction.atomic(using=alias):
+                counts = Counter[str]()
+                while some := list(islice(messages, MOST_AT_ONCE)):
+                    statuses = self._publish_many(alias, topic, some).statuses
+                    counts.update(statuses or ())
+            return PublishedMany(None, None, *(counts[status] for status in ("created", "updated", "ignored")))
+        return retries.run(alias, self._publish_many, alias, topic, list(messages))
+
+    def _publish_many(self, alias: str, topic: str, messages: Sequence[NewMessage | Any]) -> PublishedMany:
+        members = [
+            _member(copy.copy(one) if isinstance(one, NewMessage) else NewMessage(one), self.id) for one in messages
+        ]
+        published = publish_many(topic, members)
+        statuses = zip(members, published.statuses or ())
+        batch_parts.add(alias, self.id, topic, Counter(one.group for one, status in statuses if status == CREATED))
+        return published
+
+    def cancel(self) -> bool:
+        """Publish no callback of it any more; its members are delivered all the same. False: it was over already."""
+        refuse_in_async("Batch.cancel", "await sync_to_async(batch.cancel)(…)")
+        return batch_ends.cancel(settings.DATABASE, self.id)
+
+    def __repr__(self) -> str:
+        return f"<Batch {self.id}{f' {self.name!r}' if self.name else ''}>"
+
+
+def _member(message: NewMessage, batch: str) -> NewMessage:
+    if message.on_conflict == "replace":
+        raise InvalidMessage(
+            "on_conflict='replace' is not for the members of a batch, which has counted what was to be replaced: "
+            "cancel() that, and publish"
+        )
+    message.batch = batch
+    return message
+
+
+def _callback(given: Any, name: str) -> dict[str, Any]:
+    """Return a callback as it is stored. Raises InvalidMessage if it is none."""
+    if not isinstance(given, (tuple, list)) or not 2 <= len(given) <= 3 or not isinstance(given[0], str):
+        raise InvalidMessage(f"{name} must be (topic, payload) or (topic, payload, key), not {given!r}")
+    topic, payload, key = (*given, "")[:3]
+    return {"topic": topic, "payload": decode(encode(payload)), "key": checked_text(key, f"{name}: key", KEY_LENGTH)}
+
+
+def _steps(then: Any) -> list[list[dict[str, Any]]]:
+    if not isinstance(then, (tuple, list)):
+        raise InvalidMessage(f"then must be a list of steps, each (topic, payload) or a list of these, not {then!r}")
+    if len(then) > MOST_STEPS:
+        raise InvalidMessage(f"then has {len(then)} steps, and a chain at most {MOST_STEPS}")
+    if len(then) in (2, 3) and isinstance(then[0], str):
+        then = [then]  # one step
+    steps = []
+    for number, step in enumerate(then, 1):
+        several = isinstance(step, list) or (isinstance(step, tuple) and step and isinstance(step[0], tuple))
+        messages = list(step) if several else [step]
+        if not 1 <= len(messages) <= MOST_OF_A_STEP:
+            raise InvalidMessage(
+                f"step {number} of then has {len(messages)} messages, and one has 1 to {MOST_OF_A_STEP}"
+            )
+        steps.append([_callback(one, f"step {number} of then") for one in messages])
+    return steps

@@ -1,0 +1,83 @@
+"""How a batch stands, for those who wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlqueue.conf import settings
+from sqlqueue.log import batch_ends
+from sqlqueue.log.batch_standing import Standing, standings
+from sqlqueue.models import Batch
+from sqlqueue.twins import refuse_in_async
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatus:
+    """How a batch stands. total: its members, once for each group that settles them; done: those acked; failed: those
+    that are dead letters and were not replayed. Times are aware, None for what has not come about."""
+
+    id: str
+    name: str
+    total: int
+    done: int
+    failed: int
+    created_at: datetime
+    deadline_at: datetime | None
+    sealed_at: datetime | None
+    failed_at: datetime | None
+    finished_at: datetime | None
+    succeeded_at: datetime | None
+    cancelled_at: datetime | None
+
+    @property
+    def pending(self) -> int:
+        """How many members are not settled yet."""
+        return max(0, self.total - self.done - self.failed)
+
+    @property
+    def state(self) -> str:
+        """cancelled, succeeded, finished (with dead letters, or without: see failed), running, or open: not sealed."""
+        if self.cancelled_at is not None:
+            return "cancelled"
+        if self.finished_at is not None:
+            return "finished" if self.succeeded_at is None else "succeeded"
+        return "open" if self.sealed_at is None else "running"
+
+
+def get_batch(id: str) -> BatchStatus | None:
+    """Return how a batch stands; None for an unknown id, and for one whose retention is over. Six statements, however
+    many members it has."""
+    refuse_in_async("get_batch", "await sync_to_async(get_batch)(…)")
+    return statuses(settings.DATABASE, [id]).get(id)
+
+
+def cancel_batch(id: str) -> bool:
+    """Publish no callback of a batch any more; its members are delivered all the same. False: it was over already, or
+    there is none."""
+    refuse_in_async("cancel_batch", "await sync_to_async(cancel_batch)(…)")
+    return batch_ends.cancel(settings.DATABASE, id)
+
+
+def statuses(alias: str, ids: Sequence[str]) -> dict[str, BatchStatus]:
+    """Return how batches stand, by id."""
+    return {id: _status(standing) for id, standing in standings(alias, ids).items()}
+
+
+def _status(standing: Standing) -> BatchStatus:
+    batch: Batch = standing.batch
+    return BatchStatus(
+        batch.id,
+        batch.name,
+        standing.total,
+        standing.done,
+        standing.failed,
+        batch.created_at,
+        batch.deadline_at,
+        batch.sealed_at,
+        batch.failed_at,
+        batch.finished_at,
+        batch.succeeded_at,
+        batch.cancelled_at,
+    )
