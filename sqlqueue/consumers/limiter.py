@@ -150,18 +150,19 @@ class GroupLimiter:
     def _need(self, partitions: list[AssignedPartition], now: float, ahead: float) -> Need:
         elapsed = max(now - self._since, ahead * EARLY)
         demand = self._used / elapsed * HEADROOM if math.isfinite(elapsed) else 0.0
-        if self.held_back:
-            ready = sum(each.ready for each in partitions)
-            demand += ready / ahead
+        held_back, candidates = self.held_back and bool(partitions), 0
+        if held_back:
+            in_doubt = sum(len(each.in_doubt) for each in partitions)  # they are not ready: they are loaded one by one
+            ready = in_doubt + sum(each.ready for each in partitions)
+            candidates = max(1, in_doubt + sum(each.candidates for each in partitions))
+            demand += max(1, ready) / ahead
             if self.flow.rate is not None and any(not each.room for each in partitions):  # there is more to read
                 demand = max(demand, self.flow.rate.per_second)
         if self.flow.rate is not None:
             demand = min(demand, self.flow.rate.per_second)
-        wanted = self.running + (sum(each.candidates for each in partitions) if self.held_back else 0)
-        most = self.flow.concurrency or 0
-        wanted = max(self.running, min(wanted, most))
+        wanted = max(self.running, min(self.running + candidates, self.flow.concurrency or 0))
         told = (self._failed, self._tried, self._succeeded)
-        return Need(demand, self._stock.left, self.running, wanted, self.held_back, *told)
+        return Need(demand, self._stock.left, self.running, wanted, held_back, *told)
 
     def _follow_breaker(self, share: Share) -> None:
         if share.turned:

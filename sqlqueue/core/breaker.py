@@ -37,9 +37,10 @@ class Breaker:
             return self
         return Breaker() if succeeded else replace(self, trial_at=now + wait(seconds, least_wait))
 
-    def admits(self, now: datetime) -> bool:
-        """Tell whether a message may be tried now."""
-        return self.trial_at is not None and now >= self.trial_at
+    def admits(self, seconds: float, least_wait: float, now: datetime) -> bool:
+        """Tell whether a message may be tried now. A trial that is further away than they ever are is due: the clock
+        was set back."""
+        return self.trial_at is not None and not now < self.trial_at <= now + wait(seconds, least_wait)
 
 
 def wait(seconds: float, least: float) -> timedelta:

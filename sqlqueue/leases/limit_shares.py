@@ -87,7 +87,7 @@ def _take(alias: str, subscriber: str, group: str, topic: str, need: Need, times
     tokens, next_token = 0, 0.0
     before = Breaker(row.failures or 0, row.failures_since, row.opened_at, row.trial_at)
     breaker = _judged(before, flow, need, times, now)
-    rests = breaker.opened_at is not None and (need.running > 0 or not need.held_back or not breaker.admits(now))
+    rests = _rests(breaker, flow, need, times, now)
     if flow.rate is not None:
         rate = flow.rate.per_second
         at = row.tokens_at
@@ -110,7 +110,7 @@ def _take(alias: str, subscriber: str, group: str, topic: str, need: Need, times
         )
     values = {
         "demand": need.demand,
-        "drew_at": now if tokens or mine is None or not need.demand else mine.drew_at,
+        "drew_at": now if tokens or mine is None or not need.demand else min(mine.drew_at, now),
         "slots": given,
         "wanted": need.wanted,
         "waits_since": waits_since if not given else None,
@@ -139,6 +139,14 @@ def _judged(breaker: Breaker, flow: Flow, need: Need, times: Times, now: datetim
     return breaker.counted(need.failed, flow.budget.count, seconds, least, now)
 
 
+def _rests(breaker: Breaker, flow: Flow, need: Need, times: Times, now: datetime) -> bool:
+    """Tell whether a process is to start nothing, because the retry budget is spent."""
+    if breaker.opened_at is None or flow.budget is None:
+        return False
+    due = breaker.admits(flow.budget.seconds, times.yield_after, now)
+    return need.running > 0 or not need.held_back or not due
+
+
 def leave(alias: str, subscriber: str) -> None:
     """Give up every share of a process that ends."""
     retries.run(alias, LimitShare.objects.using(alias).filter(subscriber=subscriber).delete)
@@ -160,4 +168,4 @@ def _since(at: datetime, now: datetime) -> float:
 def _waits_since(mine: LimitShare | None, need: Need, now: datetime) -> datetime | None:
     if need.running or not need.wanted or (mine is not None and mine.slots):
         return None
-    return mine.waits_since if mine is not None and mine.waits_since else now
+    return min(mine.waits_since, now) if mine is not None and mine.waits_since else now  # the clock may be set back

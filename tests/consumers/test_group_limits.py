@@ -13,7 +13,8 @@ from sqlqueue.log.flow import override
 from sqlqueue.models import DeliveryState, LimitShare
 from sqlqueue.stats.survey import survey
 from tests.consumer_processes import holders
-from tests.consuming import Consuming
+from tests.consumers.test_in_doubt import leave_in_flight
+from tests.consuming import QUICK, Consuming
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -119,6 +120,19 @@ def test_a_batch_is_as_large_as_the_tokens_allow(consuming: Consuming) -> None:
     consuming.start()
     wait_until(limited)
     assert sizes == [1]
+
+
+@pytest.mark.parametrize("limit", [{"rate_limit": "20/s"}, {"concurrency_limit": 2}], ids=["rate", "concurrency"])
+def test_what_a_killed_process_had_in_flight_is_delivered_though_nothing_else_waits(
+    consuming: Consuming, settings: Any, limit: dict[str, Any]
+) -> None:
+    settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1}
+    publish_many("calls", range(3))
+    leave_in_flight("calls")
+    done: list[int] = []
+    consuming.consumer("calls", lambda delivery: done.append(delivery.payload), group="g", **limit)
+    consuming.start()
+    wait_until(lambda: sorted(done) == [0, 1, 2])
 
 
 @pytest.mark.once

@@ -19,8 +19,9 @@ def test_more_failures_than_the_budget_within_its_time_open_it() -> None:
     assert breaker.opened_at is None
     breaker = breaker.counted(1, 5, 60, 3, at(59))
     assert breaker.opened_at == at(59)
-    assert not breaker.admits(at(68))
-    assert breaker.admits(at(69))
+    assert not breaker.admits(60, 3, at(68))
+    assert breaker.admits(60, 3, at(69))
+    assert breaker.admits(60, 3, at(-86_400))  # the clock was set back
 
 
 def test_failures_of_another_time_do_not_count() -> None:

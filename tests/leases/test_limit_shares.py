@@ -102,6 +102,16 @@ def test_a_clock_that_was_set_gives_no_more_than_the_bucket_holds(limits: Callab
     assert taken("a", demand=5.0).tokens == 0
 
 
+def test_a_process_does_not_wait_for_longer_because_the_clock_was_set_back(limits: Callable[..., None]) -> None:
+    limits(concurrency_limit=1)
+    assert taken("a", wanted=1).slots == 1
+    assert taken("b", wanted=1).slots == 0
+    shares = LimitShare.objects.filter(subscriber="b")
+    shares.update(waits_since=clock.now(options.DATABASE) + timedelta(days=1))
+    assert taken("b", wanted=1).slots == 0
+    assert shares.get().waits_since <= clock.now(options.DATABASE)
+
+
 def test_processes_that_take_at_once_never_have_more_slots_than_there_are(limits: Callable[..., None]) -> None:
     limits(concurrency_limit=5)
     most: list[int] = []

@@ -15,8 +15,8 @@ class InDoubt:
     def __init__(self) -> None:
         self._entries: dict[int, Entry] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._entries)
+    def __len__(self) -> int:
+        return len(self._entries)
 
     def add(self, entry: Entry) -> None:
         """Add a message whose row is in flight."""
