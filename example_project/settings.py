@@ -30,6 +30,7 @@ INSTALLED_APPS = [
     "sqlqueue",
     "example_project.flights",
     "example_project.reports",
+    "example_project.refunds",
 ]
 if django.VERSION < (6, 0):
     INSTALLED_APPS += ["django_tasks"]  # what later ones have themselves
@@ -99,7 +100,15 @@ USE_TZ = True
 STATIC_URL = "static/"
 
 # No flight is ever collected, so that `checkflights` can compare the whole log at any time.
-SQLQUEUE = {"TOPICS": {"flights": {"retention": None}, "tasks.default": {"partitions": 1}}}
+SQLQUEUE = {
+    "TOPICS": {
+        "flights": {"retention": None},
+        "tasks.default": {"partitions": 1},
+        # A person decides about a large refund, in the admin, and the decision is a message again (docs/people.md).
+        "refunds": {"partitions": 1, "decisions": "refund-decisions", "work_within": 2 * 86_400},
+        "refund-decisions": {"partitions": 1},
+    }
+}
 TASKS = {"default": {"BACKEND": "sqlqueue.tasks.SqlQueueBackend"}}
 
 LOGGING = {

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sqlqueue.exceptions import (
         CallFailed,
         ConfigurationError,
+        HandOver,
         InvalidMessage,
         InvalidResult,
         LeaseLost,
@@ -44,6 +45,7 @@ _MODULES = {
     "ConfigurationError": "sqlqueue.exceptions",
     "Delivery": "sqlqueue.consumers.delivery",
     "GroupStatus": "sqlqueue.stats.message_status",
+    "HandOver": "sqlqueue.exceptions",
     "InvalidMessage": "sqlqueue.exceptions",
     "InvalidResult": "sqlqueue.exceptions",
     "LeaseLost": "sqlqueue.exceptions",
@@ -88,6 +90,7 @@ __all__ = [
     "ConfigurationError",
     "Delivery",
     "GroupStatus",
+    "HandOver",
     "InvalidMessage",
     "InvalidResult",
     "LeaseLost",

@@ -7,13 +7,15 @@ import pytest
 from sqlqueue.consumers.registry import DURATIONS as MANNERS
 from sqlqueue.consumers.registry import MOST_ATTEMPTS, MOST_OF_A_BATCH
 from sqlqueue.core.active_hours import HOURS_LENGTH
-from sqlqueue.core.bounds import CENTURY, DAY
+from sqlqueue.core.bounds import CENTURY, DAY, SHORTEST
 from sqlqueue.core.flow import MOST_AT_ONCE, MOST_OF_A_RATE
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, TOPIC_LENGTH
 from sqlqueue.core.setting.queue import DURATIONS, MOST_PAYLOAD, MOST_THREADS, TOKEN
 from sqlqueue.core.setting.topics import MOST_PARTITIONS, MOST_PRIORITIES
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE
+from sqlqueue.models.work_item import USER_LENGTH
 from sqlqueue.operations.requests import LEAST_RATE, MOST_RATE
+from sqlqueue.operations.work import COMMENT_LENGTH
 from sqlqueue.payloads.content_types import CONTENT_TYPE_LENGTH
 from tests.documents import ROOT
 
@@ -39,6 +41,7 @@ def rows() -> dict[str, tuple[str, str]]:
         ("jitter", (0.0, 1.0)),
         ("expires", (SHORTEST_LIFE, LONGEST_DELAY)),
         ("unique_for", (SHORTEST_LIFE, LONGEST_DELAY)),
+        ("work_within", (SHORTEST, CENTURY)),
     ],
 )
 def test_a_length_of_time(name: str, bounds: tuple[float, float]) -> None:
@@ -77,5 +80,7 @@ def test_texts_and_rates() -> None:
     names = table["a topic's, a group's name"][1]
     assert names.startswith(f"{TOPIC_LENGTH} ")
     assert names.endswith(f" {TOPIC_LENGTH + len(DEAD_LETTER_SUFFIX)}")
+    assert table["a user's name at a work item"][1] == f"{USER_LENGTH} characters"
+    assert table["a comment on a work item"][1] == f"{COMMENT_LENGTH:,} characters"
     assert KEY_LENGTH == ID_LENGTH
     assert table["a key, an id"][1].startswith(f"{KEY_LENGTH} ")

@@ -86,6 +86,11 @@ OF_TOPICS: dict[str, list[Any]] = {
     "priority_weights": [5, "", b"x", {}, 1.5, True],
     "unique_for": [*NO_DURATIONS, 0, False],
     "keep_collected": [*NO_DURATIONS, 0],
+    "worked_by": [5, "", "\0", b"x", [], "robots"],
+    "decisions": [5, "", "\0", b"x", [], "a b"],
+    "notices": [5, "", "\0", b"x", [], "a b"],
+    "teams": [5, "", b"x", {}, 1.5, True, [3], [""]],
+    "work_within": [value for value in NO_DURATIONS if value is not None] + [0],
 }
 OF_LIMITS: dict[str, list[Any]] = {
     "max_lag": [value for value in NO_WHOLE if value != 10**400],

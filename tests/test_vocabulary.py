@@ -89,8 +89,9 @@ def prose(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def coined(name: str) -> list[str]:
-    """Return the parts of a name that the glossary has replaced: `dead_letters` is one of its terms, `letters` none."""
-    known = re.sub("dead_?letters?|stats_?recorder", "", name, flags=re.IGNORECASE)
+    """Return the parts of a name that the glossary has replaced: `dead_letters` and `hand_over` are its
+    terms, `letters` and `hand` are not."""
+    known = re.sub("dead_?letters?|stats_?recorder|hand(ed)?_?over", "", name, flags=re.IGNORECASE)
     return [part.lower() for part in PART.findall(known) if part.lower() in NAMES]
 
 

@@ -20,6 +20,7 @@ from sqlqueue.admin.reschedulings import ReschedulingAdmin
 from sqlqueue.admin.scheduled_messages import ScheduledMessageAdmin
 from sqlqueue.admin.subscribers import SubscriberAdmin
 from sqlqueue.admin.topics import TopicAdmin
+from sqlqueue.admin.work_items import WorkItemAdmin
 
 __all__ = [
     "BatchAdmin",
@@ -38,6 +39,7 @@ __all__ = [
     "ScheduledMessageAdmin",
     "SubscriberAdmin",
     "TopicAdmin",
+    "WorkItemAdmin",
     "register",
 ]
 

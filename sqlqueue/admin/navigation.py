@@ -28,6 +28,8 @@ FIRST = (
     "ScheduledMessage",
     "PeriodicSchedule",
     "Batch",
+    "MyWork",
+    "WorkItem",
     "Replay",
     "Rescheduling",
 )
@@ -78,6 +80,8 @@ def _arranged(site: AdminSite, request: HttpRequest, models: list[Entry]) -> lis
     shown = [entry for entry in models if entry["object_name"] not in INTERNALS]
     if may(request, "view_message"):
         shown += _entry(site, "DeadLetters", _("Dead letters"), "message_dead_letters")
+    if any(entry["object_name"] == "WorkItem" for entry in models):
+        shown += _entry(site, "MyWork", _("My work"), "workitem_mine")
     shown.sort(key=lambda entry: _rank(entry["object_name"]))  # the others after these, sorted by name as before
     if any(entry["object_name"] in INTERNALS for entry in models):
         shown += _entry(site, "Internals", _("Internals"), "overview_internals")

@@ -11,15 +11,25 @@ from django.db import Error, transaction
 
 from sqlqueue.consumers.connections import Undisturbed, restore, states
 from sqlqueue.core.logfmt import logfmt
-from sqlqueue.core.outcomes import SUPERSEDED, UNSTARTED, Outcome, TransactionNotBegun, committed_at
-from sqlqueue.core.settle_plan import Attempt, Execution
+from sqlqueue.core.outcomes import (
+    SUCCESS,
+    SUPERSEDED,
+    UNSTARTED,
+    HandedOver,
+    Outcome,
+    TransactionNotBegun,
+    committed_at,
+)
+from sqlqueue.core.settle_plan import Attempt, Execution, WorkItemWrite
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.statements import dialect
 from sqlqueue.database.transaction_guard import Guard
-from sqlqueue.exceptions import LeaseLost, Settlement
+from sqlqueue.exceptions import HandOver, LeaseLost, Settlement
+from sqlqueue.log import work_items
 from sqlqueue.log.atomic import settle_execution, was_committed
 from sqlqueue.log.results import asking, outcome_of, write_own
+from sqlqueue.log.work_items import hand_over
 
 logger = logging.getLogger("sqlqueue")
 
@@ -65,12 +75,25 @@ class AtomicExecutor:
                     if not started(attempts):
                         return UNSTARTED
                     transaction.on_commit(lambda: committed.append(True), using=self.alias)  # noqa: B023  run in this iteration
+                    handed_over: HandedOver | None = None
                     with Undisturbed():
-                        returned = handle()
-                    results = self._results(execution, attempts, returned)
+                        try:
+                            returned = handle()
+                        except HandOver as error:  # what the handler did, its ack and the work item are one transaction
+                            if len(attempts) > 1:
+                                raise
+                            returned, handed_over = None, hand_over(error).handed_over
+                    if handed_over is None:
+                        results = self._results(execution, attempts, returned)
+                    else:
+                        results = [(attempt, SUCCESS) for attempt in attempts]
                     handled = True
                     guard.release()
                     moved_to = settle_execution(self.alias, execution, attempts, guard)
+                    if handed_over is not None:
+                        (attempt,) = attempts
+                        item = WorkItemWrite(attempt.offset, attempt.number, handed_over)
+                        work_items.write(self.alias, execution.lease, [item])
                     write_own(self.alias, execution.lease.ref, results, self._keep_results)
                     settled = True
             except Settlement:

@@ -17,12 +17,12 @@ from sqlqueue.consumers.connections import Undisturbed, care_for_connections
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core import outcomes
-from sqlqueue.core.outcomes import EXPIRED, SUCCESS, SUPERSEDED, UNSTARTED, Outcome
+from sqlqueue.core.outcomes import APART, EXPIRED, SUCCESS, SUPERSEDED, UNSTARTED, Outcome
 from sqlqueue.core.retry_policy import ALL, RetryFilter
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
-from sqlqueue.exceptions import InvalidResult, LeaseLost
+from sqlqueue.exceptions import HandOver, InvalidResult, LeaseLost
 from sqlqueue.log.results import asking, outcome_of
 from sqlqueue.tracing.delivery_context import DeliveryContext
 
@@ -112,6 +112,8 @@ class HandlerExecutor:
         is a failure."""
         if isinstance(error, LeaseLost) and any(each.lease.lost or each.outcome is not None for each in together):
             return SUPERSEDED
+        if isinstance(error, HandOver) and len(together) > 1:
+            return APART
         return self.consumer.decide(error, attempt.number, self._retried(error, together))
 
     def _retried(self, error: BaseException, together: Sequence[Attempt]) -> RetryFilter:
@@ -244,6 +246,8 @@ class HandlerExecutor:
                 # In the thread of the handlers' database calls: the server may have to be asked what it can keep.
                 return await sync_to_async(outcome_of)(self.alias, attempt, returned, self._keeps)
             return SUCCESS
+        except HandOver as error:  # likewise
+            return await sync_to_async(self._decide)(error, attempt, [attempt])
         except BaseException as error:
             return self._decide(error, attempt, [attempt])
 
@@ -260,4 +264,7 @@ class HandlerExecutor:
             error = raised
         asked = asking(attempts) if error is None else []
         replied = await sync_to_async(self._replied)(asked) if asked else {}
-        self.report_batch(attempts, SUCCESS, error, report, replied)
+        if isinstance(error, HandOver):
+            await sync_to_async(self.report_batch)(attempts, SUCCESS, error, report, replied)
+        else:
+            self.report_batch(attempts, SUCCESS, error, report, replied)

@@ -14,9 +14,10 @@ from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core import outcomes
 from sqlqueue.core.outcomes import SUPERSEDED, Outcome
 from sqlqueue.core.settle_plan import Attempt, Execution
-from sqlqueue.exceptions import ConfigurationError, LeaseLost, Postpone, Reject, Retry, Settlement
+from sqlqueue.exceptions import ConfigurationError, HandOver, LeaseLost, Postpone, Reject, Retry, Settlement
 from sqlqueue.log.atomic import settle_execution
 from sqlqueue.log.results import asking, outcome_of, write_own
+from sqlqueue.log.work_items import hand_over
 
 DROPPED = (
     "no caller waits for the result, and it would be dropped: subscribe(…, keep_results=timedelta(days=1)) keeps it"
@@ -26,8 +27,8 @@ Settle = Callable[[Execution, Attempt, Outcome], None]
 
 
 class PulledDelivery(Delivery):
-    """A delivery that its receiver settles: by one of ack, retry, postpone, reject and fail. A second call of the same
-    method does nothing; another one raises ConfigurationError."""
+    """A delivery that its receiver settles: by one of ack, retry, postpone, reject, hand_over and fail. A second call
+    of the same method does nothing; another one raises ConfigurationError."""
 
     def __init__(self, alias: str, consumer: Consumer, execution: Execution, attempt: Attempt, settle: Settle):
         super().__init__(attempt, consumer.payloads)
@@ -107,6 +108,12 @@ class PulledDelivery(Delivery):
     def reject(self, reason: str) -> None:
         """Make it a dead letter at once."""
         self._decide("reject", Reject(reason))
+
+    def hand_over(self, reason: str = "", *, form: dict[str, Any] | None = None) -> None:
+        """Make it a work item, as a handler's HandOver does. Raises InvalidMessage for a form that cannot be stored:
+        then it is not settled."""
+        if not self._is_settled("hand_over"):
+            self._settle("hand_over", hand_over(HandOver(reason, form=form)))
 
     def fail(self, error: BaseException) -> None:
         """Settle it as if a handler had raised this error: see max_attempts, retry_for, reject_for and backoff.

@@ -20,8 +20,9 @@ from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.partition.ref import ConsumerOptions
 from sqlqueue.core.periodic import ScheduleDefinition
 from sqlqueue.core.retry_policy import ALL, BackoffFunction, RetryFilter, checked_filter, checked_function
-from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError
+from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError, HandOver, InvalidMessage
 from sqlqueue.log.groups import EARLIEST, LATEST
+from sqlqueue.log.work_items import hand_over
 from sqlqueue.payloads.reader import PayloadReader
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -89,7 +90,12 @@ class Consumer:
         return inspect.iscoroutinefunction(self.handler)
 
     def decide(self, error: BaseException, attempt: int, retried: RetryFilter | None = None) -> Outcome:
-        """Return the outcome of a delivery that has failed; retried: another filter than the consumer's own."""
+        """Return the outcome of a delivery whose handler raised; retried: another filter than the consumer's own."""
+        if isinstance(error, HandOver):
+            try:
+                return hand_over(error)
+            except InvalidMessage as refused:  # the handler's mistake, as any other exception
+                error = refused
         return outcomes.decide(error, attempt, self.options.max_attempts, self.backoff, retried or self.retried)
 
 

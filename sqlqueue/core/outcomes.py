@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqlqueue.core.backoff import Backoff
 from sqlqueue.core.retry_policy import ALL, BackoffFunction, RetryFilter, wait_before_retry
-from sqlqueue.exceptions import BrokenTransaction, InvalidResult, Postpone, Reject, Retry
+from sqlqueue.exceptions import BrokenTransaction, HandOver, InvalidResult, Postpone, Reject, Retry
 
 ACKED: Final = "acked"
 RETRIED: Final = "retried"
@@ -28,11 +28,19 @@ class TransactionNotBegun(Exception):
     """The transaction of an atomic handler could not be begun, and the handler has not run."""
 
 
+class HandedOver(NamedTuple):
+    """What a handler says to the people who go on with its message. form: JSON text, None for no values."""
+
+    reason: str
+    form: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """kind: one of the constants above; delay: seconds until the next delivery; error: what went wrong, as text;
     result: what an acked one's handler returned, as JSON text, if its consumer keeps that, or its publisher waits for a
-    reply; kept: for how many seconds that publisher has it stored, None if there is none."""
+    reply; kept: for how many seconds that publisher has it stored, None if there is none; handed_over: an acked one
+    that becomes a work item."""
 
     kind: str
     delay: float = 0.0
@@ -41,6 +49,7 @@ class Outcome:
     moved_to: int | None = None  # and moved the stored position there
     result: str | None = None
     kept: float | None = None
+    handed_over: HandedOver | None = None
 
 
 SUCCESS: Final = Outcome(ACKED)
@@ -49,6 +58,9 @@ UNSTARTED: Final = Outcome(RELEASED)
 TOO_LATE: Final = "expired"  # the error of a dead letter whose time was over; no handler's error is just this
 EXPIRED: Final = Outcome(DEAD, error=TOO_LATE)  # before its handler was called
 SUPERSEDED: Final = Outcome(LOST)
+# A batch's HandOver does not say which message it is about: each is delivered again, alone. Not charged with the last
+# attempt: no handler has failed.
+APART: Final = Outcome(RETRIED, error="HandOver was raised for several messages together: each is delivered alone")
 
 
 def charged(number: int, outcome: Outcome) -> int:
@@ -60,6 +72,11 @@ def committed_at(moved_to: int | None) -> Outcome:
     """Return the outcome of a handler whose own transaction has acked: it moved the stored position to `moved_to`, or
     wrote an acked row (None)."""
     return COMMITTED if moved_to is None else Outcome(ACKED, committed=True, moved_to=moved_to)
+
+
+def handed_over(error: HandOver, form: str | None) -> Outcome:
+    """Return the outcome of a handler that has handed its message over. form: as JSON text."""
+    return Outcome(ACKED, handed_over=HandedOver(_told(error), form))
 
 
 def describe(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.membership import Member
-from sqlqueue.core.outcomes import COMMITTED, Outcome
+from sqlqueue.core.outcomes import COMMITTED, HandedOver, Outcome
 from sqlqueue.core.partition.blocked import StoredRange
 from sqlqueue.core.replies import reply_kept
 
@@ -83,6 +83,14 @@ class DeadLetter(NamedTuple):
     message: FetchedMessage
     attempts: int
     error: str
+
+
+class WorkItemWrite(NamedTuple):
+    """A message to copy to the work items, with what its handler said at this attempt."""
+
+    offset: int
+    attempts: int
+    handed_over: HandedOver
 
 
 class Attempt:
@@ -205,7 +213,8 @@ class SettlePlan:
     blocked range covered until now; atomic: handlers settle in transactions of their own, which may be ahead of this
     plan; release: this is the last plan under the lease; keep_results: for how many seconds what the handlers returned
     is stored, None for not at all; filtered: how many messages it acks that the consumer's filter has left out;
-    members: the messages of batches that are settled for good with this plan, which leaves no row of them, by offset.
+    members: the messages of batches that are settled for good with this plan, which leaves no row of them, by offset;
+    work_items: messages to copy to those.
     """
 
     lease: HeldLease
@@ -224,6 +233,7 @@ class SettlePlan:
     keep_results: float | None = None
     filtered: int = 0
     members: Mapping[int, Member] = field(default_factory=dict)
+    work_items: Sequence[WorkItemWrite] = ()
 
     def without(self, committed: Set[int]) -> SettlePlan:
         """Return the plan for what the handlers' own transactions have not settled: nothing is to be written for the
@@ -241,6 +251,7 @@ class SettlePlan:
                 offset: Member(member.batch) if offset in committed else member
                 for offset, member in self.members.items()
             },
+            work_items=tuple(item for item in self.work_items if item.offset not in committed),
         )
 
 

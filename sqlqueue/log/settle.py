@@ -20,7 +20,7 @@ from sqlqueue.database.gate import insert_failed
 from sqlqueue.database.insert_sql import FailedRow, LogRow, Stored
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.weight import LIGHT, weight
-from sqlqueue.log import batch_counts, blocked_ranges, fence, progress, task_states, topics
+from sqlqueue.log import batch_counts, blocked_ranges, fence, progress, task_states, topics, work_items
 from sqlqueue.log.results import are_asked_for, write_results
 
 logger = logging.getLogger("sqlqueue")
@@ -81,7 +81,8 @@ def settle(
 def _is_plain(plan: SettlePlan, histories: dict[str, str]) -> bool:
     receipts = plan.settled and histories.get(plan.lease.ref.topic) == "all"
     results = plan.settled and (plan.lease.stored_progress or are_asked_for(plan))
-    return not (plan.rows or plan.deletes or plan.ranges or plan.dead or plan.members or receipts or results)
+    written = plan.rows or plan.deletes or plan.ranges or plan.dead or plan.members or plan.work_items
+    return not (written or receipts or results)
 
 
 def _result(given: SettlePlan, written: SettlePlan | None) -> SettleResult:
@@ -107,6 +108,8 @@ def _settle(
     blocked_ranges.write(alias, written.values())
     for plan in written.values():
         _write_dead_letters(alias, plan)
+        if plan.work_items:
+            work_items.write(alias, plan.lease, plan.work_items)
     _write_receipts(alias, written.values(), worker, histories, now)
     write_results(alias, written.values(), now)
     progress.delete_settled(alias, written.values())

@@ -19,6 +19,8 @@ NEEDED = [
     "Scheduled messages",
     "Periodic schedules",
     "Batches",
+    "My work",
+    "Work items",
     "Replays",
     "Reschedulings",
 ]
@@ -83,6 +85,8 @@ def test_who_may_view_little_is_shown_little(staff: Callable[..., Client]) -> No
     [
         ("message/", "Messages"),
         ("message/dead-letters/", "Dead letters"),
+        ("workitem/", "Work items"),
+        ("workitem/mine/", "My work"),
         ("overview/", "Overview"),
         ("overview/internals/", "Internals"),
     ],

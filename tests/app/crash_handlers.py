@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 
-from sqlqueue import Delivery, Reject, consumer
+from sqlqueue import Delivery, HandOver, Reject, consumer
 from tests.app.models import Effect
 
 HANDLED = "handled"
@@ -84,3 +84,15 @@ def handle_and_reply(delivery: Delivery) -> int:
 def handle_and_return_in_one(delivery: Delivery) -> dict[str, object]:
     handle(delivery)
     return {"id": delivery.id, "attempt": delivery.attempt}
+
+
+@consumer("handed", max_attempts=20, backoff=0.05, jitter=0)
+def hand_over(delivery: Delivery) -> None:
+    handle(delivery)
+    raise HandOver(str(delivery.attempt))
+
+
+@consumer("handed-atomic", atomic=True, max_attempts=20, backoff=0.05, jitter=0)
+def hand_over_in_one(delivery: Delivery) -> None:
+    handle(delivery)
+    raise HandOver(str(delivery.attempt))

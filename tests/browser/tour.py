@@ -4,12 +4,15 @@ import re
 from collections.abc import Iterator
 from urllib.parse import quote
 
+from django.utils import timezone
 from playwright.sync_api import Locator, Page
 
 from sqlqueue.log.schedule import move_due
-from sqlqueue.models import ConsumerGroup, Message, ScheduledMessage
+from sqlqueue.models import ConsumerGroup, Message, ScheduledMessage, WorkItem, WorkItemEvent
+from sqlqueue.models.work_item import DONE, OPEN, REVIEW
+from sqlqueue.models.work_item_event import COMMENTED
 from sqlqueue.operations.reschedule_requests import WaitingDeliveries, request_rescheduling
-from tests.browser.shop import TOPIC
+from tests.browser.shop import LONG_ID, LONG_KEY, TOPIC
 from tests.browser.visiting import Visitor
 
 INDEX = "/admin/sqlqueue/"
@@ -35,7 +38,9 @@ def by_hand() -> list[str]:
     move_due("default")
     many = f"{INDEX}rescheduling/new/?of={ConsumerGroup.objects.get(consumer_group='mail').pk}"
     purge = f"{INDEX}topic/{TOPIC}/purge/"
+    cases = [work_item(state) for state in (OPEN, REVIEW, DONE)]
     return [
+        *(f"{INDEX}workitem/{case.pk}/change/" for case in cases),
         *(f"{INDEX}scheduledmessage/{scheduled.pk}/change/" for scheduled in ScheduledMessage.objects.all()),
         purge,
         f"{purge}?count=1&unsettled=on",
@@ -45,6 +50,31 @@ def by_hand() -> list[str]:
         f"{many}&delay=-1&count=1",
         f"{INDEX}rescheduling/{rescheduling.pk}/change/",
     ]
+
+
+def work_item(state: str) -> WorkItem:
+    """Let people have a case in this state, with texts as long as they come."""
+    case = WorkItem.objects.create(
+        topic=TOPIC,
+        partition_key=LONG_KEY,
+        message_id=LONG_ID,
+        message_offset=WorkItem.objects.count(),
+        consumer_group="mail",
+        fencing_token=1,
+        attempts=1,
+        payload={"text": "word " * 60, "n": "9" * 120},
+        form={"n": 1},
+        published_at=timezone.now(),
+        due_at=timezone.now(),
+        reason="the amount is over what a handler may pay, " * 4 + "x" * 120,
+        state=state,
+        author="zoe" if state == REVIEW else "",
+        result={"n": 2} if state != OPEN else None,
+    )
+    WorkItemEvent.objects.create(
+        item=case, kind=COMMENTED, made_by="b" * 150, comment="y" * 150, result={"n": "9" * 120}
+    )
+    return case
 
 
 def tour(visitor: Visitor) -> Iterator[str]:

@@ -7,18 +7,22 @@ from datetime import datetime, timedelta, timezone
 
 import factory
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import F
 
 from sqlqueue import Postpone, Reject, Retry, cancel, cancel_all, get_scheduled, publish, publish_many
 from sqlqueue.consumers.pools import InlinePool
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.core.lease import HeldLease
+from sqlqueue.core.outcomes import HandedOver
+from sqlqueue.core.partition.ref import PartitionRef
+from sqlqueue.core.settle_plan import WorkItemWrite
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.database.scheduling import REPLACE, TAKE
 from sqlqueue.database.statements import dialect
 from sqlqueue.leases import heartbeat, release
-from sqlqueue.log import groups, unique_messages
+from sqlqueue.log import groups, unique_messages, work_items
 from sqlqueue.log.collect import FIRST, OLDEST, collect, released, report_absent
 from sqlqueue.log.fetch import FETCH, LOOK, POLL_HEAD, SCAN, WATCH
 from sqlqueue.log.publish import NewMessage
@@ -33,13 +37,17 @@ from sqlqueue.models import (
     PartitionLease,
     Topic,
     UniqueMessage,
+    WorkItem,
+    WorkItemEvent,
 )
 from sqlqueue.operations import move, replay, reschedule_requests
+from sqlqueue.operations import work as people
 from sqlqueue.operations.reschedule_requests import WaitingDeliveries
 from sqlqueue.stats import throughput
 from sqlqueue.stats.partitions import partition_stats
 from sqlqueue.stats.rewind_preview import count_above
 from sqlqueue.stats.survey import survey
+from sqlqueue.stats.work import own_work
 from tests.database.plans import TABLES, Recorder, an_index_if_there_is_one, full_scans, plan_of
 from tests.factories import (
     ActivityFactory,
@@ -253,6 +261,50 @@ def test_rescheduling_of_a_key_looks_at_no_whole_table(topics: None, recorder: R
     assert made.done == 1
     statements = [one for one in recorder.statements.values() if "delivery_state" in one[0]]
     assert sum("partition_key" in sql for sql, _ in statements) >= 2
+    with an_index_if_there_is_one():
+        for sql, params in statements:
+            assert not full_scans(sql, params), sql
+
+
+def test_work_items_are_found_by_an_index(topics: None, recorder: Recorder) -> None:
+    each = {"topic": "t", "consumer_group": "g", "fencing_token": 1, "attempts": 1, "payload": 1, "published_at": now()}
+    rows = [
+        WorkItem(
+            **each,
+            message_id=f"{number}",
+            message_offset=number + 1_000_000,
+            state="open" if number % 100 == 0 else "done",
+            assignee=f"user{number % 50}" if number % 300 else "",
+            due_at=now() + timedelta(hours=number - 1000) if number % 2 else None,
+        )
+        for number in range(4_000)
+    ]
+    WorkItem.objects.bulk_create(rows)
+    WorkItemEvent.objects.bulk_create(
+        [
+            WorkItemEvent(item_id=pk, kind="commented", made_by="ann")
+            for pk in WorkItem.objects.values_list("pk", flat=True)
+        ]
+    )
+    with connection.cursor() as cursor:
+        for table in ("sqlqueue_work_item", "sqlqueue_work_item_event"):
+            cursor.execute(f"ANALYZE TABLE {table}" if connection.vendor == "mysql" else f"ANALYZE {table}")
+            if connection.vendor == "mysql":
+                cursor.fetchall()
+    connection.close()
+    recorder.statements.clear()
+    offset = highest_offset("default")
+    with connection.execute_wrapper(recorder):
+        lease = HeldLease(PartitionRef("g", "t", 0, 0), 1, 2)
+        with transaction.atomic():
+            work_items.write("default", lease, [WorkItemWrite(offset, 1, HandedOver("", None))])
+        item = WorkItem.objects.get(message_offset=offset, fencing_token=2)
+        own_work("default", "user7", ["t"], ["many"])
+        people.add_comment(item.pk, "ann", "hm")
+        people.finish(item.pk, 0, "ann", {})
+        list(item.events.order_by("-pk")[:10])
+    statements = [one for one in recorder.statements.values() if "work_item" in one[0]]
+    assert len(statements) >= 10
     with an_index_if_there_is_one():
         for sql, params in statements:
             assert not full_scans(sql, params), sql

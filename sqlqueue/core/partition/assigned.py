@@ -487,7 +487,7 @@ class AssignedPartition:
         ranges, released = self.queues.raise_lows(now)
         for offset in released:
             self.rows.add_acked(offset)
-        rows, deletes, dead, settled, taken_up, filtered, members = self.writes.take(self.position)
+        rows, deletes, dead, settled, taken_up, filtered, members, work_items = self.writes.take(self.position)
         return SettlePlan(
             self.lease,
             self.position,
@@ -505,4 +505,5 @@ class AssignedPartition:
             self.options.keep_results,
             filtered,
             members,
+            work_items,
         )

@@ -28,6 +28,7 @@ from sqlqueue.core.settle_plan import (
     RowWrite,
     SettledAttempt,
     StoredRow,
+    WorkItemWrite,
 )
 
 
@@ -230,6 +231,10 @@ class Transitions:
         self._queues.returned(entry)
         attempt.outcome = outcome
         kind = outcome.kind
+        if kind == ACKED and outcome.handed_over is not None and not outcome.committed:
+            self._writes.work_items.append(WorkItemWrite(entry.offset, attempt.number, outcome.handed_over))
+            self._settle_with_row(entry, attempt, outcome, NOT_IN_FLIGHT, position, now)
+            return True
         if kind == ACKED:
             self._ack(entry, attempt, outcome, position, now)
             return True
@@ -261,10 +266,15 @@ class Transitions:
     def dead_letter(self, entry: Entry, attempt: Attempt, outcome: Outcome, position: int, now: float) -> None:
         """Settle a message with a copy in the dead-letter topic."""
         self._writes.dead.append(DeadLetter(attempt.message, charged(attempt.number, outcome), outcome.error))
-        # The acked row is written in the same transaction as the copy, unless the position passes the message there.
-        self._writes.rows[entry.offset] = RowWrite(
-            entry.offset, True, self._writes.mark_of_dead(entry.offset), attempt.number, 0.0, outcome.error
-        )
+        self._settle_with_row(entry, attempt, outcome, self._writes.mark_of_dead(entry.offset), position, now)
+
+    def _settle_with_row(
+        self, entry: Entry, attempt: Attempt, outcome: Outcome, mark: int, position: int, now: float
+    ) -> None:
+        """Settle a message of which a copy is made. The acked row is written in the same transaction as the copy,
+        unless the position passes the message there."""
+        error = outcome.error or None
+        self._writes.rows[entry.offset] = RowWrite(entry.offset, True, mark, attempt.number, 0.0, error)
         entry.row = True
         self._rows.add_acked_unless_kept(entry.offset, entry.key, position)
         self._settle(entry, SettledAttempt(attempt, outcome), position, now)

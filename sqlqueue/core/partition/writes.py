@@ -9,7 +9,15 @@ from sqlqueue.core.membership import Member, member_of
 from sqlqueue.core.partition.blocked import KeyRanges
 from sqlqueue.core.partition.ordering import Entry
 from sqlqueue.core.partition.rows import Rows
-from sqlqueue.core.settle_plan import DEAD_MEMBER, NOT_IN_FLIGHT, DeadLetter, Filtered, RowWrite, SettledAttempt
+from sqlqueue.core.settle_plan import (
+    DEAD_MEMBER,
+    NOT_IN_FLIGHT,
+    DeadLetter,
+    Filtered,
+    RowWrite,
+    SettledAttempt,
+    WorkItemWrite,
+)
 
 
 class Gathered(NamedTuple):
@@ -22,6 +30,7 @@ class Gathered(NamedTuple):
     taken_up: Set[int]
     filtered: int
     members: Mapping[int, Member]
+    work_items: Sequence[WorkItemWrite]
 
 
 class WriteBuffer:
@@ -39,6 +48,7 @@ class WriteBuffer:
         self.dead: list[DeadLetter] = []
         self.settled: list[SettledAttempt] = []
         self.filtered = 0  # how many of what is settled the consumer's filter has left out
+        self.work_items: list[WorkItemWrite] = []
         self._rows, self._ranges = rows, ranges
         self._members = members
         self._counted: dict[int, Member] = {}
@@ -103,9 +113,10 @@ class WriteBuffer:
             frozenset(self.taken_up),
             self.filtered,
             self._counted,
+            tuple(self.work_items),
         )
         self.rows, self.dead, self.settled, self.taken_up = {}, [], [], set()
-        self.filtered, self._counted = 0, {}
+        self.filtered, self._counted, self.work_items = 0, {}, []
         return gathered
 
     # -- members of batches -------------------------------------------------------------------------------------------

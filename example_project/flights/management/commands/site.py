@@ -14,6 +14,7 @@ from django.core.management.base import BaseCommand, CommandError
 from example_project.flights.children import child, leaving_on_sigterm
 from example_project.flights.demo_database import DemoDatabaseInUse, demo_in_use
 from example_project.flights.operators import first_operator
+from example_project.refunds.asking import ask_for_refunds
 
 HOST = "127.0.0.1"
 POLL_SECONDS = 0.2
@@ -56,6 +57,7 @@ class Command(BaseCommand):
 
     def greet(self, port: int, operator: tuple[str, str] | None) -> None:
         """Print the site's addresses and how to log in."""
+        ask_for_refunds()
         self.stdout.write(f"\nHome page: http://{HOST}:{port}/\nAdmin:     http://{HOST}:{port}/admin/")
         if operator:
             self.stdout.write("User:      {}\nPassword:  {} (shown only now)".format(*operator))
