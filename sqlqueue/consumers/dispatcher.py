@@ -163,7 +163,11 @@ class Dispatcher:
         self, assigned_partitions: Sequence[AssignedPartition], now: float
     ) -> dict[AssignedPartition, list[Execution]]:
         for assigned in self._phases.by_last_dispatch(assigned_partitions):
-            offset = assigned.next_in_doubt() if self.ownership.may_dispatch(assigned) else None
+            if self.ownership.may_dispatch(assigned):
+                self.reader.leave_out(assigned, now)
+                offset = assigned.next_in_doubt()
+            else:
+                offset = None
             limiter = self.ownership.of(assigned).limiter
             if offset is None or (limiter is not None and not limiter.admits(now)):
                 continue

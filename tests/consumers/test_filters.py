@@ -230,6 +230,33 @@ def test_what_a_killed_process_had_claimed_is_left_out_by_its_successor(consumin
     assert not DeliveryState.objects.exists()
 
 
+def test_what_a_killed_process_had_left_out_is_not_loaded_one_by_one(
+    consuming: Consuming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbered(60)
+    horizon = highest_offset("default")
+    groups.register("default", "default", "t")
+    acquire("default", "killed", "default", "t", [0], priorities=1, lease_duration=3600, horizon=horizon)
+    Offset.objects.update(claimed_to=horizon)
+    PartitionLease.objects.update(holder="")
+    loads: list[int] = []
+    load = reader_module.load
+
+    def note(alias: str, ref: Any, offsets: Any) -> Any:
+        loads.append(len(offsets))
+        return load(alias, ref, offsets)
+
+    monkeypatch.setattr(reader_module, "load", note)
+    seen: list[int] = []
+    consuming.consumer("t", keep(seen), where={"payload.n": [20, 21]})
+    consuming.drain()
+    assert sorted(seen) == [20, 21]
+    assert sum(loads) == 62, "each once, and what is delivered for its attempt"
+    assert len(loads) < 10
+    assert watermark("t") == horizon
+    assert not DeliveryState.objects.exists()
+
+
 def test_what_waits_for_a_retry_when_the_filter_becomes_narrower(consuming: Consuming) -> None:
     numbered(4)
 

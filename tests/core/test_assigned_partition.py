@@ -340,6 +340,21 @@ def test_messages_for_another_group_are_passed() -> None:
     assert hosted.marks == (2, 2)
 
 
+def test_what_a_filter_leaves_out_before_a_slow_message_is_passed_and_counted() -> None:
+    hosted = Hosted("nnynny", where=lambda message: message.key == "y")
+    hosted.log[4] = hosted.log[4]._replace(target_group="other")  # is none of the filter's
+    hosted.read()
+    hosted.settle()
+    assert hosted.marks == (2, 2)
+    hosted.finish(3)
+    hosted.settle()
+    assert hosted.marks == (5, 5)
+    hosted.finish(6)
+    plan = hosted.settle()
+    assert plan is not None
+    assert (plan.position, plan.filtered, hosted.stream.active) == (6, 3, False)
+
+
 def test_what_was_blocked_behind_a_failed_batch_comes_together_and_what_failed_one_by_one() -> None:
     hosted = Hosted("abababab", batch=True, batch_size=4)
     hosted.read()

@@ -230,14 +230,18 @@ class AssignedPartition:
     def _wanted(self, messages: Sequence[FetchedMessage], horizon: int) -> Sequence[FetchedMessage]:
         """Return what is to be received. What the filter leaves out at or below the horizon is not remembered at all,
         but for members of batches, which are counted: F is there once the read is recorded, and nothing but P has to
-        pass it."""
-        entries, matches = self.messages.entries, self.options.where
+        pass it. A message for another group is none of the filter's."""
+        entries, matches, targets = self.messages.entries, self.options.where, ("", self.ref.group)
         if matches is None:
             return messages
         wanted = [
             message
             for message in messages
-            if message[0] > horizon or matches(message) or message[0] in entries or batch_of(message[4])
+            if message[0] > horizon
+            or matches(message)
+            or message.target_group not in targets
+            or message[0] in entries
+            or batch_of(message[4])
         ]
         if count := len(messages) - len(wanted):
             self._left_out.append((min(messages[-1][0], horizon), count))
@@ -316,6 +320,15 @@ class AssignedPartition:
     def reschedule(self, offset: int, now: float) -> None:
         """Make a waiting row due now: it is due in the database, where its time may have been changed."""
         self.messages.reschedule(offset, now)
+
+    def unfiltered_in_doubt(self, most: int) -> list[int]:
+        """Return messages in doubt that the filter has not seen, at most `most`, each once; none without a filter. A
+        former owner may have left out thousands between those that it had in flight."""
+        return self.in_doubt.take_unseen(most) if self.options.where is not None else []
+
+    def wants(self, message: FetchedMessage) -> bool:
+        """Tell whether the filter matches a message, or there is none."""
+        return self.options.where is None or self.options.where(message)
 
     def next_in_doubt(self) -> int | None:
         """Return the offset of a message in doubt that is first in its ordering queue, to be loaded and dispatched
@@ -446,16 +459,20 @@ class AssignedPartition:
         """Move P to the highest p <= F such that every message read in (P, p] is acked, has a row, or waits behind an
         earlier one of its key, whose blocked range then covers it."""
         entries, final, target = self.messages.entries, self.window.final, self.position
+        clear = final  # what the filter has left out up to there is not remembered, and nothing else is before it
         for offset in self.window.offsets:
             if offset > final:
                 break
             entry = entries[offset]
             if entry.state != SETTLED and not entry.row and not self.messages.cover(entry):
+                clear = offset - 1
                 break
             target = offset
         else:
-            if target > self.position or self._left_out:
+            if target > self.position:
                 target = max(target, final)
+        if self._left_out:
+            target = max(target, clear)
         if target > self.position:
             self._pass(target)
 

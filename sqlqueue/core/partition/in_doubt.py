@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from sqlqueue.core.partition.ordering import Entry
@@ -14,6 +15,7 @@ class InDoubt:
 
     def __init__(self) -> None:
         self._entries: dict[int, Entry] = {}
+        self._unseen: deque[int] = deque()  # those that take_unseen() has not returned
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -21,6 +23,11 @@ class InDoubt:
     def add(self, entry: Entry) -> None:
         """Add a message whose row is in flight."""
         self._entries[entry.offset] = entry
+        self._unseen.append(entry.offset)
+
+    def take_unseen(self, most: int) -> list[int]:
+        """Return the next messages, at most `most`, which it has not returned before."""
+        return [self._unseen.popleft() for _ in range(min(most, len(self._unseen)))]
 
     def get(self, offset: int) -> Entry | None:
         """Return a message if it is in doubt."""
