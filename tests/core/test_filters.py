@@ -7,6 +7,8 @@ from enum import IntEnum
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sqlqueue import ConfigurationError
 from sqlqueue.core.filters import MOST_SOUGHT, Filter
@@ -150,8 +152,57 @@ def test_a_payload_that_is_no_object() -> None:
 
 def test_what_cannot_be_read_is_left_to_the_handler() -> None:
     deep = message()._replace(payload="[" * 100_000 + "]" * 100_000)
-    assert Filter({"payload.x": 1}).matches(deep)
-    assert not Filter({"payload.x": 1, "headers.country": "FR"}).matches(deep)
+    assert Filter({"payload.x__exists": True}).matches(deep)
+    assert not Filter({"payload.x__exists": True, "headers.country": "FR"}).matches(deep)
+    long = message()._replace(payload='{"x": 1' + "0" * 5000 + "}")
+    assert Filter({"payload.x__lt": 1}).matches(long)
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ({"payload.x__gte": 2**53 + 1}, True),
+        ({"payload.x__gt": 2**53 + 1}, False),
+        ({"payload.x": [1, 2**53 + 1]}, True),
+        ({"payload.in.y__lte": -150}, True),
+        ({"payload.in.y__lt": -150}, False),
+        ({"payload.in.ö": 0.5}, True),
+        ({"payload.in.y": [7, True]}, False),
+        ({"payload.rows.1": 8}, True),
+        ({"payload.more.0.x": 9}, True),
+        ({"payload.more.0.x": 5}, False),
+        ({"payload.text__gte": 1}, False),
+        ({"payload.0": 3}, True),
+    ],
+)
+def test_numbers_are_found_in_the_text(where: dict[str, Any], found: bool) -> None:
+    text = (
+        '{"x" :\n 9007199254740993, "in": {"y": -1.5e2, "ö":0.5}, "rows": [7, 8], "more": [{"x": 9}], "text": "5",'
+        ' "0": 3}'
+    )
+    assert Filter(where).matches(message()._replace(payload=text)) is found
+    assert Filter(where).matches(message()._replace(payload=text.replace("ö", "\\u00f6"))) is found
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from("ab"),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text('ab:1"\\é'),
+            lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from("ab"), inner),
+        ),
+    ),
+    st.integers(-3, 3) | st.floats(-3, 3),
+    st.sampled_from(["payload.a", "payload.a__gte", "payload.a.b__lt", "payload.b.0__gt", "payload.b__in"]),
+    st.booleans(),
+)
+def test_the_texts_and_numbers_that_are_looked_for_leave_out_nothing_that_matches(
+    payload: Any, value: float, name: str, escaped: bool
+) -> None:
+    where = Filter({name: [value] if name.endswith("__in") else value})
+    text = json.dumps(payload, ensure_ascii=escaped)
+    as_values = message()._replace(payload=payload)  # as a driver gives it that reads JSON: nothing is looked for
+    assert where.matches(message()._replace(payload=text)) is where.matches(as_values)
 
 
 def test_texts_without_escapes() -> None:
