@@ -1,7 +1,8 @@
 """Drops a topic: its messages, scheduled messages and dead letters, its groups with all that they know, and its row.
 
-In several transactions: first the topic is paused and its groups are removed, so that nothing of it is delivered or
-waited for any more; then messages are deleted, in bounded batches; last its row. One that is interrupted is repeated.
+In several transactions: first the topic is paused, so that nothing of it is delivered any more, and what would be lost
+is counted again, up to the horizon; then its groups are removed, and what was counted is deleted, in bounded batches;
+last its row. One that is interrupted is repeated.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon
-from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 from sqlqueue.log import groups, task_states
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import (
@@ -90,24 +91,30 @@ def drop(
     Raises ConfigurationError for what is refused, and if something was published meanwhile: then drop it again. Raises
     HorizonUnknown if a transaction that publishes stays open for `timeout` seconds.
     """
-    found = preview_drop(alias, topic)
-    if found.loses and not unsettled:
-        raise ConfigurationError(
-            f"topic {topic!r} has messages that are not settled, scheduled messages or dead letters, and they would be"
-            " lost: settle them first, or say that they may be"
-        )
-    retries.run(alias, _close, alias, topic)
+    _refuse_losses(alias, topic, unsettled)
+    was_paused = retries.run(alias, _close, alias, topic)
+    try:
+        give_up_at = time.monotonic() + timeout
+        through = Horizon(alias).wait(lambda: time.monotonic() > give_up_at)
+        # Again: what has been published since is to be lost as little. What comes from now on is not deleted.
+        _refuse_losses(alias, topic, unsettled)
+    except (ConfigurationError, HorizonUnknown):
+        Topic.objects.using(alias).filter(name=topic).update(paused=was_paused)
+        raise
     names = [topic, dead_letter_topic(topic)]
     for name, group in (
         ConsumerGroup.objects.using(alias).filter(topic__in=names).values_list("topic", "consumer_group")
     ):
         groups.remove(alias, group, name)
-    give_up_at = time.monotonic() + timeout
-    Horizon(alias).wait(lambda: time.monotonic() > give_up_at)
     count = 0
     for name in names:
-        for model in (Message, ScheduledMessage):
-            while some := retries.run(alias, _delete_some, alias, model, name):
+        kinds: list[tuple[type[Message] | type[ScheduledMessage], dict[str, Any]]] = [
+            (Message, {} if unsettled else {"offset__lte": through})
+        ]
+        if unsettled:
+            kinds.append((ScheduledMessage, {}))
+        for model, which in kinds:
+            while some := retries.run(alias, _delete_some, alias, model, {"topic": name, **which}):
                 count += some
                 deleted(count)
     retries.run(alias, _delete_topic, alias, topic)
@@ -119,18 +126,28 @@ def _subscribers(alias: str, topic: str) -> int:
     return alive.values("subscriber").distinct().count()
 
 
-def _close(alias: str, topic: str) -> None:
-    groups.lock_topic(alias, topic)
+def _refuse_losses(alias: str, topic: str, unsettled: bool) -> None:
+    if preview_drop(alias, topic).loses and not unsettled:
+        raise ConfigurationError(
+            f"topic {topic!r} has messages that are not settled, scheduled messages or dead letters, and they would be"
+            " lost: settle them first, or say that they may be"
+        )
+
+
+def _close(alias: str, topic: str) -> bool:
+    """Pause the topic; return whether it was paused before."""
+    before = groups.lock_topic(alias, topic).paused
     if count := _subscribers(alias, topic):
         raise ConfigurationError(
             f"{count} consumer process(es) serve topic {topic!r}, and would make it anew: end them first"
         )
     Topic.objects.using(alias).filter(name=topic).update(paused=True)
+    return before
 
 
-def _delete_some(alias: str, model: type[Message] | type[ScheduledMessage], topic: str) -> int:
+def _delete_some(alias: str, model: type[Message] | type[ScheduledMessage], which: dict[str, Any]) -> int:
     rows = model._default_manager.using(alias)
-    ids = list(rows.filter(topic=topic).values_list("pk", flat=True)[:DELETED_AT_ONCE])
+    ids = list(rows.filter(**which).values_list("pk", flat=True)[:DELETED_AT_ONCE])
     rows.filter(pk__in=ids).delete()
     return len(ids)
 

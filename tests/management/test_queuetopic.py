@@ -248,6 +248,26 @@ class TestDrop:
         drop("default", "orders", unsettled=True)
         assert not Topic.objects.exists()
 
+    @pytest.mark.parametrize("place", ["_close", "_delete_some"])
+    def test_what_is_published_after_the_preview_is_kept(
+        self, consuming: Consuming, monkeypatch: pytest.MonkeyPatch, place: str
+    ) -> None:
+        consuming.consumer("orders", lambda delivery: None)
+        publish("orders", 1)
+        consuming.drain()
+        original = getattr(drop_module, place)
+
+        def publish_first(*values: Any) -> Any:
+            monkeypatch.setattr(drop_module, place, original)
+            publish("orders", 2)
+            return original(*values)
+
+        monkeypatch.setattr(drop_module, place, publish_first)
+        with pytest.raises(ConfigurationError, match="would be lost" if place == "_close" else "used meanwhile"):
+            drop("default", "orders")
+        assert 2 in Message.objects.filter(topic="orders").values_list("payload", flat=True)
+        assert Topic.objects.get(name="orders").paused == (place == "_delete_some")
+
     @pytest.mark.parametrize(
         ("name", "said"),
         [
