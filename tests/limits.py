@@ -40,6 +40,7 @@ OVER: dict[str, str] = {
     "core.setting.queue:MOST_THREADS": "tests/test_options.py::test_a_setting",
     "consumers.atomic_executor:TRIES": "tests/consumers/test_atomic.py::test_one_that_deadlocks_again_and_again_has_failed_an_attempt",
     "consumers.reader:CHANGES_AT_ONCE": "tests/consumers/test_over_limits.py::test_more_changes_by_hand_than_one_look_finds_are_all_noticed",
+    "consumers.reader:LEFT_OUT_AT_ONCE": "tests/consumers/test_filters.py::test_what_a_killed_process_had_left_out_is_not_loaded_one_by_one",
     "consumers.reader:READS_AT_ONCE": "tests/consumers/test_filters.py::test_it_reads_several_times_before_it_settles",
     "consumers.reader:FIRST_READ": "tests/consumers/test_reading.py::test_a_read_asks_for_few_messages_until_it_is_known_how_heavy_they_are",
     "core.active_hours:HOURS_LENGTH": "tests/core/test_active_hours.py::test_what_cannot_be_read_is_refused_with_what_to_write",

@@ -247,6 +247,8 @@ def test_what_a_killed_process_had_left_out_is_not_loaded_one_by_one(
         return load(alias, ref, offsets)
 
     monkeypatch.setattr(reader_module, "load", note)
+    monkeypatch.setattr(reader_module, "FIRST_READ", 20)
+    monkeypatch.setattr(reader_module, "LEFT_OUT_AT_ONCE", 20)
     seen: list[int] = []
     consuming.consumer("t", keep(seen), where={"payload.n": [20, 21]})
     consuming.drain()
