@@ -35,11 +35,14 @@ class Consumers:
         self.notes = folder / "notes"
         self.notes.touch()
 
-    def start(self, *topics: str, processes: int = 1, threads: int = 4, drain: bool = False) -> ManageCommand:
-        """Start them; processes=0: without a supervisor."""
+    def start(
+        self, *topics: str, processes: int = 1, threads: int = 4, drain: bool = False, sharing: int = 1
+    ) -> ManageCommand:
+        """Start them; processes=0: without a supervisor; sharing: of the topic "sliced"."""
         words = [f"--topic={topic}" for topic in topics] + [f"--processes={processes}", f"--threads={threads}"]
         words += ["--drain"] if drain else []
-        return self._manage("runconsumers", *words, env={"SQLQUEUE": json.dumps(self._options)})
+        env = {"SQLQUEUE": json.dumps(self._options), "SHARING": str(sharing)}
+        return self._manage("runconsumers", *words, env=env)
 
     def publish(self, topic: str, name: str, **todo: Any) -> int:
         """Publish a message whose id and key is `name`; return its offset."""

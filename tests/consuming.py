@@ -106,6 +106,10 @@ class Consuming:
         host.join(timeout)
         return host.subscriber
 
+    def forget(self) -> None:
+        """Forget the registered handlers, so that others can take their place; subscribers keep theirs."""
+        registry.consumers = {}
+
     def end_hosts(self) -> None:
         """Open every gate, and end every subscriber."""
         for gate in self._gates:

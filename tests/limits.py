@@ -48,6 +48,7 @@ OVER: dict[str, str] = {
     "core.flow:MOST_AT_ONCE": "tests/test_options.py::test_a_consumers_option",
     "core.flow:MOST_OF_A_RATE": "tests/test_options.py::test_a_consumers_option",
     "consumers.registry:MOST_ATTEMPTS": "tests/test_options.py::test_a_consumers_option",
+    "core.slices:MOST_SLICES": "tests/consumers/test_sharing.py::test_it_is_a_number_of_slices",
     "consumers.registry:MOST_OF_A_BATCH": "tests/test_options.py::test_a_consumers_option",
     "consumers.releases:RELEASED_AT_ONCE": "tests/consumers/test_over_limits.py::test_everything_is_handled_once_and_in_order",
     "consumers.throttle:MOST": "tests/consumers/test_over_limits.py::test_everything_is_handled_once_and_in_order",
@@ -266,6 +267,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "tasks.enqueueing:LOWEST",
         "tasks.queues:STREAMS",
     ),
+    "a number of a hash": ("core.slices:FACTOR", "core.slices:HASHES"),
     "a unit": (
         "core.active_hours:DAY_MINUTES",
         "stats.durations:DAY",

@@ -14,10 +14,11 @@ from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition_numbers import Numbers
+from sqlqueue.core.slices import leased_by
 from sqlqueue.database import clock
-from sqlqueue.leases import release
+from sqlqueue.leases import release, sharing
 from sqlqueue.leases.acquire import AT_ONCE, acquire_leases
-from sqlqueue.leases.assignment import Balancer, Holding
+from sqlqueue.leases.assignment import Balance, Balancer, Holding
 from sqlqueue.log.groups import served
 from sqlqueue.signals import announce, lease_acquired, lease_lost, lease_released
 
@@ -41,7 +42,9 @@ class Ownership:
         self.alias, self.subscriber, self.subscriptions = alias, subscriber, subscriptions
         self.lease_duration, self.served = lease_duration, served
         self.progress: Callable[[], None] = lambda: None
+        self.lost: Callable[[Iterable[HeldLease]], None] = self.lose  # called for leases that others have revoked
         self._several_since: float | None = None
+        self._asked_since: dict[tuple[str, str], float] = {}  # since when a change of a group's slices has been due
         self._balancer = Balancer(alias, subscriber, lease_duration)
         self._by_group_topic = {subscription.group_topic: subscription for subscription in subscriptions}
 
@@ -57,7 +60,7 @@ class Ownership:
     def may_dispatch(self, assigned: AssignedPartition) -> bool:
         """Return whether deliveries of a partition may start: its group neither rests nor leaves it."""
         subscription = self.of(assigned)
-        return not subscription.resting and assigned.ref.partition not in subscription.leaving
+        return not subscription.resting and assigned.ref.lease_number not in subscription.leaving
 
     def assigned_partitions(self) -> list[AssignedPartition]:
         """Return every partition that is owned now, the most urgent priorities first."""
@@ -67,35 +70,63 @@ class Ownership:
     def _has_priorities(self) -> bool:
         return any(subscription.priorities > 1 for subscription in self.subscriptions)
 
-    def leases(self) -> dict[tuple[str, str, int], list[HeldLease]]:
-        """Return the leases that are held by (group, topic, partition), one for each priority; from any
+    def leases(self) -> dict[tuple[str, str, int, int], list[HeldLease]]:
+        """Return the leases that are held by (group, topic, partition, slice), one for each priority; from any
         thread."""
-        held: dict[tuple[str, str, int], list[HeldLease]] = defaultdict(list)
+        held: dict[tuple[str, str, int, int], list[HeldLease]] = defaultdict(list)
         for subscription in self.subscriptions:
             for lease in list(subscription.leases.values()):
-                held[lease.ref.group, lease.ref.topic, lease.ref.partition].append(lease)
+                ref = lease.ref
+                held[ref.group, ref.topic, ref.partition, ref.slice].append(lease)
         return held
 
     def balance(self, horizon: int, clock: Callable[[], float]) -> bool:
         """Acquire partitions up to the fair share of every subscription, and mark those beyond it as leaving; return
         whether any was acquired. A few statements for all subscriptions together."""
-        self.refresh()
-        holdings = {
-            each.group_topic: Holding(each.partitions, each.holding, self.served) for each in self.subscriptions
-        }
+        plans = self._compare(clock())
+        if self._change_sharing(plans, clock()):
+            plans = self._compare(clock())
         take: list[int] = []
-        free: dict[tuple[str, str], list[int]] = {}
-        plans = self._balancer.compare(holdings, clock())
+        free: dict[tuple[str, str], list[tuple[int, int]]] = {}
         self._check_servers(clock())
         for group_topic, plan in plans.items():
-            self._by_group_topic[group_topic].leaving = set(plan.give_up)
+            subscription = self._by_group_topic[group_topic]
+            changes = group_topic in self._asked_since  # every process drains and releases what it holds
+            subscription.leaving = subscription.holding if changes else set(plan.give_up)
             if plan.free:
-                free[group_topic] = plan.free
-            if not plan.give_up:
+                free[group_topic] = [leased_by(number, subscription.sharing) for number in plan.free]
+            if not plan.give_up and not changes:
                 take += plan.take.values()
         if free:
             release.release(self.alias, self.subscriber, free)
         return bool(take) and self._take(take, horizon, clock)
+
+    def _compare(self, now: float) -> dict[tuple[str, str], Balance]:
+        self.refresh()
+        holdings = {
+            each.group_topic: Holding(each.partitions, each.holding, self.served, each.sharing)
+            for each in self.subscriptions
+        }
+        return self._balancer.compare(holdings, now)
+
+    def _change_sharing(self, plans: Mapping[tuple[str, str], Balance], now: float) -> bool:
+        """Give groups as many slices as their processes ask for, once none of these holds a lease any more; return
+        whether any was changed. After a while it does not wait for leases any longer: handlers hang, or a process was
+        killed."""
+        changed = False
+        for group_topic, plan in plans.items():
+            subscription = self._by_group_topic[group_topic]
+            if plan.sharing in (None, subscription.sharing):
+                self._asked_since.pop(group_topic, None)
+                continue
+            waits = now - self._asked_since.setdefault(group_topic, now)
+            longest = max(self.lease_duration, subscription.consumer.options.visibility_timeout)
+            if subscription.assigned and waits < longest:
+                continue
+            if sharing.change(self.alias, *group_topic, revoke_held=waits >= longest):
+                self._asked_since.pop(group_topic, None)
+                changed = True
+        return changed
 
     def _check_servers(self, now: float) -> None:
         """Log an error if the group's consumers write to several servers for longer than a failover takes."""
@@ -117,7 +148,10 @@ class Ownership:
         """Read the options that may change while the process runs: pauses, history, hours and limits."""
         for group_topic, options in served(self.alias, self.subscriber).items():
             if group_topic in self._by_group_topic:
-                self._by_group_topic[group_topic].apply(options)
+                subscription = self._by_group_topic[group_topic]
+                subscription.apply(options)
+                if stale := [lease for ref, lease in subscription.leases.items() if ref.slices != options.sharing]:
+                    self.lost(stale)
         if timed := [each for each in self.subscriptions if each.flow.active is not None or each.outside_hours]:
             now = clock.now(self.alias)
             for subscription in timed:
@@ -125,7 +159,7 @@ class Ownership:
 
     def _take(self, leases: list[int], horizon: int, clock: Callable[[], float]) -> bool:
         priorities = {subscription.group_topic: subscription.priorities for subscription in self.subscriptions}
-        found: dict[Subscription, set[int]] = defaultdict(set)
+        found: dict[Subscription, set[tuple[int, int]]] = defaultdict(set)
         for start in range(0, len(leases), AT_ONCE):
             some = leases[start : start + AT_ONCE]
             now = clock()
@@ -133,37 +167,41 @@ class Ownership:
                 subscription = self._by_group_topic[taken.ref.group, taken.ref.topic]
                 assigned = subscription.adopt(taken, now + self.lease_duration, now)
                 assigned.lease.holder = self.subscriber
-                found[subscription].add(taken.ref.partition)
+                found[subscription].add((taken.ref.partition, taken.ref.slice))
             self.progress()
         self._announce(lease_acquired, found)
         return bool(found)
 
-    def _announce(self, signal: Signal, partitions: Mapping[Subscription, Iterable[int]]) -> None:
-        for subscription, numbers in partitions.items():
+    def _announce(self, signal: Signal, leases: Mapping[Subscription, Iterable[tuple[int, int]]]) -> None:
+        for subscription, some in leases.items():
             group, topic = subscription.group_topic
             fields = {"subscriber": self.subscriber, "group": group, "topic": topic}
-            announce(signal, Ownership, **fields, partitions=sorted(numbers))
+            announce(signal, Ownership, **fields, partitions=sorted(partition for partition, _ in some))
 
     def drained(self) -> dict[Subscription, set[int]]:
-        """Return the leaving partitions of which nothing is in flight any more, by subscription."""
+        """Return the numbers of the leaving leases of which nothing is in flight any more, by subscription."""
         found: dict[Subscription, set[int]] = {}
         for subscription in self.subscriptions:
             if not subscription.leaving:
                 continue
-            busy = {ref.partition for ref, assigned in subscription.assigned.items() if assigned.in_flight}
+            busy = {ref.lease_number for ref, assigned in subscription.assigned.items() if assigned.in_flight}
             if subscription.leaving - busy:
                 found[subscription] = subscription.leaving - busy
         return found
 
     def release(self, partitions: Mapping[Subscription, set[int]]) -> None:
-        """Release leases whose partitions have been settled for the last time."""
+        """Release the leases of these numbers, whose partitions have been settled for the last time."""
+        leases = {
+            subscription: {leased_by(number, subscription.sharing) for number in numbers}
+            for subscription, numbers in partitions.items()
+        }
         for subscription, numbers in partitions.items():
-            for partition in numbers:
-                for assigned in subscription.of_partition(partition):
+            for number in numbers:
+                for assigned in subscription.of_lease(number):
                     subscription.drop(assigned)
-        group_topics = {subscription.group_topic: numbers for subscription, numbers in partitions.items()}
+        group_topics = {subscription.group_topic: some for subscription, some in leases.items()}
         release.release(self.alias, self.subscriber, group_topics)
-        self._announce(lease_released, partitions)
+        self._announce(lease_released, leases)
 
     def lose(self, leases: Iterable[HeldLease]) -> None:
         """Drop the partitions of leases whose token was stale."""

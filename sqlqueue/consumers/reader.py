@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Read
+from sqlqueue.core.slices import slice_of
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.log.fetch import FIRST, WATCH_SPAN, Found, due, fetch, gather, load, poll_head, scan, watch
 
@@ -133,11 +134,13 @@ class Reader:
     ) -> bool:
         """Find rows that are due in the database but not in memory, because an operator has rescheduled them. A limited
         number at a time; return whether there are more."""
-        partitions = {ref.partition for ref in assigned_partitions}
+        partitions, sharing = ({getattr(ref, name) for ref in assigned_partitions} for name in ("partition", "slices"))
         beyond = self._noticed.pop((group, topic), FIRST)
         found = due(self.alias, group, topic, partitions, beyond, CHANGES_AT_ONCE)
         for partition, priority, offset in found:
-            if (assigned := assigned_partitions.get(PartitionRef(group, topic, partition, priority))) is not None:
+            stream = (group, topic, partition, priority)
+            refs = (PartitionRef(*stream, slice_of(offset, slices), slices) for slices in sharing)
+            for assigned in filter(None, map(assigned_partitions.get, refs)):
                 assigned.reschedule(offset, now)
         if len(found) < CHANGES_AT_ONCE:
             return False

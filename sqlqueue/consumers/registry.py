@@ -20,6 +20,7 @@ from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.partition.ref import ConsumerOptions
 from sqlqueue.core.periodic import ScheduleDefinition
 from sqlqueue.core.retry_policy import ALL, BackoffFunction, RetryFilter, checked_filter, checked_function
+from sqlqueue.core.slices import MOST_SLICES
 from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError, HandOver, InvalidMessage
 from sqlqueue.log.groups import EARLIEST, LATEST
 from sqlqueue.log.work_items import hand_over
@@ -50,6 +51,7 @@ DEFAULTS: dict[str, Any] = {
     "rate_limit": None,
     "concurrency_limit": None,
     "retry_budget": None,
+    "sharing": 1,
 }
 
 MOST_ATTEMPTS = 1_000
@@ -163,7 +165,8 @@ def consumer(topic: str, **options: Any) -> Callable[[Handler], Handler]:
     without the handler; active: the hours in which the group works, such as "mon-fri 22:00-06:00 Europe/Berlin" (no
     time zone: UTC); what is due at other times waits; rate_limit ("100/m") and concurrency_limit: how many messages
     start in a time, and how many handlers run at once, in all processes of the group together; retry_budget ("20/m"):
-    after more failures than that in a time, the group tries one message at a time until one succeeds.
+    after more failures than that in a time, the group tries one message at a time until one succeeds; sharing: on
+    how many processes each partition may be worked at once, only with ordering "none".
 
     Raises ConfigurationError for an option that is unknown or cannot work, and for a function that cannot be called
     with one argument.
@@ -235,6 +238,13 @@ def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
             problems.append("keep_results stores what a handler returns for one message: leave batch out")
     where = _filter(values["where"], problems)
     flow = checked_flow(values, problems)
+    whole(values["sharing"], "sharing", MOST_SLICES, problems)
+    if values["sharing"] != 1 and values["ordering"] != "none":
+        problems.append(
+            f"sharing lets several processes work on one partition, side by side, and ordering={values['ordering']!r} "
+            'keeps an order there: write ordering="none" beside it if the order does not matter, or leave sharing out '
+            "and give the topic more partitions"
+        )
     if problems:
         raise ConfigurationError(f"consumer of {topic!r}: " + "; ".join(problems))
     try:
@@ -250,6 +260,7 @@ def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
         values["atomic"],
         values["keep_results"],
         where=where.matches if where else None,
+        sharing=values["sharing"],
     )
     parts = {"group": values["group"], "options": consumer_options, "start": values["start"], "flow": flow}
     return {**parts, "backoff": backoff, "retried": retried, "payloads": payloads, "where": where}

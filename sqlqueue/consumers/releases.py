@@ -22,7 +22,8 @@ class Releases:
         self._clock, self._give_up = clock, give_up
 
     def release(self, partitions: Mapping[Subscription, set[int]]) -> None:
-        """Settle these partitions for the last time, and release their leases, several in one transaction."""
+        """Settle the partitions under the leases of these numbers for the last time, and release the leases, several in
+        one transaction."""
         some: dict[Subscription, set[int]] = {}
         for subscription, numbers in partitions.items():
             some[subscription] = numbers
@@ -37,8 +38,8 @@ class Releases:
         assigned_partitions = [
             assigned
             for subscription, numbers in partitions.items()
-            for partition in sorted(numbers)
-            for assigned in subscription.of_partition(partition)
+            for number in sorted(numbers)
+            for assigned in subscription.of_lease(number)
         ]
         try:
             settled = self.settler.execute([assigned.release_plan(now) for assigned in assigned_partitions])

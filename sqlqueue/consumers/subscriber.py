@@ -83,6 +83,7 @@ class Subscriber:
         self.dispatcher = Dispatcher(
             self.ownership, self.reader, self.settler, threads, make_pool, awake=self._awake.set
         )
+        self.ownership.lost = self.settler.lose
         self._releases = Releases(self.settler, self._now, self._give_up)
         self.loop = Loop(
             self.ownership,

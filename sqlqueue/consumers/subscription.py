@@ -30,11 +30,12 @@ class Subscription:
         self.executor = HandlerExecutor(alias, consumer)
         self.assigned: dict[PartitionRef, AssignedPartition] = {}
         self.leases: dict[PartitionRef, HeldLease] = {}  # of `assigned`; other threads read these only
-        self.leaving: set[int] = set()  # partitions to release as soon as nothing of them is in flight
+        self.leaving: set[int] = set()  # numbers of leases to release as soon as nothing of them is in flight
         self.paused = False
         self.history = "failures"
         self.partitions = 0
         self.priorities = 1
+        self.sharing = 1  # slices of each partition
         self._shares: tuple[float, ...] = (1.0,)  # of the deliveries, by priority
 
     @property
@@ -44,8 +45,8 @@ class Subscription:
 
     @property
     def holding(self) -> set[int]:
-        """The numbers of the assigned partitions."""
-        return {ref.partition for ref in self.assigned}
+        """The numbers of the leases: of partitions, or of their slices."""
+        return {ref.lease_number for ref in self.assigned}
 
     @property
     def resting(self) -> bool:
@@ -62,7 +63,7 @@ class Subscription:
         else:
             self.limiter.follow(self.flow)
         self.paused, self.history = options.paused, options.history
-        self.partitions = options.partitions
+        self.partitions, self.sharing = options.partitions, options.sharing
         if options.priorities != self.priorities:
             self.priorities = options.priorities
             self._shares = shares(self.priorities, settings.topic(self.consumer.topic).priority_weights)
@@ -93,14 +94,14 @@ class Subscription:
         self.assigned[taken.ref], self.leases[taken.ref] = assigned, assigned.lease
         return assigned
 
-    def of_partition(self, partition: int) -> list[AssignedPartition]:
-        """Return the assigned partitions of one number, one for each priority."""
-        return [assigned for ref, assigned in self.assigned.items() if ref.partition == partition]
+    def of_lease(self, number: int) -> list[AssignedPartition]:
+        """Return the assigned partitions under the lease of this number, one for each priority."""
+        return [assigned for ref, assigned in self.assigned.items() if ref.lease_number == number]
 
     def drop(self, assigned: AssignedPartition) -> None:
         """Remove a partition that has another owner now: the outcomes of its attempts are ignored."""
         assigned.lease.lost = True
         self.assigned.pop(assigned.ref, None)
         self.leases.pop(assigned.ref, None)
-        if not self.of_partition(assigned.ref.partition):
-            self.leaving.discard(assigned.ref.partition)
+        if not self.of_lease(assigned.ref.lease_number):
+            self.leaving.discard(assigned.ref.lease_number)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import CommandError
-from django.db import Error, migrations
+from django.db import Error, migrations, models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.state import ProjectState
 
@@ -58,6 +58,24 @@ class AddMissingField(migrations.AddField):
         table = to_state.apps.get_model(app_label, self.model_name)._meta.db_table
         if schema_editor.collect_sql or self.name not in _columns(schema_editor, table):
             super().database_forwards(app_label, schema_editor, from_state, to_state)
+
+
+def replace_unique(schema_editor: Any, model: Any, former: str, name: str, fields: Sequence[str]) -> None:
+    """Let a unique constraint of these fields take the place of a former one, which goes when the new one is there.
+    Either may be done already. SQLite rebuilds the table, with what the model says."""
+    constraint = models.UniqueConstraint(fields=fields, name=name)
+    model._meta.constraints = [one for one in model._meta.constraints if one.name not in (former, name)]
+    model._meta.constraints.append(constraint)
+    if name not in _constraints(schema_editor, model):
+        schema_editor.add_constraint(model, constraint)
+    if former in _constraints(schema_editor, model):
+        schema_editor.remove_constraint(model, models.UniqueConstraint(fields=fields, name=former))
+
+
+def _constraints(schema_editor: Any, model: Any) -> set[str]:
+    connection = schema_editor.connection
+    with connection.cursor() as cursor:
+        return set(connection.introspection.get_constraints(cursor, model._meta.db_table))
 
 
 def _columns(schema_editor: Any, table: str) -> set[str]:

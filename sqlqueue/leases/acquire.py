@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlqueue.core.membership import batch_of
@@ -11,6 +11,7 @@ from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import StoredRow
 from sqlqueue.database import retries
 from sqlqueue.database.chunks import insert_all
+from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.blocked_ranges import ranges
 from sqlqueue.models import Offset
@@ -20,13 +21,13 @@ ROWS_AT_ONCE = 10_000
 
 # A group's leases and their holders. Index: the unique (topic, group, partition).
 LEASES = """
-    SELECT "partition", holder, (holder = '' OR valid_until <= {now}) FROM sqlqueue_partition_lease
-    WHERE topic = %s AND consumer_group = %s ORDER BY "partition"
+    SELECT "partition", slice, holder FROM sqlqueue_partition_lease
+    WHERE topic = %s AND consumer_group = %s ORDER BY "partition", slice
 """
 # The ids of these leases. Index: the unique (topic, group, partition).
 IDS = """
     SELECT id FROM sqlqueue_partition_lease WHERE topic = %s AND consumer_group = %s AND "partition" IN ({marks})
-    ORDER BY "partition"
+    ORDER BY "partition", slice
 """
 # Locks those that can be taken now. Never waits, and locks nothing else. Index: the primary key.
 TAKE = """
@@ -39,12 +40,13 @@ TAKE = """
 LOCK_OFFSETS = """
     SELECT o.id FROM sqlqueue_partition_lease l{by_id} {then} sqlqueue_offset o
     ON o.topic = l.topic AND o.consumer_group = l.consumer_group AND o."partition" = l."partition"
-    WHERE l.id IN ({marks}){skip}
+    AND o.slice = l.slice WHERE l.id IN ({marks}){skip}
 """
 # Their offset rows, and whether one has delivery states or blocked ranges. A group that was removed while it was served
-# has none: its leases are kept for their tokens only. Index: the same, the groups' and the states' unique keys.
+# has none: its leases are kept for their tokens only. Rows of other slices count, too: then there is a little more to
+# read. Index: the same, the groups' and the states' unique keys.
 OFFSETS = """
-    SELECT l.id, l.topic, l.consumer_group, l."partition", l.fencing_token, start,
+    SELECT l.id, l.topic, l.consumer_group, l."partition", l.slice, sharing, l.fencing_token, start,
     o.id, o.priority, o.position, o.offset_acked, o.claimed_to,
     EXISTS (SELECT 1 FROM sqlqueue_delivery_state s WHERE s.topic = o.topic AND s.consumer_group = o.consumer_group
     AND s."partition" = o."partition" AND s.priority = o.priority)
@@ -54,7 +56,7 @@ OFFSETS = """
     ON sqlqueue_consumer_group.topic = l.topic AND sqlqueue_consumer_group.consumer_group = l.consumer_group
     LEFT JOIN sqlqueue_offset o
     ON o.topic = l.topic AND o.consumer_group = l.consumer_group AND o."partition" = l."partition"
-    WHERE l.id IN ({marks})
+    AND o.slice = l.slice WHERE l.id IN ({marks})
 """
 HOLD = """
     UPDATE sqlqueue_partition_lease{by_id} SET holder = %s, fencing_token = fencing_token + 1, valid_until = {later}
@@ -64,7 +66,8 @@ HOLD = """
 TOKENS = """
     UPDATE sqlqueue_offset{by_id} SET offset_acked = position, claimed_to = position, fencing_token = (SELECT
     l.fencing_token FROM sqlqueue_partition_lease l WHERE l.topic = sqlqueue_offset.topic
-    AND l.consumer_group = sqlqueue_offset.consumer_group AND l."partition" = sqlqueue_offset."partition")
+    AND l.consumer_group = sqlqueue_offset.consumer_group AND l."partition" = sqlqueue_offset."partition"
+    AND l.slice = sqlqueue_offset.slice)
     WHERE id IN ({marks})
 """
 # What the last owner may have dispatched and not settled. A plain SELECT: an INSERT … SELECT would, at REPEATABLE READ,
@@ -75,10 +78,12 @@ UNSETTLED = """
     WHERE m.topic = %s AND m."partition" = %s AND m.priority = %s AND m."offset" > %s AND m."offset" <= %s
     AND m.target_group IN ('', %s) AND NOT EXISTS (SELECT 1 FROM sqlqueue_delivery_state s WHERE s.topic = m.topic
     AND s.consumer_group = %s AND s."partition" = m."partition" AND s.priority = m.priority
-    AND s.message_offset = m."offset") ORDER BY m."offset" LIMIT %s
+    AND s.message_offset = m."offset"){slice} ORDER BY m."offset" LIMIT %s
 """
-# A row of a message in doubt.
+# A row of a message in doubt; of one that is settled above a position; of one that was in a blocked range.
 IN_DOUBT = "(%s, %s, %s, %s, %s, {false}, 1, 1)"
+SETTLED = "(%s, %s, %s, %s, %s, {true}, 0, 1)"
+WAITING = "(%s, %s, %s, %s, %s, {false}, 0, 0)"
 ROW_COLUMNS = 'topic, consumer_group, "partition", priority, message_offset, acked, in_flight, retry_count'
 # The delivery-state rows of an assigned partition, with their messages' keys, and of acked ones the headers, which name
 # their batch. Index: the states' unique key; the log's primary key.
@@ -87,7 +92,7 @@ ROWS = """
     CASE WHEN s.acked = {true} THEN {headers} END
     FROM sqlqueue_delivery_state s LEFT JOIN sqlqueue_message m ON m."offset" = s.message_offset
     WHERE s.topic = %s AND s.consumer_group = %s AND s."partition" = %s AND s.priority = %s
-    AND s.message_offset > %s ORDER BY s.message_offset LIMIT %s
+    AND s.message_offset > %s{slice} ORDER BY s.message_offset LIMIT %s
 """
 
 
@@ -105,10 +110,16 @@ class AcquiredPartition:
     ranges: list[StoredRange] = field(default_factory=list)
 
 
-def leases(alias: str, group: str, topic: str) -> list[tuple[int, str, bool]]:
-    """Return (partition, holder, whether it is free or expired) of every lease of a group."""
+def leases(alias: str, group: str, topic: str) -> dict[tuple[int, int], str]:
+    """Return the holders of a group's leases, by partition and slice."""
     rows = execute(alias, LEASES, (topic, group)).fetchall()
-    return [(partition, holder, bool(free)) for partition, holder, free in rows]
+    return {(partition, slice): holder for partition, slice, holder in rows}
+
+
+def not_taken(alias: str, group: str, topic: str, taken: Iterable[AcquiredPartition]) -> dict[tuple[int, int], str]:
+    """Return the holders of those leases of a group, by partition and slice, that are not among the taken ones."""
+    held = {(one.ref.partition, one.ref.slice) for one in taken if (one.ref.group, one.ref.topic) == (group, topic)}
+    return {at: holder for at, holder in leases(alias, group, topic).items() if at not in held}
 
 
 def acquire(
@@ -183,8 +194,7 @@ def _acquire(
                 taken.append(_recover(alias, offset, lease.token, horizon))
             else:
                 plain.append(offset)
-                ref = PartitionRef(offset.consumer_group, offset.topic, offset.partition, offset.priority)
-                start = offset.position
+                ref, start = ref_of(offset), offset.position
                 taken.append(AcquiredPartition(ref, offset.id, lease.token, start, start, start))
     if plain:
         execute(alias, TOKENS.replace("{marks}", _marks(plain)), [offset.id for offset in plain])
@@ -198,6 +208,8 @@ class _Leased:
     id: int
     group_topic: tuple[str, str]
     partition: int
+    slice: int
+    slices: int
     token: int
     start: int
     offsets: list[Offset] = field(default_factory=list)
@@ -207,10 +219,12 @@ class _Leased:
 def _leased(alias: str, ids: Sequence[int]) -> list[_Leased]:
     found: dict[int, _Leased] = {}
     for row in execute(alias, OFFSETS.replace("{marks}", _marks(ids)), ids).fetchall():
-        id, topic, group, partition, token, start, offset_id, priority, position, acked, claimed, recovers = row
-        lease = found.setdefault(id, _Leased(id, (group, topic), partition, token, start))
+        id, topic, group, partition, slice, slices, token, start, *row = row
+        offset_id, priority, position, acked, claimed, recovers = row
+        lease = found.setdefault(id, _Leased(id, (group, topic), partition, slice, slices, token, start))
         if offset_id is not None:
             key = {"topic": topic, "consumer_group": group, "partition": partition, "priority": priority}
+            key |= {"slice": slice, "slices": slices}
             offsets = {"position": position, "offset_acked": acked, "claimed_to": claimed}
             lease.offsets.append(Offset(id=offset_id, **key, **offsets))
             if recovers:
@@ -226,6 +240,8 @@ def _insert_missing(alias: str, leased: Sequence[_Leased], priorities: Mapping[t
             consumer_group=lease.group_topic[0],
             partition=lease.partition,
             priority=priority,
+            slice=lease.slice,
+            slices=lease.slices,
             position=lease.start,
             offset_acked=lease.start,
             claimed_to=lease.start,
@@ -240,11 +256,17 @@ def _insert_missing(alias: str, leased: Sequence[_Leased], priorities: Mapping[t
     return bool(missing)
 
 
+def ref_of(offset: Offset) -> PartitionRef:
+    """Return the reference of an offset row."""
+    stream = (offset.consumer_group, offset.topic, offset.partition, offset.priority)
+    return PartitionRef(*stream, offset.slice, offset.slices)
+
+
 def _recover(alias: str, offset: Offset, token: int, horizon: int) -> AcquiredPartition:
-    ref = PartitionRef(offset.consumer_group, offset.topic, offset.partition, offset.priority)
+    ref = ref_of(offset)
     position, claimed = offset.position, offset.claimed_to
     if claimed > position:
-        _insert_in_doubt(alias, ref, position, claimed)
+        insert_rows(alias, ref, position, claimed, IN_DOUBT)
         position = max(position, min(claimed, horizon))
     rows, blocked = _rows(alias, ref), ranges(alias, ref)
     # Members of batches hold the watermark, too, until a settle of the new owner has counted them: their headers are in
@@ -257,26 +279,32 @@ def _recover(alias: str, offset: Offset, token: int, horizon: int) -> AcquiredPa
     return AcquiredPartition(ref, offset.id, token, position, watermark, position, rows, blocked)
 
 
-def _insert_in_doubt(alias: str, ref: PartitionRef, position: int, claimed: int) -> None:
-    """Insert an in-flight row for every visible message in (position, claimed] that has no row."""
+def insert_rows(alias: str, ref: PartitionRef, low: int, high: int, row: str, key: str | None = None) -> None:
+    """Insert a row (IN_DOUBT, SETTLED or WAITING) for every visible message of a partition in (low, high] that has
+    none; of one key, if there is one."""
+    if low >= high:
+        return
     size = dialect(alias).rows_of_one_insert
+    of_key, key_value = (" AND m.partition_key = %s", (key,)) if key is not None else ("", ())
+    text = UNSETTLED.replace("{slice}", in_slice('m."offset"', ref.slice, ref.slices) + of_key)
     stream = (ref.topic, ref.partition, ref.priority)
-    key = (ref.topic, ref.group, ref.partition, ref.priority)
-    low, more = position, True
+    states_key = (ref.topic, ref.group, ref.partition, ref.priority)
+    more = True
     while more:
-        values = (*stream, low, claimed, ref.group, ref.group, size)
-        found = [offset for (offset,) in execute(alias, UNSETTLED, values).fetchall()]
+        values = (*stream, low, high, ref.group, ref.group, *key_value, size)
+        found = [offset for (offset,) in execute(alias, text, values).fetchall()]
         more = len(found) == size
         if found:
             low = found[-1]
-            rows = [(*key, offset) for offset in found]
-            insert_all(alias, f"sqlqueue_delivery_state ({ROW_COLUMNS})", IN_DOUBT, "", rows, size)
+            rows = [(*states_key, offset) for offset in found]
+            insert_all(alias, f"sqlqueue_delivery_state ({ROW_COLUMNS})", row, "", rows, size)
 
 
 def _rows(alias: str, ref: PartitionRef) -> list[StoredRow]:
     """Return every delivery-state row of a partition, ascending; a bounded number with each statement."""
     text = ROWS.replace("{remaining}", dialect(alias).remaining("s.invisible_until"))
     text = text.replace("{headers}", dialect(alias).json_text("m.headers"))
+    text = text.replace("{slice}", in_slice("s.message_offset", ref.slice, ref.slices))
     key = (ref.topic, ref.group, ref.partition, ref.priority)
     rows: list[StoredRow] = []
     low, more = 0, True

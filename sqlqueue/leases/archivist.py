@@ -13,7 +13,7 @@ from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases import heartbeat, release
-from sqlqueue.leases.acquire import AcquiredPartition, acquire, leases
+from sqlqueue.leases.acquire import AcquiredPartition, acquire, not_taken
 from sqlqueue.leases.renewal import Renewal, RenewalLoop, insist
 from sqlqueue.log import archive, groups
 from sqlqueue.log.archive import OffsetRange
@@ -136,10 +136,10 @@ def _take_all(
             lease_duration=settings.LEASE_DURATION,
             horizon=horizon,
         )
-        wanted -= {owned.ref.partition for owned in taken}
-        if not wanted:
+        others = not_taken(alias, group, topic.name, taken)
+        if not others:
             return taken
-        holders = sorted({holder for partition, holder, _ in leases(alias, group, topic.name) if partition in wanted})
+        wanted, holders = {partition for partition, _ in others}, sorted(set(others.values()))
         if time.monotonic() > deadline:
             raise LeaseLost(
                 f"topic {topic.name!r} is being archived by {', '.join(holders)}: let it end, or wait longer"

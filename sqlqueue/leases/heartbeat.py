@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from sqlqueue.database import retries
 from sqlqueue.database.cluster import identity
@@ -16,11 +17,11 @@ from sqlqueue.version import __version__
 
 BEAT = """
     INSERT INTO sqlqueue_subscriber_heartbeat
-    (subscriber, consumer_group, topic, host, pid, address, activity, horizon, failing, version, server, beat_at,
-    partitions, expires_at)
+    (subscriber, consumer_group, topic, sharing, host, pid, address, activity, horizon, failing, version, server,
+    beat_at, partitions, expires_at)
     VALUES
 """
-ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, {later})"
+ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, {later})"
 UPDATES = {
     name: "{new:" + name + "}"
     for name in ("activity", "address", "horizon", "failing", "version", "server", "beat_at", "expires_at")
@@ -42,11 +43,13 @@ def beat(
     horizon: int = 0,
     failing: str = "",
     partitions: str = "",
+    sharing: Mapping[tuple[str, str], int] = MappingProxyType({}),
 ) -> None:
     """Write a subscriber's heartbeat in these (group, topic), which counts for `lease_duration` seconds.
 
     activity, horizon, failing: what it does now, the horizon that it knows, and its failing background tasks, for
-    operators. partitions: those that it serves, as text (core.partition_numbers); "" for all. Two statements: the first
+    operators. partitions: those that it serves, as text (core.partition_numbers); "" for all. sharing: how many slices
+    it asks for, by (group, topic); where it says nothing, or 0, it needs whole partitions. Two statements: the first
     reads the server's identity.
     """
     pairs = list(subscriptions)
@@ -57,7 +60,7 @@ def beat(
     values: list[object] = []
     shown = (host, os.getpid(), address, activity[:200], horizon, failing[:200], __version__, server)
     for group, topic in pairs:
-        values += (subscriber, group, topic, *shown, partitions, microseconds)
+        values += (subscriber, group, topic, sharing.get((group, topic), 0), *shown, partitions, microseconds)
     upsert = dialect(alias).upsert("topic, consumer_group, subscriber", UPDATES)
     execute(alias, f"{BEAT} {', '.join([ROW] * len(pairs))} {upsert}", values)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from sqlqueue.database import retries
@@ -10,12 +11,14 @@ from sqlqueue.models.subscriber_heartbeat import AHEAD
 
 # All of a subscriber's leases at once. Index: holder.
 RENEW = "UPDATE sqlqueue_partition_lease SET valid_until = {later} WHERE holder = %s"
-HELD = 'SELECT consumer_group, topic, "partition", fencing_token FROM sqlqueue_partition_lease WHERE holder = %s'
+HELD = """
+    SELECT consumer_group, topic, "partition", slice, fencing_token FROM sqlqueue_partition_lease WHERE holder = %s
+"""
 # Index: holder.
 RELEASE = """
     UPDATE sqlqueue_partition_lease SET holder = '', valid_until = NULL WHERE holder = %s AND ({group_topics})
 """
-GROUP_TOPIC = '(topic = %s AND consumer_group = %s AND "partition" IN ({marks}))'
+GROUP_TOPIC = '(topic = %s AND consumer_group = %s AND slice = %s AND "partition" IN ({marks}))'
 GROUP_TOPICS_AT_ONCE = 100
 FREE = "UPDATE sqlqueue_partition_lease SET holder = '', valid_until = NULL WHERE holder = %s"  # index: holder
 
@@ -44,22 +47,26 @@ def renew(alias: str, subscriber: str, lease_duration: float) -> int:
     return retries.run_statement(alias, _count, alias, RENEW, (round(lease_duration * 1_000_000), subscriber))
 
 
-def held(alias: str, subscriber: str) -> dict[tuple[str, str, int], int]:
-    """Return the fencing token of every (group, topic, partition) that a subscriber holds."""
+def held(alias: str, subscriber: str) -> dict[tuple[str, str, int, int], int]:
+    """Return the fencing token of every (group, topic, partition, slice) that a subscriber holds."""
     rows = execute(alias, HELD, (subscriber,)).fetchall()
-    return {(group, topic, partition): token for group, topic, partition, token in rows}
+    return {(group, topic, partition, slice): token for group, topic, partition, slice, token in rows}
 
 
-def release(alias: str, subscriber: str, partitions: Mapping[tuple[str, str], Iterable[int]]) -> None:
-    """Give up these leases, by (group, topic), so that another subscriber takes them at once; what is no longer held is
-    left alone."""
-    wanted = [(group_topic, sorted(numbers)) for group_topic, numbers in sorted(partitions.items()) if numbers]
+def release(alias: str, subscriber: str, leases: Mapping[tuple[str, str], Iterable[tuple[int, int]]]) -> None:
+    """Give up these leases, as (partition, slice) by (group, topic), so that another subscriber takes them at once;
+    what is no longer held is left alone."""
+    by_slice: dict[tuple[tuple[str, str], int], set[int]] = defaultdict(set)
+    for group_topic, some in leases.items():
+        for partition, slice in some:
+            by_slice[group_topic, slice].add(partition)
+    wanted = [(*at, sorted(numbers)) for at, numbers in sorted(by_slice.items())]
     for start in range(0, len(wanted), GROUP_TOPICS_AT_ONCE):
         conditions: list[str] = []
         values: list[object] = [subscriber]
-        for (group, topic), numbers in wanted[start : start + GROUP_TOPICS_AT_ONCE]:
+        for (group, topic), slice, numbers in wanted[start : start + GROUP_TOPICS_AT_ONCE]:
             conditions.append(GROUP_TOPIC.replace("{marks}", ", ".join(["%s"] * len(numbers))))
-            values += (topic, group, *numbers)
+            values += (topic, group, slice, *numbers)
         text = RELEASE.replace("{group_topics}", " OR ".join(conditions))
         retries.run_statement(alias, _count, alias, text, tuple(values))
 

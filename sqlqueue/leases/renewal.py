@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from django.db import Error, connections
@@ -39,7 +40,7 @@ class Renewed(NamedTuple):
 class Renewal:
     """A subscriber's heartbeat and leases, to be renewed for `lease_duration` seconds each time.
 
-    subscriptions: its (group, topic); show: returns what its heartbeat shows.
+    subscriptions: its (group, topic); show: returns what its heartbeat shows; sharing: see heartbeat.beat.
     """
 
     def __init__(
@@ -49,13 +50,17 @@ class Renewal:
         subscriptions: Sequence[tuple[str, str]],
         lease_duration: float,
         show: Callable[[], Shown] = Shown,
+        sharing: Mapping[tuple[str, str], int] = MappingProxyType({}),
     ):
         self.alias, self.subscriber, self.subscriptions = alias, subscriber, subscriptions
-        self.lease_duration, self.show = lease_duration, show
+        self.lease_duration, self.show, self.sharing = lease_duration, show, sharing
 
     def beat(self) -> None:
         """Write the heartbeat."""
-        heartbeat.beat(self.alias, self.subscriber, self.subscriptions, self.lease_duration, *self.show())
+        shown = self.show()
+        heartbeat.beat(
+            self.alias, self.subscriber, self.subscriptions, self.lease_duration, *shown, sharing=self.sharing
+        )
 
     def prolong(self) -> Renewed:
         """Prolong all leases, in one statement."""

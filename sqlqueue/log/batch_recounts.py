@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 
 from django.db.models import F
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.core.slices import slice_of
 from sqlqueue.log.batch_parts import members
 from sqlqueue.models import (
     Batch,
@@ -44,15 +46,18 @@ def before_move(
 def _offsets(alias: str, group: str, topic: str, partition: int | None) -> Iterator[Offset]:
     """Yield the offset rows of a group; one for each that no process has acquired yet, at the group's start."""
     options = Topic.objects.using(alias).get(name=topic)
-    start = ConsumerGroup.objects.using(alias).values_list("start", flat=True).get(topic=topic, consumer_group=group)
+    groups = ConsumerGroup.objects.using(alias).values_list("start", "sharing")
+    start, slices = groups.get(topic=topic, consumer_group=group)
     known = {
-        (one.partition, one.priority): one
+        (one.partition, one.priority, one.slice): one
         for one in Offset.objects.using(alias).filter(topic=topic, consumer_group=group)
     }
-    for number in range(options.partitions) if partition is None else [partition]:
-        for priority in range(options.priorities):
-            new = Offset(topic=topic, consumer_group=group, partition=number, priority=priority, position=start)
-            yield known.get((number, priority), new)
+    numbers = range(options.partitions) if partition is None else [partition]
+    for at in product(numbers, range(options.priorities), range(slices)):
+        number, priority, slice = at
+        new = Offset(topic=topic, consumer_group=group, partition=number, priority=priority, position=start)
+        new.slice, new.slices = slice, slices
+        yield known.get(at, new)
 
 
 def forget_group(alias: str, group: str, topic: str) -> None:
@@ -69,7 +74,8 @@ def _count(alias: str, group: str, row: Offset, target: int, keeps_states: bool)
     acked: Counter[str] = Counter()
     dead: Counter[str] = Counter()
     low = 0 if keeps_states else min(row.position, target)
-    for some in _members(alias, group, stream, low, target if keeps_states else max(row.position, target)):
+    for found in _members(alias, group, stream, low, target if keeps_states else max(row.position, target)):
+        some = {offset: batch for offset, batch in found.items() if slice_of(offset, row.slices) == row.slice}
         offsets = list(some)
         states = DeliveryState.objects.using(alias).filter(**mine, message_offset__in=offsets)
         with_row = set(states.values_list("message_offset", flat=True))
@@ -82,7 +88,7 @@ def _count(alias: str, group: str, row: Offset, target: int, keeps_states: bool)
             if counted != after:
                 (dead if offset in failed else acked)[batch] += 1 if after else -1
     for batch in sorted(acked | dead | (-acked) | (-dead)):
-        _write(alias, {**mine, "batch": batch}, acked[batch], dead[batch])
+        _write(alias, {**mine, "slice": row.slice, "batch": batch}, acked[batch], dead[batch])
 
 
 def _members(alias: str, group: str, stream: dict[str, object], low: int, high: int) -> Iterator[dict[int, str]]:

@@ -3,6 +3,7 @@ released."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -187,14 +188,17 @@ def _delete(alias: str, table: str, key: str, values: Sequence[int]) -> None:
 def acked_by_all(alias: str, topic: str, partition: int, priority: int, horizon: int) -> int:
     """Return the lowest watermark over all registered groups; the horizon if there is none."""
     groups = ConsumerGroup.objects.using(alias).filter(topic=topic)
-    starts = dict(groups.values_list("consumer_group", "start"))
-    if not starts:
+    known = list(groups.values_list("consumer_group", "start", "sharing"))
+    if not known:
         return horizon
     offsets = Offset.objects.using(alias).filter(
-        topic=topic, consumer_group__in=list(starts), partition=partition, priority=priority
+        topic=topic, consumer_group__in=[group for group, *_ in known], partition=partition, priority=priority
     )
-    starts.update(offsets.values_list("consumer_group", "offset_acked"))
-    return min(starts.values())
+    acked: dict[str, list[int]] = defaultdict(list)
+    for group, watermark in offsets.values_list("consumer_group", "offset_acked"):
+        acked[group].append(watermark)
+    # A slice without an offset row is at the group's start.
+    return min(min([*acked[group], *[start] * (slices - len(acked[group]))]) for group, start, slices in known)
 
 
 def _collect_old(alias: str, table: str, oldest: str, *values: int) -> int:

@@ -11,6 +11,7 @@ from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Read
 from sqlqueue.core.settle_plan import FetchedMessage, StoredRow
 from sqlqueue.database.dialects import Dialect
+from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
 
 STREAMS_OF_ONE_FETCH = 32
@@ -31,12 +32,12 @@ COLUMNS = (
     '"offset", partition_key, message_id, payload, headers, {created}, target_group, {published}, {due}, body, {left}'
 )
 # Whole messages of a partition. Index: (topic, partition, priority, offset).
-FETCH = "SELECT %s, {columns} FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {ascending} LIMIT %s"
-FETCH_TO = "SELECT %s, {columns} FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {ascending} LIMIT %s"
+FETCH = "SELECT %s, {columns} FROM sqlqueue_message{by_stream} WHERE {beyond}{slice} ORDER BY {ascending} LIMIT %s"
+FETCH_TO = "SELECT %s, {columns} FROM sqlqueue_message{by_stream} WHERE {within}{slice} ORDER BY {ascending} LIMIT %s"
 # The offsets visible in the same snapshot among those that were read before. From the same index alone.
 LOOK = """
     SELECT %s, "offset", NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-    FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {ascending} LIMIT %s
+    FROM sqlqueue_message{by_stream} WHERE {within}{slice} ORDER BY {ascending} LIMIT %s
 """
 # Messages by their offsets, each with the row that an operator may have written for it. Index: the log's primary key;
 # the states' unique key.
@@ -108,12 +109,14 @@ def fetch(alias: str, reads: Sequence[tuple[PartitionRef, Read]]) -> list[Found]
         look_values: list[object] = []
         for index, (ref, read) in enumerate(reads[first : first + STREAMS_OF_ONE_FETCH], first):
             stream = (ref.topic, ref.partition, ref.priority)
+            of_slice = in_slice('"offset"', ref.slice, ref.slices)
             if read.limit > 0:
-                whole.append((FETCH if read.end is None else FETCH_TO).replace("{columns}", columns))
+                text = FETCH if read.end is None else FETCH_TO
+                whole.append(text.replace("{columns}", columns).replace("{slice}", of_slice))
                 end = () if read.end is None else (read.end,)
                 values += (index + 1, *syntax.range_values(*stream, read.start, *end), read.limit)
             if read.looks:
-                looks.append(LOOK.strip())
+                looks.append(LOOK.strip().replace("{slice}", of_slice))
                 look_values += (-index - 1, *syntax.range_values(*stream, read.since, read.start), read.looks)
         texts = whole + looks  # in this order: the first one's columns have types
         text = " UNION ALL ".join(map(syntax.branch.format, texts)) if len(texts) > 1 else texts[0]

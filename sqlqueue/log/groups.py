@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from django.db.models import F
+from django.db.models import F, Max
 
 from sqlqueue.core.flow import Flow, in_effect
 from sqlqueue.core.keys import GROUP_LENGTH, checked_name
@@ -23,7 +23,7 @@ EARLIEST, LATEST = "earliest", "latest"
 # topics' and the groups' keys.
 SERVED = """
     SELECT mine.consumer_group, mine.topic, t.paused, g.paused, t.history, t.partitions, t.priorities,
-    g.flow, g.flow_overrides
+    g.flow, g.flow_overrides, COALESCE(g.sharing, 1)
     FROM sqlqueue_subscriber_heartbeat mine {then} sqlqueue_topic t ON t.name = mine.topic
     LEFT JOIN sqlqueue_consumer_group g ON g.topic = mine.topic AND g.consumer_group = mine.consumer_group
     WHERE mine.subscriber = %s
@@ -32,13 +32,14 @@ SERVED = """
 
 class Served(NamedTuple):
     """The options of a (group, topic) that a subscriber needs. paused: the topic or the group is paused; flow: its
-    active hours and limits."""
+    active hours and limits; sharing: how many slices each partition has."""
 
     paused: bool
     history: str
     partitions: int
     priorities: int
     flow: Flow
+    sharing: int
 
 
 def served(alias: str, subscriber: str) -> dict[tuple[str, str], Served]:
@@ -46,9 +47,20 @@ def served(alias: str, subscriber: str) -> dict[tuple[str, str], Served]:
     rows = execute(alias, SERVED, (subscriber,)).fetchall()
     return {
         (group, topic): Served(
-            bool(topic_paused or group_paused), history, partitions, priorities, in_effect(declared, overrides)
+            bool(topic_paused or group_paused), history, partitions, priorities, in_effect(declared, overrides), sharing
         )
-        for group, topic, topic_paused, group_paused, history, partitions, priorities, declared, overrides in rows
+        for (
+            group,
+            topic,
+            topic_paused,
+            group_paused,
+            history,
+            partitions,
+            priorities,
+            declared,
+            overrides,
+            sharing,
+        ) in rows
     }
 
 
@@ -84,16 +96,17 @@ def registered(alias: str, topics: Collection[str]) -> set[tuple[str, str]]:
 
 def _register(alias: str, group: str, topic: str, offset: int, partitions: int) -> bool:
     lock_topic(alias, topic)
-    _, created = ConsumerGroup.objects.using(alias).get_or_create(
-        topic=topic, consumer_group=group, defaults={"start": offset}
+    found, created = ConsumerGroup.objects.using(alias).get_or_create(
+        topic=topic, consumer_group=group, defaults={"start": offset, "sharing": 1}
     )
     leases = PartitionLease.objects.using(alias)
     existing = set(leases.filter(topic=topic, consumer_group=group).values_list("partition", flat=True))
     leases.bulk_create(
         [
-            PartitionLease(consumer_group=group, topic=topic, partition=partition)
+            PartitionLease(consumer_group=group, topic=topic, partition=partition, slice=slice)
             for partition in range(partitions)
             if partition not in existing
+            for slice in range(found.sharing)
         ],
         batch_size=500,
     )
@@ -112,6 +125,7 @@ def remove(alias: str, group: str, topic: str) -> bool:
 def _remove(alias: str, group: str, topic: str) -> bool:
     lock_topic(alias, topic)
     revoke(alias, group, topic)
+    set_slices(alias, group, topic, 1)
     Offset.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
     DeliveryState.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
     BlockedRange.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
@@ -128,6 +142,29 @@ def revoke(alias: str, group: str, topic: str, partition: int | None = None) -> 
     if partition is not None:
         leases, offsets = leases.filter(partition=partition), offsets.filter(partition=partition)
     # Leases before offsets, in the order of their partitions, as acquiring does it: no deadlock by order.
-    locked = leases.select_for_update().order_by("partition").values_list("id", flat=True)
+    locked = leases.select_for_update().order_by("partition", "slice").values_list("id", flat=True)
     leases.filter(id__in=list(locked)).update(fencing_token=F("fencing_token") + 1, holder="", valid_until=None)
     offsets.update(fencing_token=F("fencing_token") + 1)
+
+
+def set_slices(alias: str, group: str, topic: str, slices: int) -> dict[int, int]:
+    """Let each partition of a group have so many leases, all of them free; return the token of these by partition. In
+    the caller's transaction, which has revoked the leases.
+
+    A partition's leases get its highest token. So a slice that is gone and comes back has a higher one than it had.
+    """
+    leases = PartitionLease.objects.using(alias).filter(topic=topic, consumer_group=group)
+    present = leases.values("partition").annotate(highest=Max("fencing_token"), last=Max("slice")).order_by("partition")
+    tokens: dict[int, int] = {}
+    for row in present:
+        partition = row["partition"]
+        tokens[partition] = row["highest"]
+        if row["last"] == slices - 1:
+            continue
+        of_partition = leases.filter(partition=partition)
+        of_partition.filter(slice__gte=slices).delete()
+        of_partition.update(fencing_token=row["highest"])
+        missing = range(row["last"] + 1, slices)
+        columns = {"consumer_group": group, "topic": topic, "partition": partition, "fencing_token": row["highest"]}
+        leases.bulk_create([PartitionLease(**columns, slice=slice) for slice in missing])
+    return tokens

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.fetch import STREAMS_OF_ONE_FETCH
 from sqlqueue.models import ConsumerGroup, Offset, ScheduledMessage, Topic
@@ -39,7 +40,7 @@ WAITING = """
     AND acked = {false} AND in_flight = 0 AND invisible_until > {now}
 """
 # Whether there is a message above an offset. Index: (topic, partition, priority, offset).
-ABOVE = 'SELECT %s, "offset" FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {ascending} LIMIT 1'
+ABOVE = 'SELECT %s, "offset" FROM sqlqueue_message{by_stream} WHERE {beyond}{slice} ORDER BY {ascending} LIMIT 1'
 
 
 def anything_scheduled(alias: str, topics: Collection[str]) -> bool:
@@ -103,11 +104,14 @@ def _streams(alias: str, group: str, topic: str, column: str) -> dict[PartitionR
     if options is None or registered is None:
         return {}
     rows = Offset.objects.using(alias).filter(topic=topic, consumer_group=group)
-    stored = {(p, q): value for p, q, value in rows.values_list("partition", "priority", column)}
+    found = rows.values_list("partition", "priority", "slice", column)
+    stored = {(p, q, slice): value for p, q, slice, value in found}
+    slices = registered.sharing
     return {
-        PartitionRef(group, topic, p, q): stored.get((p, q), registered.start)
+        PartitionRef(group, topic, p, q, slice, slices): stored.get((p, q, slice), registered.start)
         for p in range(options.partitions)
         for q in range(options.priorities)
+        for slice in range(slices)
     }
 
 
@@ -124,6 +128,7 @@ def _beyond(alias: str, streams: Mapping[PartitionRef, int], through: int | None
         values: list[object] = []
         for index, (at, offset) in enumerate(some):
             values += (index, *syntax.range_values(at.topic, at.partition, at.priority, offset, *high))
-        rows = execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall()
+        branches = [branch.replace("{slice}", in_slice('"offset"', at.slice, at.slices)) for at, _ in some]
+        rows = execute(alias, " UNION ALL ".join(branches), values).fetchall()
         found += [some[index][0] for index, _ in rows]
     return found

@@ -13,12 +13,13 @@ HOLDER_LENGTH = 120
 
 
 class PartitionLease(models.Model):
-    """A subscriber's exclusive, expiring right to one (group, topic, partition). The fencing token grows with every
-    change of owner, and never returns, not even if the group is removed and registered again."""
+    """A subscriber's exclusive, expiring right to one (group, topic, partition, slice). The fencing token grows with
+    every change of owner, and never returns, not even if the group is removed and registered again."""
 
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
     partition = models.IntegerField(_("partition"))
+    slice = models.SmallIntegerField(_("slice"), db_default=0)
     holder = ExactField(_("holder"), max_length=HOLDER_LENGTH, db_default="")
     fencing_token = models.BigIntegerField(_("fencing token"), db_default=0)
     valid_until = models.DateTimeField(_("valid until"), null=True)
@@ -29,7 +30,9 @@ class PartitionLease(models.Model):
         verbose_name_plural = _("partition leases")
         constraints = [
             # Supports: SELECT … WHERE topic AND consumer_group (free or expired ones, fair share).
-            models.UniqueConstraint(fields=["topic", "consumer_group", "partition"], name="sqlqueue_lease_partition"),
+            models.UniqueConstraint(
+                fields=["topic", "consumer_group", "partition", "slice"], name="sqlqueue_lease_slice"
+            ),
         ]
         indexes = [
             # Supports: UPDATE … WHERE holder = ? (renew all of a subscriber's leases, free a dead one's).

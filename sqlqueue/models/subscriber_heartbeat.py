@@ -55,6 +55,9 @@ class SubscriberHeartbeat(models.Model):
     partitions = ExactField(
         _("partitions"), max_length=TEXT_LENGTH, db_default="", help_text=_("that it serves; empty: all")
     )
+    sharing = models.SmallIntegerField(
+        _("sharing"), db_default=0, help_text=_("slices that its consumer asks for; 0: it needs whole partitions")
+    )
     started_at = models.DateTimeField(_("started at"), db_default=DatabaseNow())
     beat_at = models.DateTimeField(_("last beat"), db_default=DatabaseNow())
     expires_at = models.DateTimeField(_("expires at"))

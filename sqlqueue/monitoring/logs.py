@@ -14,7 +14,7 @@ logger = logging.getLogger("sqlqueue")
 def partitions_text(partitions: list[int]) -> str:
     """Return numbers as ranges: 0-3,7."""
     ranges: list[list[int]] = []
-    for number in sorted(partitions):
+    for number in sorted(set(partitions)):
         if ranges and ranges[-1][1] == number - 1:
             ranges[-1][1] = number
         else:

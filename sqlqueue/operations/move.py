@@ -84,9 +84,15 @@ def lower_watermarks(offsets: QuerySet[Offset], states: DeliveryStateQuerySet, r
 def _add_missing_offsets(alias: str, group: str, topic: str, partition: int, target: int) -> None:
     """Add the offset rows of a partition that no process has acquired yet, so that it begins at the target."""
     mine = {"topic": topic, "consumer_group": group, "partition": partition}
-    token = PartitionLease.objects.using(alias).values_list("fencing_token", flat=True).get(**mine)
-    known = set(Offset.objects.using(alias).filter(**mine).values_list("priority", flat=True))
-    marks = {"position": target, "offset_acked": target, "claimed_to": target, "fencing_token": token}
+    leases = list(PartitionLease.objects.using(alias).filter(**mine).values_list("slice", "fencing_token"))
+    known = set(Offset.objects.using(alias).filter(**mine).values_list("priority", "slice"))
+    marks = {"position": target, "offset_acked": target, "claimed_to": target, "slices": len(leases)}
     priorities = Topic.objects.using(alias).values_list("priorities", flat=True).get(name=topic)
-    missing = [priority for priority in range(priorities) if priority not in known]
-    Offset.objects.using(alias).bulk_create([Offset(**mine, priority=priority, **marks) for priority in missing])
+    Offset.objects.using(alias).bulk_create(
+        [
+            Offset(**mine, priority=priority, slice=slice, fencing_token=token, **marks)
+            for priority in range(priorities)
+            for slice, token in leases
+            if (priority, slice) not in known
+        ]
+    )

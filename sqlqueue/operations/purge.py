@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 from django.db.models import F, Sum
@@ -16,6 +17,7 @@ from django.db.models.functions import Least
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.database.slices import of_offset_row
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import batch_recounts
@@ -34,9 +36,9 @@ REMEMBERED = """
     SELECT s.consumer_group, SUM(CASE WHEN s.acked = {false} AND s.message_offset <= o.position THEN 1
     WHEN s.acked = {true} AND s.message_offset > o.position THEN -1 ELSE 0 END)
     FROM sqlqueue_delivery_state s JOIN sqlqueue_offset o ON o.topic = s.topic AND o.consumer_group = s.consumer_group
-    AND o."partition" = s."partition" AND o.priority = s.priority
+    AND o."partition" = s."partition" AND o.priority = s.priority AND {slice}
     WHERE s.topic = %s AND s.message_offset <= %s GROUP BY s.consumer_group
-"""
+""".replace("{slice}", of_offset_row("s.message_offset", "o"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +69,13 @@ def preview(alias: str, topic: str, through: int | None = None) -> PurgePreview:
     """
     options = _purgeable(alias, topic)
     to = highest_offset(alias) if through is None else max(0, through)
-    streams = [(p, q) for p in range(options.partitions) for q in range(options.priorities)]
+    partitions = range(options.partitions)
     groups = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
     names = list(groups.values_list("consumer_group", flat=True))
-    parts = {"": [PartitionRange(*stream, 0, to) for stream in streams]}
+    parts = {"": [PartitionRange(*at, 0, to) for at in product(partitions, range(options.priorities))]}
     for name in names:
-        positions = positions_of(alias, topic, name)
-        start = positions[-1, -1]
-        parts[name] = [PartitionRange(*stream, min(to, positions.get(stream, start)), to) for stream in streams]
+        each = positions_of(alias, topic, name).each(partitions, options.priorities)
+        parts[name] = [empty._replace(low=min(to, position), high=to) for empty, position in each]
     distinct = list(dict.fromkeys(one for some in parts.values() for one in some))
     figures, estimated = count_ranges(alias, topic, distinct)
     counts = dict(zip(distinct, figures))

@@ -20,7 +20,7 @@ from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
-from sqlqueue.leases.acquire import AcquiredPartition, acquire
+from sqlqueue.leases.acquire import AcquiredPartition, acquire, not_taken
 from sqlqueue.leases.heartbeat import leave, subscriber_name
 from sqlqueue.leases.release import free, shorten_stale
 from sqlqueue.leases.renewal import Renewal, RenewalLoop, Renewed, Shown, skip
@@ -55,7 +55,7 @@ class Membership:
         for topic in self.topics:
             retries.run(alias, self._revoke_other_streams, topic)
             self._owned += self._take(topic, floor)
-        self._leases = sum(topic_info(alias, topic).partitions for topic in self.topics)
+        self._leases = len({(taken.ref.topic, taken.ref.lease_number) for taken in self._owned})
         self._has_remains = self._remains(BlockedRange).exists() or any(taken.rows for taken in self._owned)
         settled = {topic: self._settled_by_all(topic, floor) for topic in self.topics}
         self.settled = min(settled.values())
@@ -192,8 +192,7 @@ class Membership:
                 horizon=floor,
             ):
                 owned[taken.id] = taken
-            held = {taken.ref.partition for taken in owned.values()}
-            wanted = [partition for partition in range(info.partitions) if partition not in held]
+            wanted = sorted({partition for partition, _ in not_taken(self.alias, self.group, topic, owned.values())})
             if not wanted:
                 return list(owned.values())
             if time.monotonic() > deadline:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.stats import sampling
 from sqlqueue.stats.positions import StoredPartition
@@ -12,11 +13,11 @@ from sqlqueue.stats.positions import StoredPartition
 # Both ends of a backlog. Index: (topic, partition, priority, offset).
 HEAD = """
     SELECT %s, COUNT(*), MIN("offset"), MAX("offset"), SUM(CASE WHEN "offset" <= %s THEN 1 ELSE 0 END) FROM
-    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {ascending} LIMIT %s) AS head
+    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {beyond}{slice} ORDER BY {ascending} LIMIT %s) AS head
 """
 TAIL = """
     SELECT %s, COUNT(*), MIN("offset"), MAX("offset"), 0 FROM
-    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {descending} LIMIT %s) AS tail
+    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {beyond}{slice} ORDER BY {descending} LIMIT %s) AS tail
 """
 
 
@@ -34,7 +35,7 @@ class Backlog(NamedTuple):
 def backlogs_of(alias: str, partitions: Sequence[StoredPartition]) -> dict[StoredPartition, Backlog]:
     """Return the backlog above each position."""
     sql = dialect(alias)
-    both = [sql.branch.format(HEAD.strip()), sql.branch.format(TAIL.strip())]
+    both = " UNION ALL ".join([sql.branch.format(HEAD.strip()), sql.branch.format(TAIL.strip())])
     found: dict[StoredPartition, Backlog] = {}
     for some in sampling.chunks(partitions, sampling.TABLES_AT_ONCE):
         values: list[object] = []
@@ -42,7 +43,8 @@ def backlogs_of(alias: str, partitions: Sequence[StoredPartition]) -> dict[Store
             bounds = sql.range_values(stored.topic, stored.partition, stored.priority, stored.position)
             values += (index, stored.claimed, *bounds, sampling.SAMPLE, -1 - index, *bounds, sampling.SAMPLE)
         ends: dict[int, tuple[int, int, int, int]] = {}
-        for index, *end in execute(alias, " UNION ALL ".join(both * len(some)), values).fetchall():
+        texts = [both.replace("{slice}", in_slice('"offset"', stored.slice, stored.slices)) for stored in some]
+        for index, *end in execute(alias, " UNION ALL ".join(texts), values).fetchall():
             ends[index] = tuple(int(value or 0) for value in end)  # type: ignore[assignment]
         for index, stored in enumerate(some):
             head, tail = ends[index], ends[-1 - index]

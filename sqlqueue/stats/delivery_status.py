@@ -13,6 +13,7 @@ from django.db.models import Q
 
 from sqlqueue.core.outcomes import ACKED, DEAD
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
+from sqlqueue.core.slices import slice_of
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset, dead_letter_topic
 
 # States beside the outcomes ACKED and DEAD.
@@ -73,7 +74,7 @@ class _Looks(NamedTuple):
     settle moves behind the position meanwhile is found in a range or a row, and what it takes out of a range has a
     row. But for one that was acked in its handler's transaction: its row goes when the position passes it."""
 
-    offset_rows: dict[StreamRef, Offset]
+    offset_rows: dict[StreamRef, list[Offset]]
     ranges: dict[OrderingQueueRef, tuple[int, int]]
     rows: dict[tuple[int, str], DeliveryState]  # by offset and group
 
@@ -94,9 +95,17 @@ def _look(alias: str, messages: Sequence[Message], starts: dict[str, dict[str, i
     return _Looks(offset_rows, ranges, {(row.message_offset, row.consumer_group): row for row in states})
 
 
-def _offset_rows(alias: str, streams: Sequence[tuple[Q, list[Message]]]) -> dict[StreamRef, Offset]:
-    found = Offset.objects.using(alias).filter(_either(stream for stream, _ in streams))
-    return {(one.topic, one.consumer_group, one.partition, one.priority): one for one in found}
+def _offset_rows(alias: str, streams: Sequence[tuple[Q, list[Message]]]) -> dict[StreamRef, list[Offset]]:
+    found: dict[StreamRef, list[Offset]] = {}
+    for one in Offset.objects.using(alias).filter(_either(stream for stream, _ in streams)):
+        found.setdefault((one.topic, one.consumer_group, one.partition, one.priority), []).append(one)
+    return found
+
+
+def _offset_row(offset_rows: dict[StreamRef, list[Offset]], message: Message, group: str) -> Offset | None:
+    """Return the offset row of the slice that a message belongs to in a group."""
+    rows = offset_rows.get((message.topic, group, message.partition, message.priority), ())
+    return next((row for row in rows if row.slice == slice_of(message.offset, row.slices)), None)
 
 
 def _passed(
@@ -105,8 +114,8 @@ def _passed(
     """Return the messages without a row that a position has passed since it was read. One statement; none if every
     message has its rows."""
 
-    def is_above(message: Message, group: str, offset_rows: dict[StreamRef, Offset]) -> bool:
-        row = offset_rows.get((message.topic, group, message.partition, message.priority))
+    def is_above(message: Message, group: str, offset_rows: dict[StreamRef, list[Offset]]) -> bool:
+        row = _offset_row(offset_rows, message, group)
         return message.offset > (row.position if row else starts[message.topic][group])
 
     open_ones = [
@@ -176,7 +185,7 @@ def _either(conditions: Iterable[Q]) -> Q:
 def _open(message: Message, group: str, start: int, looks: _Looks) -> DeliveryStatus | None:
     """Return the status of a message that is not settled; None if it is."""
     stream = message.topic, group, message.partition, message.priority
-    offset_row, row = looks.offset_rows.get(stream), looks.rows.get((message.offset, group))
+    offset_row, row = _offset_row(looks.offset_rows, message, group), looks.rows.get((message.offset, group))
     low, high = looks.ranges.get((*stream, message.partition_key), (0, 0))
     if row is not None and not row.acked:
         attempts, error = max(0, row.retry_count), row.last_error or ""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from django.db.models import Max
 
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
+from sqlqueue.core.slices import slice_of
 from sqlqueue.models import DeliveryState, PartitionLease, SubscriberHeartbeat
 from sqlqueue.stats.backlogs import backlogs_of
 from sqlqueue.stats.blocked import blocked_in_partitions
@@ -19,7 +20,7 @@ from sqlqueue.stats.stuck import limits_reached, stuck_partitions
 
 @dataclass(frozen=True, slots=True)
 class PartitionStats:
-    """A group in one partition and priority. Counts are of messages, ages in seconds.
+    """A group in one partition and priority, or a slice of it. Counts are of messages, ages in seconds.
 
     oldest: the offset of the oldest message that is not acked; settled: how long ago the last settle was; holder: the
     subscriber that owns it, "" for none; stuck: why the watermark stands still ("failing", "standing", "full", "held"),
@@ -40,11 +41,13 @@ class PartitionStats:
     settled: float | None
     holder: str
     stuck: str
+    slice: int = 0
+    slices: int = 1
 
     @property
-    def order(self) -> tuple[bool, bool, int, int, int]:
+    def order(self) -> tuple[bool, bool, int, int, int, int]:
         """Sort key: first the stuck ones, then those with a lag and without an owner, then by lag."""
-        return not self.stuck, bool(self.holder) or not self.lag, -self.lag, self.partition, self.priority
+        return not self.stuck, bool(self.holder) or not self.lag, -self.lag, self.partition, self.priority, self.slice
 
 
 def partition_stats(
@@ -58,17 +61,18 @@ def partition_stats(
     behind = [stored for stored in partitions if stored in first]
     backlogs = backlogs_of(alias, behind)
     mine = {"topic": topic, "consumer_group": group}
-    holders = dict(PartitionLease.objects.using(alias).filter(**mine).values_list("partition", "holder"))
-    states = _states(alias, topic, group)
+    leases = PartitionLease.objects.using(alias).filter(**mine).values_list("partition", "slice", "holder")
+    holders = {(partition, slice): holder for partition, slice, holder in leases}
+    states = _states(alias, topic, group, partitions[0].slices if partitions else 1)
     failing = behind if may_be_full(sum(map(len, states.values())), MOST_ROWS) else []
     limits = limits_reached(alias, failing, backlogs, _horizon(alias))
     standing = () if outside_hours else stuck_partitions(behind, first, limits, working_for)
-    stuck = {(one.partition, one.priority): one.why for one in standing}
+    stuck = {(one.partition, one.priority, one.slice): one.why for one in standing}
     ranges = blocked_in_partitions(alias, topic, group, MOST_ROWS)
     found = []
     for stored in partitions:
         number = stored.partition, stored.priority
-        backlog, rows = backlogs.get(stored), states.get(number, [])
+        backlog, rows = backlogs.get(stored), states.get((*number, stored.slice), [])
         unsettled = [row for row in rows if not row.acked]
         waiting = [row for row in unsettled if row.in_flight == NOT_IN_FLIGHT]
         known = sum(row.message_offset <= stored.position for row in unsettled)
@@ -88,8 +92,10 @@ def partition_stats(
                 offset,
                 age,
                 stored.settled,
-                holders.get(stored.partition, "") if stored.owned else "",
-                stuck.get(number, ""),
+                holders.get((stored.partition, stored.slice), "") if stored.owned else "",
+                stuck.get((*number, stored.slice), ""),
+                stored.slice,
+                stored.slices,
             )
         )
     return sorted(found, key=lambda one: one.order)
@@ -101,10 +107,10 @@ def _horizon(alias: str) -> int | None:
     return known
 
 
-def _states(alias: str, topic: str, group: str) -> dict[tuple[int, int], list[DeliveryState]]:
+def _states(alias: str, topic: str, group: str, slices: int) -> dict[tuple[int, int, int], list[DeliveryState]]:
     rows = DeliveryState.objects.using(alias).filter(topic=topic, consumer_group=group)
     columns = ("partition", "priority", "message_offset", "acked", "in_flight", "retry_count")
-    found: dict[tuple[int, int], list[DeliveryState]] = defaultdict(list)
+    found: dict[tuple[int, int, int], list[DeliveryState]] = defaultdict(list)
     for row in rows.only(*columns)[:MOST_ROWS]:
-        found[row.partition, row.priority].append(row)
+        found[row.partition, row.priority, slice_of(row.message_offset, slices)].append(row)
     return found

@@ -5,32 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.stats import sampling
 
-# One row for each (group, topic, partition, priority). The gate's slots are the numbers of
+# One row for each (group, topic, partition, priority, slice). The gate's slots are the numbers of
 # the priorities. Index: the unique keys of groups, leases and offsets.
 PARTITIONS = """
     SELECT g.topic, g.consumer_group, l."partition", n.slot, COALESCE(o.position, g.start),
     COALESCE(o.offset_acked, g.start), COALESCE(o.claimed_to, g.start), {settled},
-    l.holder <> '' AND l.valid_until > {now}, g.paused OR t.paused
+    l.holder <> '' AND l.valid_until > {now}, g.paused OR t.paused, l.slice, g.sharing
     FROM sqlqueue_consumer_group g JOIN sqlqueue_topic t ON t.name = g.topic
     JOIN sqlqueue_partition_lease l ON l.topic = g.topic AND l.consumer_group = g.consumer_group
     JOIN sqlqueue_publish_gate n ON n.slot >= 0 AND n.slot < t.priorities
     LEFT JOIN sqlqueue_offset o ON o.topic = g.topic AND o.consumer_group = g.consumer_group
-    AND o."partition" = l."partition" AND o.priority = n.slot
+    AND o."partition" = l."partition" AND o.priority = n.slot AND o.slice = l.slice
 """
 ONE_TOPIC = " WHERE g.topic = %s"
 ONE_GROUP = " WHERE g.topic = %s AND g.consumer_group = %s"
 # The first message above an offset: the oldest that is not acked. Index: (topic, partition, priority, offset).
 FIRST = """
-    SELECT %s, "offset", {remaining} FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {ascending} LIMIT 1
+    SELECT %s, "offset", {remaining} FROM sqlqueue_message{by_stream} WHERE {beyond}{slice} ORDER BY {ascending} LIMIT 1
 """
 
 
 class StoredPartition(NamedTuple):
-    """Position, watermark and claim of a group in a partition and priority, as stored. settled: how many seconds ago
-    the offset row was written, None without one; owned: its lease is held; paused: the group or its topic is."""
+    """Position, watermark and claim of a group in a partition and priority, or a slice of it, as stored. settled: how
+    many seconds ago the offset row was written, None without one; owned: its lease is held; paused: the group or its
+    topic is."""
 
     topic: str
     group: str
@@ -42,6 +44,8 @@ class StoredPartition(NamedTuple):
     settled: float | None
     owned: bool
     paused: bool
+    slice: int = 0
+    slices: int = 1
 
 
 def all_partitions(alias: str) -> list[StoredPartition]:
@@ -52,14 +56,17 @@ def all_partitions(alias: str) -> list[StoredPartition]:
 def partitions_of(alias: str, topic: str, group: str = "") -> list[StoredPartition]:
     """Return the partitions of a topic's groups, or of one group, by partition and priority."""
     where, values = (ONE_GROUP, (topic, group)) if group else (ONE_TOPIC, (topic,))
-    return sorted(_read(alias, PARTITIONS + where, values), key=lambda stored: (stored.partition, stored.priority))
+    found = _read(alias, PARTITIONS + where, values)
+    return sorted(found, key=lambda stored: (stored.partition, stored.priority, stored.slice))
 
 
 def _read(alias: str, statement: str, values: Sequence[object]) -> list[StoredPartition]:
     text = statement.replace("{settled}", dialect(alias).remaining("o.updated_at"))
     rows = execute(alias, text, values).fetchall()
     return [
-        StoredPartition._make((*row[:7], None if row[7] is None else -float(row[7]), bool(row[8]), bool(row[9])))
+        StoredPartition._make(
+            (*row[:7], None if row[7] is None else -float(row[7]), bool(row[8]), bool(row[9]), *row[10:])
+        )
         for row in rows
     ]
 
@@ -73,6 +80,7 @@ def first_unacked(alias: str, partitions: Sequence[StoredPartition]) -> dict[Sto
         values: list[object] = []
         for index, stored in enumerate(some):
             values += (index, *sql.range_values(stored.topic, stored.partition, stored.priority, stored.watermark))
-        for index, offset, remaining in execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall():
+        branches = [branch.replace("{slice}", in_slice('"offset"', stored.slice, stored.slices)) for stored in some]
+        for index, offset, remaining in execute(alias, " UNION ALL ".join(branches), values).fetchall():
             found[some[index]] = (offset, max(0.0, -float(remaining)))
     return found

@@ -27,6 +27,7 @@ class Stuck:
     offset: int
     seconds: float
     why: str
+    slice: int = 0
 
 
 def limits_reached(
@@ -60,10 +61,10 @@ def stuck_partitions(
         if stored.paused:
             continue
         if stored in limits:
-            yield Stuck(stored.partition, stored.priority, offset, age, limits[stored])
+            yield Stuck(stored.partition, stored.priority, offset, age, limits[stored], stored.slice)
         elif offset <= stored.position:  # an unacked message there has a row: it failed, or waits
             if age > HELD_BACK:
-                yield Stuck(stored.partition, stored.priority, offset, age, "failing")
+                yield Stuck(stored.partition, stored.priority, offset, age, "failing", stored.slice)
         elif age > STANDS_STILL and (stored.settled is None or stored.settled > STANDS_STILL):
             seconds = age if stored.settled is None else min(age, stored.settled)
-            yield Stuck(stored.partition, stored.priority, offset, seconds, "standing")
+            yield Stuck(stored.partition, stored.priority, offset, seconds, "standing", stored.slice)

@@ -255,3 +255,14 @@ def test_what_is_not_there_is_not_found(group: ConsumerGroup, admin_client: Clie
     send = admin_client.post if name == "pause" else admin_client.get
     for key in ("99999999", "x"):
         assert send(f"/admin/sqlqueue/consumergroup/{key}/{name}/").status_code == 404
+
+
+def test_the_slices_of_shared_partitions_are_shown(consuming: Consuming, admin_client: Client) -> None:
+    consuming.consumer("orders", lambda delivery: None, group="labels", ordering="none", sharing=3)
+    publish_many("orders", range(10))
+    consuming.drain()
+    shown = words(page(admin_client, address(ConsumerGroup.objects.get(), "change")))
+    for number in range(3):
+        assert f"(slice {number} of 3)" in shown
+    leases = words(page(admin_client, "/admin/sqlqueue/partitionlease/"))
+    assert "Slice" in leases

@@ -52,6 +52,11 @@ def handle_what_kills(delivery: Delivery) -> None:
     handle(delivery)
 
 
+@consumer("sliced", atomic=True, ordering="none", sharing=int(os.environ.get("SHARING", "1")), max_attempts=20)
+def handle_a_slice(delivery: Delivery) -> None:
+    handle(delivery)
+
+
 @consumer("endless", max_attempts=None, backoff=0.05, jitter=0)
 def handle_without_end(delivery: Delivery) -> None:
     handle(delivery)

@@ -6,4 +6,9 @@ from tests.settings import *  # noqa: F403
 from tests.settings import INSTALLED_APPS as APPS
 
 INSTALLED_APPS = [*APPS, "tests.benchmarks"]
-SQLQUEUE = {"CONSUMERS_MODULE": "handlers", "PARTITIONS": int(os.environ.get("PARTITIONS", "16"))}
+SQLQUEUE = {
+    "CONSUMERS_MODULE": "handlers",
+    "PARTITIONS": int(os.environ.get("PARTITIONS", "16")),
+    "TOPICS": {"shared": {"partitions": 1}},
+    "STRICT_TOPICS": False,
+}

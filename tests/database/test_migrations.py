@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from sqlqueue.database.sequence import look
 from sqlqueue.database.statements import execute
 from sqlqueue.log.schedule import move_due
 from sqlqueue.log.topic_options import apply_settings
-from sqlqueue.models import Message, PartitionLease, ScheduledMessage, Topic
+from sqlqueue.models import Message, Offset, PartitionLease, ScheduledMessage, Topic
 from tests.consuming import Consuming
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -365,3 +366,48 @@ def reset_sequence() -> None:
         execute("default", "ALTER TABLE sqlqueue_message AUTO_INCREMENT = 1")
     else:
         execute("default", "SELECT SETVAL(PG_GET_SERIAL_SEQUENCE('sqlqueue_message', 'offset'), 1, FALSE)")
+
+
+class TestSharing:
+    BEFORE = "0025_work_items"
+
+    def test_leases_and_offsets_that_are_there_are_slice_0_of_1(
+        self, at: Callable[[str], None], consuming: Consuming
+    ) -> None:
+        at(self.BEFORE)
+        models = state(self.BEFORE)
+        models.get_model("sqlqueue", "Topic").objects.create(name="t", partitions=2, priorities=1)
+        models.get_model("sqlqueue", "ConsumerGroup").objects.create(topic="t", consumer_group="default", start=0)
+        messages = models.get_model("sqlqueue", "Message").objects
+        offsets = [messages.create(topic="t", partition=n % 2, message_id=str(n), payload=n).offset for n in range(10)]
+        place = {"topic": "t", "consumer_group": "default"}
+        marks = {"position": offsets[5], "offset_acked": offsets[5], "claimed_to": offsets[5], "fencing_token": 7}
+        for partition in range(2):
+            models.get_model("sqlqueue", "PartitionLease").objects.create(**place, partition=partition, fencing_token=7)
+            models.get_model("sqlqueue", "Offset").objects.create(**place, partition=partition, priority=0, **marks)
+        migrate()
+        assert not missing_indexes("default", [Offset, PartitionLease])
+        assert set(Offset.objects.values_list("slice", "slices")) == {(0, 1)}
+        got: list[int] = []
+        consuming.consumer("t", lambda delivery: got.append(delivery.payload), ordering="none", sharing=3)
+        testing.drain()
+        assert sorted(got) == [6, 7, 8, 9]
+        assert sorted(PartitionLease.objects.values_list("partition", "slice")) == [*product(range(2), range(3))]
+        with pytest.raises(CommandError, match=r"default of t.*Nothing was changed"):
+            migrate(self.BEFORE)
+        consuming.forget()
+        consuming.consumer("t", got.append, ordering="none")
+        testing.drain()
+        migrate(self.BEFORE)
+        assert messages.count() == 10
+        assert models.get_model("sqlqueue", "Offset").objects.count() == 2
+
+    @pytest.mark.database("mariadb", "mysql")
+    def test_one_that_was_interrupted_goes_on(self, at: Callable[[str], None]) -> None:
+        at(self.BEFORE)
+        execute("default", "ALTER TABLE sqlqueue_offset ADD COLUMN slice SMALLINT NOT NULL DEFAULT 0")
+        execute("default", "ALTER TABLE sqlqueue_partition_lease ADD COLUMN slice SMALLINT NOT NULL DEFAULT 0")
+        columns = "(topic, consumer_group, `partition`, slice)"
+        execute("default", f"ALTER TABLE sqlqueue_partition_lease ADD CONSTRAINT sqlqueue_lease_slice UNIQUE {columns}")
+        migrate()
+        assert not missing_indexes("default", [Offset, PartitionLease])

@@ -182,3 +182,12 @@ def _lag(group: str) -> int:
     seen = survey("default").group("orders", group)
     assert seen is not None
     return seen.lag
+
+
+def test_a_group_that_shares_its_partitions_is_listed_with_how_many_slices_they_have(consuming: Consuming) -> None:
+    consuming.consumer("orders", lambda delivery: None, group="labels", ordering="none", sharing=8)
+    publish_many("orders", range(10))
+    consuming.drain()
+    assert "sharing 8" in run("queuegroup", "list").out
+    (found,) = json.loads(run("queuegroup", "list", "--json").out)
+    assert (found["sharing"], found["lag"]) == (8, 0)

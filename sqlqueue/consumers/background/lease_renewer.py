@@ -51,7 +51,14 @@ class LeaseRenewer(BackgroundTask):
         self.ownership, self.address, self.lost, self.renewed = ownership, address, lost, renewed
         self.activity, self.horizon, self.hung_for, self.failing_tasks = activity, horizon, hung_for, failing
         group_topics = [subscription.group_topic for subscription in ownership.subscriptions]
-        self.renewal = Renewal(self.alias, ownership.subscriber, group_topics, ownership.lease_duration, self._shown)
+        self.renewal = Renewal(
+            self.alias,
+            ownership.subscriber,
+            group_topics,
+            ownership.lease_duration,
+            self._shown,
+            {each.group_topic: each.consumer.options.asked for each in ownership.subscriptions},
+        )
         self._loop = threading.get_ident()  # the thread that starts it
         self._logged = False
 
@@ -80,12 +87,12 @@ class LeaseRenewer(BackgroundTask):
             announce(database_unreachable, LeaseRenewer, subscriber=own.subscriber, error=error)
             raise
         lost: list[HeldLease] = []
-        for group_topic, leases in owned.items():
-            if tokens.get(group_topic) != leases[0].token:
-                lost += leases
-                continue
+        for at, leases in owned.items():
             for lease in leases:
-                lease.deadline = began + own.lease_duration
+                if tokens.get(at) == lease.token:
+                    lease.deadline = began + own.lease_duration
+                else:
+                    lost.append(lease)
         if lost:
             self.lost(lost)
         self.renewed()

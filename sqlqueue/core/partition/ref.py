@@ -6,15 +6,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sqlqueue.core.slices import lease_number
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionRef:
-    """A partition as one group reads it, at one priority."""
+    """A partition as one group reads it, at one priority; if the group shares its partitions, one slice of it."""
 
     group: str
     topic: str
     partition: int
     priority: int = 0
+    slice: int = 0
+    slices: int = 1
+
+    @property
+    def lease_number(self) -> int:
+        """The number of the lease that it is held under."""
+        return lease_number(self.partition, self.slice, self.slices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +31,8 @@ class ConsumerOptions:
     """The options of a consumer that decide how its partitions are dispatched and settled. visibility_timeout,
     keep_results: seconds. urgency: of a message, by its headers as the database gave them; of what is in memory and may
     be dispatched, the highest goes first (only with ordering "none", and without batches). where: tells of a
-    message as it was fetched whether it is to be dispatched; the others are acked."""
+    message as it was fetched whether it is to be dispatched; the others are acked. sharing: how many slices of a
+    partition it asks for (only with ordering "none")."""
 
     ordering: str = "key"
     max_attempts: int | None = 5  # None: no bound
@@ -33,3 +43,9 @@ class ConsumerOptions:
     keep_results: float | None = None  # None: what the handler returns is dropped
     urgency: Callable[[Any], int] | None = None  # None: in the order of offsets
     where: Callable[[Any], bool] | None = None  # None: all
+    sharing: int = 1
+
+    @property
+    def asked(self) -> int:
+        """How many slices of a partition it asks for; 0: it needs whole partitions."""
+        return self.sharing if self.ordering == "none" else 0

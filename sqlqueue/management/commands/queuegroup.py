@@ -56,12 +56,12 @@ class Command(QueueCommand):
             known_topic(self.alias, options["topic"])
         groups = [one for one in survey(self.alias).groups if options["topic"] in ("", one.topic)]
         starts = {
-            (topic, group): (start, created)
-            for topic, group, start, created in ConsumerGroup.objects.using(self.alias).values_list(
-                "topic", "consumer_group", "start", "created_at"
+            (topic, group): (start, created, sharing)
+            for topic, group, start, created, sharing in ConsumerGroup.objects.using(self.alias).values_list(
+                "topic", "consumer_group", "start", "created_at", "sharing"
             )
         }
-        rows = [(one, *starts.get((one.topic, one.group), (0, None))) for one in groups]
+        rows = [(one, *starts.get((one.topic, one.group), (0, None, 1))) for one in groups]
         if options["json"]:
             self.as_json(
                 [
@@ -70,11 +70,12 @@ class Command(QueueCommand):
                         "group": one.group,
                         "registered_at": registered,
                         "start": start,
+                        "sharing": sharing,
                         "paused": one.paused,
                         "lag": one.lag,
                         "consumers": one.subscribers,
                     }
-                    for one, start, registered in rows
+                    for one, start, registered, sharing in rows
                 ]
             )
             return
@@ -92,15 +93,9 @@ class Command(QueueCommand):
                     f"{'~' if one.estimated else ''}{one.lag}",
                     ago(one.oldest_age),
                     one.subscribers,
-                    "paused"
-                    if one.paused
-                    else "outside its hours"
-                    if one.outside_hours
-                    else "away"
-                    if one.away
-                    else "",
+                    ", ".join(_states(one, sharing)),
                 )
-                for one, start, registered in rows
+                for one, start, registered, sharing in rows
             ],
         )
 
@@ -198,3 +193,8 @@ def _loss(group: str, topic: str, seen: GroupSurvey | None) -> str:
     lag = seen.lag if seen else 0
     about = "some " if seen and seen.estimated else ""
     return f"Group {group!r} of topic {topic!r} has {about}{lag} messages that it has not settled."
+
+
+def _states(group: GroupSurvey, sharing: int) -> list[str]:
+    state = "paused" if group.paused else "outside its hours" if group.outside_hours else "away" if group.away else ""
+    return [state] * bool(state) + [f"sharing {sharing}"] * (sharing > 1)
