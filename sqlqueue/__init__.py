@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sqlqueue.consumers.pull import subscribe
     from sqlqueue.consumers.registry import consumer
     from sqlqueue.core.new_message import NewMessage
+    from sqlqueue.database.index_header import IndexHeader
     from sqlqueue.exceptions import (
         CallFailed,
         ConfigurationError,
@@ -46,6 +47,7 @@ _MODULES = {
     "Delivery": "sqlqueue.consumers.delivery",
     "GroupStatus": "sqlqueue.stats.message_status",
     "HandOver": "sqlqueue.exceptions",
+    "IndexHeader": "sqlqueue.database.index_header",
     "InvalidMessage": "sqlqueue.exceptions",
     "InvalidResult": "sqlqueue.exceptions",
     "LeaseLost": "sqlqueue.exceptions",
@@ -91,6 +93,7 @@ __all__ = [
     "Delivery",
     "GroupStatus",
     "HandOver",
+    "IndexHeader",
     "InvalidMessage",
     "InvalidResult",
     "LeaseLost",

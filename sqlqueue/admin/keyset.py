@@ -78,7 +78,8 @@ class KeysetChangeList(ChangeList):
     def get_filters_params(self, params: Any = None) -> dict[str, Any]:
         """Leave out the parameters of pages and searches, which are no filters."""
         params = super().get_filters_params(params)
-        return {name: value for name, value in params.items() if name not in self._own}
+        prefixes = tuple(self.model_admin.own_prefixes)
+        return {name: value for name, value in params.items() if not (name in self._own or name.startswith(prefixes))}
 
     def get_query_string(self, new_params: Mapping[str, Any] | None = None, remove: Any = None) -> str:
         """Leave out the keys of the present page: another filter begins at its newest rows."""
@@ -134,6 +135,7 @@ class KeysetAdmin(ReadOnlyAdmin):
     empty_value_display = "–"
     list_per_page = 50
     own_parameters: Sequence[str] = ()  # query parameters that are no filters of Django's
+    own_prefixes: Sequence[str] = ()  # with which the names of more of them begin
 
     class Media:
         css = {"all": ("sqlqueue/admin.css",)}

@@ -12,6 +12,7 @@ from sqlqueue.admin.keyset import Page, cut, page_of
 from sqlqueue.admin.times import MomentField
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
+from sqlqueue.database import header_index
 from sqlqueue.database.validation import TopicInfo
 from sqlqueue.log.seek import MARGIN, offset_before, within_calendar
 from sqlqueue.models import Message, Topic
@@ -29,6 +30,7 @@ SHOWN = (
     "failed_group",
     "fingerprint",
 )
+HEADER_FIELD = "header-"  # and the name of an indexed header
 DATETIME_FORMAT = "%Y-%m-%dT%H:%M"
 
 
@@ -42,7 +44,8 @@ class DateTimeLocalInput(forms.DateTimeInput):
 
 
 class SearchForm(forms.Form):
-    """What to search for. Every field has an index except the key, for which partitions are read backwards in steps."""
+    """What to search for, headers that have an index included (see IndexHeader). Every field has an index except the
+    key, for which partitions are read backwards in steps."""
 
     topic = forms.ChoiceField(label=gettext_lazy("Topic"), required=False)
     key = forms.CharField(label=gettext_lazy("Key"), required=False, max_length=KEY_LENGTH, strip=False)
@@ -67,13 +70,36 @@ class SearchForm(forms.Form):
         topic = self.fields["topic"]
         assert isinstance(topic, forms.ChoiceField)
         topic.choices = [("", _("all")), *((name, name) for name in names)]
+        self.indexed = header_index.indexed_headers(settings.DATABASE)
+        for header in self.indexed:
+            self.fields[HEADER_FIELD + header] = forms.CharField(
+                label=_("Header %s") % header,
+                required=False,
+                max_length=header_index.SEARCHED_LENGTH,
+                strip=False,
+            )
 
     def clean(self) -> dict[str, Any]:
-        """Refuse a key or an id without a topic."""
+        """Refuse a key, an id or a header without a topic, and more than one of them."""
         wanted: dict[str, Any] = super().clean() or self.cleaned_data
-        if (wanted.get("key") or wanted.get("message_id")) and not wanted.get("topic") and "topic" not in self.errors:
-            self.add_error("topic", _("Choose a topic: keys and ids are searched in one topic."))
+        exact = [name for name in ("key", "message_id", *map(HEADER_FIELD.__add__, self.indexed)) if wanted.get(name)]
+        if exact and not wanted.get("topic") and "topic" not in self.errors:
+            self.add_error("topic", _("Choose a topic: keys, ids and headers are searched in one topic."))
+        for name in self.data:
+            if name.startswith(HEADER_FIELD) and name not in self.fields:
+                self.add_error("topic", _("The header %s has no index.") % name.removeprefix(HEADER_FIELD))
+        headers = [name for name in exact if name.startswith(HEADER_FIELD)]
+        if headers and len(exact) > 1:
+            self.add_error(headers[-1], _("Search by one header alone, without key and id."))
         return wanted
+
+    @property
+    def header(self) -> tuple[str, str] | None:
+        """The indexed header that is searched, and its value."""
+        for name in self.indexed:
+            if value := self.cleaned_data[HEADER_FIELD + name]:
+                return name, value
+        return None
 
 
 def found(form: SearchForm, most: int, before: int | None, after: int | None) -> tuple[Page, int | None]:
@@ -97,10 +123,28 @@ def found(form: SearchForm, most: int, before: int | None, after: int | None) ->
             text = _("More than %d messages have this id, with different keys. Enter the key, too, to see the others.")
             form.add_error("key", text % most)
         return Page(messages_at(alias, offsets[:most], *SHOWN)), None
+    if form.header is not None:
+        return _by_header(topic, *form.header, most, low, high, before, after), None
     if wanted["key"]:
         scan = by_key(alias, topic, wanted["key"], most, low, high if before is None else min(high, before - 1))
         return Page(messages_at(alias, scan.offsets, *SHOWN), scan.reached), scan.reached
     return _in_topic(topic, most, low, high, before, after), None
+
+
+def _by_header(
+    topic: TopicInfo, name: str, value: str, most: int, low: int, high: int, before: int | None, after: int | None
+) -> Page:
+    """Return a page of a topic's messages with this header, by its index."""
+    alias = settings.DATABASE
+    if after is not None:
+        above = header_index.find(alias, name, value, topic.name, most + 1, max(low, after), high, newest_first=False)
+        if len(above) >= most:
+            return cut(messages_at(alias, above, *SHOWN), most, after=after)
+        before = None
+    below = header_index.find(
+        alias, name, value, topic.name, most + 1, low, high if before is None else min(high, before - 1)
+    )
+    return cut(messages_at(alias, below, *SHOWN), most, before=before)
 
 
 def _in_topic(topic: TopicInfo, most: int, low: int, high: int, before: int | None, after: int | None) -> Page:

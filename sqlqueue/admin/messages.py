@@ -22,7 +22,7 @@ from sqlqueue.admin.actions.message_actions import MESSAGE_ACTIONS, MessageActio
 from sqlqueue.admin.bodies import download
 from sqlqueue.admin.cells import code, key_id, tag
 from sqlqueue.admin.keyset import KeysetAdmin, KeysetChangeList, Page, page_keys
-from sqlqueue.admin.message_search import SearchForm, found
+from sqlqueue.admin.message_search import HEADER_FIELD, SearchForm, found
 from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import require
 from sqlqueue.admin.previews import show_outcomes, show_previews
@@ -96,6 +96,7 @@ class MessageAdmin(OffersActions, KeysetAdmin):
     list_display = ("offset", "topic", "key_and_id", "preview", "outcomes", "created_at")
     list_display_links = ("offset",)
     own_parameters = tuple(SearchForm.base_fields)
+    own_prefixes = (HEADER_FIELD,)
 
     @admin.display(description=gettext_lazy("key and id"))
     def key_and_id(self, message: Message) -> str:
