@@ -154,6 +154,8 @@ def test_the_admin_searches_by_the_index(admin_client: Client) -> None:
         assert "TEMP B-TREE" not in plan
         html = admin_client.get(address, {"header-tenant_id": "t77"}).content.decode()
         assert "Choose a topic" in html
+        html = admin_client.get(address, {"topic": "t", "header-tenant_id": "x" * LENGTH}).content.decode()
+        assert "at most 199 characters" in html
         html = admin_client.get(address, {"topic": "t", "header-tenant_id": "t77", "key": "k"}).content.decode()
         assert "Search by one header alone" in html
         for near, far in (({"before": mine[1]}, mine[2:]), ({"after": mine[3]}, mine[:3])):
