@@ -88,13 +88,13 @@ class Settler:
                     if outcome is outcomes.COMMITTED and (found := members.get(attempt.offset)) is not None:
                         members[attempt.offset] = Member(found.batch)  # not dead, as the overrun had it
         # While others of its members are here, it is not finished, and the settle that counts the last of them looks.
-        batches = {batch for batch in batches if not self._has_members(batch)} | failed
+        batches = (batches - self._batches_in_memory() if batches else batches) | failed
         if batches:
             self.look_at_batches(batches)
 
-    def _has_members(self, batch: str) -> bool:
+    def _batches_in_memory(self) -> set[str]:
         leases = (assigned.lease for assigned in self.ownership.assigned_partitions())
-        return any(member.batch == batch for lease in leases for member in lease.members.values())
+        return {member.batch for lease in leases for member in lease.members.values()}
 
     def _end_batches(self, batches: Iterable[str]) -> None:
         batch_ends.check_quietly(self.alias, batches)

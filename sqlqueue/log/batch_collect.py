@@ -12,8 +12,12 @@ from sqlqueue.models import Batch, BatchGroup, BatchPart, BatchProgress
 AT_ONCE = 500  # batches of one transaction
 MOST_AT_ONCE = 5_000  # batches of one call
 
-# Batches whose retention is over, the oldest first. Index: (ended_at).
-ENDED = "SELECT id FROM sqlqueue_batch WHERE ended_at <= {earlier} ORDER BY ended_at LIMIT %s"
+# Batches whose retention is over, the oldest first; those inside another only once that is deleted: it may wait for
+# their success. Index: (ended_at); the primary key.
+ENDED = """
+    SELECT b.id FROM sqlqueue_batch b WHERE b.ended_at <= {earlier}
+    AND NOT EXISTS (SELECT 1 FROM sqlqueue_batch p WHERE p.id = b.parent) ORDER BY b.ended_at LIMIT %s
+"""
 
 
 def collect(alias: str) -> int:
@@ -22,11 +26,10 @@ def collect(alias: str) -> int:
     while total < MOST_AT_ONCE:
         values = (round(settings.BATCH_RETENTION * 1_000_000), AT_ONCE)
         ids = [id for (id,) in execute(alias, ENDED, values).fetchall()]
-        if ids:
-            retries.run(alias, _delete, alias, ids)
-        total += len(ids)
-        if len(ids) < AT_ONCE:
+        if not ids:
             break
+        retries.run(alias, _delete, alias, ids)
+        total += len(ids)
     return total
 
 

@@ -6,13 +6,12 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from django.db import Error, transaction
+from django.db import Error, connections, transaction
 
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
-from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.log import batch_publish
 from sqlqueue.log.batch_standing import Standing, standings
 from sqlqueue.log.publish import publish_message
@@ -35,12 +34,22 @@ def check(alias: str, ids: Iterable[str]) -> None:
         for standing in standings(alias, sorted(wanted)).values():
             try:
                 ended = _end(alias, standing)
-            except SqlqueueError as error:
+            except Exception as error:
+                if isinstance(error, Error) and _may_pass(alias, error):
+                    raise
                 logger.error(logfmt("batch_callback_refused", batch=standing.batch.id, error=error))
                 continue
             if ended and standing.batch.parent:
                 parents.add(standing.batch.parent)
         wanted = parents
+
+
+def _may_pass(alias: str, error: Error) -> bool:
+    """Tell whether an error of the database is none of this one batch, or leaves its caller's transaction unusable."""
+    return connections[alias].in_atomic_block or retries.classify(error) in (
+        retries.ErrorKind.GONE,
+        retries.ErrorKind.CONTENTION,
+    )
 
 
 def check_quietly(alias: str, ids: Iterable[str]) -> None:
@@ -87,10 +96,19 @@ def _end(alias: str, standing: Standing) -> bool:
     ended = False
     if batch.failed_at is None and (standing.failed or (standing.late and batch.finished_at is None)):
         ended = retries.run(alias, _record, alias, batch, "failed_at", "failure")
-    if standing.finished and batch.finished_at is None:
-        ended = retries.run(alias, _record, alias, batch, "finished_at", "finish", ended_at=DatabaseNow()) or ended
+    if standing.finished and (batch.finished_at is None or standing.succeeded):
+        ended = retries.run(alias, _finish, alias, standing) or ended
+    return ended
+
+
+def _finish(alias: str, standing: Standing) -> bool:
+    """Record that a batch is finished, and whether it has succeeded. In one transaction: between two, a batch around it
+    would see it finished, and the next step of its chain not yet there."""
+    batch, ended = standing.batch, False
+    if batch.finished_at is None:
+        ended = _record(alias, batch, "finished_at", "finish", ended_at=DatabaseNow())
     if standing.succeeded:
-        ended = retries.run(alias, _record, alias, batch, "succeeded_at", "success", over=True) or ended
+        ended = _record(alias, batch, "succeeded_at", "success", over=True) or ended
     return ended
 
 

@@ -14,6 +14,7 @@ from sqlqueue.core.slices import slice_of
 from sqlqueue.log.batch_parts import members
 from sqlqueue.models import (
     Batch,
+    BatchGroup,
     BatchPart,
     BatchProgress,
     BlockedRange,
@@ -61,11 +62,15 @@ def _offsets(alias: str, group: str, topic: str, partition: int | None) -> Itera
 
 
 def forget_group(alias: str, group: str, topic: str) -> None:
-    """Forget what batches that are not over wait for from a group that is removed, in the caller's transaction."""
+    """Forget what batches that are not over wait for from a group that is removed, in the caller's transaction: also
+    those members that are for it alone. A later group of its name is another one, which may not see them."""
     open_batches = list(Batch.objects.using(alias).filter(over=False).values_list("id", flat=True))
     for start in range(0, len(open_batches), AT_ONCE):
         of = {"batch__in": open_batches[start : start + AT_ONCE], "topic": topic, "consumer_group": group}
         BatchProgress.objects.using(alias).filter(**of).delete()
+        BatchGroup.objects.using(alias).filter(**of).delete()
+        for_it = {"batch__in": of["batch__in"], "topic": topic, "target_group": group}
+        BatchPart.objects.using(alias).filter(**for_it).delete()
 
 
 def _count(alias: str, group: str, row: Offset, target: int, keeps_states: bool) -> None:

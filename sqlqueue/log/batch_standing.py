@@ -56,8 +56,8 @@ class Standing:
 
     @property
     def done(self) -> int:
-        """How many of them are acked."""
-        return sum(share.acked for share in self.shares.values())
+        """How many of them are acked. One that is read again after the batch was over is acked twice."""
+        return sum(max(0, min(share.acked, share.added)) for share in self.shares.values())
 
     @property
     def failed(self) -> int:

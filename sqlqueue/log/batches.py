@@ -74,6 +74,8 @@ class Batch:
     ):
         self.id = batch_publish.new_id()
         self.name = checked_text(name, "name of the batch", NAME_LENGTH)
+        if parent is not None and not isinstance(parent, Batch):
+            raise ConfigurationError(f"parent must be a Batch, such as delivery.batch, not {parent!r}")
         self._parent = parent
         self._deadline = None if deadline is None else seconds(deadline, "deadline")
         given = {"success": on_success, "finish": on_finish, "failure": on_failure}
@@ -116,7 +118,7 @@ class Batch:
         if self._deadline is not None:
             values.append(round(self._deadline * 1_000_000))
         text = INSERT.replace("{deadline}", "NULL" if self._deadline is None else "{later}")
-        execute(alias, text, values)
+        retries.run_statement(alias, execute, alias, text, values)
         self._still_open = lambda: None
         return self
 
@@ -131,7 +133,8 @@ class Batch:
             self._cancel_after_error(alias)
 
     def _seal(self, alias: str) -> None:
-        BatchRow.objects.using(alias).filter(id=self.id, sealed_at=None).update(sealed_at=DatabaseNow())
+        rows = BatchRow.objects.using(alias).filter(id=self.id, sealed_at=None)
+        retries.run_statement(alias, rows.update, sealed_at=DatabaseNow())
         transaction.on_commit(lambda: batch_ends.check_quietly(alias, [self.id]), using=alias)
 
     def _cancel_after_error(self, alias: str) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable
 
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.log.batch_ends import check, sweep
 
 INTERVAL = 2.0  # seconds between two sweeps
+REST = 10  # times as long as a sweep over many batches has lasted the next one waits
 
 
 class BatchTask(BackgroundTask):
@@ -23,6 +25,7 @@ class BatchTask(BackgroundTask):
         self._wanted: set[str] = set()
         self._busy = False
         self._beyond = ""  # where the sweep goes on
+        self._due_at = self._lasted = 0.0  # when the next sweep is due; how many seconds the one under way has taken
 
     def look_at(self, batches: Iterable[str]) -> None:
         """Check these batches now. From any thread."""
@@ -37,11 +40,18 @@ class BatchTask(BackgroundTask):
             return not (self._wanted or self._busy)
 
     def run_once(self) -> bool:
-        """Check what was asked for, or else sweep over some; return whether there is more."""
-        if self._check_wanted():
-            return True
+        """Check what was asked for, and sweep over some if that is due, however much is asked for; return whether there
+        is more."""
+        checked = self._check_wanted()
+        began = time.monotonic()
+        if began < self._due_at:
+            return checked
         self._beyond = sweep(self.alias, self._beyond)
-        return bool(self._beyond)
+        ended = time.monotonic()
+        self._lasted += ended - began
+        if not self._beyond:
+            self._due_at, self._lasted = ended + max(self.interval, REST * self._lasted), 0.0
+        return checked or bool(self._beyond)
 
     def finish(self) -> None:
         """Check what was settled last."""
