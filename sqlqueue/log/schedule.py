@@ -15,7 +15,8 @@ from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import storable
 from sqlqueue.database import retries
 from sqlqueue.database.clock import moment
-from sqlqueue.database.gate import SCHEDULER, insert_many, take_duty
+from sqlqueue.database.gate import SCHEDULER, insert_new, take_duty
+from sqlqueue.database.ids import identity_of
 from sqlqueue.database.insert_sql import LogRow, Stored
 from sqlqueue.database.limits import check_storable
 from sqlqueue.database.retries import ErrorKind
@@ -23,6 +24,7 @@ from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.validation import check_size, refuse_dead_letters
 from sqlqueue.database.weight import LIGHT
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE, InvalidMessage, SqlqueueError
+from sqlqueue.log import batch_parts
 from sqlqueue.log.notifier import notify_after_commit
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import ScheduledMessage
@@ -169,9 +171,11 @@ def _move(alias: str, only: int | None = None) -> int | None:
             _refuse(alias, row.id, row.topic, str(error))
             refused += 1
     if rows:
-        repeated = len(rows) - insert_many(alias, rows, may_repeat=True)
+        new = insert_new(alias, rows)
+        repeated = [id for id, row in zip(taken, rows) if identity_of(row) not in new]
         if repeated:  # published while they were being scheduled, or by plain SQL with an id that the log has
-            logger.info(logfmt("scheduled_messages_repeated", messages=repeated))
+            logger.info(logfmt("scheduled_messages_repeated", messages=len(repeated)))
+            batch_parts.take_out(alias, batch_parts.lock_scheduled(alias, repeated))
         execute(alias, dialect(alias).delete("sqlqueue_scheduled_message", "id", len(taken)), taken)
         notify_after_commit(alias)
     return len(rows) + refused

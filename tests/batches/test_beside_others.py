@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 from django.db import DataError
 
-from sqlqueue import Batch, ConfigurationError, Delivery, Reject
+from sqlqueue import Batch, ConfigurationError, Delivery, Reject, publish
 from sqlqueue.consumers.background import batches as background
 from sqlqueue.consumers.background.batches import BatchTask
 from sqlqueue.log import batch_collect, batch_ends
 from sqlqueue.log.groups import register as register_group
 from sqlqueue.log.groups import remove
+from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Batch as BatchRow
+from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.operations.move import move
 from tests.batches.following import CALLED, figures, register, standing
 from tests.consuming import QUICK, Consuming
@@ -144,3 +146,19 @@ def test_what_is_read_again_after_the_end_is_no_more_than_all(consuming: Consumi
 def test_a_parent_is_a_batch() -> None:
     with pytest.raises(ConfigurationError, match=r"parent must be a Batch, such as delivery.batch, not 'id'"):
         Batch(parent="id")  # type: ignore[arg-type]
+
+
+def test_a_scheduled_member_whose_id_came_to_be_taken_is_none(consuming: Consuming, called: list[Any]) -> None:
+    """As by a transaction that was open while it was scheduled, and published the same id."""
+    register(consuming, "sync", lambda delivery: None)
+    with Batch(on_finish=(CALLED, "finish")) as batch:
+        batch.publish("t", 1, key="k", id="later", delay=3600)
+        batch.publish("t", 2, key="k")
+    offset = publish("t", 3, key="k", id="now").offset
+    Message.objects.filter(offset=offset).update(message_id="later")
+    ScheduledMessage.objects.update(due_at="2020-01-01T00:00Z")
+    assert move_due("default") == 1
+    consuming.drain()
+    assert figures(batch.id) == (1, 1, 0)
+    batch_ends.sweep("default")
+    assert standing(batch.id).state == "succeeded"

@@ -12,7 +12,7 @@ from sqlqueue.core.partition.queues import OrderingQueues
 from sqlqueue.core.settle_plan import Attempt, SettleResult
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.leases import acquire, release
-from sqlqueue.log import fence, results, schedule, ticks
+from sqlqueue.log import batch_counts, fence, results, schedule, ticks
 from tests.soak.workload import NAMED
 
 ENOUGH = 1_000_000  # leases that were renewed, as it is told
@@ -66,19 +66,22 @@ def leases() -> None:
 
 
 def jobs() -> None:
-    """Forget ticks, named messages that are due, results, and that messages expire."""
-    due_ticks, insert_many = ticks.due_ticks, schedule.insert_many
+    """Forget ticks, named messages that are due, results, and that messages expire; count a member of a batch again
+    with each settle."""
+    due_ticks, insert_new = ticks.due_ticks, schedule.insert_new
 
     def forget_some(*arguments: Any) -> Any:
         due = due_ticks(*arguments)
         return due._replace(ticks=[tick for tick in due.ticks if tick.second % 5])
 
-    def forget_named(alias: str, rows: Any, may_repeat: bool) -> int:
-        return insert_many(alias, [row for row in rows if row.topic != NAMED], may_repeat)
+    def forget_named(alias: str, rows: Any) -> Any:
+        return insert_new(alias, [row for row in rows if row.topic != NAMED])
 
-    ticks.due_ticks, schedule.insert_many = forget_some, forget_named
+    ticks.due_ticks, schedule.insert_new = forget_some, forget_named
     results._insert = lambda alias, rows: None
     Attempt.expired = False
+    totals = batch_counts.totals
+    batch_counts.totals = lambda plan: {batch: (acked + 1, dead) for batch, (acked, dead) in totals(plan).items()}
 
 
 def commit(name: str) -> None:
