@@ -66,10 +66,13 @@ def unsettled(readers: Sequence[workload.Reader] = (*workload.ALL_READERS, workl
     """Return about how many deliveries are still to be done for these, as the tables tell it."""
     from sqlqueue.conf import settings
     from sqlqueue.log.status import unread_streams
-    from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, ScheduledMessage
+    from sqlqueue.models import Batch, BlockedRange, DeliveryState, Message, Offset, ScheduledMessage
 
     topics = {reader.topic for reader in readers}
-    count = ScheduledMessage.objects.filter(topic__in=topics).count()
+    count = 0
+    if workload.CALLED in topics:  # first: a callback that is published meanwhile is counted below
+        count = Batch.objects.filter(cancelled_at=None, finished_at=None, sealed_at__isnull=False).count()
+    count += ScheduledMessage.objects.filter(topic__in=topics).count()
     count += DeliveryState.objects.filter(topic__in=topics, acked=False).count()
     count += sum(max(1, range_.messages) for range_ in BlockedRange.objects.filter(topic__in=topics))
     for reader in readers:

@@ -23,11 +23,13 @@ from tests.soak import sabotage
 from tests.soak.history import FOLDER, Journal
 from tests.soak.models import Entry
 from tests.soak.workload import (
+    ADDED,
     ALL_READERS,
     BLOCKED,
     DEAD_LETTERS,
     DECORATED,
     JOB_READERS,
+    MEMBERS,
     PHASES,
     READERS,
     SABOTAGE,
@@ -81,6 +83,8 @@ def obey(delivery: Delivery, alone: bool = True) -> None:
     if do == "die-always" or (do == "die" and attempt == 1):
         journal.note("died", delivery.topic, delivery.group, delivery.offset)
         os.kill(os.getpid(), signal.SIGKILL)
+    if do == "add" and delivery.group == "crew":
+        add_member(delivery)
     if do == "fail-long" and attempt == 1:
         raise Trouble(LONG_ERROR)
     if do == "wait" and attempt == 1:
@@ -93,6 +97,16 @@ def obey(delivery: Delivery, alone: bool = True) -> None:
         raise Postpone(delay=0.1)
     if do == "reject" or (do == "reject-once" and not delivery.id.startswith("replay:")):
         raise Reject("asked for") if alone else Trouble(do)
+
+
+def add_member(delivery: Delivery) -> None:
+    """Add a member to the batch of a message, and then fail, half of the time at first: it is added once."""
+    batch, id = delivery.batch, delivery.id + ADDED
+    assert batch is not None
+    payload = {"id": id, "do": "ok", "batch": delivery.payload["batch"]}
+    batch.publish(MEMBERS, payload, key=delivery.key, id=id)
+    if delivery.attempt == 1 and random.random() < 0.5:
+        raise Trouble("add")
 
 
 OUTCOMES: dict[type[BaseException], str] = {

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.soak import batches
 from tests.soak.explanations import Explanations
 from tests.soak.job_records import Enqueued, LogEntry, TaskEnd
 from tests.soak.offers import wrong_offers
@@ -18,6 +19,7 @@ VIOLATIONS = {
     "ticks wrong": "a tick missing, twice, too early, or left out although a process attended to its schedule",
     "names wrong": "cancelled or replaced and there all the same, or never there; or told what cannot be",
     "results wrong": "a task that did not end as it had to, or a result that is not what the handler returned",
+    "batches wrong": "counts that are not what its members came to, or a callback missing, twice, or too early",
     "handled too late": "begun after it had expired",
 }
 EXPIRED = "expired"  # the error of a dead letter
@@ -41,6 +43,8 @@ class JobChecks:
             self.found("names wrong", what)
         if self.record.drained:
             self._look_at_tasks()
+            for what in batches.wrong_batches(self.record):
+                self.found("batches wrong", what)
         self._look_at_kept_results()
         self._look_at_expiry()
 
@@ -126,6 +130,7 @@ def figures(record: Record) -> dict[str, object]:
         "named messages in the log": entered[NAMED],
         "results of handlers": len(jobs.results),
         "tasks ended": dict(sorted(Counter(end.status for end in jobs.ends.values()).items())),
+        **batches.figures(record),
         "messages that could expire": entered[FLEETING],
         "expired": sum(each.error == EXPIRED for each in record.dead),
     }

@@ -87,6 +87,17 @@ class TaskEnd:
     """The classes, by their dotted paths."""
 
 
+@dataclass(frozen=True)
+class BatchEnd:
+    """A batch as the tables have it at the end."""
+
+    state: str
+    """finished, cancelled, open: not sealed, or running."""
+    members: int
+    acked: int
+    dead: int
+
+
 @dataclass
 class Jobs:
     """What happened to everyday jobs."""
@@ -99,6 +110,9 @@ class Jobs:
     """By the task's id."""
     dead_tasks: list[str] = field(default_factory=list)
     """The ids of the tasks that are dead letters."""
+    batches: dict[str, bool | None] = field(default_factory=dict)
+    """By name: whether it was filled (True), or given up (False); None: in doubt."""
+    batch_ends: dict[str, BatchEnd] = field(default_factory=dict)
     log: list[LogEntry] = field(default_factory=list)
     results: list[KeptResult] = field(default_factory=list)
     pauses: list[tuple[float, float]] = field(default_factory=list)

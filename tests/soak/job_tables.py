@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from tests.soak import workload
-from tests.soak.job_records import Jobs, KeptResult, LogEntry, TaskEnd
+from tests.soak.job_records import BatchEnd, Jobs, KeptResult, LogEntry, TaskEnd
 
 
 def fill_in_jobs(jobs: Jobs) -> None:
@@ -33,6 +33,25 @@ def fill_in_jobs(jobs: Jobs) -> None:
     for task in jobs.enqueued:
         if (end := end_of(task.kind, task.id)) is not None:
             jobs.ends[task.id] = end
+    fill_in_batches(jobs)
+
+
+def fill_in_batches(jobs: Jobs) -> None:
+    """Read the batches, and the sums of what is counted for them."""
+    from django.db.models import Sum
+
+    from sqlqueue.models import Batch, BatchPart, BatchProgress
+
+    parts = dict(BatchPart.objects.values_list("batch").annotate(Sum("added")))
+    progress = BatchProgress.objects.values_list("batch").annotate(Sum("acked"), Sum("dead"))
+    counts = {batch: (int(acked), int(dead)) for batch, acked, dead in progress}
+    for batch in Batch.objects.exclude(name=""):
+        state = "open" if batch.sealed_at is None else "running"
+        if batch.cancelled_at is not None:
+            state = "cancelled"
+        elif batch.finished_at is not None:
+            state = "finished"
+        jobs.batch_ends[batch.name] = BatchEnd(state, int(parts.get(batch.id, 0)), *counts.get(batch.id, (0, 0)))
 
 
 def end_of(kind: str, id: str) -> TaskEnd | None:

@@ -1,4 +1,4 @@
-"""The publisher of everyday jobs: Django tasks, messages that expire, and named messages (named.py) beside them.
+"""The publisher of everyday jobs: tasks, batches, messages that expire, and named messages (named.py) beside them.
 
 Of a task it writes down before the commit what it has enqueued ("task"), and after it that this was committed
 ("task-told") or taken back ("task-back"). A task that got no answer is not enqueued again: it is there, or not.
@@ -6,19 +6,23 @@ Of a task it writes down before the commit what it has enqueued ("task"), and af
 
 import itertools
 import os
+import random
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from django.db import Error, connections, transaction
 
 from tests.soak.history import FOLDER
 from tests.soak.named import NamedPublisher
 from tests.soak.publisher import PAUSE_AFTER_AN_ERROR, Item, Publisher, RolledBack, run
-from tests.soak.workload import FLEETING, TASK_WEIGHTS, asks
+from tests.soak.workload import CALLED, FLEETING, MEMBERS, TASK_WEIGHTS, asks
 
 RATE = 3.0  # tasks and messages that expire, a second: other publishers are to make the load
+BATCHES = 0.15  # of them for each of those
 SCHEDULERS = 3  # threads that schedule, replace and cancel the same names
 LIFETIMES = (0.3, 3.0, 20.0)  # seconds: for less than a look at the log, for a retry, and for faults
 
@@ -31,9 +35,21 @@ class FleetingItem(Item):
     delay: float | None = None
 
 
+@dataclass(frozen=True)
+class MemberItem(Item):
+    """A member of the batch of this name."""
+
+    batch: str = ""
+
+    @property
+    def payload(self) -> dict[str, str]:
+        return {**super().payload, "batch": self.batch}
+
+
 class JobPublisher(Publisher):
     """Publishes one job after another; its threads do what is done with names."""
 
+    _of_batches: random.Random  # dice of their own: the others fall as they did without them
     _schedulers: tuple[NamedPublisher, ...] = ()
 
     def jobs(self) -> None:
@@ -46,6 +62,9 @@ class JobPublisher(Publisher):
             )
             for scheduler in self._schedulers:
                 scheduler.start()
+            self._of_batches = random.Random(self.name)
+        if self._of_batches.random() < BATCHES:
+            self._fill_batch()
         if self.dice.random() < 0.5:
             self._enqueue()
         else:
@@ -82,6 +101,45 @@ class JobPublisher(Publisher):
             time.sleep(PAUSE_AFTER_AN_ERROR)
         else:
             self.journal.note("task-told", number)
+
+    def _fill_batch(self) -> None:
+        """One batch of a few members, each in a transaction of its own; some are taken back, and some batches given
+        up."""
+        from sqlqueue import Batch
+
+        self._messages += 1
+        name = f"{self.name}/{self._messages}"
+        calls: Any = {
+            f"on_{when}": (CALLED, {"id": f"{name}/{when}", "do": "ok", "batch": name, "when": when})
+            for when in ("finish", "success", "failure")
+        }
+        self.journal.note("batch", name)
+        try:
+            with Batch(name=name, **calls) as batch:
+                for number in range(self._of_batches.choice([0, 1, 3, 8])):
+                    do = asks(MEMBERS, self._of_batches, self._one_writer)
+                    item = MemberItem(MEMBERS, f"{name}/{number % 3}", f"{name}/{number}", do, 0, name)
+                    self._publish_member(batch, item)
+                if self._of_batches.random() < 0.1:
+                    raise RolledBack
+        except RolledBack:
+            self.journal.note("batch-told", name, False)
+        except Error:
+            connections.close_all()
+            time.sleep(PAUSE_AFTER_AN_ERROR)
+        else:
+            self.journal.note("batch-told", name, True)
+
+    def _publish_member(self, batch: Any, item: Item) -> None:
+        back = self._of_batches.random() < 0.1
+
+        def write(items: list[Item]) -> None:
+            with transaction.atomic() if back else nullcontext():
+                batch.publish(item.topic, item.payload, key=item.key, id=item.id)
+                if back:
+                    raise RolledBack
+
+        self.carry_out([item], write)
 
     def _publish_fleeting(self) -> None:
         from sqlqueue import publish

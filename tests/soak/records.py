@@ -250,6 +250,12 @@ class Reader:
     def _task_back(self, line: Line, number: int) -> None:
         self._tasks[line.writer, number].back = True
 
+    def _batch(self, _line: Line, name: str) -> None:
+        self.record.jobs.batches[name] = None
+
+    def _batch_told(self, _line: Line, name: str, filled: bool) -> None:
+        self.record.jobs.batches[name] = filled
+
     def _ticks_paused(self, line: Line, since: float) -> None:
         self.record.jobs.pauses.append((since, line.at))
 

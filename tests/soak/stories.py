@@ -5,12 +5,12 @@ from __future__ import annotations
 from tests.soak.checker import Checker
 from tests.soak.explanations import SLACK
 from tests.soak.records import DeadLetter, Fault, Handling, Record, Transaction
-from tests.soak.workload import ALL_READERS, FLUSH_INTERVAL, MAX_ATTEMPTS, READERS
+from tests.soak.workload import ALL_READERS, FLUSH_INTERVAL, MAX_ATTEMPTS
 
 PUBLISHER, ONE, OTHER, THIRD = 100, 1, 2, 3  # processes
 # The readers of these topics are alone with them: brave (per key), book (per key, atomic), replay (per partition).
 SIMPLE, ATOMIC, STRICT = "deadly", "ledger", "strict"
-ATOMIC_GROUPS = {reader.group for reader in READERS if reader.atomic}
+ATOMIC_GROUPS = {reader.group for reader in ALL_READERS if reader.atomic}
 MINUTE = 60.0
 SETTLE = FLUSH_INTERVAL + SLACK
 

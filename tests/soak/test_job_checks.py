@@ -9,10 +9,10 @@ import pytest
 
 from tests.soak import job_checks
 from tests.soak.job_checks import EXPIRED, TOO_LATE, WANTED
-from tests.soak.job_records import CREATED, IGNORED, UPDATED, Enqueued, KeptResult, LogEntry, Offer, TaskEnd
+from tests.soak.job_records import CREATED, IGNORED, UPDATED, BatchEnd, Enqueued, KeptResult, LogEntry, Offer, TaskEnd
 from tests.soak.records import DeadLetter, Fault
 from tests.soak.stories import ONE, History, found_in
-from tests.soak.workload import FLEETING, JOB_READERS, LEASE_DURATION, NAMED, SCHEDULES, TICKS
+from tests.soak.workload import ADDED, CALLED, FLEETING, JOB_READERS, LEASE_DURATION, MEMBERS, NAMED, SCHEDULES, TICKS
 
 AHEAD = 1_000_000.0  # by which the database's clock is ahead of the history's
 CLOCK = JOB_READERS[0].group
@@ -87,6 +87,36 @@ class JobHistory(History):
 
     def expired(self, at: float) -> None:
         self.record.dead.append(DeadLetter(FLEETING, "catch", 1, "m", 0, EXPIRED, at + AHEAD))
+
+    def batch(
+        self,
+        state: str = "finished",
+        *calls: str,
+        told: bool | None = True,
+        acked: int = 6,
+        dead: int = 0,
+        at: float = 10,
+    ) -> None:
+        """A batch of three members, one added by another, that were settled one after the other; its callbacks."""
+        self.jobs.batches["b"] = told
+        self.jobs.batch_ends["b"] = BatchEnd(state, 3, acked, dead)
+        self.publish("b/0", "b/1", topic=MEMBERS)
+        for number, id in enumerate(["b/0", "b/1", "b/1" + ADDED]):
+            self.log(MEMBERS, id, 1, {"id": id, "do": "ok", "batch": "b"})
+            if not (dead and number == 0):
+                self.handle(id, 2.0 + number, topic=MEMBERS)
+        for when in calls or ("finish", "success"):
+            if when != "none":
+                self.log(CALLED, f"batch:1:{when}", at, {"batch": "b", "when": when})
+        for when in {*(calls or ("finish", "success"))} - {"none"}:
+            self.handle(f"batch:1:{when}", at, topic=CALLED)
+
+    def failed_member(self, state: str, *calls: str, acked: int = 4, dead: int = 2) -> None:
+        """The first member becomes a dead letter for both groups, which reject it."""
+        self.batch(state, *calls, acked=acked, dead=dead)
+        self.handle("b/0", 2.0, "reject", topic=MEMBERS)
+        for group in ("crew", "gang"):
+            self.record.dead.append(DeadLetter(MEMBERS, group, self._offsets[MEMBERS, "b/0"], "b/0", 1, "", 3 + AHEAD))
 
 
 Story = Callable[[JobHistory], None]
@@ -489,6 +519,79 @@ def expired_after_its_ack(history: JobHistory) -> None:
     history.expired(23)
 
 
+# -- batches ----------------------------------------------------------------------------------------------------------
+
+
+@sound
+def a_batch_has_ended(history: JobHistory) -> None:
+    history.batch()
+
+
+@sound
+def a_batch_has_ended_with_a_dead_letter(history: JobHistory) -> None:
+    history.failed_member("finished", "finish", "failure")
+
+
+@sound
+def a_batch_was_given_up(history: JobHistory) -> None:
+    history.batch("cancelled", "none", told=False)
+
+
+@sound
+def a_publisher_was_killed_while_it_filled_a_batch(history: JobHistory) -> None:
+    history.batch("open", "none", told=None)
+
+
+@sound
+def a_batch_never_began(history: JobHistory) -> None:
+    history.jobs.batches["b"] = None
+
+
+@planted("batches wrong")
+def a_batch_is_gone(history: JobHistory) -> None:
+    history.jobs.batches["b"] = True
+
+
+@planted("batches wrong")
+def a_member_was_counted_twice(history: JobHistory) -> None:
+    history.batch(acked=7)
+
+
+@planted("batches wrong")
+def a_member_was_not_counted(history: JobHistory) -> None:
+    history.batch("running", "none", acked=5)
+
+
+@planted("batches wrong")
+def a_dead_member_was_counted_as_acked(history: JobHistory) -> None:
+    history.failed_member("finished", "finish", "failure", acked=5, dead=1)
+
+
+@planted("batches wrong")
+def a_callback_is_missing(history: JobHistory) -> None:
+    history.batch("finished", "finish")
+
+
+@planted("batches wrong")
+def a_callback_came_twice(history: JobHistory) -> None:
+    history.batch("finished", "finish", "success", "finish")
+
+
+@planted("batches wrong")
+def a_batch_succeeded_with_a_dead_letter(history: JobHistory) -> None:
+    history.failed_member("finished", "finish", "failure", "success")
+
+
+@planted("batches wrong")
+def a_batch_that_was_given_up_is_finished(history: JobHistory) -> None:
+    history.batch("finished", told=False)
+
+
+@planted("batches wrong")
+def a_batch_was_finished_before_its_last_member(history: JobHistory) -> None:
+    history.batch(at=2.5)
+
+
 # -- tests ------------------------------------------------------------------------------------------------------------
 
 
@@ -526,6 +629,7 @@ def test_the_figures_say_how_much_was_checked() -> None:
     history.task("add", "SUCCESSFUL", {"sum": 5}, 0)
     history.fleeting(expires=22)
     history.expired(22.1)
+    history.batch()
     assert job_checks.figures(history.record) == {
         "ticks published": 2 * TICKED + TICKED // 2 - 1,
         "ticks left out while no process attended": 1,
@@ -534,11 +638,13 @@ def test_the_figures_say_how_much_was_checked() -> None:
         "named messages in the log": 1,
         "results of handlers": 1,
         "tasks ended": {"SUCCESSFUL": 1},
+        "batches": {"finished": 1},
+        "members of batches": 3,
         "messages that could expire": 1,
         "expired": 1,
     }
 
 
 def test_each_job_has_readers_of_its_own() -> None:
-    assert {reader.topic for reader in JOB_READERS} == {TICKS, NAMED, FLEETING}
+    assert {reader.topic for reader in JOB_READERS} == {TICKS, NAMED, FLEETING, MEMBERS, CALLED}
     assert sum(1 / reader.every for reader in SCHEDULES.values()) > 2, "several ticks a second"

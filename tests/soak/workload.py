@@ -13,6 +13,7 @@ extend           take longer than the visibility timeout, and say so
 die, die-always  end the process with SIGKILL, at the first attempt or at every one
 wait             ask for another attempt in WAIT seconds, at the first one
 fail-long        fail at the first attempt, with an error that is long and not ASCII
+add              add a member to the batch of the message, in one of its groups
 reject-once      raise Reject, unless it is a dead letter that is delivered again
 block            hold up the event loop, at the first attempt
 """
@@ -92,13 +93,17 @@ READERS = [
 ]
 # Everyday jobs, in every run: jobs.py publishes them but for the ticks. Their logs are kept, for the checker to read.
 MINUTE = 60.0
-TICKS, NAMED, FLEETING = "periodic", "named", "fleeting"
+ADDED = "+"  # ends the id of a member of a batch that another one has added
+TICKS, NAMED, FLEETING, MEMBERS, CALLED = "periodic", "named", "fleeting", "members", "called"
 JOB_READERS = [
     Reader(TICKS, "clock", ordering="none"),
     Reader(NAMED, "herald", keeps_results=True),
     Reader(FLEETING, "catch", ordering="none"),
+    Reader(MEMBERS, "crew"),
+    Reader(MEMBERS, "gang", ordering="none", atomic=True),
+    Reader(CALLED, "caller"),
 ]
-JOB_TOPICS = {TICKS: 1, NAMED: 1, FLEETING: 1}  # and their partitions
+JOB_TOPICS = {TICKS: 1, NAMED: 1, FLEETING: 1, MEMBERS: 3, CALLED: 1}  # and their partitions
 
 
 @dataclass(frozen=True)
@@ -152,6 +157,7 @@ ASKED: dict[str, dict[str, float]] = {
     "bulk": {"fail": 0.01, "reject": 0.003},
     "deadly": {"die": 12, "die-always": 2},
     NAMED: {"slow": 5, "fail": 5, "retry": 2, "postpone": 3},
+    MEMBERS: {"slow": 5, "fail": 8, "retry": 4, "postpone": 4, "reject": 2, "add": 15, "exhaust": 0.5},
     FLEETING: {"slow": 10, "fail": 15, "fail-2": 5, "retry": 10, "postpone": 10, "reject": 1},
 }
 TICK_FAILS = 10  # every so many seconds the ticks of that second ask for a failure
