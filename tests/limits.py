@@ -158,6 +158,7 @@ OVER: dict[str, str] = {
     "log.batch_counts:CHUNK": "tests/batches/test_over_limits.py::test_members_of_more_batches_than_one_statement_takes",
     "log.batch_counts:MOST_REMEMBERED": "tests/batches/test_over_limits.py::test_members_of_more_batches_than_one_statement_takes",
     "log.batch_ends:SWEPT_AT_ONCE": "tests/batches/test_over_limits.py::test_more_batches_than_one_sweep_and_one_read_take",
+    "consumers.background.batches:REST": "tests/batches/test_beside_others.py::test_a_sweep_that_lasts_rests",
     "log.batch_parts:MOST_PARTS": "tests/batches/test_over_limits.py::test_more_parts_than_a_thread_remembers",
     "log.batch_recounts:AT_ONCE": "tests/batches/test_over_limits.py::test_a_group_is_moved_over_more_members_than_one_page_holds",
     "log.batch_standing:AT_ONCE": "tests/batches/test_over_limits.py::test_more_batches_than_one_sweep_and_one_read_take",

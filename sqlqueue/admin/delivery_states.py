@@ -43,7 +43,7 @@ class DeliveryStateAdmin(KeysetAdmin):
     @admin.display(description=_("in flight"))
     def in_flight_as(self, row: DeliveryState) -> str:
         """Show how it is in flight. Values above ALONE are alone, too: they count the deaths before."""
-        mode = str(dict(IN_FLIGHT)[min(row.in_flight, ALONE)])
+        mode = str(dict(IN_FLIGHT)[max(NOT_IN_FLIGHT, min(row.in_flight, ALONE))])
         if row.in_flight <= ALONE:
             return mode
         deaths = row.in_flight - TOGETHER

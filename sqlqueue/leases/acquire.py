@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from sqlqueue.core.membership import batch_of
 from sqlqueue.core.partition.blocked import StoredRange
 from sqlqueue.core.partition.ref import PartitionRef
-from sqlqueue.core.settle_plan import StoredRow
+from sqlqueue.core.settle_plan import COUNTED, StoredRow
 from sqlqueue.database import retries
 from sqlqueue.database.chunks import insert_all
 from sqlqueue.database.slices import in_slice
@@ -82,7 +82,7 @@ UNSETTLED = """
 """
 # A row of a message in doubt; of one that is settled above a position; of one that was in a blocked range.
 IN_DOUBT = "(%s, %s, %s, %s, %s, {false}, 1, 1)"
-SETTLED = "(%s, %s, %s, %s, %s, {true}, 0, 1)"
+SETTLED = f"(%s, %s, %s, %s, %s, {{true}}, {COUNTED}, 1)"
 WAITING = "(%s, %s, %s, %s, %s, {false}, 0, 0)"
 ROW_COLUMNS = 'topic, consumer_group, "partition", priority, message_offset, acked, in_flight, retry_count'
 # The delivery-state rows of an assigned partition, with their messages' keys, and of acked ones the headers, which name
@@ -312,7 +312,7 @@ def _rows(alias: str, ref: PartitionRef) -> list[StoredRow]:
         found = execute(alias, text, (*key, low, ROWS_AT_ONCE)).fetchall()
         more = len(found) == ROWS_AT_ONCE
         for low, acked, in_flight, count, remaining, message_key, headers in found:
-            of_batch = headers if batch_of(headers) else None
+            of_batch = headers if in_flight != COUNTED and batch_of(headers) else None
             row = (low, bool(acked), in_flight, max(0, count), float(remaining), message_key or "", of_batch)
             rows.append(StoredRow(*row))
     return rows

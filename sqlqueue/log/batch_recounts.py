@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 
-from django.db.models import F
+from django.db.models import F, Max
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.core.settle_plan import COUNTED
 from sqlqueue.core.slices import slice_of
 from sqlqueue.log.batch_parts import members
 from sqlqueue.models import (
@@ -79,21 +80,29 @@ def _count(alias: str, group: str, row: Offset, target: int, keeps_states: bool)
     acked: Counter[str] = Counter()
     dead: Counter[str] = Counter()
     low = 0 if keeps_states else min(row.position, target)
-    for found in _members(alias, group, stream, low, target if keeps_states else max(row.position, target)):
+    high = target if keeps_states else max(row.position, target, _last_counted(alias, mine))
+    for found in _members(alias, group, stream, low, high):
         some = {offset: batch for offset, batch in found.items() if slice_of(offset, row.slices) == row.slice}
         offsets = list(some)
         states = DeliveryState.objects.using(alias).filter(**mine, message_offset__in=offsets)
-        with_row = set(states.values_list("message_offset", flat=True))
+        with_row = dict(states.values_list("message_offset", "in_flight"))
         blocked = _blocked(alias, mine, offsets)
         failed = _dead_letters(alias, group, row.topic, offsets) if target < row.position else set()
         for offset, batch in some.items():
-            counted = offset <= row.position and offset not in with_row and offset not in blocked
+            passed = offset <= row.position and offset not in with_row and offset not in blocked
+            counted = passed or with_row.get(offset) == COUNTED
             skipped = offset > row.position and offset not in with_row
             after = offset <= target and (counted or skipped or keeps_states)
             if counted != after:
                 (dead if offset in failed else acked)[batch] += 1 if after else -1
     for batch in sorted(acked | dead | (-acked) | (-dead)):
         _write(alias, {**mine, "slice": row.slice, "batch": batch}, acked[batch], dead[batch])
+
+
+def _last_counted(alias: str, mine: dict[str, object]) -> int:
+    """Return the offset of the last message that has a row and was counted: it may lie above the position."""
+    states = DeliveryState.objects.using(alias).filter(**mine, in_flight=COUNTED)
+    return states.aggregate(last=Max("message_offset"))["last"] or 0
 
 
 def _members(alias: str, group: str, stream: dict[str, object], low: int, high: int) -> Iterator[dict[int, str]]:

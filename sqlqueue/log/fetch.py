@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sqlqueue.core.partition.limits import SCAN_LIMIT
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Read
-from sqlqueue.core.settle_plan import FetchedMessage, StoredRow
+from sqlqueue.core.settle_plan import COUNTED, FetchedMessage, StoredRow
 from sqlqueue.database.dialects import Dialect
 from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
@@ -153,7 +153,7 @@ def gather(alias: str, ref: PartitionRef, offsets: Iterable[int]) -> dict[int, t
         row = None
         if acked is not None:
             values_of = (message.offset, bool(acked), in_flight, max(0, count), float(remaining), message.key)
-            row = StoredRow(*values_of, message.headers if acked else None)
+            row = StoredRow(*values_of, message.headers if acked and in_flight != COUNTED else None)
         result[message.offset] = (row, message)
     return result
 

@@ -20,7 +20,16 @@ from sqlqueue.database.slices import in_slice, of_offset_row
 from sqlqueue.database.statements import execute
 from sqlqueue.leases import heartbeat, sharing
 from sqlqueue.log import collect, groups, status
-from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset, PartitionLease, SubscriberHeartbeat, Topic
+from sqlqueue.models import (
+    BatchProgress,
+    ConsumerGroup,
+    DeliveryState,
+    Message,
+    Offset,
+    PartitionLease,
+    SubscriberHeartbeat,
+    Topic,
+)
 from sqlqueue.operations.delete import delete, unsettled
 from sqlqueue.operations.move import move
 from sqlqueue.operations.purge import preview, purge
@@ -29,6 +38,7 @@ from sqlqueue.stats.delivery_status import statuses_of
 from sqlqueue.stats.partitions import partition_stats
 from sqlqueue.stats.rewind_preview import count_above
 from sqlqueue.stats.survey import survey
+from tests.batches.following import counted
 from tests.consuming import Consuming
 from tests.processes import wait_until
 
@@ -166,6 +176,25 @@ class TestDelivery:
         assert get_batch(batch.id).done == 40
         share(consuming, 3, handle, backoff=3600)
         assert get_batch(batch.id).done == 60
+
+    def test_members_that_were_counted_are_not_counted_again_by_other_slices(self, consuming: Consuming) -> None:
+        with Batch() as batch:
+            for number in range(60):
+                batch.publish(TOPIC, number)
+            batch.publish("nobody", 1)  # so the batch is not over
+        share(consuming, 4, Got())
+        # As if no process had held the first slice so far.
+        Offset.objects.filter(slice=0).update(position=0, claimed_to=0, offset_acked=0)
+        BatchProgress.objects.filter(slice=0).delete()
+        consuming.consumer(TOPIC, lambda delivery: None, ordering="none", sharing=3)
+        heartbeat.beat(ALIAS, PHANTOM, [(GROUP, TOPIC)], 300, sharing={(GROUP, TOPIC): 3})
+        assert sharing.change(ALIAS, GROUP, TOPIC)
+        heartbeat.leave(ALIAS, PHANTOM)
+        move(ALIAS, GROUP, TOPIC, offsets_of([19])[0])
+        assert counted(batch.id) == (20, 0)
+        consuming.drain()
+        assert counted(batch.id) == (60, 0)
+        assert not DeliveryState.objects.exists()
 
     def test_processes_hold_fair_shares_of_one_partition(self, consuming: Consuming) -> None:
         workers: set[int] = set()
