@@ -12,6 +12,7 @@ from django.conf import settings as django_settings
 from django.core.signals import setting_changed
 from django.db import connections
 
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.periodic import PERIODIC_TOPIC, ScheduleDefinition
 from sqlqueue.core.setting.health import HealthLimits
 from sqlqueue.core.setting.queue import ParsedSetting, QueueOptions, read
@@ -49,6 +50,11 @@ class Settings:
             return named if priorities == 1 else replace(named, priorities=priorities)
         partitions = 1 if name == PERIODIC_TOPIC else options.PARTITIONS
         return TopicOptions(partitions, priorities, options.RETENTION, options.HISTORY)
+
+    def worked(self, name: str) -> TopicOptions:
+        """Return the options that hold for what people do with a topic's messages: a dead-letter topic that TOPICS does
+        not name has those of its topic."""
+        return self.topic(name if self.names(name) else name.removesuffix(DEAD_LETTER_SUFFIX))
 
     def names(self, topic: str) -> bool:
         """Tell whether TOPICS names a topic."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from django import forms
 from django.core.exceptions import ValidationError
@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy
 from sqlqueue.admin.times import MomentField
 from sqlqueue.admin.work_permissions import REVIEW, WORK, user_named
 from sqlqueue.conf import settings
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.exceptions import ConfigurationError, PayloadMismatch
 from sqlqueue.models import WorkItem
 from sqlqueue.models.work_item import USER_LENGTH
@@ -21,6 +22,7 @@ from sqlqueue.operations.work import COMMENT_LENGTH
 from sqlqueue.payloads.topic_types import type_of
 
 PREFIX = "field-"  # of the names of a payload type's fields: they may be called as the form's own
+UNTYPED = {"title", "description", "default"}  # what the schema of any JSON may have
 WHOLE = "payload"  # the field for a decision that no payload type describes
 
 
@@ -43,12 +45,38 @@ class JSONTextField(forms.JSONField):
     """JSON in a text area; an empty one is None."""
 
     widget = forms.Textarea({"rows": 8})
+    empty_values = (None, "")  # an empty list is a value
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        """Return what was typed, as it was."""
+        return forms.fields.InvalidJSONInput(data or "")
 
     def prepare_value(self, value: Any) -> Any:
         """Return the text to show, indented."""
-        if isinstance(value, (str, forms.fields.InvalidJSONInput)):  # what was typed
-            return value if isinstance(value, forms.fields.InvalidJSONInput) else json.dumps(value, ensure_ascii=False)
+        if value is None or isinstance(value, forms.fields.InvalidJSONInput):
+            return value
         return json.dumps(value, indent=2, ensure_ascii=False)
+
+    def to_python(self, value: Any) -> Any:
+        """Return the value. Raises ValidationError, also for what Python cannot read: nested too deeply, a number of
+        too many digits, half a surrogate pair."""
+        try:
+            found = super().to_python(value)
+            json.dumps(found, ensure_ascii=False).encode()
+        except (ValueError, RecursionError):
+            raise ValidationError(self.error_messages["invalid"], code="invalid") from None
+        return found
+
+
+class LinesField(forms.CharField):
+    """A text of several lines, which a single-line input would join."""
+
+    widget = forms.Textarea({"rows": 4})
+
+    def to_python(self, value: Any) -> Any:
+        """Return the text with the line ends that it had: browsers send CR LF."""
+        found = super().to_python(value)
+        return found.replace("\r\n", "\n") if isinstance(found, str) else found
 
 
 class _WithComment(forms.Form):
@@ -115,13 +143,12 @@ class DecisionForm(_WithComment):
         super().__init__(data, auto_id="decision_%s")
         self._kind = _type(item)
         values = _values(item)
-        own: dict[str, forms.Field] = dict(_fields(self._kind.schema())) if self._kind is not None else {}
+        own: dict[str, forms.Field] = {}
+        self._needed: set[str] = set()
+        if self._kind is not None:
+            own, self._needed = _fields(self._kind.schema(), values)
         self._names = list(own)
-        if own:
-            for name, field in own.items():
-                if name in values:
-                    field.initial = values[name]
-        else:
+        if not own:
             start = item.result if item.result is not None else values or item.payload
             own[WHOLE] = JSONTextField(label=gettext_lazy("Decision"), initial=start, required=False)
         reviewer = UserField(
@@ -137,7 +164,7 @@ class DecisionForm(_WithComment):
     def clean(self) -> dict[str, Any]:
         """Refuse what does not fit the payload type."""
         cleaned = super().clean() or self.cleaned_data
-        if self._kind is not None and self._names and not self.errors:
+        if self._kind is not None and not self.errors:
             try:
                 self._kind.convert(self.result)
             except PayloadMismatch as error:
@@ -150,15 +177,12 @@ class DecisionForm(_WithComment):
         if not self._names:
             return self.cleaned_data[WHOLE]
         values = {name: self.cleaned_data[PREFIX + name] for name in self._names}
-        left_out = {
-            name for name, value in values.items() if value in (None, "") and not self.fields[PREFIX + name].required
-        }
-        return {name: value for name, value in values.items() if name not in left_out}
+        return {name: value for name, value in values.items() if value not in (None, "") or name in self._needed}
 
 
 def _type(item: WorkItem) -> Any:
-    decisions = settings.topic(item.topic).decisions
-    for topic in filter(None, (decisions, item.topic)):
+    decisions = settings.worked(item.topic).decisions
+    for topic in filter(None, (decisions, item.topic, item.topic.removesuffix(DEAD_LETTER_SUFFIX))):
         try:
             kind = type_of(topic)
         except ConfigurationError:  # E025 says so
@@ -175,13 +199,20 @@ def _values(item: WorkItem) -> dict[str, Any]:
     return {name: value for values in given for name, value in values.items()}
 
 
-def _fields(schema: dict[str, Any]) -> Iterator[tuple[str, forms.Field]]:
-    """Yield a form field for each property of a JSON Schema; none if it describes no object."""
+def _fields(schema: dict[str, Any], values: Mapping[str, Any]) -> tuple[dict[str, forms.Field], set[str]]:
+    """Return a form field for each property of a JSON Schema (none if it describes no object), filled with these values
+    or else with its default, and the properties that no object may lack."""
     inner = schema.get("$defs", {})
     found = _resolved(schema, inner)
-    required = set(found.get("required", ()))
+    needed = set(found.get("required", ()))
+    fields = {}
     for name, described in found.get("properties", {}).items():
-        yield name, _field(name, _resolved(described, inner), name in required)
+        value = values[name] if name in values else described.get("default")
+        fields[name] = _field(_property(name, described, inner, name in needed), value)
+        if value == "" and name in values:  # it fits as it is
+            fields[name].required = False
+        fields[name].initial = value
+    return fields, needed
 
 
 def _resolved(schema: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
@@ -190,24 +221,48 @@ def _resolved(schema: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _field(name: str, schema: dict[str, Any], required: bool) -> forms.Field:
-    choices = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
-    optional = not required or len(choices) < len(schema.get("anyOf", ()))
+class _Property(NamedTuple):
+    """A property: its schema without what allows null; nullable: it may be null; required: its field must be filled."""
+
+    schema: dict[str, Any]
+    nullable: bool
+    required: bool
+    options: dict[str, Any]  # of its form field
+
+
+def _property(name: str, described: dict[str, Any], inner: dict[str, Any], needed: bool) -> _Property:
+    schema = _resolved(described, inner)
+    kinds = schema.get("anyOf", ())
+    choices = [_resolved(one, inner) for one in kinds if one.get("type") != "null"]
+    nullable = len(choices) < len(kinds) or None in schema.get("enum", ()) or not schema.keys() - UNTYPED
     if len(choices) == 1:
         schema = {**schema, **choices[0]}
-    options: dict[str, Any] = {"label": schema.get("title", name), "required": not optional}
+    required = needed and not nullable
+    options = {"label": described.get("title", name), "required": required}
     options |= {"help_text": schema["description"]} if "description" in schema else {}
-    listed = schema.get("enum")
-    if listed and all(isinstance(one, str) for one in listed):
-        blank = [("", "–")] if optional else []
-        return forms.ChoiceField(choices=[*blank, *((one, one) for one in listed)], **options)
+    return _Property(schema, nullable, required, options)
+
+
+def _field(found: _Property, value: Any) -> forms.Field:
+    schema, options = found.schema, found.options
+    listed = {str(one): one for one in schema.get("enum", ()) if one is not None}
+    if listed and all(type(one) in (str, int) for one in listed.values()):
+        blank = [] if found.required and str(value) in listed else [("", "–")]  # none is chosen unsaid
+        choices = [*blank, *((text, text) for text in listed)]
+        return forms.TypedChoiceField(choices=choices, coerce=listed.__getitem__, empty_value=None, **options)
     kind = schema.get("type")
     if kind == "boolean":
-        return forms.BooleanField(**{**options, "required": False})
+        return (
+            forms.NullBooleanField(**options)
+            if found.nullable
+            else forms.BooleanField(**{**options, "required": False})
+        )
     if kind == "integer":
         return forms.IntegerField(min_value=schema.get("minimum"), max_value=schema.get("maximum"), **options)
     if kind == "number":
         return forms.FloatField(**options)
     if kind == "string" and "contentEncoding" not in schema:
-        return forms.CharField(max_length=schema.get("maxLength"), strip=False, **options)
+        text_field = LinesField if "\n" in str(value) else forms.CharField
+        empty = None if found.nullable else ""
+        return text_field(max_length=schema.get("maxLength"), strip=False, empty_value=empty, **options)
     return JSONTextField(**options)

@@ -3,6 +3,7 @@ groups."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -10,6 +11,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 
 from sqlqueue.conf import settings
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 
 VIEW, WORK, ASSIGN, REVIEW = "view_workitem", "work_on_workitem", "assign_workitem", "review_workitem"
 
@@ -22,18 +24,20 @@ def teams_of(user: Any) -> set[str]:
 
 def closed_topics(user: Any) -> list[str]:
     """Return the topics whose teams the user does not belong to; none for a superuser."""
-    if user.is_superuser:
-        return []
-    teams = teams_of(user)
-    return [
-        topic for topic, options in settings.named_topics().items() if options.teams and teams.isdisjoint(options.teams)
-    ]
+    return [] if user.is_superuser else _with_teams(teams_of(user).isdisjoint)
 
 
 def team_topics(user: Any) -> list[str]:
     """Return the topics of the user's teams."""
     teams = teams_of(user)
-    return [topic for topic, options in settings.named_topics().items() if not teams.isdisjoint(options.teams)]
+    return _with_teams(lambda named: not teams.isdisjoint(named))
+
+
+def _with_teams(fit: Callable[[Sequence[str]], bool]) -> list[str]:
+    """Return the topics that have teams which fit, with their dead-letter topics, unless those have their own."""
+    found = [topic for topic, options in settings.named_topics().items() if options.teams and fit(options.teams)]
+    dead = [topic + DEAD_LETTER_SUFFIX for topic in found]
+    return found + [topic for topic in dead if not settings.names(topic)]
 
 
 def may_on(user: Any, topic: str, *codenames: str) -> bool:

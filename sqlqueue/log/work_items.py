@@ -62,7 +62,7 @@ def write(alias: str, lease: HeldLease, items: Sequence[WorkItemWrite]) -> None:
                 alike[item.attempts, item.handed_over].append(item.offset)
         for (attempts, said), offsets in alike.items():
             _copy(alias, lease, attempts, said, offsets)
-        if (notices := settings.topic(lease.ref.topic).notices) is not None:
+        if (notices := settings.worked(lease.ref.topic).notices) is not None:
             _schedule_notices(alias, lease, notices, [offset for offsets in alike.values() for offset in offsets])
 
 
@@ -73,7 +73,7 @@ def _present(alias: str, lease: HeldLease, offsets: Sequence[int]) -> set[int]:
 
 
 def _copy(alias: str, lease: HeldLease, attempts: int, said: HandedOver, offsets: Sequence[int]) -> None:
-    within = settings.topic(lease.ref.topic).work_within
+    within = settings.worked(lease.ref.topic).work_within
     text = COPY.replace("{marks}", marks_of(len(offsets))).replace("{due}", "NULL" if within is None else "{later}")
     due = () if within is None else (round(within * 1_000_000),)
     values = (lease.ref.group, lease.token, attempts, said.reason or None, said.form, *due, *offsets)
@@ -88,7 +88,7 @@ def _schedule_notices(alias: str, lease: HeldLease, topic: str, offsets: Sequenc
         ScheduledMessage(
             topic=topic,
             partition_key=item.partition_key,
-            message_id=f"work-item-{item.pk}",
+            message_id=f"work-item-{item.pk}-0",  # not that of the decision, which may go to the same topic
             payload=notice(item, NEW),
         )
         for item in new.defer("payload", "headers", "body", "form")
@@ -107,6 +107,6 @@ def notice(item: WorkItem, event: str, by: str = "", assignee: str = "", comment
         "reason": item.reason or "",
         "by": by,
         "assignee": assignee,
-        "teams": list(settings.topic(item.topic).teams),
+        "teams": list(settings.worked(item.topic).teams),
         "comment": comment,
     }

@@ -23,6 +23,7 @@ from sqlqueue.database.limits import check_result
 from sqlqueue.exceptions import InvalidMessage, WorkItemChanged
 from sqlqueue.log.encoding import encode
 from sqlqueue.log.publish import publish
+from sqlqueue.log.published import IGNORED
 from sqlqueue.log.work_items import notice
 from sqlqueue.models import WorkItem, WorkItemEvent
 from sqlqueue.models.work_item import DONE, OPEN, REVIEW, USER_LENGTH
@@ -193,7 +194,7 @@ def _changed(
 
 def _publish_decision(item: WorkItem, by: str, changes: dict[str, Any]) -> None:
     """Publish the result, for which payload types hold, with the item that it is about in its headers."""
-    decisions = settings.topic(item.topic).decisions
+    decisions = settings.worked(item.topic).decisions
     if decisions is None:
         return
     about = {
@@ -208,12 +209,19 @@ def _publish_decision(item: WorkItem, by: str, changes: dict[str, Any]) -> None:
         "decided_by": by,
     }
     result = changes.get("result", item.result)
-    publish(decisions, result, key=item.partition_key, id=f"work-item-{item.pk}", headers={"work_item": about})
+    _publish(decisions, result, item.partition_key, f"work-item-{item.pk}", {"work_item": about})
 
 
 def _publish_notice(item: WorkItem, event: WorkItemEvent) -> None:
     """Publish what has been done, for those who should know."""
-    notices = settings.topic(item.topic).notices
+    notices = settings.worked(item.topic).notices
     if notices is not None:
         said = notice(item, event.kind, event.made_by, event.assignee, event.comment or "")
-        publish(notices, said, key=item.partition_key, id=f"work-item-{item.pk}-{event.pk}")
+        _publish(notices, said, item.partition_key, f"work-item-{item.pk}-{event.pk}")
+
+
+def _publish(topic: str, payload: Any, key: str, id: str, headers: dict[str, Any] | None = None) -> None:
+    """Publish a message of which none may be left out: what two items of a key say is not the same, whatever
+    `unique_for` the topic has."""
+    if publish(topic, payload, key=key, id=id, headers=headers, unique_for=False).status == IGNORED:
+        raise InvalidMessage(f"the topic {topic!r} has another message of the id {id!r} and the key {key!r} already")

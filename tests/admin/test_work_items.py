@@ -4,11 +4,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, timedelta
+from enum import Enum
 from typing import Any, Literal
 
 import pytest
 from django.contrib.auth.models import Group, User
 from django.db.models import JSONField, Value
+from django.forms import Textarea
 from django.test import Client
 from django.utils import timezone
 
@@ -42,6 +44,26 @@ class Decision:
     note: str = ""
 
 
+class How(Enum):
+    CARD = "card"
+    BANK = "bank"
+
+
+@dataclass
+class Everything:
+    """A field of each kind that a decision may have."""
+
+    text: str
+    empty: str
+    lines: list[int]
+    level: Literal[1, 2]
+    missing: Literal["a", "b"]
+    nothing: int | None
+    how: How | None = None
+    sure: bool | None = None
+    told: bool = True
+
+
 @pytest.fixture(autouse=True)
 def _options(settings: Any) -> None:
     settings.SQLQUEUE = {
@@ -51,6 +73,8 @@ def _options(settings: Any) -> None:
             "plain": {"decisions": "free"},
             "typed": {"payload_type": Refund},
             "free": {},
+            "odd": {"decisions": "everything"},
+            "everything": {"payload_type": Everything},
         }
     }
 
@@ -126,7 +150,7 @@ class TestForms:
             "reviewer",
             "comment",
         ]
-        assert {name: field.initial for name, field in form.fields.items() if field.initial is not None} == {
+        assert {name: field.initial for name, field in form.fields.items() if field.initial not in (None, "")} == {
             "field-number": "r-1",
             "field-amount": 12.5,
         }
@@ -158,6 +182,31 @@ class TestForms:
             "paid_on": "2026-03-01",
             "lines": [1, 2],
         }
+
+    def test_what_is_not_touched_is_decided_as_it_was(self, admin_client: Client) -> None:
+        given = {"text": "a\nb", "empty": "", "lines": [], "level": 2, "nothing": None, "how": "bank", "sure": None}
+        item = item_of("odd", payload=given)
+        fields = DecisionForm(item)
+        sent = {name: fields[name].value() for name in fields.fields if name not in ("reviewer", "comment")}
+        assert isinstance(fields.fields["field-text"].widget, Textarea), "an input has no lines"
+        sent = {name: value for name, value in sent.items() if value is not None}
+        answer = do(admin_client, item, "finish", **{**sent, "field-text": "a\r\nb"})
+        assert "field-missing_error" in answer.content.decode(), "no choice is made unsaid"
+        assert (
+            do(admin_client, item, "finish", **{**sent, "field-text": "a\r\nb", "field-missing": "b"}).status_code
+            == 302
+        )
+        assert Message.objects.get().payload == {
+            **{name: value for name, value in given.items() if name != "sure"},
+            "missing": "b",
+            "told": True,
+        }
+
+    @pytest.mark.once
+    @pytest.mark.parametrize("text", ["[" * 100_000, "1" * 5000, '{"a": "\\ud800"}'])
+    def test_json_that_cannot_be_read_is_said(self, admin_client: Client, text: str) -> None:
+        answer = do(admin_client, item_of(), "finish", payload=text)
+        assert "Enter a valid JSON" in answer.content.decode()
 
     @pytest.mark.parametrize("wrong", [{"field-how": "cash"}, {"field-amount": "much"}, {"field-number": ""}])
     def test_what_does_not_is_said_at_its_field(self, admin_client: Client, wrong: dict[str, str]) -> None:
@@ -201,8 +250,12 @@ class TestPermissions:
         assert str(closed) not in page(client, MINE)
         assert words(page(client, LIST)).count("plain") == 1
         assert "refunds" not in words(page(client, LIST))
+        dead = item_of("refunds_dlq")
+        assert client.get(url(dead)).status_code == 403
+        assert str(dead) not in page(client, MINE)
         User.objects.get(username=name_of(client)).groups.add(Group.objects.create(name="cash"))
         assert client.get(url(closed)).status_code == 200
+        assert client.get(url(dead)).status_code == 200
         assert str(closed) in page(client, MINE)
         assert str(free) in page(client, MINE)
 

@@ -204,6 +204,39 @@ def test_an_item_outlives_its_message() -> None:
     assert now(item)[0] == "done"
 
 
+def test_each_decision_is_published_whatever_else_the_topic_holds(consuming: Consuming, settings: Any) -> None:
+    """A topic of decisions that keeps one message of a key, and gets the notices too."""
+    told = {"decisions": "decided", "notices": "decided"}
+    settings.SQLQUEUE = {**OPTIONS, "TOPICS": {"refunds": told, "decided": {"unique_for": 100}}}
+
+    def handle(delivery: Any) -> None:
+        raise HandOver
+
+    consuming.consumer("refunds", handle)
+    publish("refunds", 1, key="ann")
+    publish("refunds", 2, key="ann")
+    consuming.drain("default")
+    move_due("default")
+    for item in WorkItem.objects.all():
+        work.finish(item.pk, 0, "bob", item.pk)
+    payloads = [message.payload for message in Message.objects.filter(topic="decided")]
+    decided = {payload for payload in payloads if isinstance(payload, int)}
+    assert decided == set(WorkItem.objects.values_list("pk", flat=True))
+
+
+def test_a_decision_that_would_be_left_out_is_refused() -> None:
+    item = item_of()
+    publish("decided", 1, key=item.partition_key, id=f"work-item-{item.pk}")
+    with pytest.raises(InvalidMessage, match="already"):
+        work.finish(item.pk, 0, "bob", {})
+    assert (now(item), events()) == (("open", "", 0), [])
+
+
+def test_the_decision_about_a_dead_letter_goes_where_its_topics_go() -> None:
+    work.finish(item_of("refunds_dlq").pk, 0, "bob", {})
+    assert Message.objects.get().topic == "decided"
+
+
 class TestNotices:
     TOPICS = {"refunds": {"decisions": "decided", "notices": "told", "teams": ["cash"]}, "decided": {}, "told": {}}
 
