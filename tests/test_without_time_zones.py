@@ -14,8 +14,10 @@ from django.utils.timezone import get_default_timezone
 from sqlqueue import Delivery, publish
 from sqlqueue.consumers.background.outcome_counter import OutcomeCounter
 from sqlqueue.consumers.background.stats_recorder import StatsRecorder
+from sqlqueue.database.clock import moment
+from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.groups import register
-from sqlqueue.models import Activity, ConsumerGroup
+from sqlqueue.models import Activity, ConsumerGroup, WorkItem
 from tests.admin.test_overview import page, words
 from tests.consuming import Consuming
 from tests.factories import ActivityFactory
@@ -80,3 +82,25 @@ def test_the_recorder_forgets_what_is_old() -> None:
 def test_the_analytics_say_that_they_need_time_zones() -> None:
     with pytest.raises(CommandError, match="USE_TZ = True"):
         call_command("queueanalytics")
+
+
+def test_a_work_item_is_put_off_until_the_time_that_the_person_says(client: Client) -> None:
+    client.force_login(get_user_model().objects.create_superuser("root"))
+    item = WorkItem.objects.create(
+        topic="t",
+        message_id="1",
+        message_offset=1,
+        consumer_group="g",
+        fencing_token=1,
+        attempts=1,
+        payload=1,
+        published_at=datetime.now(),  # noqa: DTZ005  as Django has it then
+    )
+    page_of_it = f"/admin/sqlqueue/workitem/{item.pk}/change/"
+    sent = {"deed": "later", "version": 0, "until": local(-HOUR)}
+    assert client.post(page_of_it, {**sent, "until": local(HOUR)}).status_code == 200, "it is over"
+    assert client.post(page_of_it, sent).status_code == 302
+    epoch = dialect("default").epoch("deferred_until")
+    for table in ("sqlqueue_work_item", "sqlqueue_work_item_event"):
+        (stored,) = execute("default", f"SELECT {epoch} FROM {table}").fetchone()
+        assert abs(moment(stored) - datetime.now(timezone.utc) - HOUR) < timedelta(minutes=1)

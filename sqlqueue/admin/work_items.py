@@ -37,7 +37,7 @@ MOST_OF_A_REASON = 120
 HEADINGS = {
     OVERDUE: gettext_lazy("Overdue"),
     OWN: gettext_lazy("My items"),
-    LATER: gettext_lazy("Put off"),
+    LATER: gettext_lazy("Put off for later"),
     TEAM: gettext_lazy("With my teams"),
     UNASSIGNED: gettext_lazy("Unassigned"),
 }

@@ -12,7 +12,6 @@ from django.db import Error, transaction
 from sqlqueue.consumers.connections import Undisturbed, restore, states
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import (
-    SUCCESS,
     SUPERSEDED,
     UNSTARTED,
     HandedOver,
@@ -83,10 +82,8 @@ class AtomicExecutor:
                             if len(attempts) > 1:
                                 raise
                             returned, handed_over = None, hand_over(error).handed_over
-                    if handed_over is None:
-                        results = self._results(execution, attempts, returned)
-                    else:
-                        results = [(attempt, SUCCESS) for attempt in attempts]
+                    # Nobody has a result of what is handed over, and no caller a reply.
+                    results = [] if handed_over is not None else self._results(execution, attempts, returned)
                     handled = True
                     guard.release()
                     moved_to = settle_execution(self.alias, execution, attempts, guard)

@@ -13,13 +13,14 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from django.utils import timezone
+from django.db.models import Value
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import checked_text
-from sqlqueue.database import retries
+from sqlqueue.database import clock, retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.limits import check_result
+from sqlqueue.database.statements import dialect
 from sqlqueue.exceptions import InvalidMessage, WorkItemChanged
 from sqlqueue.log.encoding import encode
 from sqlqueue.log.publish import publish
@@ -57,8 +58,6 @@ def release(number: int, version: int, by: str, comment: str = "") -> None:
 
 def defer(number: int, version: int, by: str, until: datetime, comment: str = "") -> None:
     """Put an item of one's own, or an unassigned one, off until a time (aware, in the future): it is the user's."""
-    if until <= timezone.now():
-        raise InvalidMessage(f"an item can be deferred to a time in the future only, not to {until}")
     _change(number, version, by, DEFERRED, partial(_deferred, by, until), comment)
 
 
@@ -115,7 +114,10 @@ def _assigned(to: str, item: WorkItem) -> dict[str, Any]:
 
 def _deferred(by: str, until: datetime, item: WorkItem) -> dict[str, Any]:
     _check_own(item, by)
-    return {"assignee": by, "deferred_until": until}
+    if until <= clock.now(settings.DATABASE):
+        raise InvalidMessage(f"an item can be deferred to a time in the future only, not to {until}")
+    # Not as Django would store it: the queue's columns have UTC, also with USE_TZ off.
+    return {"assignee": by, "deferred_until": Value(dialect(settings.DATABASE).time(until))}
 
 
 def _submitted(by: str, result: Any, reviewer: str, item: WorkItem) -> dict[str, Any]:

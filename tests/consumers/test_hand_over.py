@@ -10,9 +10,11 @@ from sqlqueue import ConfigurationError, HandOver, InvalidMessage, get_status, p
 from sqlqueue.consumers import settler
 from sqlqueue.consumers.people import add_consumers
 from sqlqueue.consumers.registry import registry
+from sqlqueue.core.new_message import NewMessage
 from sqlqueue.log import work_items
 from sqlqueue.log.groups import revoke
-from sqlqueue.models import DeliveryState, Message, WorkItem
+from sqlqueue.log.publish import publish_message
+from sqlqueue.models import DeliveryState, Message, Result, WorkItem
 from sqlqueue.operations.move import move
 from sqlqueue.testing import drain
 from tests.app.models import Effect
@@ -69,6 +71,14 @@ class TestHandedOver:
         assert WorkItem.objects.count() == 20
         assert watermark("t") == offsets[-1]
         assert not DeliveryState.objects.exists()
+
+    def test_it_is_no_result_and_no_reply(self, consuming: Consuming, kind: str) -> None:
+        """A caller would take None for the reply."""
+        register(consuming, kind, ask, keep_results=100)
+        publish_message("t", NewMessage({"amount": 501}), reply_kept=100)
+        consuming.drain()
+        assert WorkItem.objects.count() == 1
+        assert not Result.objects.exists()
 
     def test_a_form_that_is_no_json_is_the_handlers_failure(self, consuming: Consuming, kind: str) -> None:
         def handle(delivery: Any) -> None:
