@@ -82,7 +82,7 @@ class AtomicExecutor:
                             if len(attempts) > 1:
                                 raise
                             returned, handed_over = None, hand_over(error).handed_over
-                    # Nobody has a result of what is handed over, and no caller a reply.
+                    # What is handed over has no result yet: a caller would take None for its reply.
                     results = [] if handed_over is not None else self._results(execution, attempts, returned)
                     handled = True
                     guard.release()
