@@ -17,6 +17,7 @@ from sqlqueue.models import ConsumerGroup
 NAMES = {
     "active": gettext_lazy("Active hours"),
     "rate_limit": gettext_lazy("Rate limit"),
+    "rate_limit_per_key": gettext_lazy("Rate limit of each key"),
     "concurrency_limit": gettext_lazy("Concurrency limit"),
     "retry_budget": gettext_lazy("Retry budget"),
 }
@@ -38,6 +39,17 @@ class FlowForm(forms.Form):
     rate_limit = forms.CharField(
         label=NAMES["rate_limit"],
         help_text=gettext_lazy("messages in a second, minute, hour or day, such as “100/m”; empty: no limit"),
+        required=False,
+    )
+    override_rate_limit_per_key = forms.BooleanField(
+        label=gettext_lazy("Override the rate limit of each key"), required=False
+    )
+    rate_limit_per_key = forms.CharField(
+        label=NAMES["rate_limit_per_key"],
+        help_text=gettext_lazy(
+            "messages of one key in a second, minute, hour or day, such as “1/s”; empty: no limit. It holds for groups "
+            "that keep the order of each key and take no batches"
+        ),
         required=False,
     )
     override_concurrency_limit = forms.BooleanField(

@@ -6,6 +6,7 @@ written before its attempts start. The settler writes outcomes and the next clai
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -123,6 +124,10 @@ class Dispatcher:
         for subscription in self.ownership.subscriptions:
             if subscription.limiter is not None:
                 subscription.limiter.running = self.in_flight.running(subscription)
+            if subscription.key_rate_changed:
+                subscription.key_rate_changed = False
+                for assigned in subscription.assigned.values():
+                    assigned.let_go(now)
         chosen = self._choose(assigned_partitions, now) if dispatch else {}
         plans: list[SettlePlan] = []
         for assigned in assigned_partitions:
@@ -180,6 +185,8 @@ class Dispatcher:
             self.reader.load(assigned, [offset], now)
             executions = assigned.choose_alone(offset, now)
             if executions:
+                if (key_rate := self.ownership.of(assigned).key_rate) is not None:
+                    key_rate.start(executions[0].attempts[0].message.key, now)
                 self.in_flight.alone = True
                 self._phases.was_dispatched(assigned)
                 self._claim(assigned, executions)
@@ -249,11 +256,13 @@ class Dispatcher:
             return 0
         if options.batch and room.executions <= 0:
             return 0
-        limiter = self.ownership.of(assigned).limiter
+        subscription = self.ownership.of(assigned)
+        limiter = subscription.limiter
         if limiter is not None and not limiter.admits(now):
             return 0
-        allowed = (limiter.messages(now), limiter.executions(now)) if limiter is not None else ()
-        executions = assigned.choose(min(most, room.deliveries, options.batch_size), choice.of_ordering_queue, *allowed)
+        allowed = (limiter.messages(now), limiter.executions(now)) if limiter is not None else (sys.maxsize,) * 2
+        most = min(most, room.deliveries, options.batch_size)
+        executions = assigned.choose(most, choice.of_ordering_queue, *allowed, subscription.key_rate, now)
         if not executions:
             return 0
         choice.executions.setdefault(assigned, []).extend(executions)

@@ -49,6 +49,7 @@ DEFAULTS: dict[str, Any] = {
     "where": None,
     "active": None,
     "rate_limit": None,
+    "rate_limit_per_key": None,
     "concurrency_limit": None,
     "retry_budget": None,
     "sharing": 1,
@@ -164,8 +165,9 @@ def consumer(topic: str, **options: Any) -> Callable[[Handler], Handler]:
     get_status; where: conditions on headers, payload, key and id, see core.filters: what does not match is acked
     without the handler; active: the hours in which the group works, such as "mon-fri 22:00-06:00 Europe/Berlin" (no
     time zone: UTC); what is due at other times waits; rate_limit ("100/m") and concurrency_limit: how many messages
-    start in a time, and how many handlers run at once, in all processes of the group together; retry_budget ("20/m"):
-    after more failures than that in a time, the group tries one message at a time until one succeeds; sharing: on
+    start in a time, and how many handlers run at once, in all processes of the group together; rate_limit_per_key: how
+    many messages of one key start in a time (with ordering "key", and not in batches); retry_budget ("20/m"): after
+    more failures than that in a time, the group tries one message at a time until one succeeds; sharing: on
     how many processes each partition may be worked at once, only with ordering "none".
 
     Raises ConfigurationError for an option that is unknown or cannot work, and for a function that cannot be called
@@ -244,6 +246,11 @@ def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
             f"sharing lets several processes work on one partition, side by side, and ordering={values['ordering']!r} "
             'keeps an order there: write ordering="none" beside it if the order does not matter, or leave sharing out '
             "and give the topic more partitions"
+        )
+    if flow.rate_per_key is not None and (values["ordering"] != "key" or values["batch"] is True):
+        problems.append(
+            "rate_limit_per_key lets the first message of a key wait, and those behind it with it: it needs "
+            'ordering="key" (under which no two messages of a key run at once), and no batch'
         )
     if problems:
         raise ConfigurationError(f"consumer of {topic!r}: " + "; ".join(problems))

@@ -9,9 +9,10 @@ from sqlqueue.consumers.executor import HandlerExecutor
 from sqlqueue.consumers.limiter import GroupLimiter
 from sqlqueue.consumers.priority_shares import shares
 from sqlqueue.consumers.registry import Consumer
-from sqlqueue.core.flow import NO_FLOW
+from sqlqueue.core.flow import NO_FLOW, Rate
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.partition.key_rate import KeyRate
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.leases.acquire import AcquiredPartition
 from sqlqueue.log.groups import Served
@@ -26,6 +27,8 @@ class Subscription:
         self._limited = limited
         self.flow = NO_FLOW
         self.limiter: GroupLimiter | None = None  # None: no limits to share
+        self.key_rate: KeyRate | None = None  # None: no limit of a key
+        self.key_rate_changed = False  # what was held back is to be let go
         self.outside_hours = False
         self.executor = HandlerExecutor(alias, consumer)
         self.assigned: dict[PartitionRef, AssignedPartition] = {}
@@ -62,11 +65,20 @@ class Subscription:
             self.limiter = GroupLimiter(self.alias, *self.group_topic, self.flow, self.consumer.options.batch)
         else:
             self.limiter.follow(self.flow)
+        self._apply_key_rate(self.flow.rate_per_key)
         self.paused, self.history = options.paused, options.history
         self.partitions, self.sharing = options.partitions, options.sharing
         if options.priorities != self.priorities:
             self.priorities = options.priorities
             self._shares = shares(self.priorities, settings.topic(self.consumer.topic).priority_weights)
+
+    def _apply_key_rate(self, rate: Rate | None) -> None:
+        options = self.consumer.options
+        if options.ordering != "key" or options.batch:
+            rate = None  # it was overridden for a group that cannot have it
+        if rate != (None if self.key_rate is None else self.key_rate.rate):
+            self.key_rate_changed = self.key_rate is not None
+            self.key_rate = KeyRate(rate) if rate else None
 
     def look_at_clock(self, now: datetime) -> None:
         """Compare the active hours with the database's clock."""

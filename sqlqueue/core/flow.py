@@ -54,17 +54,19 @@ class Rate:
 @dataclass(frozen=True, slots=True)
 class Flow:
     """The options of a group that limit its work; None: no limit. active: when it works; rate: how many messages start
-    in a time; concurrency: how many handlers run at once; budget: how many attempts
-    may fail in a time before it tries one message at a time. Limits hold for all its processes together."""
+    in a time; concurrency: how many handlers run at once; budget: how many attempts may fail in a time before it tries
+    one message at a time; rate_per_key: how many messages of one key start in a time. Limits hold for all its processes
+    together."""
 
     active: ActiveHours | None = None
     rate: Rate | None = None
     concurrency: int | None = None
     budget: Rate | None = None
+    rate_per_key: Rate | None = None
 
     @property
     def shared(self) -> bool:
-        """Whether its processes have to share something out."""
+        """Whether its processes have to share something out; all messages of a key are with one of them."""
         return (self.rate, self.concurrency, self.budget) != (None, None, None)
 
     def as_dict(self) -> dict[str, Any]:
@@ -72,12 +74,12 @@ class Flow:
         active, rate = self.active and self.active.text, self.rate and self.rate.text
         budget = self.budget and self.budget.text
         limits = {"rate_limit": rate, "concurrency_limit": self.concurrency, "retry_budget": budget}
-        values = {"active": active, **limits}
+        values = {"active": active, **limits, "rate_limit_per_key": self.rate_per_key and self.rate_per_key.text}
         return {name: value for name, value in values.items() if value is not None}
 
 
 NO_FLOW = Flow()
-OPTIONS = ("active", "rate_limit", "concurrency_limit", "retry_budget")
+OPTIONS = ("active", "rate_limit", "rate_limit_per_key", "concurrency_limit", "retry_budget")
 
 
 def checked_flow(values: Mapping[str, Any], problems: list[str]) -> Flow:
@@ -88,7 +90,7 @@ def checked_flow(values: Mapping[str, Any], problems: list[str]) -> Flow:
     concurrency = values.get("concurrency_limit")
     if concurrency is not None:
         whole(concurrency, "concurrency_limit", MOST_AT_ONCE, problems)
-    return Flow(active, rate, concurrency, budget)
+    return Flow(active, rate, concurrency, budget, _made(Rate, values, "rate_limit_per_key", problems))
 
 
 def _made(make: Callable[[Any], T], values: Mapping[str, Any], name: str, problems: list[str]) -> T | None:

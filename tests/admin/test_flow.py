@@ -58,6 +58,7 @@ def test_an_override_is_shown_noted_and_taken_back(staff: Callable[..., Client],
         ({"active": "08:00-08:00"}, "is empty"),
         ({"rate_limit": "100"}, "cannot be read"),
         ({"retry_budget": "often"}, "cannot be read"),
+        ({"rate_limit_per_key": "1"}, "cannot be read"),
         ({"concurrency_limit": "0"}, "greater than or equal to 1"),
     ],
 )
@@ -72,7 +73,7 @@ def test_what_cannot_be_is_refused(
 
 
 def test_limits_are_overridden_together(staff: Callable[..., Client], group: ConsumerGroup) -> None:
-    given = {"rate_limit": "100/m", "concurrency_limit": "10", "retry_budget": "20/m"}
+    given = {"rate_limit": "100/m", "rate_limit_per_key": "1/s", "concurrency_limit": "10", "retry_budget": "20/m"}
     overrides = {f"override_{name}": "on" for name in given}
     client = staff("view_consumergroup", "change_consumergroup")
     client.post(path(group, "flow"), {**given, **overrides})

@@ -13,7 +13,9 @@ from sqlqueue.consumers.settler import Settler
 from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.consumers.throttle import Throttle
 from sqlqueue.core.backoff import Backoff
+from sqlqueue.core.flow import Rate
 from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.partition.key_rate import KeyRate
 from sqlqueue.core.partition.ref import ConsumerOptions
 from sqlqueue.core.settle_plan import Attempt, Execution
 
@@ -32,9 +34,11 @@ class Allowance(Throttle):
 class Choice:
     """What the dispatcher of one process that serves one group chooses, and what it counts as in flight."""
 
-    def __init__(self, group: str, manners: ConsumerOptions, reader: Reader):
+    def __init__(self, group: str, manners: ConsumerOptions, reader: Reader, rate_of_keys: Rate | None = None):
         consumer = Consumer(topic="t", group=group, handler=print, options=manners, backoff=Backoff(), start="earliest")
-        ownership = Ownership("default", "model", [Subscription("default", consumer)], 60.0)
+        subscription = Subscription("default", consumer)
+        subscription.key_rate = KeyRate(rate_of_keys) if rate_of_keys else None
+        ownership = Ownership("default", "model", [subscription], 60.0)
         no_pool: Any = None
         self.throttle = Allowance(THREADS)
         settler = Settler(ownership, InFlight(), give_up=lambda: False)

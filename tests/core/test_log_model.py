@@ -30,6 +30,7 @@ from hypothesis.stateful import (
 
 from sqlqueue.consumers import reader as reader_module
 from sqlqueue.consumers.reader import Reader
+from sqlqueue.core.flow import Rate
 from sqlqueue.core.outcomes import COMMITTED, DEAD, LOST, POSTPONED, RELEASED, RETRIED, SUCCESS, UNSTARTED, Outcome
 from sqlqueue.core.partition import limits
 from sqlqueue.core.partition import window as window_module
@@ -108,6 +109,7 @@ class Tables:
         self.keys: list[str] = []
         self.targets: list[str] = []
         self.left_out = 0  # by the groups' filter: each one of so many
+        self.rate_of_keys: Rate | None = None  # by the groups' limit
         self.before: list[set[int]] = []  # what was visible when the offset was taken
         self.now = 100.0
         self.groups = {"one": Group(keys=self.keys), "two": Group(keys=self.keys)}
@@ -216,7 +218,7 @@ class Owner:
         self.executions: list[Execution] = []
         self.running: dict[Attempt, Execution] = {}
         self.reports: deque[tuple[Attempt, Outcome]] = deque()
-        self.choice = Choice(self.name, self.options, self.reader)
+        self.choice = Choice(self.name, self.options, self.reader, self.tables.rate_of_keys)
         self.unwritten: list[SettlePlan] = []
 
     def drop(self) -> None:
@@ -225,7 +227,7 @@ class Owner:
         self.stream.lease.lost = True
         self.stream = None
         self.executions, self.running = [], {}
-        self.choice = Choice(self.name, self.options, self.reader)
+        self.choice = Choice(self.name, self.options, self.reader, self.tables.rate_of_keys)
         self.reports.clear()
 
     # -- the operations, on the tables' side --------------------------------------------------------------------------
@@ -379,9 +381,17 @@ class LogMachine(RuleBasedStateMachine):
         left_out=st.sampled_from([0, 0, 2, 3]),
     )
     def begin(
-        self, ordering: str, batch: bool, atomic: bool, attempts: int | None, size: int, left_out: int = 0
+        self,
+        ordering: str,
+        batch: bool,
+        atomic: bool,
+        attempts: int | None,
+        size: int,
+        left_out: int = 0,
+        limited: bool = False,
     ) -> None:
         self.tables = Tables()
+        self.tables.rate_of_keys = Rate("20/m") if limited else None
         self.tables.left_out = left_out
         tables = self.tables
         self.patches = [
@@ -950,6 +960,14 @@ class QuietMachine(LogMachine):
         self.owners[0].acquire()
 
 
+class LimitedMachine(LogMachine):
+    """Groups with a rate of each key."""
+
+    @initialize(atomic=st.booleans(), attempts=st.sampled_from([2, None]), size=st.integers(1, 2))
+    def begin(self, atomic: bool, attempts: int | None, size: int) -> None:
+        super().begin("key", False, atomic, attempts, size, limited=True)
+
+
 def check_bounds(stream: AssignedPartition) -> None:
     """No more is in memory than a window, and no more payloads than can be dispatched soon."""
     batch, entries = stream.options.batch_size, stream.messages.entries.values()
@@ -962,12 +980,13 @@ def check_bounds(stream: AssignedPartition) -> None:
             assert not (waits and entry.state == READY), f"{entry.offset} is in memory, and waits behind its key"
 
 
-def test_every_interleaving_keeps_the_invariants() -> None:
+@pytest.mark.parametrize(("machine", "examples"), [(LogMachine, 80), (LimitedMachine, 25)])
+def test_every_interleaving_keeps_the_invariants(machine: type[LogMachine], examples: int) -> None:
     """Nothing lost, nothing out of order, attempts counted, nothing left over: whatever happens in whatever order."""
     run_state_machine_as_test(
-        LogMachine,
+        machine,
         settings=settings(
-            max_examples=EXAMPLES or 80,
+            max_examples=EXAMPLES or examples,
             stateful_step_count=60,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -25,6 +25,7 @@ from sqlqueue.core.partition.blocked import KeyRanges, StoredRange
 from sqlqueue.core.partition.budget import ReadBudget
 from sqlqueue.core.partition.delays import Delays
 from sqlqueue.core.partition.in_doubt import MOST_DEATHS, InDoubt
+from sqlqueue.core.partition.key_rate import KeyRate
 from sqlqueue.core.partition.ordering import HELD, IN_FLIGHT, SETTLED, Entry
 from sqlqueue.core.partition.queues import Missing, OrderingQueues
 from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
@@ -350,16 +351,37 @@ class AssignedPartition:
         of_a_queue: int | None = None,
         messages: int = sys.maxsize,
         executions: int = sys.maxsize,
+        key_rate: KeyRate | None = None,
+        now: float = 0.0,
     ) -> list[Execution]:
         """Dispatch at most `most` messages, of one ordering queue at most `of_a_queue` if that is given, or one batch.
         Return the executions to start once the plan that claims them is written. messages, executions: what the group's
-        limits allow, of a batch too."""
+        limits allow, of a batch too; key_rate: what is allowed of each key. What that does not allow is held back."""
         if self.options.batch:
             return self._choose_batch(min(messages, self.options.batch_size))
         if self.messages.in_flight_size >= limits.IN_FLIGHT_SIZE:
             return []
-        chosen = self.queues.choose(min(most, messages), of_a_queue, executions)
+        if key_rate is None:
+            chosen = self.queues.choose(min(most, messages), of_a_queue, executions)
+        else:
+            chosen = self._choose_by_key_rate(min(most, messages), of_a_queue, executions, key_rate, now)
         return [Execution(self.lease, self._dispatch(entries)) for entries in chosen]
+
+    def _choose_by_key_rate(
+        self, most: int, of_a_queue: int | None, executions: int, key_rate: KeyRate, now: float
+    ) -> list[list[Entry]]:
+        chosen = self.queues.choose(most, of_a_queue, executions, lambda key, count: key_rate.take(key, count, now))
+        refused, self.queues.refused = self.queues.refused, []
+        for entry in refused:
+            self.messages.hold_back(entry, key_rate.wait(entry.key, now), self.position, now)
+        return chosen
+
+    def let_go(self, now: float) -> None:
+        """Make due what was held back by the rate of its key: there is another one, or none, and what it does not allow
+        will be held back anew."""
+        for entry in self.messages.entries.values():
+            if entry.limited and entry.state == HELD:
+                self.messages.let_go(entry, now)
 
     def _choose_batch(self, most: int) -> list[Execution]:
         if self.in_flight:

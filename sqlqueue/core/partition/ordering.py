@@ -20,7 +20,7 @@ BEHIND: Final = 4  # an earlier message of its key waits: only its offset is rem
 class Entry:
     """What is remembered of one message."""
 
-    __slots__ = ("attempt", "count", "due", "key", "mark", "message", "offset", "queue", "row", "state")
+    __slots__ = ("attempt", "count", "due", "key", "limited", "mark", "message", "offset", "queue", "row", "state")
 
     def __init__(
         self, offset: int, queue: OrderingQueue | None, state: int, message: FetchedMessage | None, key: str = ""
@@ -30,6 +30,7 @@ class Entry:
         self.count = 0  # its retry_count
         self.mark = 0  # in flight by a former owner (together or alone): in doubt
         self.due = 0.0  # monotonic
+        self.limited = False  # it is held until its key's rate allows it
         self.attempt: Attempt | None = None
 
     def __lt__(self, other: Entry) -> bool:

@@ -39,6 +39,7 @@ class OrderingQueues:
     ):
         self.ready = 0
         self.loaded: dict[int, Entry] = {}
+        self.refused: list[Entry] = []  # the first ones of ordering queues of which nothing was allowed to start
         self._ordering, self._by_key, self._batch = ordering, ordering == "key", batch
         self._ranges, self._delays = ranges, delays
         self._by_name: dict[str, OrderingQueue] = {}
@@ -146,26 +147,36 @@ class OrderingQueues:
             queue.listed = True
             self._candidates.append(queue)
 
-    def choose(self, most: int, of_a_queue: int | None, lists: int) -> list[list[Entry]]:
+    def choose(
+        self, most: int, of_a_queue: int | None, lists: int, allowed: Callable[[str, int], int] | None = None
+    ) -> list[list[Entry]]:
         """Return at most `most` ready messages in at most so many lists, of one ordering queue at most `of_a_queue`, if
-        that is given."""
+        that is given, and at most what `allowed` returns for its name and their number."""
         chosen: list[list[Entry]] = []
         for _ in range(len(self._candidates)):
             if most <= 0 or len(chosen) >= lists:
                 break
-            entries = self._take_candidate(self._candidates.popleft(), min(most, of_a_queue or most))
+            entries = self._take_candidate(self._candidates.popleft(), min(most, of_a_queue or most), allowed)
             if entries:
                 most -= len(entries)
                 chosen.append(entries)
         return chosen
 
-    def _take_candidate(self, candidate: Entry | OrderingQueue, most: int) -> list[Entry]:
+    def _take_candidate(
+        self, candidate: Entry | OrderingQueue, most: int, allowed: Callable[[str, int], int] | None
+    ) -> list[Entry]:
         if isinstance(candidate, Entry):
             return [candidate] if candidate.state == READY else []
         candidate.listed = False
         if not candidate.entries:
             self._forget(candidate)
-        return [] if candidate.busy else candidate.ready_at_head(most)
+        entries = [] if candidate.busy else candidate.ready_at_head(most)
+        if entries and allowed is not None:
+            count = allowed(candidate.name, len(entries))
+            if not count:
+                self.refused.append(entries[0])
+            return entries[:count]
+        return entries
 
     def advance(self, queue: OrderingQueue, now: float) -> None:
         """See what is the first message of an ordering queue now. While something of it is in flight, nothing of it is

@@ -142,6 +142,7 @@ class Transitions:
         self._delays.was_loaded(offset)
         if entry is None or entry.state != HELD:
             return
+        entry.limited = False
         if message is None:
             self._writes.leave(offset)
         else:
@@ -292,6 +293,29 @@ class Transitions:
         self.block(entry, position)
         if outcome.kind in (RETRIED, POSTPONED):
             self._writes.settled.append(SettledAttempt(attempt, outcome))
+
+    def hold_back(self, entry: Entry, delay: float, position: int, now: float) -> None:
+        """Let the first ready message of its key wait with a row, uncharged, until the key's rate allows it. Those
+        behind it wait with it."""
+        self._queues.withdraw(entry)
+        if not entry.row:
+            if entry.offset <= position:
+                self._leave_range(entry)
+            else:
+                self._rows.add(entry)
+        entry.limited = True
+        self._wait_until_due(entry, delay, now)
+        self.block(entry, position)
+
+    def let_go(self, entry: Entry, now: float) -> None:
+        """Make a message due that was held back: its key has another rate."""
+        entry.limited = False
+        self._wait_until_due(entry, 0.0, now)
+
+    def _wait_until_due(self, entry: Entry, delay: float, now: float) -> None:
+        self._writes.rows[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, entry.count, delay)
+        entry.state, entry.due = HELD, now + delay
+        self._delays.add(entry)
 
     def _release(self, entry: Entry, attempt: Attempt) -> None:
         """Make a message whose attempt did not start ready again, uncharged."""
