@@ -26,15 +26,16 @@ class InvalidResult(SqlqueueError, ValueError):
 
 
 class CallFailed(SqlqueueError):
-    """The message of a call is a dead letter. topic, id, key: its own; group: where; error: the last attempt's, as
-    text."""
+    """The message of a call is a dead letter, or no handler gets it. topic, id, key: its own; group: where it is a dead
+    letter, "" if no handler gets it; error: the last attempt's, or why no handler gets it, as text."""
 
     def __init__(self, topic: str, id: str, key: str, group: str, error: str):
         super().__init__(topic, id, key, group, error)
         self.topic, self.id, self.key, self.group, self.error = topic, id, key, group, error
 
     def __str__(self) -> str:
-        return f"message {self.id!r} of topic {self.topic!r} is a dead letter of group {self.group!r}: {self.error}"
+        became = f"is a dead letter of group {self.group!r}" if self.group else "was called for nothing"
+        return f"message {self.id!r} of topic {self.topic!r} {became}: {self.error}"
 
 
 class LeaseLost(SqlqueueError):

@@ -14,19 +14,33 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
-from django.db import connections
+from django.db import Error, connections
 
 from sqlqueue.conf import settings
+from sqlqueue.core.codec import as_text, decode
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.core.outcomes import ACKED, DEAD
+from sqlqueue.database.retries import ErrorKind, classify, drop_connection
+from sqlqueue.database.statements import execute
 from sqlqueue.database.transactions import in_test_case
 from sqlqueue.exceptions import CallFailed, ConfigurationError, seconds
+from sqlqueue.log.collect import watermarks
 from sqlqueue.log.publish import publish_message
 from sqlqueue.log.settle_notices import SettleWatch
-from sqlqueue.models import ConsumerGroup, Result
+from sqlqueue.models import ConsumerGroup, Message
 from sqlqueue.twins import refuse_in_async
 
 FETCHED_WITHIN = 60.0  # seconds for which a reply is stored beyond the caller's timeout
+ASK_GROUPS_EVERY = 1.0  # seconds after which a caller looks whether the groups have settled it without a reply
+# Index: (message_id, topic, partition_key, consumer_group).
+REPLIES = """
+    SELECT consumer_group, outcome, result, error FROM sqlqueue_result
+    WHERE message_id = %s AND topic = %s AND partition_key = %s ORDER BY finished_at, id
+"""
+UNHANDLED = (
+    "no handler gets it: the filter (where=) of each group leaves it out, or it was settled or deleted by hand, or by a"
+    " consumer process of a version that does not know calls"
+)
 _carry_out: list[Callable[[str], object]] = []  # in tests: delivers what is due of a topic
 
 
@@ -52,6 +66,7 @@ class Call:
         in_test = _refuse_transaction(self._alias)
         self._topic, self._timeout, self._end = topic, timeout, time.monotonic() + within
         self._pause: float = settings.POLL_INTERVAL
+        self._ask_groups_at = time.monotonic() + ASK_GROUPS_EVERY
         self.watch = SettleWatch(self._alias, topic)
         message.unique_for = False  # each call is its own
         self._published = publish_message(topic, message, within + FETCHED_WITHIN)
@@ -68,24 +83,39 @@ class Call:
         self.watch.close()
 
     def look(self) -> Answer | None:
-        """Return what came of it, None for nothing yet. Raises CallFailed or TimeoutError once the time is over."""
+        """Return what came of it, None for nothing yet. Raises TimeoutError once the time is over. A connection that is
+        lost meanwhile is opened anew by the next look."""
         over = time.monotonic() >= self._end
-        self.watch.ask(self._offset)  # before the read, which shows what was settled until now
-        rows = Result.objects.using(self._alias).filter(
-            message_id=self._published.id, topic=self._topic, partition_key=self._key
-        )
-        found = list(rows.order_by("finished_at", "id"))
-        for row in found:
-            if row.outcome == ACKED and row.result is not None:
-                return Answer(row.result)
-        dead = next((self._failed(row) for row in found if row.outcome == DEAD), None)
-        if found and not self._missing({row.consumer_group for row in found}):
-            return Answer(None, dead)
-        if not over:
+        try:
+            self.watch.ask(self._offset)  # before the reads, which show what was settled until now
+            answer = self._read(over)
+        except Error as error:
+            if over or classify(error) not in (ErrorKind.GONE, ErrorKind.CONTENTION):
+                raise
+            drop_connection(self._alias)
             return None
-        if dead is not None:
-            return Answer(None, dead)
-        raise TimeoutError(self._no_reply())
+        if answer is None and over:
+            raise TimeoutError(self._no_reply())
+        return answer
+
+    def _read(self, over: bool) -> Answer | None:
+        passed: set[str] = set()
+        if over or time.monotonic() >= self._ask_groups_at:
+            self._ask_groups_at = time.monotonic() + ASK_GROUPS_EVERY
+            passed = self._passed()  # before the results, which these groups have stored with that, or never will
+        found = execute(self._alias, REPLIES, (self._published.id, self._topic, self._key)).fetchall()
+        dead: CallFailed | None = None
+        for group, outcome, result, error in found:
+            if outcome == ACKED and (text := as_text(result)) is not None:
+                return Answer(decode(text))
+            if outcome == DEAD and dead is None:
+                dead = self._failed(group, error or "")
+        settled = passed.union(group for group, *_ in found)
+        if settled and not self._registered() - settled:
+            return Answer(
+                None, dead if found else CallFailed(self._topic, self._published.id, self._key, "", UNHANDLED)
+            )
+        return Answer(None, dead) if over and dead is not None else None
 
     def pause(self) -> float:
         """Return for how many seconds to wait before the next look, unless a notice comes."""
@@ -93,20 +123,37 @@ class Call:
         self._pause = min(2 * self._pause, settings.IDLE_POLL_INTERVAL)
         return max(pause, 0.0)
 
-    def _missing(self, settled: set[str]) -> set[str]:
-        """Return the groups that get the message and have not settled it."""
+    def _registered(self) -> set[str]:
+        """Return the groups that get the message."""
         if self._group:
-            return {self._group} - settled
+            return {self._group}
         registered = ConsumerGroup.objects.using(self._alias).filter(topic=self._topic, start__lt=self._offset)
-        return set(registered.values_list("consumer_group", flat=True)) - settled
+        return set(registered.values_list("consumer_group", flat=True))
 
-    def _failed(self, row: Result) -> CallFailed:
-        return CallFailed(self._topic, self._published.id, self._key, row.consumer_group, row.error or "")
+    def _passed(self) -> set[str]:
+        """Return the groups that get the message and have settled all up to it; all of them if it has left the log."""
+        stored = Message.objects.using(self._alias).filter(offset=self._offset).values_list("partition", "priority")
+        groups = self._registered()
+        for partition, priority in stored:
+            reached = watermarks(self._alias, self._topic, partition, priority)
+            return {group for group in groups if reached.get(group, 0) >= self._offset}
+        return groups
+
+    def _failed(self, group: str, error: str) -> CallFailed:
+        return CallFailed(self._topic, self._published.id, self._key, group, error)
 
     def _no_reply(self) -> str:
         named = f"the call of topic {self._topic!r}, message {self._published.id!r}, has no reply after {self._timeout}"
-        if not ConsumerGroup.objects.using(self._alias).filter(topic=self._topic).exists():
+        known = set(
+            ConsumerGroup.objects.using(self._alias).filter(topic=self._topic).values_list("consumer_group", flat=True)
+        )
+        if not known:
             return f"{named} (seconds): no consumer of the topic has ever been started; the message waits for one"
+        if self._group and self._group not in known:
+            return (
+                f"{named} (seconds): no consumer of group {self._group!r} has ever been started; the message waits for "
+                f"one. Groups of the topic: {', '.join(sorted(known))}"
+            )
         return (
             f"{named} (seconds), and may still be handled: see get_status({self._topic!r}, id={self._published.id!r}, "
             f"key={self._key!r})"
@@ -132,9 +179,9 @@ def call(
     acked without one. The other options are those of publish; with expires the message is not handled any more once
     the caller has given up.
 
-    Raises CallFailed if it is a dead letter, and no other group replies; TimeoutError, after which it may still be
-    handled; ConfigurationError in a transaction of the queue's database, which would wait for itself; and what publish
-    raises.
+    Raises CallFailed if it is a dead letter, and no other group replies, or if no handler gets it (a filter leaves it
+    out); TimeoutError, after which it may still be handled; ConfigurationError in a transaction of the queue's
+    database, which would wait for itself; and what publish raises.
     """
     refuse_in_async("call", "await acall(…)")
     message = _message(payload, key, headers, priority, group, content_type, expires)

@@ -187,10 +187,13 @@ def _delete(alias: str, table: str, key: str, values: Sequence[int]) -> None:
 
 def acked_by_all(alias: str, topic: str, partition: int, priority: int, horizon: int) -> int:
     """Return the lowest watermark over all registered groups; the horizon if there is none."""
+    return min(watermarks(alias, topic, partition, priority).values(), default=horizon)
+
+
+def watermarks(alias: str, topic: str, partition: int, priority: int) -> dict[str, int]:
+    """Return the watermark of each registered group: up to there it has settled everything."""
     groups = ConsumerGroup.objects.using(alias).filter(topic=topic)
     known = list(groups.values_list("consumer_group", "start", "sharing"))
-    if not known:
-        return horizon
     offsets = Offset.objects.using(alias).filter(
         topic=topic, consumer_group__in=[group for group, *_ in known], partition=partition, priority=priority
     )
@@ -198,7 +201,7 @@ def acked_by_all(alias: str, topic: str, partition: int, priority: int, horizon:
     for group, watermark in offsets.values_list("consumer_group", "offset_acked"):
         acked[group].append(watermark)
     # A slice without an offset row is at the group's start.
-    return min(min([*acked[group], *[start] * (slices - len(acked[group]))]) for group, start, slices in known)
+    return {group: min([*acked[group], *[start] * (slices - len(acked[group]))]) for group, start, slices in known}
 
 
 def _collect_old(alias: str, table: str, oldest: str, *values: int) -> int:

@@ -29,10 +29,12 @@ from sqlqueue.consumers.registry import Consumer, build, registry
 from sqlqueue.log import calls, groups
 from sqlqueue.log.collect import collect
 from sqlqueue.models import ConsumerGroup, Message, Result, Topic
+from sqlqueue.operations.delete import delete
 from sqlqueue.testing import answering, published
 from tests.asynchronous.loops import in_loop, until
 from tests.consuming import QUICK, Consuming
 from tests.processes import wait_until
+from tests.servers.processlist import end_this_threads_connection
 
 LONG = 60  # seconds: a call that ends sooner was answered
 SHORT = 0.05
@@ -214,6 +216,48 @@ class TestNoReply:
         go.join()
         assert seen == []
 
+    @pytest.mark.parametrize("group", ["", "default"])
+    def test_is_waited_for_once_every_group_leaves_it_out(
+        self, consuming: Consuming, monkeypatch: pytest.MonkeyPatch, group: str
+    ) -> None:
+        monkeypatch.setattr(calls, "ASK_GROUPS_EVERY", 0.05)
+        consuming.consumer("t", lambda delivery: "reply", where={"payload": 1})
+        consuming.start()
+        with pytest.raises(CallFailed, match=r"no handler gets it: the filter") as caught:
+            call("t", 2, timeout=LONG, group=group)
+        assert caught.value.group == ""
+        assert call("t", 1, timeout=LONG, group=group) == "reply"
+
+    def test_is_waited_for_once_one_group_has_acked_and_the_others_leave_it_out(
+        self, consuming: Consuming, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(calls, "ASK_GROUPS_EVERY", 0.05)
+        consuming.consumer("t", lambda delivery: "reply", where={"payload": 1})
+        consuming.consumer("t", lambda delivery: None, group="audit")
+        consuming.start()
+        assert call("t", 2, timeout=LONG) is None
+
+    def test_is_waited_for_once_an_operator_has_deleted_it(
+        self, consuming: Consuming, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(calls, "ASK_GROUPS_EVERY", 0.05)
+        groups.register("default", "default", "t")
+        publishing = calls.publish_message
+
+        def publish_and_delete(*given: Any) -> Any:
+            published = publishing(*given)
+            delete("default", "t", [published.offset], also_unsettled=True)
+            return published
+
+        monkeypatch.setattr(calls, "publish_message", publish_and_delete)
+        with pytest.raises(CallFailed, match="deleted by hand"):
+            call("t", 1, timeout=LONG)
+
+    def test_of_a_group_that_nobody_knows_names_the_others(self, consuming: Consuming) -> None:
+        groups.register("default", "mails", "t")
+        with pytest.raises(TimeoutError, match=r"no consumer of group 'mail' .* Groups of the topic: mails"):
+            call("t", 1, timeout=SHORT, group="mail")
+
     def test_while_it_is_postponed(self, consuming: Consuming) -> None:
         @consuming.consumer("t")
         def handle(delivery: Any) -> None:
@@ -273,6 +317,22 @@ class TestLeftovers:
         publish("t", 1, headers={"own": '"sqlqueue-reply": 5'})
         consuming.drain()
         assert not Result.objects.exists()
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_a_caller_opens_a_lost_connection_again(consuming: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
+    consuming.consumer("t", lambda delivery: 1)
+    consuming.start()
+    read, lost = calls.Call._read, threading.Event()
+
+    def losing(self: calls.Call, over: bool) -> Any:
+        if not lost.is_set():
+            lost.set()
+            end_this_threads_connection()
+        return read(self, over)
+
+    monkeypatch.setattr(calls.Call, "_read", losing)
+    assert call("t", 1, timeout=LONG) == 1
 
 
 def test_a_pull_loop_replies(consuming: Consuming) -> None:
