@@ -244,6 +244,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "database.online_migration:PAUSE",
         "database.online_migration:WAIT",
         "leases.archivist:PAUSE",
+        "log.calls:ASK_GROUPS_EVERY",
         "log.calls:FETCHED_WITHIN",
         "log.notifier:ADDRESSES_LAST",
         "log.settle_notices:ASKED_FOR",
