@@ -116,6 +116,7 @@ OVER: dict[str, str] = {
     "log.notifier:MOST_ADDRESSES": "tests/consumers/test_over_limits.py::test_a_consumer_beyond_those_that_are_rung_hears_of_news_by_itself",
     "log.collect:BATCH": "tests/test_over_limits.py::test_collection_goes_past_one_batch",
     "admin.collected_messages:MOST_FOUND": "tests/admin/test_lists.py::test_of_many_collected_messages_of_a_key_some_are_found",
+    "log.acked_marks:MARKS": "tests/log/test_acked_retention.py::test_a_stream_has_a_bounded_number_of_marks",
     "log.collected:CHUNK": "tests/log/test_collected.py::test_more_than_one_statement_takes_are_kept_with_the_last_receipt_of_each",
     "log.collected:MOST_RECEIPTS": "tests/log/test_collected.py::test_more_than_one_statement_takes_are_kept_with_the_last_receipt_of_each",
     "log.collect:CHUNK": "tests/test_over_limits.py::test_collection_goes_past_one_batch",

@@ -85,6 +85,7 @@ OF_TOPICS: dict[str, list[Any]] = {
     "payload_version": [*NO_WHOLE, 0],
     "priority_weights": [5, "", b"x", {}, 1.5, True],
     "unique_for": [*NO_DURATIONS, 0, False],
+    "retention_from": ["", "ack", None, 1, [], {}, True],
     "keep_collected": [*NO_DURATIONS, 0],
     "worked_by": [5, "", "\0", b"x", [], "robots"],
     "decisions": [5, "", "\0", b"x", [], "a b"],

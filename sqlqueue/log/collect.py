@@ -17,7 +17,7 @@ from sqlqueue.database import retries
 from sqlqueue.database.gate import COLLECTOR, take_duty
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.statements import dialect, execute
-from sqlqueue.log import collected
+from sqlqueue.log import acked_marks, collected
 from sqlqueue.log.groups import lock_topic
 from sqlqueue.log.status import unacked_streams
 from sqlqueue.models import ConsumerGroup, Offset, SubscriberHeartbeat, Topic
@@ -42,6 +42,7 @@ FIRST = """
     WHERE {beyond} ORDER BY {ascending} LIMIT 1
 """
 STREAMS_AT_ONCE = 32
+ANY = "(1 = 1)"
 # What has no use any more, the oldest first. Index: (expires_at); (updated_at); (kept_until).
 EXPIRED_RESULTS = "SELECT id FROM sqlqueue_result WHERE expires_at <= {now} ORDER BY expires_at LIMIT %s"
 LEFT_PROGRESS = "SELECT id FROM sqlqueue_progress WHERE updated_at <= {earlier} ORDER BY updated_at LIMIT %s"
@@ -120,11 +121,13 @@ def collect_topic(alias: str, topic: str, horizon: int, left: int) -> tuple[int,
 
 
 def _with_released(alias: str, topic: Topic) -> list[tuple[int, int]]:
-    """Return the (partition, priority) whose oldest message retention has released: a statement for every 32."""
+    """Return the (partition, priority) whose oldest message retention has released, or those with any message if it
+    counts from the acks: a statement for every 32."""
     streams = [(partition, priority) for partition in range(topic.partitions) for priority in range(topic.priorities)]
     found: list[tuple[int, int]] = []
     syntax = dialect(alias)
-    if (rule := released(topic)) is None:
+    rule = Rule(ANY, ()) if acked_marks.applies(topic) else released(topic)
+    if rule is None:
         return []
     branch = syntax.branch.format(FIRST.replace("{released}", rule.sql).strip())
     for start in range(0, len(streams), STREAMS_AT_ONCE):
@@ -151,6 +154,10 @@ def _collect_batch(alias: str, topic: str, partition: int, priority: int, horizo
     if rule is None:
         return 0, False
     floor = acked_by_all(alias, topic, partition, priority, horizon)
+    if locked.retention is not None and acked_marks.applies(locked):
+        stream = topic, partition, priority
+        rule = Rule(ANY, ())
+        floor = min(floor, max(acked_marks.released_to(alias, *stream, floor, locked.retention), locked.purged_to))
     values = dialect(alias).range_values(topic, partition, priority, 0, floor)
     text = OLDEST.replace("{released}", rule.sql)
     oldest = execute(alias, text, (*rule.values, *values, BATCH)).fetchall()

@@ -12,7 +12,7 @@ from sqlqueue.core.keys import GROUP_LENGTH, checked_name
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.statements import execute
-from sqlqueue.log import batch_recounts
+from sqlqueue.log import acked_marks, batch_recounts
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, LimitShare, Offset, PartitionLease, Topic
 
@@ -99,6 +99,8 @@ def _register(alias: str, group: str, topic: str, offset: int, partitions: int) 
     found, created = ConsumerGroup.objects.using(alias).get_or_create(
         topic=topic, consumer_group=group, defaults={"start": offset, "sharing": 1}
     )
+    if created:
+        acked_marks.forget_above(alias, topic, offset)
     leases = PartitionLease.objects.using(alias)
     existing = set(leases.filter(topic=topic, consumer_group=group).values_list("partition", flat=True))
     leases.bulk_create(

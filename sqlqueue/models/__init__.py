@@ -1,6 +1,7 @@
 """The tables, one in each file. Their names and columns are public: users of plain SQL rely on them. Imported by
 tracing and everything above it."""
 
+from sqlqueue.models.acked_mark import AckedMark
 from sqlqueue.models.activity import Activity
 from sqlqueue.models.archive_segment import ArchiveSegment
 from sqlqueue.models.batch import Batch, BatchGroup, BatchPart, BatchProgress
@@ -31,6 +32,7 @@ from sqlqueue.models.work_item import WorkItem
 from sqlqueue.models.work_item_event import WorkItemEvent
 
 __all__ = [
+    "AckedMark",
     "Activity",
     "ArchiveSegment",
     "Batch",

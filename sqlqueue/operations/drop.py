@@ -19,6 +19,7 @@ from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 from sqlqueue.log import groups, task_states
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import (
+    AckedMark,
     ConsumerGroup,
     Message,
     PartitionLease,
@@ -160,6 +161,6 @@ def _delete_topic(alias: str, topic: str) -> None:
                 f"topic {topic!r} was used meanwhile: end its publishers and consumers, and drop it again"
             )
     names = [topic, dead_letter_topic(topic)]
-    for other in (PartitionLease, Replay, Rescheduling):
+    for other in (AckedMark, PartitionLease, Replay, Rescheduling):
         other._default_manager.using(alias).filter(topic__in=names).delete()
     Topic.objects.using(alias).filter(name__in=names).delete()

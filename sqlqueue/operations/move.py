@@ -10,7 +10,7 @@ from django.db.models import Min, QuerySet
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log import batch_recounts
+from sqlqueue.log import acked_marks, batch_recounts
 from sqlqueue.log.groups import lock_topic, revoke
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Offset, PartitionLease, Topic
 from sqlqueue.models.delivery_state import DeliveryStateQuerySet
@@ -49,6 +49,7 @@ def move(
 def _move(alias: str, group: str, topic: str, target: int, partition: int | None, forward_only: bool) -> int:
     lock_topic(alias, topic)
     revoke(alias, group, topic, partition)
+    acked_marks.forget_above(alias, topic, target)
     batch_recounts.before_move(alias, group, topic, partition, target)
     mine = {"topic": topic, "consumer_group": group}
     ConsumerGroup.objects.using(alias).filter(**mine).update(streamed_to=0)  # no old checkpoint may undo this

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from django.db import connection
 
 from sqlqueue.models import (
+    AckedMark,
     BlockedRange,
     CollectedMessage,
     DeliveryState,
@@ -20,6 +21,7 @@ from sqlqueue.models import (
 )
 
 TABLES = (
+    AckedMark,
     Message,
     DeliveryState,
     BlockedRange,

@@ -22,7 +22,7 @@ from sqlqueue.database.horizon import highest_offset
 from sqlqueue.database.scheduling import REPLACE, TAKE
 from sqlqueue.database.statements import dialect
 from sqlqueue.leases import heartbeat, release
-from sqlqueue.log import groups, unique_messages, work_items
+from sqlqueue.log import acked_marks, groups, unique_messages, work_items
 from sqlqueue.log.collect import FIRST, OLDEST, collect, released, report_absent
 from sqlqueue.log.fetch import FETCH, LOOK, POLL_HEAD, SCAN, WATCH
 from sqlqueue.log.publish import NewMessage
@@ -30,6 +30,7 @@ from sqlqueue.log.schedule import move_due
 from sqlqueue.log.seek import offset_before
 from sqlqueue.log.status import ABOVE
 from sqlqueue.models import (
+    AckedMark,
     BlockedRange,
     DeliveryState,
     Message,
@@ -128,6 +129,8 @@ def fill() -> None:
     UniqueMessage.objects.bulk_create(rows)
     ReceiptFactory.insert(2_000, started_at=later)
     CollectedMessageFactory.insert(2_000, kept_until=later)
+    marks = [AckedMark(topic="t", partition=n % 16, priority=0, offset_acked=n + 1) for n in range(2_000)]
+    AckedMark.objects.bulk_create(marks)
     ResultFactory.insert(2_000, expires_at=later)  # MySQL takes any plan for a table without rows
     with connection.cursor() as cursor:
         if connection.vendor != "mysql":
@@ -233,6 +236,8 @@ def workload() -> None:
     report_absent("default")
     groups.remove("default", "away", "t")
     collect("default", subscriber.reader.horizon)
+    with transaction.atomic():
+        acked_marks.released_to("default", "t", 1, 0, 1_000, 3_600.0)
     heartbeat.remove_dead("default", 30.0)
     leases = PartitionLease.objects.filter(topic="t", consumer_group="g")
     leases.update(holder="gone", valid_until=now() + timedelta(days=1))

@@ -15,6 +15,7 @@ from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 
 HISTORIES = ("none", "failures", "all")
 PEOPLE = "people"  # who work on a topic, and the group of their consumer
+PUBLISHED, ACKED = "published", "acked"
 MOST_PARTITIONS = 10_000
 MOST_PRIORITIES = 100
 MOST_WEIGHT = 10_000
@@ -29,7 +30,8 @@ class TopicOptions:
     priority, the most urgent first: its share of the deliveries while more urgent messages wait, too; None: a twentieth
     for all but the first together. payload_type: a class or its dotted path, None for any JSON; payload_version: what
     messages are published with, None for the type's own. unique_for: for how many seconds a pending message keeps
-    others of its key out, infinity for as long as it is pending; None: not at all. keep_collected: for how many seconds
+    others of its key out, infinity for as long as it is pending; None: not at all. retention_from: from when retention
+    counts: from publishing, or (acked) from when the last group had settled it. keep_collected: for how many seconds
     collected messages are kept in a table of their own; None: not at all. worked_by: "people": each message becomes a
     work item. decisions, notices: the topics that get what people decided, and what they should know. teams: the names
     of the Django groups whose members may work on the topic's items; (): all who have the permission. work_within:
@@ -43,6 +45,7 @@ class TopicOptions:
     payload_version: int | None = None
     priority_weights: Sequence[int] | None = None
     unique_for: float | None = None
+    retention_from: str = PUBLISHED
     keep_collected: float | None = None
     worked_by: str | None = None
     decisions: str | None = None
@@ -73,6 +76,9 @@ def topics(given: Any, defaults: TopicOptions, problems: list[str]) -> dict[str,
         values.update({name: value for name, value in own.items() if name in known})
         if values["retention"] is not None:
             values["retention"] = duration(values["retention"], f"TOPICS[{topic!r}]['retention']", problems, 0, CENTURY)
+        since = values.get("retention_from", PUBLISHED)
+        if since not in (PUBLISHED, ACKED):
+            problems.append(f"TOPICS[{topic!r}]['retention_from'] must be {PUBLISHED!r} or {ACKED!r}, not {since!r}")
         kept = values.get("keep_collected")
         if kept is not None:
             values["keep_collected"] = duration(

@@ -12,7 +12,7 @@ from django.core.management.base import CommandError
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
-from sqlqueue.core.setting.topics import HISTORIES, MOST_PARTITIONS, MOST_PRIORITIES
+from sqlqueue.core.setting.topics import ACKED, HISTORIES, MOST_PARTITIONS, MOST_PRIORITIES
 from sqlqueue.database import clock
 from sqlqueue.log.seek import offset_before
 from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, differences, override, told
@@ -168,9 +168,11 @@ class Command(QueueCommand):
         found = preview(self.alias, topic.name, through)
         if found.messages:
             about = "~" if found.estimated else ""
+            acked = settings.topic(topic.name).retention_from == ACKED
+            when = "so long after" if acked else "as soon as"
             self.say(
-                f"{about}{found.messages} messages are older than that: each is deleted as soon as every group has"
-                " settled it."
+                f"{about}{found.messages} messages are older than that: each is deleted {when} every group has settled"
+                " it."
             )
         return found.messages
 
