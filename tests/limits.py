@@ -307,6 +307,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "database.insert_sql:ADVISORY",
         "database.insert_sql:MARK",
         "core.settle_plan:DEAD_MEMBER",
+        "core.settle_plan:COUNTED",
         "database.gate:COLLECTOR",
         "database.gate:PERIODIC",
         "database.gate:REPLAY",

@@ -23,7 +23,6 @@ class CollectedMessageAdmin(KeysetAdmin):
 
     list_display = ("message_offset", "topic", "key_and_id", "ends", "created_at", "collected_at")
     search_fields = ("=message_offset", "=message_id", "=partition_key")
-    search_help_text = _("an offset, an id or a key, as a whole")
     exclude = ("body",)
 
     @admin.display(description=_("key and id"))
