@@ -129,7 +129,10 @@ def fill() -> None:
     UniqueMessage.objects.bulk_create(rows)
     ReceiptFactory.insert(2_000, started_at=later)
     CollectedMessageFactory.insert(2_000, kept_until=later)
-    marks = [AckedMark(topic="t", partition=n % 16, priority=0, offset_acked=n + 1) for n in range(2_000)]
+    marks = [
+        AckedMark(topic=f"t{n % 16 or ''}", partition=n // 16 % 16, priority=0, offset_acked=n + 1)
+        for n in range(2_000)
+    ]
     AckedMark.objects.bulk_create(marks)
     ResultFactory.insert(2_000, expires_at=later)  # MySQL takes any plan for a table without rows
     with connection.cursor() as cursor:
