@@ -22,6 +22,9 @@ NEEDED = [
     "Topics",
     "Scheduled messages",
     "Periodic schedules",
+    "Batches",
+    "My work",
+    "Work items",
     "Replays",
     "Reschedulings",
 ]
