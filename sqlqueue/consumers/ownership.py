@@ -91,7 +91,8 @@ class Ownership:
         self._check_servers(clock())
         for group_topic, plan in plans.items():
             subscription = self._by_group_topic[group_topic]
-            changes = group_topic in self._asked_since  # every process drains and releases what it holds
+            # Meanwhile every process drains and releases what it holds.
+            changes = plan.sharing not in (None, subscription.sharing)
             subscription.leaving = subscription.holding if changes else set(plan.give_up)
             if plan.free:
                 free[group_topic] = [leased_by(number, subscription.sharing) for number in plan.free]
@@ -104,7 +105,9 @@ class Ownership:
     def _compare(self, now: float) -> dict[tuple[str, str], Balance]:
         self.refresh()
         holdings = {
-            each.group_topic: Holding(each.partitions, each.holding, self.served, each.sharing)
+            each.group_topic: Holding(
+                each.partitions, each.holding, self.served, each.sharing, each.consumer.options.asked
+            )
             for each in self.subscriptions
         }
         return self._balancer.compare(holdings, now)

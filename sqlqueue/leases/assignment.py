@@ -42,12 +42,14 @@ FREE = """
 @dataclass(frozen=True, slots=True)
 class Holding:
     """What a subscriber holds of one (group, topic): the numbers of its leases; how many partitions that has, which of
-    them the subscriber serves (None: all), and how many slices each has."""
+    them the subscriber serves (None: all), how many slices each has, and how many it asks for (0: it needs whole
+    partitions)."""
 
     partitions: int
     held: set[int]
     served: Numbers | None = None
     slices: int = 1
+    asked: int = 1
 
     def of_partitions(self, leases: Iterable[int], partitions: Numbers | None) -> list[int]:
         """Return those of some leases, by their numbers, that belong to these partitions (None: all)."""
@@ -146,4 +148,6 @@ class Balancer:
             take += beyond
         give_up = orphans.spare(beyond_share, holding.held, subscribers, now)
         unknown = sorted(seen.unknown.difference(take))
-        return Balance({p: seen.ids[p] for p in take}, give_up, unknown, asked(seen.sharing))
+        # Its own heartbeat may have expired, and it takes its share all the same.
+        sharing = asked({*seen.sharing, holding.asked}) if seen.sharing else None
+        return Balance({p: seen.ids[p] for p in take}, give_up, unknown, sharing)

@@ -1,6 +1,7 @@
 """One partition on several processes: its messages are shared among slices, each with a lease of its own."""
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,7 +15,9 @@ from django.utils import timezone
 
 from sqlqueue import Batch, ConfigurationError, NewMessage, get_batch, publish, publish_many
 from sqlqueue.consumers.delivery import Delivery
+from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.consumers.registry import build
+from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.core.slices import FACTOR, MOST_SLICES, slice_of
 from sqlqueue.database.slices import in_slice, of_offset_row
 from sqlqueue.database.statements import execute
@@ -364,6 +367,18 @@ class TestChange:
             assert subscriber.subscriptions[0].holding == set(range(8))
         finally:
             subscriber.close()
+
+    def test_a_process_that_needs_whole_partitions_takes_no_slice_when_its_heartbeat_has_expired(
+        self, consuming: Consuming
+    ) -> None:
+        share(consuming, 4, Got())
+        heartbeat.beat(ALIAS, PHANTOM, [(GROUP, TOPIC)], 300)
+        SubscriberHeartbeat.objects.update(expires_at=timezone.now() - timedelta(hours=1))
+        heartbeat.beat(ALIAS, "another", [(GROUP, TOPIC)], 300, sharing={(GROUP, TOPIC): 4})
+        consuming.consumer(TOPIC, Got(), ordering="key")
+        mine = Ownership(ALIAS, PHANTOM, [Subscription(ALIAS, one) for one in consuming.registered()], 60)
+        assert not mine.balance(0, time.monotonic)
+        assert not PartitionLease.objects.exclude(holder="").exists()
 
     def test_nothing_changes_while_a_lease_is_held(self, consuming: Consuming) -> None:
         share(consuming, 4, Got())
