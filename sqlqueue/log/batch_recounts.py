@@ -87,14 +87,15 @@ def _count(alias: str, group: str, row: Offset, target: int, keeps_states: bool)
         states = DeliveryState.objects.using(alias).filter(**mine, message_offset__in=offsets)
         with_row = dict(states.values_list("message_offset", "in_flight"))
         blocked = _blocked(alias, mine, offsets)
-        failed = _dead_letters(alias, group, row.topic, offsets) if target < row.position else set()
+        failed = _dead_letters(alias, group, row.topic, offsets) if target < max(row.position, high) else set()
         for offset, batch in some.items():
             passed = offset <= row.position and offset not in with_row and offset not in blocked
             counted = passed or with_row.get(offset) == COUNTED
             skipped = offset > row.position and offset not in with_row
             after = offset <= target and (counted or skipped or keeps_states)
             if counted != after:
-                (dead if offset in failed else acked)[batch] += 1 if after else -1
+                died = offset in failed and (counted or keeps_states)  # what is skipped is not
+                (dead if died else acked)[batch] += 1 if after else -1
     for batch in sorted(acked | dead | (-acked) | (-dead)):
         _write(alias, {**mine, "slice": row.slice, "batch": batch}, acked[batch], dead[batch])
 

@@ -13,7 +13,7 @@ from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from sqlqueue import Batch, ConfigurationError, NewMessage, get_batch, publish, publish_many
+from sqlqueue import Batch, ConfigurationError, NewMessage, Reject, get_batch, publish, publish_many
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.consumers.registry import build
@@ -198,6 +198,25 @@ class TestDelivery:
         consuming.drain()
         assert counted(batch.id) == (60, 0)
         assert not DeliveryState.objects.exists()
+
+    def test_dead_letters_beyond_a_slice_are_counted_out_as_such(self, consuming: Consuming) -> None:
+        def refuse(delivery: Delivery) -> None:
+            raise Reject("never")
+
+        with Batch() as batch:
+            for number in range(60):
+                batch.publish(TOPIC, number)
+            batch.publish("nobody", 1)  # so the batch is not over
+        share(consuming, 4, refuse)
+        Offset.objects.filter(slice=0).update(position=0, claimed_to=0, offset_acked=0)  # as if it had had no owner
+        BatchProgress.objects.filter(slice=0).delete()
+        heartbeat.beat(ALIAS, PHANTOM, [(GROUP, TOPIC)], 300, sharing={(GROUP, TOPIC): 3})
+        assert sharing.change(ALIAS, GROUP, TOPIC)
+        heartbeat.leave(ALIAS, PHANTOM)
+        first, last = offsets_of([0])[0], offsets_of([19])[0]
+        skipped = slices_of(range(first, last + 1))[0]
+        move(ALIAS, GROUP, TOPIC, last)
+        assert counted(batch.id) == (skipped, 20 - skipped)
 
     def test_processes_hold_fair_shares_of_one_partition(self, consuming: Consuming) -> None:
         workers: set[int] = set()
