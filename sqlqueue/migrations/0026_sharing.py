@@ -7,7 +7,7 @@ that processes can start and acquire partitions beside it.
 from typing import Any
 
 from django.core.management.base import CommandError
-from django.db import migrations, models
+from django.db import migrations, models, transaction
 
 from sqlqueue.database import online_migration
 
@@ -31,9 +31,21 @@ def widen(apps: Any, schema_editor: Any) -> None:
 
 
 def narrow(apps: Any, schema_editor: Any) -> None:
+    _add_up(apps.get_model("sqlqueue", "BatchProgress").objects.using(schema_editor.connection.alias))
     for name, former, columns, wider in KEYS:
         model = apps.get_model("sqlqueue", name)
         online_migration.replace_unique(schema_editor, model, wider, former, columns)
+
+
+def _add_up(progress: Any) -> None:
+    """Let what slices have counted for a batch, while there were some, be in one row."""
+    (columns,) = (columns for name, _, columns, _ in KEYS if name == "BatchProgress")
+    for stream in list(progress.filter(slice__gt=0).values(*columns).distinct()):
+        with transaction.atomic(using=progress.db):
+            rows = progress.filter(**stream)
+            counts = rows.aggregate(acked=models.Sum("acked"), dead=models.Sum("dead"))
+            rows.delete()
+            progress.create(**stream, slice=0, acked=int(counts["acked"]), dead=int(counts["dead"]))
 
 
 def refuse_if_shared(apps: Any, schema_editor: Any) -> None:

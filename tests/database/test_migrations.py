@@ -20,7 +20,7 @@ from sqlqueue.database.sequence import look
 from sqlqueue.database.statements import execute
 from sqlqueue.log.schedule import move_due
 from sqlqueue.log.topic_options import apply_settings
-from sqlqueue.models import Message, Offset, PartitionLease, ScheduledMessage, Topic
+from sqlqueue.models import BatchProgress, Message, Offset, PartitionLease, ScheduledMessage, Topic
 from tests.consuming import Consuming
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -398,7 +398,11 @@ class TestSharing:
         consuming.forget()
         consuming.consumer("t", got.append, ordering="none")
         testing.drain()
+        for slice in range(3):
+            BatchProgress.objects.create(batch="b", **place, partition=1, priority=0, slice=slice, acked=slice, dead=1)
         migrate(self.BEFORE)
+        progress = models.get_model("sqlqueue", "BatchProgress").objects
+        assert list(progress.values_list("batch", "partition", "acked", "dead")) == [("b", 1, 3, 3)]
         assert messages.count() == 10
         assert models.get_model("sqlqueue", "Offset").objects.count() == 2
 
