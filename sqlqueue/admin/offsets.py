@@ -1,4 +1,4 @@
-"""Offsets: the position and the watermark of each group in each partition."""
+"""Offsets: the position and the watermark of each group in each partition, or each slice where it shares them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class OffsetAdmin(SectionedAdmin):
         "topic",
         "partition",
         "priority",
+        "slice",
         "offset_acked",
         "position",
         "claimed_to",
@@ -24,4 +25,4 @@ class OffsetAdmin(SectionedAdmin):
         "fencing_token",
     )
     search_fields = ("=topic",)
-    key = ("topic", "consumer_group", "partition", "priority")
+    key = ("topic", "consumer_group", "partition", "priority", "slice")
