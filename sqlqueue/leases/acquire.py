@@ -80,6 +80,12 @@ UNSETTLED = """
     AND s.consumer_group = %s AND s."partition" = m."partition" AND s.priority = m.priority
     AND s.message_offset = m."offset"){slice} ORDER BY m."offset" LIMIT %s
 """
+# Of these, those in the blocked range of their key. Index: the ranges' unique key.
+BLOCKED = """
+    AND EXISTS (SELECT 1 FROM sqlqueue_blocked_range r WHERE r.topic = m.topic AND r.consumer_group = %s
+    AND r."partition" = m."partition" AND r.priority = m.priority AND r.partition_key = m.partition_key
+    AND r.low < m."offset" AND r.high >= m."offset")
+"""
 # A row of a message in doubt; of one that is settled above a position; of one that was in a blocked range.
 IN_DOUBT = "(%s, %s, %s, %s, %s, {false}, 1, 1)"
 SETTLED = f"(%s, %s, %s, %s, %s, {{true}}, {COUNTED}, 1)"
@@ -279,19 +285,19 @@ def _recover(alias: str, offset: Offset, token: int, horizon: int) -> AcquiredPa
     return AcquiredPartition(ref, offset.id, token, position, watermark, position, rows, blocked)
 
 
-def insert_rows(alias: str, ref: PartitionRef, low: int, high: int, row: str, key: str | None = None) -> None:
+def insert_rows(alias: str, ref: PartitionRef, low: int, high: int, row: str, *, blocked: bool = False) -> None:
     """Insert a row (IN_DOUBT, SETTLED or WAITING) for every visible message of a partition in (low, high] that has
-    none; of one key, if there is one."""
+    none; with `blocked` only for those in the blocked ranges of their keys."""
     if low >= high:
         return
     size = dialect(alias).rows_of_one_insert
-    of_key, key_value = (" AND m.partition_key = %s", (key,)) if key is not None else ("", ())
-    text = UNSETTLED.replace("{slice}", in_slice('m."offset"', ref.slice, ref.slices) + of_key)
+    of_blocked, group = (BLOCKED, (ref.group,)) if blocked else ("", ())
+    text = UNSETTLED.replace("{slice}", in_slice('m."offset"', ref.slice, ref.slices) + of_blocked)
     stream = (ref.topic, ref.partition, ref.priority)
     states_key = (ref.topic, ref.group, ref.partition, ref.priority)
     more = True
     while more:
-        values = (*stream, low, high, ref.group, ref.group, *key_value, size)
+        values = (*stream, low, high, ref.group, ref.group, *group, size)
         found = [offset for (offset,) in execute(alias, text, values).fetchall()]
         more = len(found) == size
         if found:

@@ -97,8 +97,9 @@ def _merge(alias: str, offsets: Sequence[Offset], group: ConsumerGroup) -> Offse
     position = min([*missing, *(offset.position for offset in offsets)])
     for offset in offsets:
         ref = ref_of(offset)
-        for blocked in blocked_ranges.ranges(alias, ref):
-            insert_rows(alias, ref, blocked.low, blocked.high, WAITING, key=blocked.key)
+        if ranges := blocked_ranges.ranges(alias, ref):
+            low, high = min(one.low for one in ranges), max(one.high for one in ranges)
+            insert_rows(alias, ref, low, high, WAITING, blocked=True)
         insert_rows(alias, ref, position, offset.position, SETTLED)
         insert_rows(alias, ref, offset.position, offset.claimed_to, IN_DOUBT)
     columns = {"topic": group.topic, "consumer_group": group.consumer_group, "partition": first.partition}

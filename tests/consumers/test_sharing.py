@@ -344,15 +344,20 @@ class TestChange:
             failed.set()
             raise ValueError("not yet")
 
-        publish_many(TOPIC, [NewMessage(number, key="one") for number in range(30)])
+        publish_many(TOPIC, [NewMessage(number, key=str(number % 3)) for number in range(30)])
         consuming.consumer(TOPIC, fail_first, ordering="key", backoff=3600)
         consuming.drain()
         assert failed.is_set()
         consuming.forget()
+        heartbeat.beat(ALIAS, PHANTOM, [(GROUP, TOPIC)], 300, sharing={(GROUP, TOPIC): 4})
+        with CaptureQueriesContext(connection) as seen:
+            assert sharing.change(ALIAS, GROUP, TOPIC)
+        heartbeat.leave(ALIAS, PHANTOM)
+        assert sum("NOT EXISTS" in one["sql"] for one in seen) == 1  # however many keys wait
         got = Got()
         share(consuming, 4, got)
-        assert got == Counter(range(1, 30))
-        assert DeliveryState.objects.get().retry_count == 1
+        assert got == Counter(range(3, 30))
+        assert list(DeliveryState.objects.values_list("retry_count", flat=True)) == [1] * 3
 
     def test_tokens_of_slices_do_not_come_again(self, consuming: Consuming) -> None:
         used: dict[int, int] = {}  # the highest token of each slice
