@@ -16,8 +16,8 @@ from sqlqueue.stats.survey import Survey
 ERROR, WARNING, NOTE = attention.ERROR, attention.WARNING, attention.NOTE
 OK: Final = "ok"
 
-# Of a consumer process: the control thread and its five background tasks; with periodic schedules there is a sixth.
-OWN_CONNECTIONS = 6
+# Of a consumer process: the control thread and its six background tasks; with periodic schedules there is a seventh.
+OWN_CONNECTIONS = 7
 NEARLY_FULL = 0.8  # of the connections that the server allows
 CLOCK_TOLERANCE = 1.0  # seconds
 CLOCK_WRONG = 30.0  # seconds

@@ -44,12 +44,12 @@ def test_the_arithmetic_of_connections_is_the_documents() -> None:
     for document in ("guide.md", "operations/deployment.md"):
         assert f"processes × (threads + {doctor.OWN_CONNECTIONS})" in (ROOT / "docs" / document).read_text()
     [found] = of("connections", WELL)
-    assert "2 × (4 threads + 6) = 20 for the consumers, of 151; 12 are open now" in found.text
+    assert "2 × (4 threads + 7) = 22 for the consumers, of 151; 12 are open now" in found.text
     [found] = of("connections", replace(WELL, periodic=True))
-    assert "2 × (4 threads + 7) = 22 for the consumers" in found.text
+    assert "2 × (4 threads + 8) = 24 for the consumers" in found.text
 
 
-@pytest.mark.parametrize(("processes", "level"), [(12, OK), (13, WARNING), (15, WARNING), (16, ERROR)])
+@pytest.mark.parametrize(("processes", "level"), [(10, OK), (11, WARNING), (13, WARNING), (14, ERROR)])
 def test_connections(processes: int, level: str) -> None:
     assert levels("connections", processes=processes) == [level]
 
