@@ -118,7 +118,7 @@ def test_a_batch_is_as_large_as_the_tokens_allow(consuming: Consuming) -> None:
     consuming.consumer("calls", lambda deliveries: sizes.append(len(deliveries)), rate_limit="1/d", batch=True)
     publish_many("calls", [{"n": n} for n in range(20)])
     consuming.start()
-    wait_until(limited)
+    wait_until(lambda: sizes and limited())
     assert sizes == [1]
 
 
