@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone, tzinfo
-from typing import Any, Final
+from typing import Final
 from zoneinfo import ZoneInfo
 
 from sqlqueue.exceptions import ConfigurationError
@@ -78,11 +78,6 @@ class ActiveHours:
     def _at(self, day: date, minutes: int) -> datetime:
         local = datetime(day.year, day.month, day.day, tzinfo=self._zone) + timedelta(minutes=minutes)  # on the wall
         return local.astimezone(UTC)
-
-
-def checked_hours(given: Any) -> ActiveHours | None:
-    """Return the hours that a user gives, None for none; raise ConfigurationError if they cannot be read."""
-    return None if given is None else ActiveHours(given)
 
 
 def _window(part: str, text: str) -> tuple[frozenset[int], int, int]:

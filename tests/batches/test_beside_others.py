@@ -22,7 +22,7 @@ from tests.consuming import QUICK, Consuming
 
 def test_what_is_asked_for_all_the_time_does_not_keep_the_sweep_away(consuming: Consuming, called: list[Any]) -> None:
     with Batch(deadline=3600, on_failure=(CALLED, "late")) as late:
-        late.publish("nobody", 1)
+        late.publish("without-a-group", 1)
     BatchRow.objects.update(deadline_at="2020-01-01T00:00Z")
     task = BatchTask("default")
     for _ in range(2):

@@ -273,7 +273,7 @@ class TestMoreMembers:
 
     def test_a_cancelled_batch_inside_holds_up_nothing(self, consuming: Consuming, called: list[Any]) -> None:
         with Batch(on_finish=(CALLED, "outer")) as outer, Batch(parent=outer) as inner:
-            inner.publish("nobody", 1)
+            inner.publish("without-a-group", 1)
         consuming.drain()
         assert called == []
         assert inner.cancel()
@@ -422,7 +422,7 @@ class TestOperators:
         register(consuming, "sync", lambda delivery: None)
         with Batch(**FINISH) as batch:
             offsets = [batch.publish("t", n, key=str(n)).offset or 0 for n in range(10)]
-            batch.publish("nobody", 1)
+            batch.publish("without-a-group", 1)
         consuming.drain()
         assert figures(batch.id) == (11, 10, 0)
         for partition in (None, 0, 1):

@@ -1,4 +1,4 @@
-"""Somebody corrects what is scheduled, reschedules many, deletes and purges: at a desk, and with a telephone."""
+"""An operator corrects what is scheduled, reschedules many, deletes and purges, on a wide and on a narrow screen."""
 
 from collections.abc import Iterator
 

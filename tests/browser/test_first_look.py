@@ -8,26 +8,12 @@ from sqlqueue import publish
 from sqlqueue.log.groups import register
 from sqlqueue.models import Activity, ConsumerGroup, Message
 from sqlqueue.operations.pause import pause
+from tests.admin.test_navigation import NEEDED
 from tests.browser.layout import WIDTHS
 from tests.browser.shop import TOPIC, Shop
 from tests.browser.test_overview import OVERVIEW
 from tests.browser.tour import INDEX
 from tests.browser.visiting import Visitor
-
-NEEDED = [
-    "Overview",
-    "Dead letters",
-    "Messages",
-    "Consumer groups",
-    "Topics",
-    "Scheduled messages",
-    "Periodic schedules",
-    "Batches",
-    "My work",
-    "Work items",
-    "Replays",
-    "Reschedulings",
-]
 
 pytestmark = pytest.mark.parametrize("width", WIDTHS)
 
