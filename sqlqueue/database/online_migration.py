@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import CommandError
-from django.db import Error, migrations, models
+from django.db import Error, migrations, models, router
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.state import ProjectState
 
@@ -64,8 +64,10 @@ class AddMissingField(migrations.AddField):
 
     def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         """See Django's."""
-        table = to_state.apps.get_model(app_label, self.model_name)._meta.db_table
-        if schema_editor.collect_sql or self.name not in _columns(schema_editor, table):
+        model = to_state.apps.get_model(app_label, self.model_name)
+        if not self.allow_migrate_model(schema_editor.connection.alias, model):
+            return  # the queue's tables are on another database
+        if schema_editor.collect_sql or self.name not in _columns(schema_editor, model._meta.db_table):
             super().database_forwards(app_label, schema_editor, from_state, to_state)
 
 
@@ -98,7 +100,7 @@ def _brief_waits(migration: Migration, state: ProjectState, schema_editor: Any) 
     if schema_editor.collect_sql:
         yield
         return
-    tables = sorted(set(_tables(migration, state)))
+    tables = sorted(set(_tables(migration, state, schema_editor.connection.alias)))
     with brief_waits(schema_editor.connection, tables, f"sqlqueue.{migration.name}"):
         yield
 
@@ -135,12 +137,14 @@ def brief_waits(connection: Any, tables: Sequence[str], name: str) -> Iterator[N
         ) from error
 
 
-def _tables(migration: Migration, state: ProjectState) -> Iterator[str]:
-    """Yield the tables that are there before a migration and that it changes."""
+def _tables(migration: Migration, state: ProjectState, alias: str) -> Iterator[str]:
+    """Yield the tables that are there before a migration and that it changes; none if they are on another database."""
     for operation in _flat(migration.operations):
         model = getattr(operation, "model_name_lower", None) or getattr(operation, "name_lower", None)
         if model is not None and (migration.app_label, model) in state.models:
-            yield state.apps.get_model(migration.app_label, model)._meta.db_table
+            found = state.apps.get_model(migration.app_label, model)
+            if router.allow_migrate_model(alias, found):
+                yield found._meta.db_table
 
 
 def _flat(operations: Sequence[Any]) -> Iterator[Any]:

@@ -132,6 +132,8 @@ class AlterExactField(migrations.AlterField):
             super().database_forwards(app_label, schema_editor, from_state, to_state)
             return
         model = to_state.apps.get_model(app_label, self.model_name)
+        if not self.allow_migrate_model(schema_editor.connection.alias, model):
+            return
         field = model._meta.get_field(self.name)
         definition, values = schema_editor.column_sql(model, field)
         if not field.null:

@@ -4,12 +4,14 @@ import importlib
 import pkgutil
 import threading
 import time
+from typing import Any
 
 import pytest
 from django.core.management.base import CommandError
 from django.db import connection, connections, models
 from django.db.migrations import AddField
 from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.state import ProjectState
 
 from sqlqueue import migrations, publish
 from sqlqueue.database import online_migration
@@ -91,3 +93,25 @@ def test_every_migration_of_tables_that_are_in_use_waits_briefly() -> None:
     for name in names:
         migration = importlib.import_module(f"sqlqueue.migrations.{name}").Migration
         assert issubclass(migration, online_migration.Migration), f"{name}: derive it from online_migration.Migration"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_on_another_database_than_the_queues_no_table_is_looked_for(settings: Any) -> None:
+    """`migrate` runs there, too: of the project's own tables."""
+    settings.SQLQUEUE = {"DATABASE": "queue"}
+    settings.DATABASE_ROUTERS = ["sqlqueue.database.router.Router"]
+    loader, seen = MigrationLoader(connection), []
+
+    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        seen.append(f"{sql} {params}")
+        return execute(sql, params, many, context)
+
+    plan = loader.graph.forwards_plan(loader.graph.leaf_nodes("sqlqueue")[0])
+    state = ProjectState(real_apps=loader.unmigrated_apps)
+    with connection.execute_wrapper(note):
+        for key in plan:
+            migration = loader.graph.nodes[key]
+            with connection.schema_editor(atomic=migration.atomic) as editor:
+                state = migration.apply(state, editor)
+    assert len(plan) > 20
+    assert not [sql for sql in seen if "sqlqueue_" in sql and "sqlite_" not in sql]
