@@ -77,6 +77,12 @@ def test_it_stops_tries_one_message_at_a_time_and_goes_on(
     assert events[-1] == "event=retry_budget_restored"
 
 
+def wait_for_trials(count: int) -> None:
+    for _ in range(count):
+        before = ConsumerGroup.objects.get().trial_at
+        wait_until(lambda before=before: before != ConsumerGroup.objects.get().trial_at)
+
+
 def test_while_a_message_is_tried_no_other_one_is(consuming: Consuming) -> None:
     partner = Partner()
     consuming.consumer("calls", partner.call, ordering="none", backoff=0, max_attempts=None, retry_budget="9/s")
@@ -84,12 +90,11 @@ def test_while_a_message_is_tried_no_other_one_is(consuming: Consuming) -> None:
     consuming.start()
     consuming.start()
     wait_until(spent)
+    wait_for_trials(3)  # by then both know that it is spent
     wait_until(lambda: not partner.now)
     partner.answers.clear()
     wait_until(lambda: partner.now)
-    for _ in range(3):  # the trial lasts for longer than the time between two
-        before = ConsumerGroup.objects.get().trial_at
-        wait_until(lambda before=before: ConsumerGroup.objects.get().trial_at > before)
+    wait_for_trials(3)  # the trial lasts for longer than the time between two
     assert partner.now == 1
     partner.well = True
     partner.answers.set()
