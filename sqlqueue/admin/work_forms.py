@@ -36,9 +36,12 @@ class UserField(forms.CharField):
     def clean(self, value: Any) -> str:
         """Return the name. Raises ValidationError for a user who is not there, or may not do it."""
         name: str = super().clean(value)
-        if name and user_named(name, self._item.topic, *self._codenames) is None:
+        if not name:
+            return name
+        found = user_named(name, self._item.topic, *self._codenames)
+        if found is None:
             raise ValidationError(_("There is no user %(name)s who may do this.") % {"name": name})
-        return name
+        return str(found.get_username())  # as items know it: MySQL finds `BOB` for `bob`
 
 
 class JSONTextField(forms.JSONField):

@@ -24,7 +24,7 @@ from sqlqueue.admin.pages import show
 from sqlqueue.admin.work_forms import AssignForm, CommentForm, DecisionForm, LaterForm, ReviewForm, TakeForm
 from sqlqueue.admin.work_permissions import ASSIGN, REVIEW, VIEW, WORK, closed_topics, may_on, require_on, team_topics
 from sqlqueue.conf import settings
-from sqlqueue.exceptions import SqlqueueError
+from sqlqueue.exceptions import SqlqueueError, WorkItemChanged
 from sqlqueue.models import WorkItem
 from sqlqueue.models.work_item import DONE, OPEN
 from sqlqueue.models.work_item import REVIEW as IN_REVIEW
@@ -190,6 +190,8 @@ class WorkItemAdmin(KeysetAdmin):
         form = deed.form(item, request.POST)
         if form.is_valid():
             try:
+                if name != "comment" and int(version) != item.version:  # the permission is of the item as it was read
+                    raise WorkItemChanged(work.CHANGED)
                 deed.run(item, int(version), request.user.get_username(), form)
             except SqlqueueError as error:
                 form.add_error(None, str(error))

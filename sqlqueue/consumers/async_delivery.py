@@ -13,8 +13,8 @@ from sqlqueue.consumers.pulled_delivery import PulledDelivery
 
 
 class AsyncDelivery(Delivery):
-    """The async twin of a pulled delivery: its receiver settles it by one of ack, retry, postpone, reject and fail, in
-    the thread of its other database calls.
+    """The async twin of a pulled delivery: its receiver settles it by one of ack, retry, postpone, reject,
+    hand_over and fail, in the thread of its other database calls.
 
     sync: the pulled delivery itself, for the function that sync_to_async runs: in a transaction there, `sync.ack()` is
     part of that.
@@ -50,6 +50,11 @@ class AsyncDelivery(Delivery):
     async def reject(self, reason: str) -> None:
         """Make it a dead letter at once."""
         await sync_to_async(self.sync.reject)(reason)
+
+    async def hand_over(self, reason: str = "", *, form: dict[str, Any] | None = None) -> None:
+        """Make it a work item, as a handler's HandOver does. Raises InvalidMessage for a form that cannot be stored:
+        then it is not settled."""
+        await sync_to_async(self.sync.hand_over)(reason, form=form)
 
     async def fail(self, error: BaseException) -> None:
         """Settle it as if a handler had raised this error: see max_attempts, retry_for, reject_for and backoff."""

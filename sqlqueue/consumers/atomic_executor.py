@@ -93,14 +93,14 @@ class AtomicExecutor:
                         work_items.write(self.alias, execution.lease, [item])
                     write_own(self.alias, execution.lease.ref, results, self._keep_results)
                     settled = True
-            except Settlement:
-                raise
             except Exception as error:
-                if committed:
+                if committed:  # by a hook, which may raise a Settlement, too
                     logger.error(
                         logfmt("commit_hook_failed", **self._log_fields(attempts), error=error), exc_info=error
                     )
                     return committed_at(moved_to)
+                if isinstance(error, Settlement):
+                    raise
                 if handled and isinstance(error, LeaseLost):
                     return SUPERSEDED
                 kind = retries.classify(error) if isinstance(error, Error) else ErrorKind.OTHER

@@ -17,7 +17,7 @@ from django.db import Error
 from sqlqueue.conf import settings
 from sqlqueue.core.flow import Flow
 from sqlqueue.core.logfmt import logfmt
-from sqlqueue.core.outcomes import ACKED, DEAD, EXPIRED, RETRIED, Outcome
+from sqlqueue.core.outcomes import ACKED, APART, DEAD, EXPIRED, RETRIED, Outcome
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.token_stock import TokenStock
 from sqlqueue.leases.limit_shares import Need, Share, Times, take
@@ -78,7 +78,7 @@ class GroupLimiter:
 
     def finished(self, outcome: Outcome) -> None:
         """Count the outcome of an attempt that a handler has ended."""
-        if outcome.kind in (RETRIED, DEAD) and outcome is not EXPIRED:
+        if outcome.kind in (RETRIED, DEAD) and outcome not in (EXPIRED, APART):
             self._failed += 1
         elif outcome.kind == ACKED and self._tried:
             self._succeeded = True

@@ -11,6 +11,7 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 
 USER_LENGTH = 150  # characters of a user's name
 OPEN, REVIEW, DONE = "open", "review", "done"
+UNFINISHED = (OPEN, REVIEW)
 STATES = [(OPEN, _("open")), (REVIEW, _("in review")), (DONE, _("done"))]
 
 

@@ -1,4 +1,5 @@
-"""Drops a topic: its messages, scheduled messages and dead letters, its groups with all that they know, and its row.
+"""Drops a topic: its messages, scheduled messages and dead letters, its groups with all that they know, its
+open work items, and its row.
 
 In several transactions: first the topic is paused, so that nothing of it is delivered any more, and what would be lost
 is counted again, up to the horizon; then its groups are removed, and what was counted is deleted, in bounded batches;
@@ -10,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
@@ -28,18 +29,24 @@ from sqlqueue.models import (
     ScheduledMessage,
     SubscriberHeartbeat,
     Topic,
+    WorkItem,
     dead_letter_topic,
 )
+from sqlqueue.models.work_item import UNFINISHED
 from sqlqueue.operations.purge import HORIZON_TIMEOUT, preview
+from sqlqueue.stats.work import open_items
 
 DELETED_AT_ONCE: Final = 500  # rows
+
+Lost: TypeAlias = type[Message] | type[ScheduledMessage] | type[WorkItem]
 
 
 @dataclass(frozen=True, slots=True)
 class DropPreview:
     """What a drop deletes. messages: how many, retained ones that all groups have settled included; estimated: that and
     `unsettled` may be estimates; unsettled: by group, how many of them it has not settled; unread: no group is
-    registered, so none of them was delivered; subscribers: how many live consumer processes serve it."""
+    registered, so none of them was delivered; work_items: how many people have not done, dead letters' ones
+    included; subscribers: how many live consumer processes serve it."""
 
     messages: int
     estimated: bool
@@ -47,13 +54,15 @@ class DropPreview:
     unread: bool
     scheduled: int
     dead_letters: int
+    work_items: int
     subscribers: int
 
     @property
     def loses(self) -> bool:
-        """Whether something is deleted that was not delivered to every group, or failed and was not replayed."""
+        """Whether something is deleted that was not delivered to every group, failed and was not replayed, or was
+        handed over to people who have not done it."""
         undelivered = self.messages if self.unread else sum(self.unsettled.values())
-        return bool(undelivered or self.scheduled or self.dead_letters)
+        return bool(undelivered or self.scheduled or self.dead_letters or self.work_items)
 
 
 def preview_drop(alias: str, topic: str) -> DropPreview:
@@ -70,6 +79,7 @@ def preview_drop(alias: str, topic: str) -> DropPreview:
         not found.unsettled,
         ScheduledMessage.objects.using(alias).filter(topic=topic).count(),
         Message.objects.using(alias).filter(topic=dead_letter_topic(topic)).count(),
+        open_items(alias, topic),
         _subscribers(alias, topic),
     )
 
@@ -82,8 +92,8 @@ def drop(
     timeout: float = HORIZON_TIMEOUT,
     deleted: Callable[[int], None] = lambda count: None,
 ) -> None:
-    """Delete a topic with everything of it, its dead letters included; receipts and kept results stay until their own
-    time is over. deleted: is called with how many messages are gone so far.
+    """Delete a topic with everything of it, its dead letters included; receipts, kept results and work items that are
+    done stay until their own time is over. deleted: is called with how many rows are gone so far.
 
     Without `unsettled` a topic that would lose something (see DropPreview) is refused. So is one that live consumer
     processes serve, which would make it anew. End its publishers before, too: one that still runs remembers the topic,
@@ -109,11 +119,9 @@ def drop(
         groups.remove(alias, group, name)
     count = 0
     for name in names:
-        kinds: list[tuple[type[Message] | type[ScheduledMessage], dict[str, Any]]] = [
-            (Message, {} if unsettled else {"offset__lte": through})
-        ]
+        kinds: list[tuple[Lost, dict[str, Any]]] = [(Message, {} if unsettled else {"offset__lte": through})]
         if unsettled:
-            kinds.append((ScheduledMessage, {}))
+            kinds += [(ScheduledMessage, {}), (WorkItem, {"state__in": UNFINISHED})]
         for model, which in kinds:
             while some := retries.run(alias, _delete_some, alias, model, {"topic": name, **which}):
                 count += some
@@ -130,8 +138,8 @@ def _subscribers(alias: str, topic: str) -> int:
 def _refuse_losses(alias: str, topic: str, unsettled: bool) -> None:
     if preview_drop(alias, topic).loses and not unsettled:
         raise ConfigurationError(
-            f"topic {topic!r} has messages that are not settled, scheduled messages or dead letters, and they would be"
-            " lost: settle them first, or say that they may be"
+            f"topic {topic!r} has messages that are not settled, scheduled messages, dead letters or open work items,"
+            " and they would be lost: settle them first, or say that they may be"
         )
 
 
@@ -146,9 +154,9 @@ def _close(alias: str, topic: str) -> bool:
     return before
 
 
-def _delete_some(alias: str, model: type[Message] | type[ScheduledMessage], which: dict[str, Any]) -> int:
-    rows = model._default_manager.using(alias)
-    ids = list(rows.filter(**which).values_list("pk", flat=True)[:DELETED_AT_ONCE])
+def _delete_some(alias: str, model: Lost, which: dict[str, Any]) -> int:
+    rows = model._default_manager.using(alias).filter(**which)
+    ids = list(rows.values_list("pk", flat=True)[:DELETED_AT_ONCE])
     rows.filter(pk__in=ids).delete()
     return len(ids)
 

@@ -96,7 +96,7 @@ def purge(
     A message is deleted once every registered group has settled it. With `unsettled` each group that has not settled
     all of them is moved behind them: the leases of its partitions are revoked, handlers in flight run to their end, and
     their outcomes are ignored (what an atomic handler wrote is rolled back). No dead letter is written, and an archive
-    that has not read a message will not have it. Scheduled messages and dead letters stay.
+    that has not read a message will not have it. Scheduled messages, dead letters and work items stay.
 
     Raises ConfigurationError for a topic that is not there or has dead letters (discard those), and inside a
     transaction: the horizon cannot be known in one. Raises HorizonUnknown if a transaction that publishes stays open

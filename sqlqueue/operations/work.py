@@ -71,7 +71,8 @@ def add_comment(number: int, by: str, comment: str) -> None:
 
 
 def _commented(alias: str, number: int, by: str, comment: str) -> None:
-    item = WorkItem.objects.using(alias).defer(*HEAVY).filter(pk=number).first()
+    # Locked: collection may be about to delete it.
+    item = WorkItem.objects.using(alias).defer(*HEAVY).select_for_update().filter(pk=number).first()
     if item is None:
         raise WorkItemChanged(CHANGED)
     event = WorkItemEvent(item=item, kind=COMMENTED, made_by=by, assignee=item.assignee, comment=comment)

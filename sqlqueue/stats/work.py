@@ -8,12 +8,18 @@ from typing import Any, NamedTuple
 from django.db.models import Q
 
 from sqlqueue.database.fields import DatabaseNow
-from sqlqueue.models import WorkItem
-from sqlqueue.models.work_item import OPEN, REVIEW
+from sqlqueue.models import WorkItem, dead_letter_topic
+from sqlqueue.models.work_item import UNFINISHED
 
 MOST_LISTED = 50  # items of a section
 HEAVY = ("payload", "headers", "body", "form", "result")
 OVERDUE, OWN, LATER, TEAM, UNASSIGNED = "overdue", "own", "later", "team", "unassigned"
+
+
+def open_items(alias: str, topic: str) -> int:
+    """Count what people have not done of a topic, and of its dead letters. Index: (state, topic)."""
+    names = [topic, dead_letter_topic(topic)]
+    return WorkItem.objects.using(alias).filter(state__in=UNFINISHED, topic__in=names).count()
 
 
 class Section(NamedTuple):
@@ -36,7 +42,7 @@ def own_work(alias: str, user: str, teams: Sequence[str], closed: Sequence[str])
         (TEAM, Q(topic__in=teams) & ~mine & ~Q(assignee=""), "state"),  # index: (state, topic)
         (UNASSIGNED, Q(assignee=""), "state"),
     ]
-    rows = WorkItem.objects.using(alias).defer(*HEAVY).filter(state__in=(OPEN, REVIEW)).exclude(topic__in=closed)
+    rows = WorkItem.objects.using(alias).defer(*HEAVY).filter(state__in=UNFINISHED).exclude(topic__in=closed)
     found = []
     # Not by the primary key alone: a database may then rather walk through all that is done than sort what is not.
     for name, condition, order in chosen:

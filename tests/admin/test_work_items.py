@@ -11,10 +11,12 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.db.models import JSONField, Value
 from django.forms import Textarea
+from django.http import HttpResponse
 from django.test import Client
 from django.utils import timezone
 
 from sqlqueue.admin.work_forms import DecisionForm
+from sqlqueue.admin.work_items import WorkItemAdmin
 from sqlqueue.models import Message, WorkItem, WorkItemEvent
 from sqlqueue.operations import work
 from tests.admin.test_overview import page, words
@@ -299,6 +301,24 @@ class TestPermissions:
         User.objects.filter(username=name_of(worker)).update(is_active=True)
         assert do(boss, item, "assign", user=name_of(worker)).status_code == 302
         assert WorkItem.objects.get().assignee == name_of(worker)
+
+    def test_a_user_whose_name_the_database_finds_in_other_letters_is_called_by_their_own(self, staff: Staff) -> None:
+        boss, worker = staff("assign_workitem"), staff("work_on_workitem")
+        do(boss, item_of(), "assign", user=name_of(worker).upper())  # only MySQL's collations find that
+        assert WorkItem.objects.get().assignee in ("", name_of(worker))
+
+    def test_the_permission_is_that_for_the_item_as_it_is(self, staff: Staff, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A guess of the next version, and the boss who assigns the item after its permission was looked at."""
+        item, client, plain = item_of(), staff("work_on_workitem"), WorkItemAdmin._check
+
+        def check(*given: Any) -> None:
+            plain(*given)
+            work.assign(item.pk, 0, "boss", "zoe")
+
+        monkeypatch.setattr(WorkItemAdmin, "_check", check)
+        monkeypatch.setattr(WorkItemAdmin, "_page", lambda *given: HttpResponse())
+        client.post(url(item), {"deed": "take", "version": 1})
+        assert WorkItem.objects.get().assignee == "zoe"
 
     @pytest.mark.parametrize(
         "given", [{}, {"deed": "burn", "version": 0}, {"deed": "take"}, {"deed": "take", "version": "-1"}]

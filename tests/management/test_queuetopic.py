@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from sqlqueue import ConfigurationError, Delivery, Reject, publish, publish_many
+from sqlqueue import ConfigurationError, Delivery, HandOver, Reject, publish, publish_many
 from sqlqueue.leases import heartbeat
 from sqlqueue.log import groups
 from sqlqueue.log.publish import NewMessage
@@ -21,9 +21,12 @@ from sqlqueue.models import (
     PartitionLease,
     ScheduledMessage,
     Topic,
+    WorkItem,
+    WorkItemEvent,
 )
 from sqlqueue.operations import drop as drop_module
 from sqlqueue.operations.drop import drop
+from sqlqueue.operations.work import add_comment, finish
 from tests.consuming import QUICK, Consuming
 from tests.management.running import run
 
@@ -175,7 +178,7 @@ class TestDrop:
         publish("orders", 11, delay=60)
         before = self.rows()
         said = run("queuetopic", "drop", "orders", "--dry-run").out
-        assert "10 messages, 1 scheduled ones, 1 dead letters; 0 consumer processes" in said
+        assert "10 messages, 1 scheduled ones, 1 dead letters, 0 open work items; 0 consumer processes" in said
         assert "Nothing was done." in said
         told = json.loads(run("queuetopic", "drop", "orders", "--dry-run", "--json").out)
         assert (told["messages"], told["unsettled"], told["dropped"]) == (10, {"mail": 0}, False)
@@ -209,6 +212,28 @@ class TestDrop:
         consuming.drain()
         assert sorted(seen) == list(range(20))
         assert PartitionLease.objects.filter(topic="orders").count() == 2
+
+    def test_open_work_items_have_to_be_said_and_those_that_are_done_stay(self, consuming: Consuming) -> None:
+        def handle(delivery: Delivery) -> None:
+            raise HandOver("look")
+
+        consuming.consumer("orders", handle)
+        publish_many("orders", range(3))
+        consuming.drain()
+        first, second, done = WorkItem.objects.order_by("pk")
+        WorkItem.objects.filter(pk=first.pk).update(topic="orders_dlq")
+        add_comment(second.pk, "ann", "I know her")
+        finish(done.pk, 0, "ann", {})
+        assert "2 open work items stay" in run("queuetopic", "purge", "orders", "--dry-run").out
+        assert json.loads(run("queuepurge", "orders", "--no-input", "--json").out)["work_items"] == 2
+        words = ("queuetopic", "drop", "orders")
+        assert "0 dead letters, 2 open work items" in run(*words, "--dry-run").out
+        refused = run(*words, "--no-input")
+        assert (refused.code, "give --unsettled" in refused.err) == (1, True)
+        assert WorkItem.objects.count() == 3
+        assert json.loads(run(*words, "--no-input", "--unsettled", "--json").out)["work_items"] == 2
+        assert list(WorkItem.objects.values_list("pk", flat=True)) == [done.pk]
+        assert WorkItemEvent.objects.get().item_id == done.pk
 
     def test_more_than_one_delete(self, shop: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(drop_module, "DELETED_AT_ONCE", 3)

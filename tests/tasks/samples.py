@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from sqlqueue import Postpone, Reject
+from sqlqueue import HandOver, Postpone, Reject
 from sqlqueue.tasks import task_options
 from sqlqueue.tasks.interface import TaskContext
 from tests.tasks.declaring import task
@@ -179,3 +179,8 @@ def end_connection() -> None:
             cursor.execute(f"SELECT pg_terminate_backend({id})" if connection.vendor == "postgresql" else f"KILL {id}")
     finally:
         other.close()
+
+
+@task
+def hand_over() -> None:
+    raise HandOver("amount over 500")

@@ -8,12 +8,12 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from sqlqueue import publish, replay
+from sqlqueue import HandOver, publish, replay
 from sqlqueue.consumers.registry import registry
 from sqlqueue.exceptions import ConfigurationError, LeaseLost, WorkerEnded
 from sqlqueue.log import task_states
 from sqlqueue.log.task_states import Overrun, Running, TaskFailure
-from sqlqueue.models import DeliveryState, Message, TaskState
+from sqlqueue.models import DeliveryState, Message, TaskState, WorkItem
 from sqlqueue.operations.move import move
 from sqlqueue.tasks import queues, task_options
 from sqlqueue.tasks.interface import TaskResultStatus
@@ -50,6 +50,13 @@ def test_a_task_fails_at_the_last_attempt() -> None:
     assert (result.status, result.attempts, len(result.errors)) == (FAILED, 3, 3)
     (letter,) = Message.objects.dead_letters(topic="tasks.default")
     assert letter.last_error.endswith("OSError: not yet, 3")
+
+
+def test_a_hand_over_is_an_exception_as_any_other() -> None:
+    """Its caller waits for a result, which people could not give."""
+    result = ended(samples.hand_over.enqueue())
+    assert (result.status, [error.exception_class for error in result.errors]) == (FAILED, [HandOver])
+    assert not WorkItem.objects.exists()
 
 
 def test_a_task_waits_ready_for_its_next_attempt(settings: Any) -> None:

@@ -10,6 +10,7 @@ from django.core.management.base import CommandError
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.positions import HELP, known_topic, offset_above
 from sqlqueue.operations.purge import PurgePreview, delete_purged, preview, purge
+from sqlqueue.stats.work import open_items
 
 BATCHES = 1  # of 1,000 messages, between two steps of the progress bar
 
@@ -41,6 +42,8 @@ class Command(QueueCommand):
             raise CommandError("--json needs --no-input or --dry-run: it asks no questions")
         if not options["json"]:
             self._show(found)
+            if items := open_items(self.alias, topic.name):
+                self.say(f"{items} open work items stay: each has a copy of its message.")
         deleted, skipped = 0, []
         if not options["dry_run"]:
             over = " Groups skip what they have not settled." if unsettled else ""
@@ -50,8 +53,13 @@ class Command(QueueCommand):
             done = purge(self.alias, topic.name, through=found.through, unsettled=unsettled)
             deleted, skipped = self._delete(topic.name, found.messages), done.skipped
         if options["json"]:
-            counted = {"through": found.through, "messages": found.messages, "estimated": found.estimated}
-            self.as_json({**counted, "unsettled": found.unsettled, "deleted": deleted, "skipped": skipped})
+            counted: dict[str, Any] = {
+                "through": found.through,
+                "messages": found.messages,
+                "estimated": found.estimated,
+            }
+            counted |= {"unsettled": found.unsettled, "work_items": open_items(self.alias, topic.name)}
+            self.as_json({**counted, "deleted": deleted, "skipped": skipped})
         elif options["dry_run"]:
             self.say("Nothing was done.")
         else:

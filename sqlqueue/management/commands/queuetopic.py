@@ -74,7 +74,8 @@ class Command(QueueCommand):
         dropping.add_argument(
             "--unsettled",
             action="store_true",
-            help="also if messages are not settled or scheduled, or there are dead letters: they are lost",
+            help="also if messages are not settled or scheduled, or there are dead letters or open work items: they"
+            " are lost",
         )
         self.add_caution(dropping)
         self.add_json(dropping)
@@ -198,7 +199,9 @@ class Command(QueueCommand):
                     f"this would lose what is not settled of topic {name!r}: settle it, or give --unsettled"
                 )
             self.confirm(f"Drop topic {name!r} with everything of it?", options)
-            with self.progress("drop", found.messages + found.scheduled + found.dead_letters) as progress:
+            with self.progress(
+                "drop", found.messages + found.scheduled + found.dead_letters + found.work_items
+            ) as progress:
                 drop(self.alias, name, unsettled=options["unsettled"], deleted=progress.reach)
         if options["json"]:
             self.as_json({**asdict(found), "dropped": not options["dry_run"]})
@@ -211,7 +214,8 @@ class Command(QueueCommand):
         about = "~" if found.estimated else ""
         self.say(
             f"Topic {name!r}: {about}{found.messages} messages, {found.scheduled} scheduled ones,"
-            f" {found.dead_letters} dead letters; {found.subscribers} consumer processes serve it."
+            f" {found.dead_letters} dead letters, {found.work_items} open work items; {found.subscribers} consumer"
+            " processes serve it."
         )
         if found.unread and found.messages:
             self.say("No group has read them.")
