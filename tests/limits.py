@@ -157,6 +157,8 @@ OVER: dict[str, str] = {
     "models.batch:NAME_LENGTH": "tests/batches/test_ends.py::test_what_cannot_be_is_refused_before_anything_is_written",
     "log.batch_collect:AT_ONCE": "tests/batches/test_over_limits.py::test_ended_batches_are_deleted_with_their_counts",
     "log.batch_collect:MOST_AT_ONCE": "tests/batches/test_over_limits.py::test_so_many_at_once",
+    "log.work_collect:AT_ONCE": "tests/log/test_work_collect.py::test_so_many_at_once",
+    "log.work_collect:MOST_AT_ONCE": "tests/log/test_work_collect.py::test_so_many_at_once",
     "log.batch_counts:CHUNK": "tests/batches/test_over_limits.py::test_members_of_more_batches_than_one_statement_takes",
     "log.batch_counts:MOST_REMEMBERED": "tests/batches/test_over_limits.py::test_members_of_more_batches_than_one_statement_takes",
     "log.batch_ends:SWEPT_AT_ONCE": "tests/batches/test_over_limits.py::test_more_batches_than_one_sweep_and_one_read_take",

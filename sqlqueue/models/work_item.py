@@ -72,6 +72,8 @@ class WorkItem(models.Model):
             models.Index(fields=["state", "topic"], name="sqlqueue_work_item_topic"),
             # Supports: SELECT … WHERE state = ? AND due_at <= now ORDER BY due_at LIMIT (the overdue).
             models.Index(fields=["state", "due_at"], name="sqlqueue_work_item_due"),
+            # Supports: SELECT … WHERE finished_at <= ? ORDER BY finished_at LIMIT (those whose retention is over).
+            models.Index(fields=["finished_at"], name="sqlqueue_work_item_finished"),
         ]
 
     def __str__(self) -> str:

@@ -157,7 +157,7 @@ def _close(alias: str, topic: str) -> bool:
 def _delete_some(alias: str, model: Lost, which: dict[str, Any]) -> int:
     rows = model._default_manager.using(alias).filter(**which)
     ids = list(rows.values_list("pk", flat=True)[:DELETED_AT_ONCE])
-    rows.filter(pk__in=ids).delete()
+    rows.filter(pk__in=ids).only("pk").delete()
     return len(ids)
 
 

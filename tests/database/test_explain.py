@@ -22,7 +22,7 @@ from sqlqueue.database.horizon import highest_offset
 from sqlqueue.database.scheduling import REPLACE, TAKE
 from sqlqueue.database.statements import dialect
 from sqlqueue.leases import heartbeat, release
-from sqlqueue.log import acked_marks, groups, unique_messages, work_items
+from sqlqueue.log import acked_marks, groups, unique_messages, work_collect, work_items
 from sqlqueue.log.collect import FIRST, OLDEST, collect, released, report_absent
 from sqlqueue.log.fetch import FETCH, LOOK, POLL_HEAD, SCAN, WATCH
 from sqlqueue.log.publish import NewMessage
@@ -274,7 +274,7 @@ def test_rescheduling_of_a_key_looks_at_no_whole_table(topics: None, recorder: R
             assert not full_scans(sql, params), sql
 
 
-def test_work_items_are_found_by_an_index(topics: None, recorder: Recorder) -> None:
+def test_work_items_are_found_by_an_index(topics: None, recorder: Recorder, settings: object) -> None:
     each = {"topic": "t", "consumer_group": "g", "fencing_token": 1, "attempts": 1, "payload": 1, "published_at": now()}
     rows = [
         WorkItem(
@@ -284,6 +284,7 @@ def test_work_items_are_found_by_an_index(topics: None, recorder: Recorder) -> N
             state="open" if number % 100 == 0 else "done",
             assignee=f"user{number % 50}" if number % 300 else "",
             due_at=now() + timedelta(hours=number - 1000) if number % 2 else None,
+            finished_at=now() + timedelta(hours=number - 1000) if number % 100 else None,
         )
         for number in range(4_000)
     ]
@@ -311,6 +312,8 @@ def test_work_items_are_found_by_an_index(topics: None, recorder: Recorder) -> N
         people.add_comment(item.pk, "ann", "hm")
         people.finish(item.pk, 0, "ann", {})
         list(item.events.order_by("-pk")[:10])
+        settings.SQLQUEUE = {"WORK_ITEM_RETENTION": 0}  # type: ignore[attr-defined]
+        assert work_collect.collect("default") > 0
     statements = [one for one in recorder.statements.values() if "work_item" in one[0]]
     assert len(statements) >= 10
     with an_index_if_there_is_one():

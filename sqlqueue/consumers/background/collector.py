@@ -5,14 +5,14 @@ from __future__ import annotations
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.leases import heartbeat, release
-from sqlqueue.log import batch_collect, task_states, unique_messages
+from sqlqueue.log import batch_collect, task_states, unique_messages, work_collect
 from sqlqueue.log.collect import collect, report_absent
 
 
 class CollectorTask(BackgroundTask):
-    """Collects, deletes the states of tasks that have expired, batches whose retention is over and what is known of
-    unique messages that are settled, reports groups that are away, deletes heartbeats of dead subscribers, and shortens
-    stale leases."""
+    """Collects, deletes the states of tasks that have expired, batches and work items whose retention is over and what
+    is known of unique messages that are settled, reports groups that are away, deletes heartbeats of dead subscribers,
+    and shortens stale leases."""
 
     name = "collector"
 
@@ -34,10 +34,12 @@ class CollectorTask(BackgroundTask):
         collected = collect(self.alias, self._horizon, stop=lambda: self._stopping)
         expired = task_states.expire(self.alias)
         batches = batch_collect.collect(self.alias)
+        items = work_collect.collect(self.alias)
         report_absent(self.alias)
         heartbeat.remove_dead(self.alias, self._lease_duration)
         release.shorten_stale(self.alias, self._lease_duration)
         unique = unique_messages.purge(self.alias, self._unique_beyond, stop=lambda: self._stopping)
         self._unique_beyond = unique.beyond
         more = collected.more or bool(unique.rows and unique.beyond)
-        return more or expired >= task_states.MOST_AT_ONCE or batches >= batch_collect.MOST_AT_ONCE
+        more = more or expired >= task_states.MOST_AT_ONCE or batches >= batch_collect.MOST_AT_ONCE
+        return more or items >= work_collect.MOST_AT_ONCE

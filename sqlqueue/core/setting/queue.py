@@ -21,6 +21,7 @@ DURATIONS = {
     "RETENTION": (0.0, CENTURY),
     "RECEIPT_RETENTION": (0.0, CENTURY),
     "BATCH_RETENTION": (0.0, CENTURY),
+    "WORK_ITEM_RETENTION": (0.0, CENTURY),
     "LEASE_DURATION": (SHORTEST, DAY),
     "HEARTBEAT_INTERVAL": (SHORTEST, DAY),
     "BALANCE_INTERVAL": (SHORTEST, DAY),
@@ -32,6 +33,7 @@ DURATIONS = {
     "STATS_INTERVAL": (0.0, DAY),
     "HUNG_AFTER": (SHORTEST, DAY),
 }
+FOR_EVER = ("RETENTION", "WORK_ITEM_RETENTION")  # those that may be None
 # Pattern and description of each text option.
 TEXTS = {
     "DATABASE": (re.compile(r".+"), "a database alias"),
@@ -54,6 +56,7 @@ class QueueOptions:
     HISTORY: str = "failures"  # of a topic that TOPICS does not name
     RECEIPT_RETENTION: float = WEEK
     BATCH_RETENTION: float = WEEK  # of a batch that has ended
+    WORK_ITEM_RETENTION: float | None = None  # of a work item that is done, with its audit trail
     LEASE_DURATION: float = 30.0
     HEARTBEAT_INTERVAL: float = 10.0
     BALANCE_INTERVAL: float = 3.0
@@ -97,7 +100,7 @@ def read(given: Any) -> ParsedSetting:
     for name, value in given.items():
         if name not in known:
             problems.append(f"SQLQUEUE has no option {name!r}.{did_you_mean(str(name), known)}")
-        elif name in DURATIONS and not (name == "RETENTION" and value is None):
+        elif name in DURATIONS and not (name in FOR_EVER and value is None):
             seconds = duration(value, name, problems, *DURATIONS[name])
             if seconds is not None:  # else the default, so that what is computed from it is not wrong, too
                 values[name] = seconds
