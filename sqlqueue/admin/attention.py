@@ -17,6 +17,8 @@ from sqlqueue.stats.attention import Finding
 PERMISSIONS = {
     attention.AWAY: "view_consumergroup",
     attention.PAUSED: "view_consumergroup",
+    attention.OUTSIDE_HOURS: "view_consumergroup",
+    attention.BUDGET_SPENT: "view_consumergroup",
     attention.STUCK: "view_consumergroup",
     attention.UNOWNED: "view_consumergroup",
     attention.BEHIND: "view_consumergroup",
@@ -24,6 +26,7 @@ PERMISSIONS = {
     attention.UNREAD: "view_topic",
     attention.REFUSED: "view_scheduledmessage",
     attention.LATE: "view_scheduledmessage",
+    attention.OVERDUE_WORK: "view_workitem",
 }
 
 Link = tuple[str, str]  # text and URL, "" if the user may not see the page
@@ -59,3 +62,5 @@ def _links(request: HttpRequest, finding: Finding, group_url: Callable[[tuple[st
         yield _("The topic's page"), page_url(request, "topic", "change", finding.topic)
     if finding.kind in (attention.REFUSED, attention.LATE):
         yield _("Scheduled messages"), page_url(request, "scheduledmessage", "changelist")
+    if finding.kind == attention.OVERDUE_WORK:
+        yield _("My work"), page_url(request, "workitem", "mine")

@@ -25,6 +25,8 @@ ABOUT = {  # the title under which the doctor lists each kind of finding
     attention.NO_CONSUMERS: "consumers",
     attention.AWAY: "groups",
     attention.PAUSED: "groups",
+    attention.OUTSIDE_HOURS: "groups",
+    attention.BUDGET_SPENT: "groups",
     attention.UNOWNED: "groups",
     attention.BEHIND: "groups",
     attention.STUCK: "stuck watermarks",
@@ -33,6 +35,7 @@ ABOUT = {  # the title under which the doctor lists each kind of finding
     attention.UNREAD: "topics",
     attention.REFUSED: "scheduled messages",
     attention.LATE: "scheduled messages",
+    attention.OVERDUE_WORK: "work items",
     attention.SERVERS: "servers",
     attention.OPEN_TRANSACTION: "horizon",
 }
@@ -181,6 +184,7 @@ def _well(seen: Survey) -> dict[str, str]:
         "dead letters": "there are none",
         "topics": f"all {len(seen.topics)} have a group that reads them",
         "scheduled messages": "none is refused or overdue",
+        "work items": f"{sum(topic.work_items for topic in seen.topics)} open, none is overdue",
         "servers": "consumers write to one",
         "horizon": f"{seen.horizon_lag} offsets behind the log's end",
     }

@@ -34,6 +34,8 @@ OF_TOPIC: dict[str, tuple[str, Callable[[TopicSurvey], float]]] = {
         lambda t: t.overdue,
     ),
     "sqlqueue_refused_messages": ("Scheduled messages that cannot enter the log.", lambda t: t.refused),
+    "sqlqueue_open_work_items": ("Work items that people have not done.", lambda t: t.work_items),
+    "sqlqueue_overdue_work_items": ("Open work items whose time is over.", lambda t: t.overdue_work),
 }
 OF_GROUP: dict[str, tuple[str, Callable[[GroupSurvey], float | None]]] = {
     "sqlqueue_lag_messages": ("Messages that are not settled.", lambda g: g.lag),

@@ -33,6 +33,7 @@ DEAD_LETTERS: Final = "dead_letters"
 UNREAD: Final = "unread"
 REFUSED: Final = "refused"
 LATE: Final = "late"
+OVERDUE_WORK: Final = "overdue_work"
 OPEN_TRANSACTION: Final = "open_transaction"
 
 OPEN_TOO_LONG = 60.0  # seconds for which a publishing transaction may hold back the horizon
@@ -141,6 +142,20 @@ def _of_topic(topic: TopicSurvey, groups: list[GroupSurvey]) -> Iterator[Finding
             topic.name,
         )
     yield from _of_scheduled(topic.name, topic.refused, topic.overdue, topic.more_refused, topic.more_scheduled)
+    if topic.overdue_work:
+        yield Finding(
+            OVERDUE_WORK,
+            NOTE,
+            _("Overdue work"),
+            ngettext(
+                "%(count)s work item of %(topic)s is overdue.",
+                "%(count)s work items of %(topic)s are overdue.",
+                topic.overdue_work,
+            )
+            % {"topic": topic.name, "count": _at_least(topic.overdue_work, topic.more_work)},
+            _("People should have done them by now. “My work” lists them first."),
+            topic.name,
+        )
 
 
 def of_group(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:

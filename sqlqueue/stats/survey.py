@@ -23,6 +23,7 @@ from sqlqueue.stats.blocked import blocked_in_groups
 from sqlqueue.stats.full_partitions import may_be_full
 from sqlqueue.stats.groups import GroupSurvey, StoredGroup, limited_groups, states_of, stored_groups
 from sqlqueue.stats.horizon_lag import horizon_lag, probed
+from sqlqueue.stats.open_work import OpenWork, open_work
 from sqlqueue.stats.positions import StoredPartition, all_partitions, first_unacked, partitions_of
 from sqlqueue.stats.stuck import limits_reached, stuck_partitions
 from sqlqueue.stats.topics import TopicSurvey, dead_letters_in, scheduled_in, topics_of, with_messages
@@ -87,6 +88,7 @@ class Reads:
     scheduled: dict[str, tuple[int, int]]
     refused: dict[str, tuple[int, int]]
     limits: dict[StoredPartition, str]
+    work: OpenWork
 
 
 def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
@@ -141,6 +143,7 @@ def _read(alias: str, only: str, only_group: str) -> Reads:
         scheduled,
         refused,
         limits,
+        open_work(alias),
     )
     return Reads(highest, partitions, first, backlogs, topics, processes, horizon, *counts)
 
@@ -207,6 +210,9 @@ def _topic_surveys(reads: Reads) -> Iterator[TopicSurvey]:
             *reads.scheduled.get(topic.name, (0, 0)),
             reads.refused.get(topic.name, (0, 0))[0],
             *more,
+            work_items=reads.work.items[topic.name],
+            overdue_work=reads.work.overdue[topic.name],
+            more_work=reads.work.more,
         )
 
 

@@ -34,7 +34,8 @@ class TopicSurvey:
     retention: seconds, None for ever; overridden: options that an operator has overridden; unread: it has messages and
     no group; dead_letters: of all groups, registered or not, up to 10,000 (more_dead_letters: there are more);
     scheduled, overdue, refused: scheduled messages, of the first 10,000 of all topics (more_scheduled, more_refused:
-    there are more, perhaps of this topic).
+    there are more, perhaps of this topic); work_items, overdue_work: what people have not done, and what of that
+    should be done by now, dead letters' ones included (more_work: there are more, perhaps of this topic).
     """
 
     name: str
@@ -52,6 +53,9 @@ class TopicSurvey:
     refused: int
     more_scheduled: bool
     more_refused: bool
+    work_items: int = 0
+    overdue_work: int = 0
+    more_work: bool = False
 
 
 def topics_of(alias: str, only: str) -> list[Topic]:

@@ -13,6 +13,7 @@ from sqlqueue import Delivery, Reject, publish
 from sqlqueue.log.groups import register, remove
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage
+from sqlqueue.monitoring.doctor import ABOUT
 from sqlqueue.operations.pause import pause, resume
 from sqlqueue.stats import attention
 from sqlqueue.stats.attention import Finding, findings
@@ -162,3 +163,9 @@ def test_it_is_told_in_the_readers_language_and_to_machines_in_english(
     assert all(one.text in shown for one in german)
     assert "mail of orders has 3 dead letters." in doctors
     assert not [one for one in german if one.text in doctors]
+
+
+@pytest.mark.once
+def test_each_kind_has_a_title_with_the_doctor() -> None:
+    kinds = {value for name, value in vars(attention).items() if name.isupper() and isinstance(value, str)}
+    assert set(ABOUT) == kinds - {attention.ERROR, attention.WARNING, attention.NOTE}

@@ -45,6 +45,7 @@ from sqlqueue.operations import move, replay, reschedule_requests
 from sqlqueue.operations import work as people
 from sqlqueue.operations.reschedule_requests import WaitingDeliveries
 from sqlqueue.stats import throughput
+from sqlqueue.stats.open_work import open_work
 from sqlqueue.stats.partitions import partition_stats
 from sqlqueue.stats.rewind_preview import count_above
 from sqlqueue.stats.survey import survey
@@ -309,6 +310,7 @@ def test_work_items_are_found_by_an_index(topics: None, recorder: Recorder, sett
             work_items.write("default", lease, [WorkItemWrite(offset, 1, HandedOver("", None))])
         item = WorkItem.objects.get(message_offset=offset, fencing_token=2)
         own_work("default", "user7", ["t"], ["many"])
+        open_work("default")
         people.add_comment(item.pk, "ann", "hm")
         people.finish(item.pk, 0, "ann", {})
         list(item.events.order_by("-pk")[:10])

@@ -148,6 +148,10 @@ class Command(QueueCommand):
             return
         self.table(TOPICS, map(_topic, topics))
         for topic in topics:
+            if topic.work_items or topic.overdue_work:
+                items, late = (_at_least(count, topic.more_work) for count in (topic.work_items, topic.overdue_work))
+                self.say(f"work items of {topic.name}: {items} open, {late} of them overdue")
+        for topic in topics:
             for one in differences(topic):
                 why = "overridden" if one.overridden else "applied when the consumer processes start again"
                 self.say(
