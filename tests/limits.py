@@ -9,6 +9,7 @@ OVER: dict[str, str] = {
     "admin.dead_letters:PAGE": "tests/admin/test_dead_letters.py::test_the_dead_letters_are_paged",
     "admin.actions.dead_letter_actions:MOST_DISCARDED": "tests/admin/test_dead_letters.py::test_what_one_action_leaves_is_said_and_the_next_discards_it",
     "admin.messages:MOST_RECEIPTS": "tests/admin/test_messages.py::test_a_page_says_what_it_does_not_show",
+    "admin.messages:MOST_ITEMS": "tests/admin/test_work_items.py::test_a_message_says_that_there_are_more_items",
     "admin.messages:MOST_SHOWN": "tests/admin/test_messages.py::test_a_page_says_what_it_does_not_show",
     "admin.actions.base:MOST_CHOSEN": "tests/admin/test_messages.py::test_more_rows_than_one_action_takes_are_refused_and_not_cut",
     "admin.actions.base:MOST_LISTED": "tests/admin/test_messages.py::test_an_action_lists_some_rows_and_is_about_all",

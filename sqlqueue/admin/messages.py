@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from django.contrib import admin
@@ -24,11 +25,12 @@ from sqlqueue.admin.cells import code, key_id, tag
 from sqlqueue.admin.keyset import KeysetAdmin, KeysetChangeList, Page, page_keys
 from sqlqueue.admin.message_search import HEADER_FIELD, SearchForm, found
 from sqlqueue.admin.pages import show
-from sqlqueue.admin.permissions import require
+from sqlqueue.admin.permissions import may, require
 from sqlqueue.admin.previews import show_outcomes, show_previews
+from sqlqueue.admin.work_permissions import SEEN_BY, closed_topics
 from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import ACKED, DEAD
-from sqlqueue.models import Message, Receipt
+from sqlqueue.models import Message, Receipt, WorkItem
 from sqlqueue.stats import message_status
 from sqlqueue.stats.bodies import bodies
 from sqlqueue.stats.delivery_status import FAILING, IN_FLIGHT, OTHER_GROUP, UNREAD, WAITING
@@ -37,6 +39,7 @@ from sqlqueue.stats.message_status import EXPIRED, RETRYING, SCHEDULED, GroupSta
 ALL_ACTIONS: dict[str, type[MessageAction]] = {**MESSAGE_ACTIONS, Delete.name: Delete}
 MOST_SHOWN = 100_000  # characters of a payload
 MOST_RECEIPTS = 100  # on the page of a message
+MOST_ITEMS = 100  # work items on it: a group makes another one only after a rewind
 STATES = {
     UNREAD: gettext_lazy("not read yet"),
     IN_FLIGHT: gettext_lazy("in flight"),
@@ -69,6 +72,16 @@ def _statuses(alias: str, message: Message) -> list[tuple[GroupStatus, Any, str]
     """Return the status of a message in each group, with its label and the result as text."""
     groups = status_of(alias, message).groups.values()
     return [(one, GROUP_STATES[one.state], "" if one.result is None else pretty(one.result)) for one in groups]
+
+
+def _work_items(request: HttpRequest, offsets: Iterable[int]) -> list[WorkItem]:
+    """Return the work items that groups have made of a message, or of its dead letter, as far as the user may see
+    them: the newest MOST_ITEMS, and one more if there is."""
+    if not any(may(request, codename) for codename in SEEN_BY):
+        return []
+    items = WorkItem.objects.using(settings.DATABASE).filter(message_offset__in=sorted(offsets))
+    seen = items.exclude(topic__in=closed_topics(request.user)).order_by("-pk")
+    return list(seen.only("topic", "consumer_group", "state", "assignee", "handed_over_at")[: MOST_ITEMS + 1])
 
 
 def last_line(error: str) -> str:
@@ -174,6 +187,7 @@ class MessageAdmin(OffersActions, KeysetAdmin):
         offset = message.original_offset if message.failed_group else message.offset
         receipts = Receipt.objects.using(alias).filter(message_offset=offset).order_by("consumer_group", "id")
         shown = list(receipts[:MOST_RECEIPTS])
+        items = _work_items(request, {message.offset, offset or message.offset})
         context = {
             "message": message,
             "payload": pretty(message.payload),
@@ -184,6 +198,8 @@ class MessageAdmin(OffersActions, KeysetAdmin):
             "subject_offset": offset,
             "statuses": _statuses(alias, original) if original else [],
             "receipts": shown,
+            "work_items": items[:MOST_ITEMS],
+            "more_items": len(items) > MOST_ITEMS,
             "unlisted": receipts.count() - len(shown) if len(shown) == MOST_RECEIPTS else 0,
             "actions": [] if message.failed_group else self.permitted_actions(request),
             "dead_letter_actions": dead_letters.permitted_actions(request) if message.failed_group else [],

@@ -20,12 +20,22 @@ from django.utils.translation import gettext_lazy
 from sqlqueue.admin.bodies import download
 from sqlqueue.admin.cells import key_id, tag
 from sqlqueue.admin.keyset import KeysetAdmin
+from sqlqueue.admin.links import page_url
 from sqlqueue.admin.pages import show
 from sqlqueue.admin.work_forms import AssignForm, CommentForm, DecisionForm, LaterForm, ReviewForm, TakeForm
-from sqlqueue.admin.work_permissions import ASSIGN, REVIEW, VIEW, WORK, closed_topics, may_on, require_on, team_topics
+from sqlqueue.admin.work_permissions import (
+    ASSIGN,
+    REVIEW,
+    SEEN_BY,
+    WORK,
+    closed_topics,
+    may_on,
+    require_on,
+    team_topics,
+)
 from sqlqueue.conf import settings
 from sqlqueue.exceptions import SqlqueueError, WorkItemChanged
-from sqlqueue.models import WorkItem
+from sqlqueue.models import Message, WorkItem
 from sqlqueue.models.work_item import DONE, OPEN
 from sqlqueue.models.work_item import REVIEW as IN_REVIEW
 from sqlqueue.operations import work
@@ -41,7 +51,6 @@ HEADINGS = {
     TEAM: gettext_lazy("With my teams"),
     UNASSIGNED: gettext_lazy("Unassigned"),
 }
-SEEN_BY = (VIEW, WORK, REVIEW, ASSIGN)
 
 
 class Deed(NamedTuple):
@@ -253,9 +262,16 @@ class WorkItemAdmin(KeysetAdmin):
                 (event, None if event.result is None else _text(event.result)) for event in events[:MOST_EVENTS]
             ],
             "more_events": len(events) > MOST_EVENTS,
+            "message_url": self._message_url(request, item),
             "mine": reverse(f"{self.admin_site.name}:sqlqueue_workitem_mine"),
         }
         return show(self, request, "work_item", _("Work item %d") % item.pk, context)
+
+    def _message_url(self, request: HttpRequest, item: WorkItem) -> str:
+        """Return the URL of the message's page; "" if the user may not see it, or the log has it no more."""
+        request.current_app = self.admin_site.name
+        messages_there = Message.objects.using(settings.DATABASE).filter(pk=item.message_offset)
+        return page_url(request, "message", "change", item.message_offset) if messages_there.exists() else ""
 
 
 def _text(value: Any) -> str:

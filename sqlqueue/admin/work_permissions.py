@@ -14,6 +14,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 
 VIEW, WORK, ASSIGN, REVIEW = "view_workitem", "work_on_workitem", "assign_workitem", "review_workitem"
+SEEN_BY = (VIEW, WORK, REVIEW, ASSIGN)
 
 
 def teams_of(user: Any) -> set[str]:

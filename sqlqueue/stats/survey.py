@@ -191,7 +191,7 @@ def _group_surveys(reads: Reads, now: datetime) -> Iterator[GroupSurvey]:
 
 def _topic_surveys(reads: Reads) -> Iterator[TopicSurvey]:
     both = (reads.scheduled, reads.refused)
-    more = [sum(count for count, _ in found.values()) >= sampling.MOST_ROWS for found in both]
+    more_scheduled, more_refused = (sum(n for n, _ in found.values()) >= sampling.MOST_ROWS for found in both)
     for topic in reads.topics:
         if topic.name.endswith(DEAD_LETTER_SUFFIX):
             continue
@@ -209,7 +209,8 @@ def _topic_surveys(reads: Reads) -> Iterator[TopicSurvey]:
             dead_letters >= sampling.MOST_ROWS,
             *reads.scheduled.get(topic.name, (0, 0)),
             reads.refused.get(topic.name, (0, 0))[0],
-            *more,
+            more_scheduled,
+            more_refused,
             work_items=reads.work.items[topic.name],
             overdue_work=reads.work.overdue[topic.name],
             more_work=reads.work.more,

@@ -15,6 +15,8 @@ from django.http import HttpResponse
 from django.test import Client
 from django.utils import timezone
 
+from sqlqueue import publish
+from sqlqueue.admin import messages
 from sqlqueue.admin.work_forms import DecisionForm
 from sqlqueue.admin.work_items import WorkItemAdmin
 from sqlqueue.models import Message, WorkItem, WorkItemEvent
@@ -130,6 +132,33 @@ def test_a_whole_case(staff: Staff) -> None:
     for told in ("seems right", "too much", "sent back", "review asked for", "done", name_of(worker), name_of(boss)):
         assert told in html
     assert buttons(page(boss, url(item))) == ["comment"]
+
+
+def test_the_pages_of_an_item_and_of_its_message_lead_to_each_other(staff: Staff) -> None:
+    offset = publish("plain", {"amount": 700}).offset
+    item, closed = item_of(message_offset=offset), item_of("refunds", message_offset=offset, consumer_group="mail")
+    address = f"/admin/sqlqueue/message/{offset}/change/"
+    reader, worker, both = (
+        staff(*permissions)
+        for permissions in (["view_message"], ["work_on_workitem"], ["view_message", "review_workitem"])
+    )
+    assert url(item) in page(both, address)
+    assert url(closed) not in page(both, address), "its topic has a team"
+    assert url(item) not in page(reader, address)
+    assert address in page(both, url(item))
+    assert address not in page(worker, url(item))
+    Message.objects.all().delete()
+    assert address not in page(both, url(item))
+
+
+def test_a_message_says_that_there_are_more_items(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "MOST_ITEMS", 1)
+    offset = publish("plain", 1).offset
+    older, newer = item_of(message_offset=offset), item_of(message_offset=offset, fencing_token=2)
+    html = page(admin_client, f"/admin/sqlqueue/message/{offset}/change/")
+    assert url(newer) in html
+    assert url(older) not in html
+    assert "Older entries are not shown." in html
 
 
 def test_two_people_on_one_page_do_not_decide_twice(staff: Staff) -> None:
