@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from django.contrib import admin, messages
@@ -22,8 +23,9 @@ from sqlqueue.admin.permissions import may, require
 from sqlqueue.admin.purging import PurgeableAdmin
 from sqlqueue.admin.topic_options import OptionsForm, option_notes, sentence
 from sqlqueue.conf import settings
+from sqlqueue.core.setting.topics import ACKED
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log.topic_options import override
+from sqlqueue.log.topic_options import of_settings, override
 from sqlqueue.models import Topic
 from sqlqueue.stats.durations import duration
 from sqlqueue.stats.moments import moment
@@ -66,7 +68,10 @@ class TopicAdmin(PurgeableAdmin):
         context = {
             "row": topic,
             "topic": rows.topic(topic.name),
-            "fields": [(field.verbose_name, _shown(field, topic)) for field in self.opts.fields],
+            "fields": [
+                *((field.verbose_name, _shown(field, topic)) for field in self.opts.fields),
+                *_of_settings(topic),
+            ],
             "pause_url": self.row_url("pause", topic) if self.has_pause_permission(request) else "",
             "resume_url": self.row_url("resume", topic) if self.has_pause_permission(request) else "",
             "options_url": self.row_url("options", topic) if may(request, "change_topic") else "",
@@ -95,6 +100,16 @@ class TopicAdmin(PurgeableAdmin):
             return HttpResponseRedirect(self.row_url("change", topic))
         context = {"row": topic, "form": form}
         return show(self, request, "topic_options", _("Options of %(topic)s") % {"topic": topic}, context)
+
+
+def _of_settings(topic: Topic) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of what this site's settings alone say, beyond the defaults."""
+    options = of_settings(topic.name)
+    if options.retention_from == ACKED and topic.retention is not None:
+        yield _("Retention counts from"), _("when every group has settled a message (by this site's settings)")
+    if options.keep_collected is not None:
+        told = _("%(time)s in a table (by this site's settings)") % {"time": duration(options.keep_collected)}
+        yield _("What is collected is kept for"), told
 
 
 def _shown(field: models.Field[Any, Any], topic: Topic) -> str:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.test import Client
 from django.utils import timezone
 
 from sqlqueue import ConfigurationError, Delivery, HandOver, Reject, publish, publish_many
@@ -59,6 +60,23 @@ class TestList:
         assert found["orders"]["groups"] == ["mail"]
         assert (found["orders"]["partitions"], found["orders"]["dead_letters"]) == (4, 1)
         assert found["emails"]["scheduled"] == 1
+
+    def test_what_the_settings_alone_say(self, shop: Consuming, settings: Any, admin_client: Client) -> None:
+        options = {"retention_from": "acked", "keep_collected": timedelta(days=90)}
+        settings.SQLQUEUE = {**QUICK, "TOPICS": {"orders": options}, "STRICT_TOPICS": False}
+        for command in (["queuetopic", "list"], ["queuestatus"]):
+            assert "retention from the acks, collected kept 90 d" in run(*command).out
+        (listed,) = json.loads(run("queuetopic", "list", "--json").out)
+        (shown,) = json.loads(run("queuestatus", "--json").out)["topics"]
+        for found in (listed, shown):
+            assert (found["retention_from"], found["keep_collected"]) == ("acked", 90 * 86_400.0)
+        html = admin_client.get("/admin/sqlqueue/topic/orders/change/").content.decode()
+        assert "when every group has settled a message" in html
+        assert "90 d in a table" in html
+        settings.SQLQUEUE = QUICK
+        html = admin_client.get("/admin/sqlqueue/topic/orders/change/").content.decode()
+        assert "in a table" not in html
+        assert "collected kept" not in run("queuetopic", "list").out
 
     def test_nothing(self, consuming: Consuming) -> None:
         assert "There are no topics yet" in run("queuetopic", "list").out

@@ -13,10 +13,11 @@ from django.db import Error as DatabaseError
 from sqlqueue.core.bounds import DAY
 from sqlqueue.database import retries
 from sqlqueue.database.server_checks import describe
-from sqlqueue.log.topic_options import differences, told
+from sqlqueue.log.topic_options import differences, of_settings, told
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.terminal import ago
+from sqlqueue.management.topic_cells import by_settings
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.message_status import GroupStatus, get_status
 from sqlqueue.stats.survey import Survey, survey
@@ -192,6 +193,7 @@ def _cut(text: str) -> str:
 def _topic(topic: TopicSurvey) -> tuple[object, ...]:
     states = ["paused"] if topic.paused else []
     states += [f"{option} overridden" for option in topic.overridden]
+    states += by_settings(topic)
     scheduled, overdue = (_at_least(count, topic.more_scheduled) for count in (topic.scheduled, topic.overdue))
     refused = _at_least(topic.refused, topic.more_refused)
     options = (topic.partitions, topic.priorities, _option_text(topic.retention), topic.history)
@@ -254,4 +256,5 @@ def _plain(
         settled = {"acked_per_second": rate.acked if rate else 0.0, "failed_per_second": rate.failed if rate else 0.0}
         settled["filtered_per_second"] = rate.filtered if rate else 0.0
         group_values.append({**asdict(group), "away": group.away, **settled, "drained_in": _drained_in(group, rate)})
-    return {**asdict(stats), "topics": [asdict(topic) for topic in topics], "groups": group_values}
+    topic_values = [{**asdict(topic), **of_settings(topic.name)._asdict()} for topic in topics]
+    return {**asdict(stats), "topics": topic_values, "groups": group_values}

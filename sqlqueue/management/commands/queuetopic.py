@@ -15,11 +15,12 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.setting.topics import ACKED, HISTORIES, MOST_PARTITIONS, MOST_PRIORITIES
 from sqlqueue.database import clock
 from sqlqueue.log.seek import offset_before
-from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, differences, override, told
+from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, differences, of_settings, override, told
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.positions import HELP, known_topic
 from sqlqueue.management.terminal import ago
+from sqlqueue.management.topic_cells import by_settings
 from sqlqueue.models import Topic
 from sqlqueue.operations.create import create_topic, planned_topic
 from sqlqueue.operations.drop import DropPreview, drop, preview_drop
@@ -97,7 +98,12 @@ class Command(QueueCommand):
         found = survey(self.alias)
         groups = {topic.name: [one.group for one in found.groups if one.topic == topic.name] for topic in found.topics}
         if options["json"]:
-            self.as_json([{**asdict(topic), "groups": groups[topic.name]} for topic in found.topics])
+            self.as_json(
+                [
+                    {**asdict(topic), **of_settings(topic.name)._asdict(), "groups": groups[topic.name]}
+                    for topic in found.topics
+                ]
+            )
         elif not found.topics:
             self.say("There are no topics yet: the first publish creates one, or `queuetopic create`.")
         else:
@@ -236,6 +242,7 @@ def _overrides(options: dict[str, Any]) -> dict[str, Any]:
 def _row(topic: TopicSurvey, groups: list[str]) -> tuple[object, ...]:
     state = ["paused"] if topic.paused else []
     state += [f"{option} overridden" for option in topic.overridden]
+    state += by_settings(topic)
     state += [f"{one.option}: the settings say {_told(one.option, one.wanted)}" for one in differences(topic)]
     options = (topic.partitions, topic.priorities, _retention(topic.retention), topic.history)
     dead = f"{topic.dead_letters}{'+' if topic.more_dead_letters else ''}"
