@@ -155,7 +155,7 @@ class Reader:
             if not offsets:
                 return
             for offset, (row, message) in load(self.alias, assigned.ref, offsets).items():
-                if message is not None and not assigned.wants(message):
+                if message is not None and not assigned.sieve.wants(message):
                     assigned.load(offset, row, message, now)
 
     def load(self, assigned: AssignedPartition, offsets: Sequence[int], now: float) -> None:

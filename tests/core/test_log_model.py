@@ -939,7 +939,7 @@ class LogMachine(RuleBasedStateMachine):
             stream.writes.acks,
             stream.rows.has_acked,
             stream.window.offsets,
-            stream._left_out,
+            stream.sieve.has_left_out,
         )
         assert not any(left), left
         assert not stream.queues._by_name, stream.queues._by_name

@@ -13,12 +13,10 @@ drops the whole assigned partition.
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from sqlqueue.core.lease import HeldLease
-from sqlqueue.core.membership import batch_of
 from sqlqueue.core.outcomes import DEAD, RELEASED, Outcome
 from sqlqueue.core.partition import batches, limits
 from sqlqueue.core.partition.blocked import KeyRanges, StoredRange
@@ -30,6 +28,7 @@ from sqlqueue.core.partition.ordering import HELD, IN_FLIGHT, SETTLED, Entry
 from sqlqueue.core.partition.queues import Missing, OrderingQueues
 from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
 from sqlqueue.core.partition.rows import Rows
+from sqlqueue.core.partition.sieve import Sieve
 from sqlqueue.core.partition.transitions import Transitions
 from sqlqueue.core.partition.window import Read, ReadWindow
 from sqlqueue.core.partition.writes import WriteBuffer
@@ -66,11 +65,12 @@ class AssignedPartition:
         self.delays, self.in_doubt = Delays(self.budget), InDoubt()
         self.queues = OrderingQueues(options.ordering, options.batch, self.ranges, self.delays, options.urgency)
         self.rows = Rows(self.ranges)
+        self.sieve = Sieve(ref.group, options.where)
         self.writes = WriteBuffer(claimed, watermark, self.rows, self.ranges, self.lease.members)
         self.messages = Transitions(
             ref.group,
             options.visibility_timeout,
-            options.where,
+            self.sieve,
             self.queues,
             self.delays,
             self.in_doubt,
@@ -78,8 +78,6 @@ class AssignedPartition:
             self.rows,
             self.writes,
         )
-        # What the filter has left out and P has not passed: up to where, and how many messages, by each read.
-        self._left_out: deque[tuple[int, int]] = deque()
         self._changes = 0  # grows whenever something is read, loaded or finished
         self._stalled: tuple[int, ...] = ()  # of a batch consumer: _batch_state() when nothing could be chosen
         self._waits_since: float | None = None  # when acks, or those behind a slow message, began to wait
@@ -114,7 +112,8 @@ class AssignedPartition:
     @property
     def active(self) -> bool:
         """Whether there is something in memory that a plan may have to write."""
-        return bool(self.writes.due or self.window.offsets or self.queues.candidates or self._crowded or self._left_out)
+        known = self.window.offsets or self.queues.candidates or self._crowded or self.sieve.has_left_out
+        return bool(self.writes.due or known)
 
     @property
     def has_in_doubt(self) -> bool:
@@ -178,7 +177,7 @@ class AssignedPartition:
     @property
     def reads_on(self) -> bool:
         """Whether the filter has left out of what was read, and there may be more."""
-        return bool(self._left_out) and self.window.more
+        return self.sieve.has_left_out and self.window.more
 
     @property
     def _crowded(self) -> bool:
@@ -218,7 +217,7 @@ class AssignedPartition:
             if self.window.late:
                 return 0
         self.budget.weigh(messages)
-        self._receive(self._wanted(messages, horizon))
+        self._receive(self.sieve.take(messages, horizon, self.messages.entries))
         self.window.was_read(read, messages[-1][0] if messages else None, len(messages) >= read.limit, horizon)
         return len(messages)
 
@@ -227,26 +226,6 @@ class AssignedPartition:
         for message in messages:
             if message[0] > position and self.messages.receive(message):
                 self.window.add(message[0])
-
-    def _wanted(self, messages: Sequence[FetchedMessage], horizon: int) -> Sequence[FetchedMessage]:
-        """Return what is to be received. What the filter leaves out at or below the horizon is not remembered at all,
-        but for members of batches, which are counted: F is there once the read is recorded, and nothing but P has to
-        pass it. A message for another group is none of the filter's."""
-        entries, matches, targets = self.messages.entries, self.options.where, ("", self.ref.group)
-        if matches is None:
-            return messages
-        wanted = [
-            message
-            for message in messages
-            if message[0] > horizon
-            or matches(message)
-            or message.target_group not in targets
-            or message[0] in entries
-            or batch_of(message[4])
-        ]
-        if count := len(messages) - len(wanted):
-            self._left_out.append((min(messages[-1][0], horizon), count))
-        return wanted
 
     def _recall(self, row: StoredRow, now: float) -> None:
         self.messages.recall(row, self.position, now)
@@ -325,11 +304,7 @@ class AssignedPartition:
     def unfiltered_in_doubt(self, most: int) -> list[int]:
         """Return messages in doubt that the filter has not seen, at most `most`, each once; none without a filter. A
         former owner may have left out thousands between those that it had in flight."""
-        return self.in_doubt.take_unseen(most) if self.options.where is not None else []
-
-    def wants(self, message: FetchedMessage) -> bool:
-        """Tell whether the filter matches a message, or there is none."""
-        return self.options.where is None or self.options.where(message)
+        return self.in_doubt.take_unseen(most) if self.sieve.filters else []
 
     def next_in_doubt(self) -> int | None:
         """Return the offset of a message in doubt that is first in its ordering queue, to be loaded and dispatched
@@ -493,7 +468,7 @@ class AssignedPartition:
         else:
             if target > self.position:
                 target = max(target, final)
-        if self._left_out:
+        if self.sieve.has_left_out:
             target = max(target, clear)
         if target > self.position:
             self._pass(target)
@@ -501,8 +476,7 @@ class AssignedPartition:
     def _pass(self, target: int) -> None:
         self.messages.passed(self.window.move(target))
         self.writes.claim(target)
-        while self._left_out and self._left_out[0][0] <= target:
-            self.writes.filtered += self._left_out.popleft()[1]
+        self.writes.filtered += self.sieve.passed(target)
 
     def _flush(self) -> None:
         """Write rows for acks that have waited long enough in memory.

@@ -7,7 +7,6 @@ message at or below it is outside the window.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import islice
 
 from sqlqueue.core.membership import HEADER, batch_of
@@ -18,6 +17,7 @@ from sqlqueue.core.partition.in_doubt import InDoubt
 from sqlqueue.core.partition.ordering import BEHIND, HELD, IN_FLIGHT, READY, SETTLED, Entry, OrderingQueue
 from sqlqueue.core.partition.queues import OrderingQueues
 from sqlqueue.core.partition.rows import Rows
+from sqlqueue.core.partition.sieve import Sieve
 from sqlqueue.core.partition.writes import WriteBuffer
 from sqlqueue.core.settle_plan import (
     NOT_IN_FLIGHT,
@@ -40,7 +40,7 @@ class Transitions:
         self,
         group: str,
         visibility_timeout: float,
-        where: Callable[[FetchedMessage], bool] | None,
+        sieve: Sieve,
         queues: OrderingQueues,
         delays: Delays,
         in_doubt: InDoubt,
@@ -50,7 +50,7 @@ class Transitions:
     ):
         self.entries: dict[int, Entry] = {}
         self.in_flight = self.in_flight_size = 0
-        self._group, self._visibility_timeout, self._where = group, visibility_timeout, where
+        self._group, self._visibility_timeout, self._sieve = group, visibility_timeout, sieve
         self._queues, self._delays, self._in_doubt = queues, delays, in_doubt
         self._ranges, self._rows, self._writes = ranges, rows, writes
 
@@ -64,7 +64,7 @@ class Transitions:
         if message.target_group and message.target_group != self._group:  # there is nothing to dispatch
             self.entries[offset] = Entry(offset, None, SETTLED, None)
             self._writes.acks[offset] = None
-        elif self._where is not None and not self._where(message):
+        elif not self._sieve.wants(message):
             # A member of a batch that its key's range comes to cover keeps an acked row there, and is counted once.
             member = batch_of(message.headers)
             key = self._queues.covering_key(message.key) if member else ""
@@ -109,7 +109,7 @@ class Transitions:
         written one."""
         if row is not None:
             self.recall(row._replace(key=queue.name), position, now)
-        elif message.target_group in ("", self._group) and self._wants(message):
+        elif message.target_group in ("", self._group) and self._sieve.wants(message):
             entry = self.entries[message.offset] = Entry(message.offset, queue, BEHIND, None, queue.name)
             self._queues.make_ready(entry, message, outside=True)
             queue.add(entry)
@@ -150,7 +150,7 @@ class Transitions:
         if row is None or row.acked or message is None:
             self._settle_gone(entry, row, position, now)
             return
-        if not self._wants(message):  # a former owner had another filter, or had not settled all that it read
+        if not self._sieve.wants(message):  # a former owner had another filter, or had not settled all that it read
             self._settle_gone(entry, row, position, now, Filtered.FILTERED)
             return
         entry.count, entry.message = row.retry_count, message
@@ -166,9 +166,6 @@ class Transitions:
         else:
             self._queues.make_ready(entry, message, outside=True)
             self._queues.offer(entry)
-
-    def _wants(self, message: FetchedMessage) -> bool:
-        return self._where is None or self._where(message)
 
     def _settle_gone(
         self, entry: Entry, row: StoredRow | None, position: int, now: float, settled: Filtered | None = None
