@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.ref import PartitionRef
-from sqlqueue.core.partition.window import Read
+from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.slices import slice_of
 from sqlqueue.database.horizon import Horizon
-from sqlqueue.log.fetch import FIRST, WATCH_SPAN, Found, due, fetch, gather, load, poll_head, scan, watch
+from sqlqueue.log.fetch import FIRST, WATCH_SPAN, due, fetch, gather, load, poll_head, scan, watch
+from sqlqueue.log.sift import sift
 
 RESCAN_SHARE = 20  # while the horizon is held back, the search for late commits may take this part of the time: 1/20
 RESCAN_AT_LEAST = 0.05  # seconds
@@ -99,7 +100,7 @@ class Reader:
             if (read := assigned.next_read(reached))
         ]
         for (assigned, read), found in zip(wanting, self._fetch(wanting)):
-            count += assigned.take_in(read, found.seen, found.messages, reached, now)
+            count += assigned.take_in(read, found, reached, now)
             if assigned.window.late:
                 count += self._load_missing(assigned, now)
         if self._rescanning:
@@ -116,7 +117,12 @@ class Reader:
         )
 
     def _fetch(self, reads: Sequence[tuple[AssignedPartition, Read]]) -> list[Found]:
-        return fetch(self.alias, [(assigned.ref, read) for assigned, read in reads]) if reads else []
+        """Return what each read finds, in their order."""
+        sifted = [(assigned.ref, read) for assigned, read in reads if read.sift is not None]
+        whole = [(assigned.ref, read) for assigned, read in reads if read.sift is None]
+        of_sifted = iter(sift(self.alias, sifted) if sifted else ())
+        of_whole = iter(fetch(self.alias, whole) if whole else ())
+        return [next(of_whole if read.sift is None else of_sifted) for _, read in reads]
 
     def _load_missing(self, assigned: AssignedPartition, now: float) -> int:
         """Load the messages that a partition misses, and scan for the next messages of keys that are free again; return

@@ -266,7 +266,7 @@ def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
         values["batch_size"],
         values["atomic"],
         values["keep_results"],
-        where=where.matches if where else None,
+        where=where,
         sharing=values["sharing"],
     )
     parts = {"group": values["group"], "options": consumer_options, "start": values["start"], "flow": flow}

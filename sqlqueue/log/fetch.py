@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
 from sqlqueue.core.partition.limits import SCAN_LIMIT
 from sqlqueue.core.partition.ref import PartitionRef
-from sqlqueue.core.partition.window import Read
+from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.settle_plan import COUNTED, FetchedMessage, StoredRow
 from sqlqueue.database.dialects import Dialect
 from sqlqueue.database.slices import in_slice
@@ -32,11 +34,11 @@ COLUMNS = (
     '"offset", partition_key, message_id, payload, headers, {created}, target_group, {published}, {due}, body, {left}'
 )
 # Whole messages of a partition. Index: (topic, partition, priority, offset).
-FETCH = "SELECT %s, {columns} FROM sqlqueue_message{by_stream} WHERE {beyond}{slice} ORDER BY {ascending} LIMIT %s"
-FETCH_TO = "SELECT %s, {columns} FROM sqlqueue_message{by_stream} WHERE {within}{slice} ORDER BY {ascending} LIMIT %s"
+FETCH = "SELECT {columns}, %s FROM sqlqueue_message{by_stream} WHERE {beyond}{slice} ORDER BY {ascending} LIMIT %s"
+FETCH_TO = "SELECT {columns}, %s FROM sqlqueue_message{by_stream} WHERE {within}{slice} ORDER BY {ascending} LIMIT %s"
 # The offsets visible in the same snapshot among those that were read before. From the same index alone.
 LOOK = """
-    SELECT %s, "offset", NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    SELECT "offset", NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, %s
     FROM sqlqueue_message{by_stream} WHERE {within}{slice} ORDER BY {ascending} LIMIT %s
 """
 # Messages by their offsets, each with the row that an operator may have written for it. Index: the log's primary key;
@@ -68,6 +70,8 @@ DUE = """
     AND ("partition" > %s OR ("partition" = %s AND (priority > %s OR (priority = %s AND message_offset > %s))))
     ORDER BY "partition", priority, message_offset LIMIT %s
 """
+INDEX = itemgetter(-1)  # of the read, behind its columns
+LEFT = FetchedMessage._fields.index("expires")
 FIRST = (-1, -1, -1)  # before every (partition, priority, offset)
 BY_OPERATOR = -1  # the attempts of a row that an operator has acked, or given its attempts again; it counts as 0
 JOINED = (
@@ -75,13 +79,6 @@ JOINED = (
     " m.body, {left}"
 )
 TIMES = {"created": "created_at", "published": "published_at", "due": "due_at"}  # of a message, by placeholder
-
-
-class Found(NamedTuple):
-    """What a read has found, in one snapshot: the offsets between F and its start, and the messages beyond."""
-
-    seen: list[int]
-    messages: list[FetchedMessage]
 
 
 def poll_head(alias: str) -> tuple[int, float | None]:
@@ -99,9 +96,22 @@ def watch(alias: str, low: int, high: int) -> set[tuple[str, int, int]]:
 def fetch(alias: str, reads: Sequence[tuple[PartitionRef, Read]]) -> list[Found]:
     """Return what each read finds, in the order of the offsets: one statement for every 32 partitions."""
     found = [Found([], []) for _ in reads]
-    syntax = dialect(alias)
-    columns = _with_times(COLUMNS, syntax)
+    columns = with_times(COLUMNS, dialect(alias))
     new = tuple.__new__
+    for index, run in runs(alias, reads, columns, [one.seen for one in found]):
+        moment = time.monotonic()
+        found[index].messages.extend(
+            [new(FetchedMessage, row[:-1]) if row[LEFT] is None else message_of(row[:-1], moment) for row in run]
+        )
+    return found
+
+
+def runs(
+    alias: str, reads: Sequence[tuple[PartitionRef, Read]], columns: str, seen: Sequence[list[int]]
+) -> Iterator[tuple[int, list[tuple[Any, ...]]]]:
+    """Yield the index of a read, and rows that it has found, in the order of the offsets; the index is their last
+    column. What each read looks for is added to its list in `seen`."""
+    syntax = dialect(alias)
     for first in range(0, len(reads), STREAMS_OF_ONE_FETCH):
         whole: list[str] = []
         looks: list[str] = []
@@ -114,25 +124,20 @@ def fetch(alias: str, reads: Sequence[tuple[PartitionRef, Read]]) -> list[Found]
                 text = FETCH if read.end is None else FETCH_TO
                 whole.append(text.replace("{columns}", columns).replace("{slice}", of_slice))
                 end = () if read.end is None else (read.end,)
-                values += (index + 1, *syntax.range_values(*stream, read.start, *end), read.limit)
+                values += (index, *syntax.range_values(*stream, read.start, *end), read.limit)
             if read.looks:
                 looks.append(LOOK.strip().replace("{slice}", of_slice))
                 look_values += (-index - 1, *syntax.range_values(*stream, read.since, read.start), read.looks)
         texts = whole + looks  # in this order: the first one's columns have types
         text = " UNION ALL ".join(map(syntax.branch.format, texts)) if len(texts) > 1 else texts[0]
-        rows, moment = execute(alias, text, values + look_values).fetchall(), time.monotonic()
-        for row in rows:  # the hottest loop of all
-            index = row[0]
+        for index, run in groupby(execute(alias, text, values + look_values).fetchall(), INDEX):
             if index < 0:
-                found[-index - 1].seen.append(row[1])
-            elif row[-1] is None:
-                found[index - 1].messages.append(new(FetchedMessage, row[1:]))
+                seen[-index - 1].extend([row[0] for row in run])
             else:
-                found[index - 1].messages.append(_message([*row[1:]], moment))
-    return found
+                yield index, list(run)
 
 
-def _with_times(columns: str, syntax: Dialect, table: str = "") -> str:
+def with_times(columns: str, syntax: Dialect, table: str = "") -> str:
     for name, column in TIMES.items():
         columns = columns.replace(f"{{{name}}}", syntax.epoch(table + column))
     return columns.replace("{left}", syntax.remaining(f"{table}expires_at"))
@@ -143,13 +148,13 @@ def gather(alias: str, ref: PartitionRef, offsets: Iterable[int]) -> dict[int, t
     Those that are no longer in the log are left out."""
     wanted = list(offsets)
     syntax = dialect(alias)
-    text = GATHER.replace("{columns}", _with_times(JOINED, syntax, "m."))
+    text = GATHER.replace("{columns}", with_times(JOINED, syntax, "m."))
     text = text.replace("{remaining}", syntax.remaining("s.invisible_until"))
     text = text.replace("{marks}", ", ".join(["%s"] * len(wanted)))
     result: dict[int, tuple[StoredRow | None, FetchedMessage]] = {}
     rows, moment = execute(alias, text, (ref.group, *wanted)).fetchall(), time.monotonic()
     for acked, in_flight, count, remaining, *values in rows:
-        message = _message(values, moment)
+        message = message_of(values, moment)
         row = None
         if acked is not None:
             values_of = (message.offset, bool(acked), in_flight, max(0, count), float(remaining), message.key)
@@ -180,7 +185,7 @@ def load(alias: str, ref: PartitionRef, offsets: Iterable[int]) -> dict[int, tup
     the log)."""
     wanted = list(offsets)
     syntax = dialect(alias)
-    text = LOAD.replace("{columns}", _with_times(JOINED, syntax, "m."))
+    text = LOAD.replace("{columns}", with_times(JOINED, syntax, "m."))
     text = text.replace("{remaining}", syntax.remaining("s.invisible_until"))
     text = text.replace("{marks}", ", ".join(["%s"] * len(wanted)))
     stream = (ref.topic, ref.group, ref.partition, ref.priority)
@@ -188,13 +193,12 @@ def load(alias: str, ref: PartitionRef, offsets: Iterable[int]) -> dict[int, tup
     rows, moment = execute(alias, text, (*stream, *wanted)).fetchall(), time.monotonic()
     for offset, acked, in_flight, count, remaining, *message in rows:
         row = StoredRow(offset, bool(acked), in_flight, max(0, count), float(remaining), message[1] or "")
-        result[offset] = (row, _message(message, moment) if message[0] is not None else None)
+        result[offset] = (row, message_of(message, moment) if message[0] is not None else None)
     return result
 
 
-def _message(values: list[Any], moment: float) -> FetchedMessage:
+def message_of(values: Sequence[Any], moment: float) -> FetchedMessage:
     """Return a row as a message. moment: after the statement, so that none expires before its time by the database's
     clock."""
-    if values[-1] is not None:
-        values[-1] = moment + float(values[-1])
-    return FetchedMessage._make(values)
+    left = values[LEFT]
+    return FetchedMessage._make([*values[:LEFT], None if left is None else moment + float(left)])

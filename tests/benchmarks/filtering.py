@@ -1,13 +1,22 @@
-"""How fast a filter leaves out what does not match, beside the reads that it takes: the best of three runs each."""
+"""What a filter that leaves out everything takes, beside the fetch of the same messages: medians of interleaved rounds.
+
+The fetch is the library's, as a consumer of all partitions without a filter reads whole messages, and nothing around
+it; the bare fetch is its statement alone. A filter's rate is that of a consumer process from when it holds its leases
+until everything is settled: reads, filter, settles, counts. The ratios are those of each round, whose parts follow one
+another at once; so what else the machine does concerns both. The CPU is that of this process, without the server's.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 AT_ONCE = 200  # messages of a partition, as a consumer with a batch_size of 100 reads them
-RUNS = 3
+ROUNDS = 7
+FETCH = "fetch"
+BARE = "bare fetch"
 # What a consumer reads, and nothing around it.
 ROWS = "SELECT {columns} FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {ascending} LIMIT %s"
 KINDS: dict[str, dict[str, Any]] = {
@@ -17,8 +26,26 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def filtering(count: int, partitions: int, payload: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
-    """Yield (what, messages a second, those of the bare fetch). No message matches."""
+class Cost(NamedTuple):
+    """seconds: of the wall clock; cpu: of the process; statements: how many."""
+
+    seconds: float
+    cpu: float
+    statements: int
+
+
+class Figure(NamedTuple):
+    """rate: messages a second; ratio: to the fetch; cpu: microseconds for a message; statements: of a round."""
+
+    what: str
+    rate: float
+    ratio: float
+    cpu: float
+    statements: float
+
+
+def filtering(count: int, partitions: int, payload: dict[str, Any]) -> Iterator[Figure]:
+    """Yield what the fetches and each filter take. No message matches."""
     from sqlqueue import NewMessage, publish_many
     from sqlqueue.log.topics import create
 
@@ -29,41 +56,36 @@ def filtering(count: int, partitions: int, payload: dict[str, Any]) -> Iterator[
             "filtered",
             [NewMessage({"total": n % 100, **payload}, key=f"k{n % 997}", headers={"country": "FR"}) for n in numbers],
         )
-    best: dict[str, float] = {}
-    for run in range(RUNS):  # one after another, so that a busy minute of the machine concerns all of them
-        rates = {
-            "bare fetch": _rate(count, lambda: [_fetch_bare(partition) for partition in range(partitions)]),
-            "fetch": _rate(count, lambda: _fetch(partitions)),
-        }
-        for name, where in KINDS.items():
-            rates[f"a filter of {name}"] = _leave_out(count, f"{name.replace(' ', '-')}-{run}", where)
-        best = {what: max(rate, best.get(what, 0.0)) for what, rate in rates.items()}
-    for what, rate in best.items():
-        yield what, rate, best["bare fetch"]
+    costs: dict[str, list[Cost]] = {}
+    for number in range(ROUNDS):
+        costs.setdefault(FETCH, []).append(_cost(lambda: _fetch(partitions)))
+        costs.setdefault(BARE, []).append(_cost(lambda: _fetch_bare(partitions)))
+        for kind, where in KINDS.items():
+            cost = _leave_out(f"{kind.replace(' ', '-')}-{number}", where)
+            costs.setdefault(f"a filter of {kind}", []).append(cost)
+    for what, some in costs.items():
+        ratio = median(fetched.seconds / cost.seconds for fetched, cost in zip(costs[FETCH], some))
+        seconds, cpu, statements = map(median, zip(*some))
+        yield Figure(what, count / seconds, ratio, cpu / count * 1e6, statements)
 
 
-def _rate(count: int, work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return count / (time.perf_counter() - began)
+def _cost(work: Callable[[], object]) -> Cost:
+    from django.db import connection
 
+    statements = 0
 
-def _fetch_bare(partition: int) -> None:
-    from sqlqueue.database.statements import dialect, execute
-    from sqlqueue.log.fetch import COLUMNS, _with_times
+    def note(execute: Any, *arguments: Any) -> Any:
+        nonlocal statements
+        statements += 1
+        return execute(*arguments)
 
-    syntax = dialect("default")
-    text = ROWS.replace("{columns}", _with_times(COLUMNS, syntax))
-    last, more = 0, True
-    while more:
-        place = syntax.range_values("filtered", partition, 0, last)
-        rows = execute("default", text, (*place, AT_ONCE)).fetchall()
-        more = len(rows) == AT_ONCE
-        last = rows[-1][0] if rows else last
+    with connection.execute_wrapper(note):
+        began, cpu = time.perf_counter(), time.process_time()
+        work()
+        return Cost(time.perf_counter() - began, time.process_time() - cpu, statements)
 
 
 def _fetch(partitions: int) -> None:
-    """As a consumer of all partitions reads them."""
     from sqlqueue.core.partition.ref import PartitionRef
     from sqlqueue.core.partition.window import Read
     from sqlqueue.log.fetch import fetch
@@ -77,8 +99,22 @@ def _fetch(partitions: int) -> None:
         }
 
 
-def _leave_out(count: int, group: str, where: dict[str, Any]) -> float:
-    """Return the rate from when the leases are held until all is settled."""
+def _fetch_bare(partitions: int) -> None:
+    from sqlqueue.database.statements import dialect, execute
+    from sqlqueue.log.fetch import COLUMNS, with_times
+
+    syntax = dialect("default")
+    text = ROWS.replace("{columns}", with_times(COLUMNS, syntax))
+    for partition in range(partitions):
+        last, more = 0, True
+        while more:
+            place = syntax.range_values("filtered", partition, 0, last)
+            rows = execute("default", text, (*place, AT_ONCE)).fetchall()
+            more = len(rows) == AT_ONCE
+            last = rows[-1][0] if rows else last
+
+
+def _leave_out(group: str, where: dict[str, Any]) -> Cost:
     from sqlqueue.consumers.registry import Consumer, build
     from sqlqueue.consumers.subscriber import Subscriber
 
@@ -91,6 +127,6 @@ def _leave_out(count: int, group: str, where: dict[str, Any]) -> float:
     subscriber.start()
     try:
         subscriber.loop.balance()
-        return _rate(count, consume)
+        return _cost(consume)
     finally:
         subscriber.close()

@@ -15,6 +15,7 @@ from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import groups
+from sqlqueue.log import sift as sift_module
 from sqlqueue.models import Activity, DeliveryState, Message, Offset, PartitionLease
 from sqlqueue.operations.republish import republish
 from sqlqueue.stats.throughput import add
@@ -308,6 +309,55 @@ def test_what_is_replayed_rescheduled_or_expired_passes_the_filter_too(consuming
     republish("t", "default", [offset])
     Subscriber([narrower]).run(drain=True)
     assert sorted(seen) == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("where", "needs_payload"),
+    [
+        ({"headers.rare": True}, False),
+        ({"key": "rare"}, False),
+        ({"id": ["n150", "n199"]}, False),
+        ({"payload.n": [150, 199]}, True),
+    ],
+)
+def test_where_it_leaves_out_nearly_all_only_what_matches_is_read_whole(
+    consuming: Consuming, monkeypatch: pytest.MonkeyPatch, where: dict[str, Any], needs_payload: bool
+) -> None:
+    monkeypatch.setattr(sift_module, "WHOLE_AT_ONCE", 1)
+    rare = [150, 199]
+    publish_many(
+        "t",
+        [
+            NewMessage({"n": n}, key="rare" if n in rare else f"k{n % 3}", id=f"n{n}", headers={"rare": n in rare})
+            for n in range(300)
+        ],
+    )
+    publish("t", {"n": 300}, key="k0", group="other", headers={"rare": True})
+    seen: list[Delivery] = []
+    statements: list[tuple[str, Any]] = []
+
+    def note(execute: Any, sql: str, params: Any, *rest: Any) -> Any:
+        statements.append((sql.replace("`", "").replace('"', ""), params))
+        return execute(sql, params, *rest)
+
+    before = filtered()
+    subscriber = Subscriber([consumer("t", seen.append, where=where)], background_tasks=False)
+    with connection.execute_wrapper(note):
+        subscriber.run(drain=True)
+    assert sorted((one.payload["n"], one.id, one.headers["rare"]) for one in seen) == [(n, f"n{n}", True) for n in rare]
+    assert filtered() - before == 298
+    assert watermark("t") == highest_offset("default")
+    assert states("t") == []
+    reads = [(sql, params) for sql, params in statements if "FROM sqlqueue_message" in sql and "headers" in sql]
+    whole = [params for sql, params in reads if "published_at" in sql]
+    by_offset = [params for sql, params in reads if "offset IN" in sql]
+    at_first = [params for params in whole if params not in by_offset and params[-1] > 1]  # 1: whether it is the end
+    assert len(at_first) == 1, "before it is known how few match"
+    matching = len(rare) + ("headers.rare" in where)  # the other group's matches, too
+    assert len(by_offset) == sum(map(len, by_offset)) == matching
+    looked = [sql for sql, _ in reads if "published_at" not in sql]
+    assert looked
+    assert all(("payload" in sql) is needs_payload for sql in looked)
 
 
 def test_it_reads_several_times_before_it_settles(

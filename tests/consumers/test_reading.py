@@ -15,6 +15,7 @@ from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.core.partition import limits as memory_limits
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
+from sqlqueue.core.partition.window import Found
 from tests.factories import MessageValueFactory
 
 
@@ -89,7 +90,7 @@ def test_reading_again_for_late_commits_keeps_the_bound_on_what_is_in_memory() -
         elif (wanted := stream.next_read(horizon)) is not None:
             seen = [o for o in sorted(log) if wanted.since < o <= wanted.start][: wanted.looks]
             found = [m for o, m in sorted(log.items()) if o > wanted.start][: wanted.limit]
-            stream.take_in(wanted, seen, found, horizon)
+            stream.take_in(wanted, Found(seen, found), horizon)
 
     for number in range(999, 1, -1):
         stream.window.alarm()

@@ -28,6 +28,7 @@ from sqlqueue.log.fetch import FETCH, LOOK, POLL_HEAD, SCAN, WATCH
 from sqlqueue.log.publish import NewMessage
 from sqlqueue.log.schedule import move_due
 from sqlqueue.log.seek import offset_before
+from sqlqueue.log.sift import WHOLE
 from sqlqueue.log.status import ABOVE
 from sqlqueue.models import (
     AckedMark,
@@ -427,6 +428,8 @@ def test_a_long_and_uneven_history_leads_no_read_astray(topics: None, place: str
     }
     assert "sqlqueue_message_pkey" in pulse
     assert indexes_of(words.sql(WATCH), (low, low + 1_000)) == {"sqlqueue_message_pkey"}
+    by_offset = WHOLE.replace("{columns}", "payload").replace("{marks}", "%s, %s")
+    assert indexes_of(words.sql(by_offset), (low + 1, low + 2)) == {"sqlqueue_message_pkey"}
 
 
 @contextmanager

@@ -44,7 +44,7 @@ class Owned:
         )
         read = self.stream.next_read(horizon)
         (found,) = fetch("default", [(taken.ref, read)])
-        self.stream.take_in(read, found.seen, found.messages, horizon)
+        self.stream.take_in(read, found, horizon)
 
     def turn(self, choose: bool = True, flush: float = 1_000.0) -> list[Execution]:
         runs = self.stream.choose(10) if choose else []

@@ -30,14 +30,14 @@ from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
 from sqlqueue.core.partition.rows import Rows
 from sqlqueue.core.partition.sieve import Sieve
 from sqlqueue.core.partition.transitions import Transitions
-from sqlqueue.core.partition.window import Read, ReadWindow
+from sqlqueue.core.partition.window import Found, Read, ReadWindow
 from sqlqueue.core.partition.writes import WriteBuffer
 from sqlqueue.core.settle_plan import ALONE, Attempt, Execution, FetchedMessage, SettlePlan, StoredRow
 
 FULL: Final = "full"  # HEADS_LIMIT is reached
 HELD_BACK: Final = "held"  # WINDOW_LIMIT is
 
-Found = Mapping[int, tuple[StoredRow | None, FetchedMessage]]  # by offset; with a row if an operator has written one
+Gathered = Mapping[int, tuple[StoredRow | None, FetchedMessage]]  # by offset; with a row if an operator has written one
 
 
 class AssignedPartition:
@@ -203,23 +203,31 @@ class AssignedPartition:
         """Return what to read now; None: nothing is to be read, or there is no room."""
         if self._at_heads_limit:
             return None
-        return self.window.next_read(self.room, self.budget.at_once, self.budget.most_held, horizon)
+        read = self.window.next_read(self.room, self.budget.at_once, self.budget.most_held, horizon)
+        return read if read is None or not self.sieve.sifts else read._replace(sift=self.options.where)
 
-    def take_in(
-        self, read: Read, seen: Sequence[int], messages: Sequence[FetchedMessage], horizon: int, now: float = 0.0
-    ) -> int:
-        """Add what a read has found. seen, messages: both from one snapshot; horizon: known before that snapshot.
-        Return how many messages were added: 0 if late messages have to be read first."""
+    def take_in(self, read: Read, found: Found, horizon: int, now: float = 0.0) -> int:
+        """Add what a read has found; horizon: known before its snapshot. Return how many messages it has found: 0 if
+        late messages have to be read first."""
         self._changes += 1
         if read.looks:
-            for offset in self.window.compare(read, seen, horizon):
+            for offset in self.window.compare(read, found.seen, horizon):
                 self.messages.vanish(offset, self.position, now)
             if self.window.late:
                 return 0
-        self.budget.weigh(messages)
-        self._receive(self.sieve.take(messages, horizon, self.messages.entries))
-        self.window.was_read(read, messages[-1][0] if messages else None, len(messages) >= read.limit, horizon)
-        return len(messages)
+        self.budget.weigh(found.messages, found.left_out)
+        if read.sift is None:
+            self._receive(self.sieve.take(found.messages, horizon, self.messages.entries))
+        else:
+            self._take_sifted(found, horizon)
+        self.window.was_read(read, found.last, found.total >= read.limit, horizon)
+        return found.total
+
+    def _take_sifted(self, found: Found, horizon: int) -> None:
+        self._receive(found.messages)
+        self._receive(self.sieve.take_sifted(found, horizon, self.messages.entries))
+        if not self.sieve.sifts:
+            self.budget.forget()  # of most messages the size was not read
 
     def _receive(self, messages: Iterable[FetchedMessage]) -> None:
         position = self.window.position
@@ -241,7 +249,7 @@ class AssignedPartition:
                 return [Missing(offset, None) for offset in late]
         return self.queues.missing(min(budget.at_once, budget.most_held - self.queues.ready))
 
-    def add_missing(self, asked: Sequence[Missing], found: Found, now: float) -> None:
+    def add_missing(self, asked: Sequence[Missing], found: Gathered, now: float) -> None:
         """Add the messages that missing() asked for, as far as they were found."""
         self._changes += 1
         self.budget.weigh(message for _, message in found.values())
@@ -250,7 +258,7 @@ class AssignedPartition:
         else:
             self._add_next(asked, found, now)
 
-    def _add_late(self, offsets: Sequence[int], found: Found, now: float) -> None:
+    def _add_late(self, offsets: Sequence[int], found: Gathered, now: float) -> None:
         for offset in offsets:
             row, message = found.get(offset, (None, None))
             if message is None or offset in self.messages.entries:
@@ -261,7 +269,7 @@ class AssignedPartition:
                 self._receive([message])
         self.window.took_late(len(offsets))
 
-    def _add_next(self, asked: Sequence[Missing], found: Found, now: float) -> None:
+    def _add_next(self, asked: Sequence[Missing], found: Gathered, now: float) -> None:
         counts: dict[str, int] = {}
         for offset, queue in asked:
             assert queue is not None

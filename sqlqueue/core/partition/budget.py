@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from sqlqueue.core.partition import limits
 from sqlqueue.core.settle_plan import FetchedMessage
@@ -20,14 +21,17 @@ class ReadBudget:
         """Whether the size of recent messages is known."""
         return self._heaviest is not None
 
-    def weigh(self, messages: Iterable[FetchedMessage]) -> None:
-        """Expect the next messages to be as heavy as the heaviest of these; the effect of a single heavy one decays."""
-        heaviest = max(
-            [len(message[3] or "") + len(message[4] or "") + len(message[9] or "") for message in messages],
-            default=None,
-        )
-        if heaviest is not None:
-            self._heaviest = max(heaviest, (self._heaviest or 0) // 4)
+    def weigh(self, messages: Iterable[FetchedMessage], left_out: Iterable[tuple[Any, ...]] = ()) -> None:
+        """Expect the next messages to be as heavy as the heaviest of these; the effect of a single heavy one decays.
+        left_out: of a read that sifts, whose payloads may not have been read: then they say nothing."""
+        sizes = [len(message[3] or "") + len(message[4] or "") + len(message[9] or "") for message in messages]
+        sizes += [len(payload) for row in left_out if (payload := row[3])]
+        if sizes:
+            self._heaviest = max(*sizes, (self._heaviest or 0) // 4)
+
+    def forget(self) -> None:
+        """Forget the size of recent messages: the next ones may be heavier."""
+        self._heaviest = None
 
     @property
     def most_ready(self) -> int:

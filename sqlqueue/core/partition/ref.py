@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlqueue.core.slices import lease_number
+from sqlqueue.core.where import Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,8 @@ class PartitionRef:
 class ConsumerOptions:
     """The options of a consumer that decide how its partitions are dispatched and settled. visibility_timeout,
     keep_results: seconds. urgency: of a message, by its headers as the database gave them; of what is in memory and may
-    be dispatched, the highest goes first (only with ordering "none", and without batches). where: tells of a
-    message as it was fetched whether it is to be dispatched; the others are acked. sharing: how many slices of a
+    be dispatched, the highest goes first (only with ordering "none", and without batches). where: what it
+    does not match is acked without being dispatched. sharing: how many slices of a
     partition it asks for (only with ordering "none")."""
 
     ordering: str = "key"
@@ -42,7 +43,7 @@ class ConsumerOptions:
     atomic: bool = False
     keep_results: float | None = None  # None: what the handler returns is dropped
     urgency: Callable[[Any], int] | None = None  # None: in the order of offsets
-    where: Callable[[Any], bool] | None = None  # None: all
+    where: Where | None = None  # None: all
     sharing: int = 1
 
     @property

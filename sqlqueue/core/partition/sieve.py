@@ -4,25 +4,43 @@ passed it."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
+from operator import itemgetter
+from typing import Final
 
-from sqlqueue.core.membership import batch_of
+from sqlqueue.core.membership import HEADER, batch_of
+from sqlqueue.core.partition.window import Found
 from sqlqueue.core.settle_plan import FetchedMessage
+from sqlqueue.core.where import Row, Where
+
+FIELDS: Final = len(FetchedMessage._fields)
+HEADERS: Final = FetchedMessage._fields.index("headers")
+TARGET: Final = FetchedMessage._fields.index("target_group")
+
+
+RARE: Final = 8  # one of so many matches, or fewer: to read the others whole costs more than a statement for those
+ENOUGH: Final = 20  # messages, the latest read before: fewer say nothing, and cost nothing
 
 
 class Sieve:
     """The filter of one assigned partition; where None: all messages pass."""
 
-    def __init__(self, group: str, where: Callable[[FetchedMessage], bool] | None):
+    def __init__(self, group: str, where: Where | None):
         self._where = where
         self._targets = ("", group)
         # What was left out and P has not passed: up to where, and how many messages, by each read.
         self._left_out: deque[tuple[int, int]] = deque()
+        self._matched = self._seen = 0  # of the latest messages; each read halves what those before it count for
 
     @property
     def filters(self) -> bool:
         """Whether there is a filter."""
         return self._where is not None
+
+    @property
+    def sifts(self) -> bool:
+        """Whether it leaves out nearly all, so that only what matches is to be read whole."""
+        return self._seen >= ENOUGH and self._matched * RARE <= self._seen
 
     @property
     def has_left_out(self) -> bool:
@@ -31,29 +49,49 @@ class Sieve:
 
     def wants(self, message: FetchedMessage) -> bool:
         """Tell whether the filter matches a message, or there is none."""
-        return self._where is None or self._where(message)
+        return self._where is None or self._where.matches(message)
 
     def take(
         self, messages: Sequence[FetchedMessage], horizon: int, remembered: Container[int]
     ) -> Sequence[FetchedMessage]:
-        """Return what is to be received. What the filter leaves out at or below the horizon is not remembered at all,
-        but for members of batches, which are counted: F is there once the read is recorded, and nothing but P has to
-        pass it. A message for another group is none of the filter's."""
-        matches, targets = self._where, self._targets
-        if matches is None:
+        """Return what is to be received of messages that were read whole: what matches, and what has to be
+        remembered."""
+        if self._where is None:
             return messages
-        wanted = [
-            message
-            for message in messages
-            if message[0] > horizon
-            or matches(message)
-            or message.target_group not in targets
-            or message[0] in remembered
-            or batch_of(message[4])
+        matching = self._where.select(messages)
+        self._note(len(matching), len(messages))
+        if len(matching) == len(messages):
+            return messages
+        chosen = {message[0] for message in matching}
+        others = [message for message in messages if message[0] not in chosen] if chosen else messages
+        return sorted([*matching, *self._leave_out(others, horizon, remembered)], key=itemgetter(0))
+
+    def take_sifted(self, found: Found, horizon: int, remembered: Container[int]) -> Sequence[FetchedMessage]:
+        """Return what is to be received besides what matches, of a read that sifts."""
+        self._note(len(found.messages) + len(found.gone), found.total)
+        rows = self._leave_out(found.left_out, horizon, remembered)
+        return [FetchedMessage._make(row[:FIELDS]) for row in rows]
+
+    def _note(self, matched: int, seen: int) -> None:
+        if seen:
+            self._matched, self._seen = self._matched // 2 + matched, self._seen // 2 + seen
+
+    def _leave_out(self, rows: Sequence[Row], horizon: int, remembered: Container[int]) -> list[Row]:
+        """Leave out messages that do not match, and return those that have to be remembered. At or below the horizon
+        they are not, but for members of batches, which are counted: F is there once the read is recorded, and nothing
+        but P has to pass them. A message for another group is none of the filter's."""
+        targets = self._targets
+        kept = [
+            row
+            for row in rows
+            if row[0] > horizon
+            or row[TARGET] not in targets
+            or row[0] in remembered
+            or ((headers := row[HEADERS]) and HEADER in headers and batch_of(headers))
         ]
-        if count := len(messages) - len(wanted):
-            self._left_out.append((min(messages[-1][0], horizon), count))
-        return wanted
+        if count := len(rows) - len(kept):
+            self._left_out.append((min(rows[-1][0], horizon), count))
+        return kept
 
     def passed(self, position: int) -> int:
         """Return how many messages the position has now passed that were left out."""

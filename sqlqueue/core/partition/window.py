@@ -17,20 +17,49 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from sqlqueue.core.settle_plan import FetchedMessage
+from sqlqueue.core.where import Where
 
 LATE_LIMIT: Final = 10_000  # late messages that one read finds at most; the next read compares what is behind them
 
 
 class Read(NamedTuple):
     """What to read of a partition in one snapshot: at most `limit` messages beyond `start`, up to `end` if that is not
-    None; and the lowest `looks` offsets in (since, start]."""
+    None; and the lowest `looks` offsets in (since, start]. sift: of the messages, what does not match this filter is
+    not read whole."""
 
     start: int
     limit: int
     end: int | None = None
     since: int = 0
     looks: int = 0
+    sift: Where | None = None
+
+
+class Found(NamedTuple):
+    """What a read has found, in one snapshot: the offsets between F and its start, and the messages beyond.
+
+    Of a read that sifts, `messages` are those that match; left_out: rows of the others, with the columns of a message,
+    which are None unless their filter looks at them; gone: offsets of those that match, and were deleted just then.
+    """
+
+    seen: list[int]
+    messages: list[FetchedMessage]
+    left_out: Sequence[tuple[Any, ...]] = ()
+    gone: Sequence[int] = ()
+
+    @property
+    def total(self) -> int:
+        """How many messages it has found beyond the start."""
+        return len(self.messages) + len(self.left_out) + len(self.gone)
+
+    @property
+    def last(self) -> int | None:
+        """The offset of the last of them."""
+        lasts = [one[-1][0] for one in (self.messages, self.left_out) if one]
+        return max([*lasts, *self.gone[-1:]], default=None)
 
 
 class ReadWindow:
