@@ -19,6 +19,7 @@ from typing import Final
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import DEAD, RELEASED, Outcome
 from sqlqueue.core.partition import batches, limits
+from sqlqueue.core.partition.arrivals import Arrivals
 from sqlqueue.core.partition.blocked import KeyRanges, StoredRange
 from sqlqueue.core.partition.budget import ReadBudget
 from sqlqueue.core.partition.delays import Delays
@@ -68,16 +69,10 @@ class AssignedPartition:
         self.sieve = Sieve(ref.group, options.where)
         self.writes = WriteBuffer(claimed, watermark, self.rows, self.ranges, self.lease.members)
         self.messages = Transitions(
-            ref.group,
-            options.visibility_timeout,
-            self.sieve,
-            self.queues,
-            self.delays,
-            self.in_doubt,
-            self.ranges,
-            self.rows,
-            self.writes,
+            options.visibility_timeout, self.queues, self.delays, self.in_doubt, self.ranges, self.rows, self.writes
         )
+        parts = (self.messages, self.queues, self.delays, self.in_doubt, self.rows, self.writes)
+        self.arrivals = Arrivals(ref.group, self.sieve, *parts)
         self._changes = 0  # grows whenever something is read, loaded or finished
         self._stalled: tuple[int, ...] = ()  # of a batch consumer: _batch_state() when nothing could be chosen
         self._waits_since: float | None = None  # when acks, or those behind a slow message, began to wait
@@ -212,7 +207,7 @@ class AssignedPartition:
         self._changes += 1
         if read.looks:
             for offset in self.window.compare(read, found.seen, horizon):
-                self.messages.vanish(offset, self.position, now)
+                self.arrivals.vanish(offset, self.position, now)
             if self.window.late:
                 return 0
         self.budget.weigh(found.messages, found.left_out)
@@ -232,11 +227,11 @@ class AssignedPartition:
     def _receive(self, messages: Iterable[FetchedMessage]) -> None:
         position = self.window.position
         for message in messages:
-            if message[0] > position and self.messages.receive(message):
+            if message[0] > position and self.arrivals.receive(message):
                 self.window.add(message[0])
 
     def _recall(self, row: StoredRow, now: float) -> None:
-        self.messages.recall(row, self.position, now)
+        self.arrivals.recall(row, self.position, now)
         if row.offset > self.position:
             self.window.recall(row.offset)
 
@@ -276,9 +271,9 @@ class AssignedPartition:
             row, message = found.get(offset, (None, None))
             counts[queue.name] = counts.get(queue.name, 0) + 1
             if queue.range is None:
-                self.messages.load_blocked(self.messages.entries[offset], row, message, self.position, now)
+                self.arrivals.load_blocked(self.messages.entries[offset], row, message, self.position, now)
             elif message is not None and offset not in self.messages.entries:
-                self.messages.take_up(queue, row, message, self.position, now)
+                self.arrivals.take_up(queue, row, message, self.position, now)
         for name, count in counts.items():
             self.queues.were_loaded(name, count, now)
 
@@ -307,7 +302,7 @@ class AssignedPartition:
 
     def reschedule(self, offset: int, now: float) -> None:
         """Make a waiting row due now: it is due in the database, where its time may have been changed."""
-        self.messages.reschedule(offset, now)
+        self.arrivals.reschedule(offset, now)
 
     def unfiltered_in_doubt(self, most: int) -> list[int]:
         """Return messages in doubt that the filter has not seen, at most `most`, each once; none without a filter. A
@@ -324,7 +319,7 @@ class AssignedPartition:
         self._changes += 1
         if message is not None:
             self.budget.weigh([message])
-        self.messages.load(offset, row, message, self.position, now)
+        self.arrivals.load(offset, row, message, self.position, now)
 
     # -- dispatching --------------------------------------------------------------------------------------------------
 
