@@ -25,10 +25,11 @@ from sqlqueue.core.partition.budget import ReadBudget
 from sqlqueue.core.partition.delays import Delays
 from sqlqueue.core.partition.in_doubt import MOST_DEATHS, InDoubt
 from sqlqueue.core.partition.key_rate import KeyRate
-from sqlqueue.core.partition.ordering import HELD, IN_FLIGHT, SETTLED, Entry
+from sqlqueue.core.partition.ordering import HELD, Entry
 from sqlqueue.core.partition.queues import Missing, OrderingQueues
 from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
 from sqlqueue.core.partition.rows import Rows
+from sqlqueue.core.partition.settling import Settling
 from sqlqueue.core.partition.sieve import Sieve
 from sqlqueue.core.partition.transitions import Transitions
 from sqlqueue.core.partition.window import Found, Read, ReadWindow
@@ -73,9 +74,19 @@ class AssignedPartition:
         )
         parts = (self.messages, self.queues, self.delays, self.in_doubt, self.rows, self.writes)
         self.arrivals = Arrivals(ref.group, self.sieve, *parts)
+        self.settling = Settling(
+            self.lease,
+            options,
+            lambda: self.room,
+            self.window,
+            self.sieve,
+            self.messages,
+            self.queues,
+            self.rows,
+            self.writes,
+        )
         self._changes = 0  # grows whenever something is read, loaded or finished
         self._stalled: tuple[int, ...] = ()  # of a batch consumer: _batch_state() when nothing could be chosen
-        self._waits_since: float | None = None  # when acks, or those behind a slow message, began to wait
         with_range = self.queues.with_range()
         for row in rows:
             self._recall(row, now)
@@ -107,7 +118,7 @@ class AssignedPartition:
     @property
     def active(self) -> bool:
         """Whether there is something in memory that a plan may have to write."""
-        known = self.window.offsets or self.queues.candidates or self._crowded or self.sieve.has_left_out
+        known = self.window.offsets or self.queues.candidates or self.settling.crowded or self.sieve.has_left_out
         return bool(self.writes.due or known)
 
     @property
@@ -173,11 +184,6 @@ class AssignedPartition:
     def reads_on(self) -> bool:
         """Whether the filter has left out of what was read, and there may be more."""
         return self.sieve.has_left_out and self.window.more
-
-    @property
-    def _crowded(self) -> bool:
-        """Whether something is in flight, and the messages behind it leave no room to read others."""
-        return bool(self.messages.in_flight and not self.room)
 
     @property
     def _at_heads_limit(self) -> bool:
@@ -422,104 +428,15 @@ class AssignedPartition:
 
     def committed_to(self, position: int) -> None:
         """Record that an atomic batch has moved the stored position itself."""
-        if position > self.position:
-            self._pass(position)
+        self.settling.committed_to(position)
 
     def plan(self, now: float, flush_after: float, executions: list[Execution]) -> SettlePlan | None:
         """Return what to write now, with the claims of the executions that were chosen; None if there is nothing."""
-        before = self.position
-        self._walk()
-        if self._waits_since is not None and now - self._waits_since >= flush_after:
-            self._flush()
-            self._waits_since = now  # the next flush is due after the same time
-        if self.writes.awaited:
-            self.writes.answer(self.messages.entries)
-        plan = self._write_plan(executions, now)
-        # The messages behind a slow one may fill the memory; once the slow one has a row, a blocked range can cover
-        # them.
-        if not self.writes.acks and not self._crowded:
-            self._waits_since = None
-        elif self._waits_since is None or self.position > before:
-            self._waits_since = now
-        written = plan.rows or plan.deletes or plan.dead or plan.settled or plan.ranges or executions
-        return plan if written or plan.filtered or plan.members or self.position > before else None
+        return self.settling.plan(now, flush_after, executions)
 
     def release_plan(self, now: float) -> SettlePlan:
         """Return what to write when the lease is released: acks in memory become rows, other attempts are released."""
         for entry in list(self.messages.entries.values()):
             if entry.attempt is not None:
                 self.finish(entry.attempt, Outcome(RELEASED), now)
-        self._walk()
-        self._flush()
-        plan = self._write_plan([], now, release=True)
-        self.lease.lost = True
-        return plan
-
-    def _walk(self) -> None:
-        """Move P to the highest p <= F such that every message read in (P, p] is acked, has a row, or waits behind an
-        earlier one of its key, whose blocked range then covers it."""
-        entries, final, target = self.messages.entries, self.window.final, self.position
-        clear = final  # what the filter has left out up to there is not remembered, and nothing else is before it
-        for offset in self.window.offsets:
-            if offset > final:
-                break
-            entry = entries[offset]
-            if entry.state != SETTLED and not entry.row and not self.messages.cover(entry):
-                clear = offset - 1
-                break
-            target = offset
-        else:
-            if target > self.position:
-                target = max(target, final)
-        if self.sieve.has_left_out:
-            target = max(target, clear)
-        if target > self.position:
-            self._pass(target)
-
-    def _pass(self, target: int) -> None:
-        self.messages.passed(self.window.move(target))
-        self.writes.claim(target)
-        self.writes.filtered += self.sieve.passed(target)
-
-    def _flush(self) -> None:
-        """Write rows for acks that have waited long enough in memory.
-
-        Messages in flight that hold the position back get a row, so that it can move on; acks beyond it become acked
-        rows. If there is no room, every message in flight gets a row, so that the messages behind it in its ordering
-        queue can leave the memory."""
-        entries, full = self.messages.entries, not self.room
-        for offset in self.window.offsets:
-            if offset > self.window.final and not full:
-                break
-            if entries[offset].state == IN_FLIGHT and not entries[offset].row:
-                self.messages.claim_with_row(entries[offset], self.position)
-        if full:
-            self.messages.block_loaded(self.position)
-        self._walk()
-        for offset in sorted(self.writes.acks):
-            self.writes.give_row(entries[offset])
-
-    def _write_plan(self, executions: list[Execution], now: float, release: bool = False) -> SettlePlan:
-        ranges, released = self.queues.raise_lows(now)
-        for offset in released:
-            self.rows.add_acked(offset)
-        rows, deletes, dead, settled, taken_up, filtered, members, work_items = self.writes.take(self.position)
-        return SettlePlan(
-            self.lease,
-            self.position,
-            self.writes.watermark,
-            self.writes.claimed,
-            rows,
-            deletes,
-            dead,
-            settled,
-            tuple(executions),
-            tuple(ranges),
-            taken_up,
-            self.options.atomic,
-            release,
-            self.options.keep_results,
-            filtered,
-            members,
-            work_items,
-        )
+        return self.settling.release_plan(now)

@@ -1,0 +1,143 @@
+"""What a settle writes of a partition, and how far its position moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlqueue.core.lease import HeldLease
+from sqlqueue.core.partition.ordering import IN_FLIGHT, SETTLED
+from sqlqueue.core.partition.queues import OrderingQueues
+from sqlqueue.core.partition.ref import ConsumerOptions
+from sqlqueue.core.partition.rows import Rows
+from sqlqueue.core.partition.sieve import Sieve
+from sqlqueue.core.partition.transitions import Transitions
+from sqlqueue.core.partition.window import ReadWindow
+from sqlqueue.core.partition.writes import WriteBuffer
+from sqlqueue.core.settle_plan import Execution, SettlePlan
+
+
+class Settling:
+    """Makes plans. room: returns how many more messages may be read."""
+
+    def __init__(
+        self,
+        lease: HeldLease,
+        options: ConsumerOptions,
+        room: Callable[[], int],
+        window: ReadWindow,
+        sieve: Sieve,
+        messages: Transitions,
+        queues: OrderingQueues,
+        rows: Rows,
+        writes: WriteBuffer,
+    ):
+        self._lease, self._options, self._room = lease, options, room
+        self._window, self._sieve, self._messages = window, sieve, messages
+        self._queues, self._rows, self._writes = queues, rows, writes
+        self._waits_since: float | None = None  # when acks, or those behind a slow message, began to wait
+
+    @property
+    def crowded(self) -> bool:
+        """Whether something is in flight, and the messages behind it leave no room to read others."""
+        return bool(self._messages.in_flight and not self._room())
+
+    def committed_to(self, position: int) -> None:
+        """Record that an atomic batch has moved the stored position itself."""
+        if position > self._window.position:
+            self._pass(position)
+
+    def plan(self, now: float, flush_after: float, executions: list[Execution]) -> SettlePlan | None:
+        """Return what to write now, with the claims of the executions that were chosen; None if there is nothing."""
+        before = self._window.position
+        self._walk()
+        if self._waits_since is not None and now - self._waits_since >= flush_after:
+            self._flush()
+            self._waits_since = now  # the next flush is due after the same time
+        if self._writes.awaited:
+            self._writes.answer(self._messages.entries)
+        plan = self._write_plan(executions, now)
+        # The messages behind a slow one may fill the memory; once the slow one has a row, a blocked range can cover
+        # them.
+        if not self._writes.acks and not self.crowded:
+            self._waits_since = None
+        elif self._waits_since is None or self._window.position > before:
+            self._waits_since = now
+        written = plan.rows or plan.deletes or plan.dead or plan.settled or plan.ranges or executions
+        return plan if written or plan.filtered or plan.members or self._window.position > before else None
+
+    def release_plan(self, now: float) -> SettlePlan:
+        """Return what to write when the lease is released: acks in memory become rows."""
+        self._walk()
+        self._flush()
+        plan = self._write_plan([], now, release=True)
+        self._lease.lost = True
+        return plan
+
+    def _walk(self) -> None:
+        """Move P to the highest p <= F such that every message read in (P, p] is acked, has a row, or waits behind an
+        earlier one of its key, whose blocked range then covers it."""
+        entries, final, target = self._messages.entries, self._window.final, self._window.position
+        clear = final  # what the filter has left out up to there is not remembered, and nothing else is before it
+        for offset in self._window.offsets:
+            if offset > final:
+                break
+            entry = entries[offset]
+            if entry.state != SETTLED and not entry.row and not self._messages.cover(entry):
+                clear = offset - 1
+                break
+            target = offset
+        else:
+            if target > self._window.position:
+                target = max(target, final)
+        if self._sieve.has_left_out:
+            target = max(target, clear)
+        if target > self._window.position:
+            self._pass(target)
+
+    def _pass(self, target: int) -> None:
+        self._messages.passed(self._window.move(target))
+        self._writes.claim(target)
+        self._writes.filtered += self._sieve.passed(target)
+
+    def _flush(self) -> None:
+        """Write rows for acks that have waited long enough in memory.
+
+        Messages in flight that hold the position back get a row, so that it can move on; acks beyond it become acked
+        rows. If there is no room, every message in flight gets a row, so that the messages behind it in its ordering
+        queue can leave the memory."""
+        entries, full = self._messages.entries, not self._room()
+        for offset in self._window.offsets:
+            if offset > self._window.final and not full:
+                break
+            if entries[offset].state == IN_FLIGHT and not entries[offset].row:
+                self._messages.claim_with_row(entries[offset], self._window.position)
+        if full:
+            self._messages.block_loaded(self._window.position)
+        self._walk()
+        for offset in sorted(self._writes.acks):
+            self._writes.give_row(entries[offset])
+
+    def _write_plan(self, executions: list[Execution], now: float, release: bool = False) -> SettlePlan:
+        ranges, released = self._queues.raise_lows(now)
+        for offset in released:
+            self._rows.add_acked(offset)
+        rows, deletes, dead, settled, taken_up, filtered, members, work_items = self._writes.take(self._window.position)
+        return SettlePlan(
+            self._lease,
+            self._window.position,
+            self._writes.watermark,
+            self._writes.claimed,
+            rows,
+            deletes,
+            dead,
+            settled,
+            tuple(executions),
+            tuple(ranges),
+            taken_up,
+            self._options.atomic,
+            release,
+            self._options.keep_results,
+            filtered,
+            members,
+            work_items,
+        )
