@@ -15,6 +15,7 @@ from tests.soak.workload import ALL_READERS, FLUSH_INTERVAL, LEASE_DURATION, VIS
 ALIKE = {(reader.topic, reader.group): reader for reader in ALL_READERS}
 SLACK = 8.0  # seconds: how long a settle may take on a busy machine
 THAW = 5.0  # seconds after SIGCONT in which a thread of a process may still begin what it was about to
+EARLIER = 2.0  # seconds before a lease ends in which it was renewed last at the latest, if nothing came between
 LATE = "begun late by a stopped process"
 STOPS = {"stop-consumer", "stop-publisher"}
 # These end a process: nothing of it goes on that could be late.
@@ -86,6 +87,8 @@ class Explanations:
     def owners_between(self, group_partition: tuple[str, str, int], low: float, high: float) -> set[int]:
         """Return the processes that may have owned a partition in a span of time."""
         moments = self._acquired[group_partition]
+        if ALIKE[group_partition[:2]].is_shared:  # which of them has which slice is not announced
+            return {process for at, process in moments if at <= high}
         some = moments[bisect_left(moments, (low, -1)) : bisect_right(moments, (high, -1))]
         return self.owners_of(group_partition, low) | {process for _, process in some}
 
@@ -94,6 +97,14 @@ class Explanations:
         moments = self._acquired[handling.topic, handling.group, handling.partition]
         later = moments[bisect_right(moments, (handling.began, -1)) :]
         return next((at for at, by in later if by != handling.process and self.thawed(by, at) is None), NEVER)
+
+    def cut_off(self, process: int, at: float) -> bool:
+        """Tell whether a fault may have kept a process until this moment from renewing, for as long as a lease lasts,
+        what the tables lend it."""
+        since = at - LEASE_DURATION
+        return any(
+            fault.touches(process) or self._holds_up_all(fault) for fault in self.harmful(since, since + EARLIER)
+        )
 
     def survives(self, handling: Handling, taken: float) -> bool:
         """Tell whether a handler may still run when its partition is taken: it is over its time, or its process has

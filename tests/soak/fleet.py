@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.soak import jobs, publisher
 from tests.soak.history import FOLDER, Journal
 from tests.soak.system import descendants, signal_if_there
-from tests.soak.workload import PHASES, SABOTAGE, THREADS
+from tests.soak.workload import PHASES, SABOTAGE, SLICES, THREADS
 
 ROOT = Path(__file__).resolve().parents[2]
 RESTART_AFTER = 0.3
@@ -181,7 +181,10 @@ class Fleet:
 
     def _consumer(self, name: str, processes: int, url: str) -> Member:
         words = ["manage.py", "runconsumers", f"--processes={processes}", f"--threads={THREADS}"]
-        return self._member(name, lambda incarnation: words, url, has_clock=name in ("alone", "visitor"))
+        member = self._member(name, lambda incarnation: words, url, has_clock=name in ("alone", "visitor"))
+        if name == "witness":  # which is always there: the others are to say how many slices there are
+            member.env[SLICES] = "1"
+        return member
 
     def _member(self, name: str, words: Callable[[int], list[str]], url: str, has_clock: bool) -> Member:
         env = self.environment(url)

@@ -29,6 +29,7 @@ from tests.soak.workload import (
     DEAD_LETTERS,
     DECORATED,
     JOB_READERS,
+    LATER,
     MEMBERS,
     PHASES,
     READERS,
@@ -87,8 +88,8 @@ def obey(delivery: Delivery, alone: bool = True) -> None:
         add_member(delivery)
     if do == "fail-long" and attempt == 1:
         raise Trouble(LONG_ERROR)
-    if do == "wait" and attempt == 1:
-        raise Retry("asked for", delay=WAIT)
+    if do in ("wait", "later") and attempt == 1:
+        raise Retry("asked for", delay=WAIT if do == "wait" else LATER)
     if do == "exhaust" or (do == "fail" and attempt == 1) or (do == "fail-2" and attempt <= 2):
         raise Trouble(do)
     if do == "retry" and attempt == 1:
@@ -128,6 +129,8 @@ def handle(reader: Reader, deliveries: Sequence[Delivery]) -> None:
         if asks and not reader.batch:
             Topic.objects.filter(name=reader.topic).exists()
         for delivery in deliveries:
+            if reader.replies:  # what an attempt replies that fails then must never arrive
+                delivery.reply({"id": delivery.payload["id"], "group": delivery.group, "attempt": delivery.attempt})
             time.sleep(pause_of(delivery))
             obey(delivery, alone=len(deliveries) == 1)
         if reader.atomic:
@@ -168,6 +171,8 @@ def register(reader: Reader) -> None:
             if reader.keeps_results:
                 journal.note("value", delivery.id, delivery.payload["value"])
             handle(reader, [delivery])
+            if reader.replies:
+                return "a second reply, which no caller gets"
             return {"value": delivery.payload["value"]} if reader.keeps_results else None
 
     handler.__qualname__ = f"handle_{reader.topic}_for_{reader.group}"
@@ -231,4 +236,5 @@ note_signal("released", signals.lease_released, "topic", "group", "partitions", 
 note_signal("lost", signals.lease_lost, "topic", "group", "partition", "subscriber")
 note_signal("subscriber", signals.subscriber_started, "subscriber")
 note_signal("left", signals.subscriber_stopped, "subscriber")
+note_signal("filtered", signals.messages_filtered, "topic", "group", "count")
 note_signal("collected", signals.messages_collected, "topic", "count")

@@ -1,5 +1,5 @@
 """What may be wrong with everyday jobs, beside what the checker finds in them as in any message: ticks, named messages,
-results, and what expires."""
+results, batches, calls, limits, filters, and what expires."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.soak import batches
+from tests.soak import batches, calls, filters, limits
 from tests.soak.explanations import Explanations
 from tests.soak.job_records import Enqueued, LogEntry, TaskEnd
 from tests.soak.offers import wrong_offers
@@ -20,6 +20,9 @@ VIOLATIONS = {
     "names wrong": "cancelled or replaced and there all the same, or never there; or told what cannot be",
     "results wrong": "a task that did not end as it had to, or a result that is not what the handler returned",
     "batches wrong": "counts that are not what its members came to, or a callback missing, twice, or too early",
+    "calls wrong": "a reply that is not that of the attempt acked first, none although there was one, or too late",
+    "limits exceeded": "more messages begun, or more handlers at once, than a group's limits allow its processes",
+    "filters wrong": "handled although the filter leaves it out, or left out and not counted",
     "handled too late": "begun after it had expired",
 }
 EXPIRED = "expired"  # the error of a dead letter
@@ -45,6 +48,12 @@ class JobChecks:
             self._look_at_tasks()
             for what in batches.wrong_batches(self.record):
                 self.found("batches wrong", what)
+        for what in calls.CallChecks(self.record, self.explanations).wrong():
+            self.found("calls wrong", what)
+        for what in limits.exceeded(self.record, self.explanations):
+            self.found("limits exceeded", what)
+        for what in filters.wrong_filters(self.record, self.explanations):
+            self.found("filters wrong", what)
         self._look_at_kept_results()
         self._look_at_expiry()
 
@@ -131,6 +140,10 @@ def figures(record: Record) -> dict[str, object]:
         "results of handlers": len(jobs.results),
         "tasks ended": dict(sorted(Counter(end.status for end in jobs.ends.values()).items())),
         **batches.figures(record),
+        **calls.figures(record),
+        **limits.figures(record),
+        **filters.figures(record),
+        "numbers of slices": jobs.slices,
         "messages that could expire": entered[FLEETING],
         "expired": sum(each.error == EXPIRED for each in record.dead),
     }

@@ -5,7 +5,7 @@ Moments of the tables are seconds since the epoch by the database's clock; all o
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,6 +87,20 @@ class TaskEnd:
     """The classes, by their dotted paths."""
 
 
+@dataclass
+class Ask:
+    """One call. what: reply, failed (value: the group), timeout or error; "" as long as it has not returned."""
+
+    id: str
+    """That of its payload."""
+    caller: int
+    timeout: float
+    began: float
+    ended: float | None = None
+    what: str = ""
+    value: Any = None
+
+
 @dataclass(frozen=True)
 class BatchEnd:
     """A batch as the tables have it at the end."""
@@ -113,6 +127,13 @@ class Jobs:
     batches: dict[str, bool | None] = field(default_factory=dict)
     """By name: whether it was filled (True), or given up (False); None: in doubt."""
     batch_ends: dict[str, BatchEnd] = field(default_factory=dict)
+    asks: list[Ask] = field(default_factory=list)
+    sockets: list[int] = field(default_factory=list)
+    """How many sockets of callers each process had open when it left."""
+    filtered: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How many messages filters have left out, as was announced: topic, group."""
+    slices: list[int] = field(default_factory=list)
+    """The numbers of slices of shared partitions, one after another."""
     log: list[LogEntry] = field(default_factory=list)
     results: list[KeptResult] = field(default_factory=list)
     pauses: list[tuple[float, float]] = field(default_factory=list)

@@ -1,4 +1,5 @@
-"""The publisher of everyday jobs: tasks, batches, messages that expire, and named messages (named.py) beside them.
+"""The publisher of everyday jobs: tasks, batches, messages that expire, and bursts for a group with limits; beside them
+named messages (named.py) and calls (callers.py).
 
 Of a task it writes down before the commit what it has enqueued ("task"), and after it that this was committed
 ("task-told") or taken back ("task-back"). A task that got no answer is not enqueued again: it is there, or not.
@@ -16,15 +17,19 @@ from typing import Any
 
 from django.db import Error, connections, transaction
 
+from tests.soak.callers import Caller, connected_datagram_sockets
 from tests.soak.history import FOLDER
 from tests.soak.named import NamedPublisher
 from tests.soak.publisher import PAUSE_AFTER_AN_ERROR, Item, Publisher, RolledBack, run
-from tests.soak.workload import CALLED, FLEETING, MEMBERS, TASK_WEIGHTS, asks
+from tests.soak.workload import CALLED, CROWDED, FLEETING, MEMBERS, TASK_WEIGHTS, asks
 
 RATE = 3.0  # tasks and messages that expire, a second: other publishers are to make the load
 BATCHES = 0.15  # of them for each of those
 SCHEDULERS = 3  # threads that schedule, replace and cancel the same names
+CALLERS = 2  # threads
+BURST, BURST_EVERY = 32, 12.0  # messages at once, and seconds: more than the limit allows at once, less in the long run
 LIFETIMES = (0.3, 3.0, 20.0)  # seconds: for less than a look at the log, for a retry, and for faults
+SURELY_LATE = 8  # of so many messages that expire one fails at first, and is due again long after it has expired
 
 
 @dataclass(frozen=True)
@@ -50,19 +55,25 @@ class JobPublisher(Publisher):
     """Publishes one job after another; its threads do what is done with names."""
 
     _of_batches: random.Random  # dice of their own: the others fall as they did without them
-    _schedulers: tuple[NamedPublisher, ...] = ()
+    _threads: tuple[NamedPublisher | Caller, ...] = ()
+    _burst_at = 0.0
+    _fleeting = 0
 
     def jobs(self) -> None:
         """One task, or one message that expires."""
-        if not self._schedulers:
+        if not self._threads:
             numbers, folder = itertools.count(1), Path(os.environ[FOLDER])
-            self._schedulers = tuple(
+            schedulers = (
                 NamedPublisher(f"{self.name}/{n}", self.name, self.journal, numbers, folder, self._one_writer)
                 for n in range(SCHEDULERS)
             )
-            for scheduler in self._schedulers:
-                scheduler.start()
+            callers = (Caller(f"{self.name}/call{n}", self.name, self.journal, numbers, folder) for n in range(CALLERS))
+            self._threads = (*schedulers, *callers)
+            for thread in self._threads:
+                thread.start()
             self._of_batches = random.Random(self.name)
+        if time.monotonic() >= self._burst_at:
+            self._publish_burst()
         if self._of_batches.random() < BATCHES:
             self._fill_batch()
         if self.dice.random() < 0.5:
@@ -72,10 +83,11 @@ class JobPublisher(Publisher):
         time.sleep(self.dice.expovariate(RATE))
 
     def leave(self) -> None:
-        for scheduler in self._schedulers:
-            scheduler.stopping.set()
-        for scheduler in self._schedulers:
-            scheduler.join()
+        for thread in self._threads:
+            thread.stopping.set()
+        for thread in self._threads:
+            thread.join()
+        self.journal.note("sockets", connected_datagram_sockets())
 
     def _enqueue(self) -> None:
         from django.utils import timezone
@@ -130,6 +142,17 @@ class JobPublisher(Publisher):
         else:
             self.journal.note("batch-told", name, True)
 
+    def _publish_burst(self) -> None:
+        """As many messages at once as a group with limits begins in some seconds."""
+        from sqlqueue import NewMessage, publish_many
+
+        def write(items: list[Item]) -> None:
+            publish_many(CROWDED, [NewMessage(item.payload, key=item.key, id=item.id) for item in items])
+
+        self._burst_at = time.monotonic() + BURST_EVERY
+        name = f"{self.name}/{int(self._burst_at)}"
+        self.carry_out([Item(CROWDED, f"{name}/{n}", f"{name}/{n}", "slow") for n in range(BURST)], write)
+
     def _publish_member(self, batch: Any, item: Item) -> None:
         back = self._of_batches.random() < 0.1
 
@@ -153,6 +176,9 @@ class JobPublisher(Publisher):
         lifetime = self.dice.choice(LIFETIMES) * self.dice.uniform(0.5, 1.5)
         delay = self.dice.choice([None, None, self.dice.uniform(0.1, 1.5)])
         do = asks(FLEETING, self.dice, self._one_writer)
+        if self._fleeting % SURELY_LATE == 0:
+            do, lifetime, delay = "later", 1.0, None
+        self._fleeting += 1
         item = FleetingItem(FLEETING, self.name, f"{self.name}/{self._messages}", do, 0, lifetime, delay)
         self.carry_out([item], write)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.soak.history import Line
-from tests.soak.job_records import NEVER, Enqueued, Jobs, Offer
+from tests.soak.job_records import NEVER, Ask, Enqueued, Jobs, Offer
 
 
 @dataclass
@@ -118,6 +118,8 @@ class Record:
     """When, in which process, which background task failed, and how the database's fault was classified ("": none)."""
     blocked: list[tuple[float, float, int]] = field(default_factory=list)
     """From when to when a handler blocked the event loop of which process."""
+    left: set[int] = field(default_factory=set)
+    """The processes that have ended in order."""
     phases: list[Phase] = field(default_factory=list)
     jobs: Jobs = field(default_factory=Jobs)
     crowded: float = 1.0
@@ -143,6 +145,7 @@ class Reader:
         self._processes: dict[int, list[tuple[float, int]]] = defaultdict(list)
         self._offers: dict[tuple[int, int], Offer] = {}
         self._tasks: dict[tuple[int, int], Enqueued] = {}
+        self._asks: dict[tuple[int, int], Ask] = {}
         self._running: dict[tuple[int, str, str, int, int, int], list[Handling]] = defaultdict(list)
 
     def read(self, lines: Iterable[Line]) -> Record:
@@ -255,6 +258,27 @@ class Reader:
 
     def _batch_told(self, _line: Line, name: str, filled: bool) -> None:
         self.record.jobs.batches[name] = filled
+
+    def _ask(self, line: Line, number: int, id: str, timeout: float) -> None:
+        ask = Ask(id, line.writer, timeout, line.at)
+        self._asks[line.writer, number] = ask
+        self.record.jobs.asks.append(ask)
+
+    def _answer(self, line: Line, number: int, what: str, value: Any) -> None:
+        ask = self._asks[line.writer, number]
+        ask.ended, ask.what, ask.value = line.at, what, value
+
+    def _sockets(self, _line: Line, count: int) -> None:
+        self.record.jobs.sockets.append(count)
+
+    def _filtered(self, _line: Line, topic: str, group: str, count: int) -> None:
+        self.record.jobs.filtered[topic, group] += count
+
+    def _slices(self, _line: Line, count: int) -> None:
+        self.record.jobs.slices.append(count)
+
+    def _left(self, line: Line, _name: str) -> None:
+        self.record.left.add(line.writer)
 
     def _ticks_paused(self, line: Line, since: float) -> None:
         self.record.jobs.pauses.append((since, line.at))

@@ -4,12 +4,16 @@ The processes of a run commit what the environment's SOAK_SABOTAGE names; tests/
 """
 
 import itertools
+import sys
 from typing import Any
 
 from sqlqueue.consumers import executor, settler
+from sqlqueue.consumers.limiter import GroupLimiter
 from sqlqueue.consumers.ownership import Ownership
+from sqlqueue.core.filters import Filter
 from sqlqueue.core.partition.queues import OrderingQueues
 from sqlqueue.core.settle_plan import Attempt, SettleResult
+from sqlqueue.database import slices as database_slices
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.leases import acquire, release
 from sqlqueue.log import batch_counts, fence, results, schedule, ticks
@@ -66,8 +70,8 @@ def leases() -> None:
 
 
 def jobs() -> None:
-    """Forget ticks, named messages that are due, results, and that messages expire; count a member of a batch again
-    with each settle."""
+    """Forget ticks, named messages that are due, results and replies, that messages expire, and the limits of groups;
+    count a member of a batch again with each settle; let filters pass all that they are asked for."""
     due_ticks, insert_new = ticks.due_ticks, schedule.insert_new
 
     def forget_some(*arguments: Any) -> Any:
@@ -80,11 +84,24 @@ def jobs() -> None:
     ticks.due_ticks, schedule.insert_new = forget_some, forget_named
     results._insert = lambda alias, rows: None
     Attempt.expired = False
+    GroupLimiter.messages = GroupLimiter.executions = lambda self, now: sys.maxsize
+    Filter.matches = lambda self, message: True
     totals = batch_counts.totals
     batch_counts.totals = lambda plan: {batch: (acked + 1, dead) for batch, (acked, dead) in totals(plan).items()}
+
+
+def slices() -> None:
+    """Give the last slice of a shared partition a part of its hashes only."""
+    hashes_of = database_slices.hashes_of
+
+    def narrow(slice: int, slices: int) -> tuple[int, int]:
+        low, high = hashes_of(slice, slices)
+        return (low, high - (high - low) // 2) if slice == slices - 1 else (low, high)
+
+    database_slices.hashes_of = narrow
 
 
 def commit(name: str) -> None:
     """Plant one of workload.PLANTED, or nothing."""
     if name:
-        {kind.__name__: kind for kind in (fencing, horizon, jobs, leases, order, progress, settles)}[name]()
+        {kind.__name__: kind for kind in (fencing, horizon, jobs, leases, order, progress, settles, slices)}[name]()

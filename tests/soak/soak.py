@@ -149,8 +149,8 @@ class Run:
                 troubles.append(f"consumers ended with {statuses}")
             clients = self._clients_left()
             record = Reader().read(history.read(self.folder))
-            fill_in(record)
             fill_in_jobs(record.jobs)
+            fill_in(record)
             record.jobs.ticks_until = ticks_until
             record.crowded = self.watch.crowded
             record.drained, record.since, record.until = drained is not None, began, until
@@ -167,6 +167,8 @@ class Run:
             troubles.append(f"publishers ended with errors of their own: {self.fleet.broken}: see the folder's logs")
         if count := crashes(self.folder):
             troubles.append(f"{count} iterations of consumers ended with an error of their own: see the folder's logs")
+        if count := dead_threads(self.folder):
+            troubles.append(f"{count} threads of a publisher ended with an error: see the folder's logs")
         standstill = longest_standstill(record, began, ended)
         if drained is None:
             troubles.append(f"not drained within {self.plan.drain_limit:g} s: {unsettled()} deliveries left")
@@ -202,7 +204,7 @@ class Run:
 
     def _leftovers_while_running(self) -> dict[str, int]:
         """Wait for collection, and return what it has left."""
-        from sqlqueue.models import BlockedRange, DeliveryState, Message, Receipt, ScheduledMessage
+        from sqlqueue.models import BlockedRange, DeliveryState, Message, Receipt, Result, ScheduledMessage
 
         tables = {
             "sqlqueue_message": Message.objects.filter(topic__in=[*workload.TOPICS, *workload.PHASE_TOPICS]),
@@ -210,6 +212,7 @@ class Run:
             "sqlqueue_blocked_range": BlockedRange.objects.all(),
             "sqlqueue_receipt": Receipt.objects.all(),
             "sqlqueue_scheduled_message": ScheduledMessage.objects.all(),
+            "sqlqueue_result (replies)": Result.objects.filter(topic=workload.REQUESTS),
         }
         deadline = time.monotonic() + self.plan.retention + COLLECT_LIMIT
         while True:
@@ -231,13 +234,20 @@ def crashes(folder: Path) -> int:
     return sum(log.read_text(errors="replace").count(", in _guarded") for log in (folder / "logs").glob("*.log"))
 
 
+def dead_threads(folder: Path) -> int:
+    """Return how many threads of the publisher of everyday jobs have ended with an error."""
+    log = folder / "logs" / "jobs.log"
+    return log.read_text(errors="replace").count("Exception in thread") if log.exists() else 0
+
+
 def fill_in(record: Record) -> None:
-    """Read what the final tables say of dead letters and effects."""
+    """Read what the final tables say of dead letters and effects. The logs that are kept have been read."""
     from django.db.models import Count
 
     from sqlqueue.models import Message
     from tests.soak.models import Entry
 
+    requests = {entry.offset: entry.id for entry in record.jobs.log if entry.topic == workload.REQUESTS}
     for dead_letter in Message.objects.dead_letters():
         if dead_letter.original_topic == workload.TASKS.topic:
             record.jobs.dead_tasks.append(dead_letter.payload["id"])
@@ -247,7 +257,7 @@ def fill_in(record: Record) -> None:
                 dead_letter.original_topic,
                 dead_letter.failed_group,
                 dead_letter.original_offset or 0,
-                dead_letter.payload["id"],
+                requests.get(dead_letter.original_offset or 0, dead_letter.payload["id"]),
                 dead_letter.failure_count,
                 dead_letter.last_error or "",
                 dead_letter.failed_at.timestamp(),
@@ -260,10 +270,11 @@ def fill_in(record: Record) -> None:
 
 
 def leases_left() -> dict[str, int]:
-    """Return leases and heartbeats that no process has released."""
-    from sqlqueue.models import PartitionLease, SubscriberHeartbeat
+    """Return leases, shares of limits and heartbeats that no process has released."""
+    from sqlqueue.models import LimitShare, PartitionLease, SubscriberHeartbeat
 
     return {
+        "sqlqueue_limit_share": LimitShare.objects.alive().count(),
         "sqlqueue_partition_lease": PartitionLease.objects.exclude(holder="").count(),
         "sqlqueue_subscriber_heartbeat": SubscriberHeartbeat.objects.alive().count(),
     }

@@ -12,12 +12,14 @@ hang             run into the visibility timeout at the first attempt
 extend           take longer than the visibility timeout, and say so
 die, die-always  end the process with SIGKILL, at the first attempt or at every one
 wait             ask for another attempt in WAIT seconds, at the first one
+later            likewise, in LATER seconds
 fail-long        fail at the first attempt, with an error that is long and not ASCII
 add              add a member to the batch of the message, in one of its groups
 reject-once      raise Reject, unless it is a dead letter that is delivered again
 block            hold up the event loop, at the first attempt
 """
 
+import os
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +34,7 @@ PLANTED = (
     "order",
     "progress",
     "settles",
+    "slices",
 )  # faults of the engine's own; sabotage.py has them
 LEASE_DURATION = 8.0
 BALANCE_INTERVAL = 0.3
@@ -42,6 +45,7 @@ MAX_ATTEMPTS = 4
 PARTITIONS = 6
 THREADS = 4  # of each consumer process
 WAIT = 15.0  # seconds
+LATER = 8.0  # seconds: more than any machine may be late
 BLOCKED = 45.0  # seconds for which a loop is held up: longer than its process may go unreplaced and unserved
 HUNG_AFTER = 10.0
 WINDOW = 10_000  # messages that are delivered beyond an open publishing transaction, in each partition
@@ -60,6 +64,11 @@ class Reader:
     atomic: bool = False
     is_async: bool = False
     keeps_results: bool = False
+    replies: bool = False
+    where: dict[str, Any] | None = None  # wants() says of a payload what it means
+    rate: float | None = None  # messages a second that all its processes together may begin
+    concurrency: int | None = None  # handlers that may run in all of them at once
+    is_shared: bool = False  # each process asks for a number of slices of its own: see asked_slices()
 
     @property
     def options(self) -> dict[str, Any]:
@@ -78,7 +87,19 @@ class Reader:
             options["batch_size"] = 200
         if self.keeps_results:
             options["keep_results"] = KEPT_RESULTS
+        if self.where is not None:
+            options["where"] = self.where
+        if self.rate is not None:
+            options["rate_limit"] = f"{self.rate:g}/s"
+        if self.concurrency is not None:
+            options["concurrency_limit"] = self.concurrency
+        if self.is_shared:
+            options["sharing"] = asked_slices()
         return options
+
+    def wants(self, payload: Any) -> bool:
+        """Tell whether a message is for this group, by its payload and without the engine's filters."""
+        return self.where is None or (payload["for"] in FOR_DEPUTY and payload["value"] >= LEAST_VALUE)
 
 
 READERS = [
@@ -95,6 +116,10 @@ READERS = [
 MINUTE = 60.0
 ADDED = "+"  # ends the id of a member of a batch that another one has added
 TICKS, NAMED, FLEETING, MEMBERS, CALLED = "periodic", "named", "fleeting", "members", "called"
+REQUESTS, CROWDED = "requests", "crowded"
+FOR_DEPUTY, LEAST_VALUE = ("deputy", "both"), 50  # what the filter of REQUESTS' second group lets pass
+SLICES = "SOAK_SLICES"  # the environment's variable with how many slices a process asks for; if it is not set:
+SOME_SLICES = (1, 2, 2, 3, 5)  # one of these
 JOB_READERS = [
     Reader(TICKS, "clock", ordering="none"),
     Reader(NAMED, "herald", keeps_results=True),
@@ -102,8 +127,19 @@ JOB_READERS = [
     Reader(MEMBERS, "crew"),
     Reader(MEMBERS, "gang", ordering="none", atomic=True),
     Reader(CALLED, "caller"),
+    Reader(REQUESTS, "clerk", replies=True),
+    Reader(
+        REQUESTS,
+        "deputy",
+        ordering="none",
+        replies=True,
+        where={"headers.for": list(FOR_DEPUTY), "payload.value__gte": LEAST_VALUE},
+    ),
+    Reader(CROWDED, "limited", ordering="none", rate=4.0, concurrency=2),
+    Reader(CROWDED, "sliced", ordering="none", is_shared=True),
 ]
-JOB_TOPICS = {TICKS: 1, NAMED: 1, FLEETING: 1, MEMBERS: 3, CALLED: 1}  # and their partitions
+# And their partitions.
+JOB_TOPICS = {TICKS: 1, NAMED: 1, FLEETING: 1, MEMBERS: 3, CALLED: 1, REQUESTS: 2, CROWDED: 2}
 
 
 @dataclass(frozen=True)
@@ -159,6 +195,7 @@ ASKED: dict[str, dict[str, float]] = {
     NAMED: {"slow": 5, "fail": 5, "retry": 2, "postpone": 3},
     MEMBERS: {"slow": 5, "fail": 8, "retry": 4, "postpone": 4, "reject": 2, "add": 15, "exhaust": 0.5},
     FLEETING: {"slow": 10, "fail": 15, "fail-2": 5, "retry": 10, "postpone": 10, "reject": 1},
+    REQUESTS: {"slow": 10, "fail": 15, "retry": 5, "postpone": 5, "reject": 10, "die": 1},
 }
 TICK_FAILS = 10  # every so many seconds the ticks of that second ask for a failure
 
@@ -184,6 +221,11 @@ def asked_by(payload: Any) -> str:
     if "do" in payload:
         return payload["do"]
     return "fail" if int(payload["tick"][17:19]) % TICK_FAILS == 0 else "ok"
+
+
+def asked_slices() -> int:
+    """Return how many slices this process asks for: the highest number of all processes counts."""
+    return int(os.environ.get(SLICES) or random.choice(SOME_SLICES))
 
 
 def partitions(topic: str) -> int:
