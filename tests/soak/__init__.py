@@ -4,9 +4,10 @@
 
 history     what processes write down of what they were told and what they did, one file each
 workload    the topics, the handlers' options and what messages ask of them: handlers.py and publisher.py do it
-jobs, named, tasks, periodic
-            everyday jobs beside them: messages that expire, tasks, ticks, batches, names that are replaced or
-            cancelled
+jobs, named, callers, tasks, periodic
+            everyday jobs beside them: messages that expire, tasks, ticks, batches, bursts for a group with limits and
+            for one whose partitions are shared, names that are replaced or cancelled, and calls, of which a filter
+            leaves some out
 schedule    the faults of a run, by its seed
 databases, proxy, fleet
             the server, the network, and the processes that the faults are done to
@@ -18,7 +19,7 @@ watch, backlog
 records, explanations, progress, checker
             reads the history and the final tables, knows what faults may cause, whether everything moved on in time,
             and finds what went wrong
-job_records, job_tables, job_checks, ticks, offers, batches
+job_records, job_tables, job_checks, ticks, offers, batches, calls, limits, filters
             the same for everyday jobs
 soak, report
             one run from its start to its verdict

@@ -27,7 +27,7 @@ RATE = 3.0  # tasks and messages that expire, a second: other publishers are to 
 BATCHES = 0.15  # of them for each of those
 SCHEDULERS = 3  # threads that schedule, replace and cancel the same names
 CALLERS = 2  # threads
-BURST, BURST_EVERY = 32, 12.0  # messages at once, and seconds: more than the limit allows at once, less in the long run
+BURST, BURST_EVERY = 32, 15.0  # messages at once, and seconds: more than the limit allows at once, less in the long run
 LIFETIMES = (0.3, 3.0, 20.0)  # seconds: for less than a look at the log, for a retry, and for faults
 SURELY_LATE = 8  # of so many messages that expire one fails at first, and is due again long after it has expired
 

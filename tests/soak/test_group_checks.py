@@ -27,7 +27,8 @@ from tests.soak.workload import (
 )
 
 LIMITED = next(reader for reader in JOB_READERS if reader.rate is not None)
-AT_ONCE = int(1 + LIMITED.rate * limits.BURST + limits.DISPATCHED)  # may begin in one process
+RATE = LIMITED.rate or 0.0
+AT_ONCE = int(1 + RATE * limits.BURST + limits.DISPATCHED)  # may begin in one process
 
 
 class GroupHistory(JobHistory):
@@ -283,13 +284,13 @@ def more_than_may_begin_in_two_processes(history: GroupHistory) -> None:
 
 
 @sound
-def the_rate_for_a_minute(history: GroupHistory) -> None:
-    history.crowd(*(2 + n / 4 for n in range(240)))
+def the_rate_for_half_a_minute(history: GroupHistory) -> None:
+    history.crowd(*(2 + n / RATE for n in range(300)))
 
 
 @planted("limits exceeded")
-def a_fifth_more_than_the_rate_for_a_minute(history: GroupHistory) -> None:
-    history.crowd(*(2 + n / 4.8 for n in range(280)))
+def a_fifth_more_than_the_rate_for_half_a_minute(history: GroupHistory) -> None:
+    history.crowd(*(2 + n / (1.2 * RATE) for n in range(300)))
 
 
 @sound

@@ -135,7 +135,7 @@ JOB_READERS = [
         replies=True,
         where={"headers.for": list(FOR_DEPUTY), "payload.value__gte": LEAST_VALUE},
     ),
-    Reader(CROWDED, "limited", ordering="none", rate=4.0, concurrency=2),
+    Reader(CROWDED, "limited", ordering="none", rate=8.0, concurrency=2),
     Reader(CROWDED, "sliced", ordering="none", is_shared=True),
 ]
 # And their partitions.
