@@ -27,7 +27,8 @@ RATE = 3.0  # tasks and messages that expire, a second: other publishers are to 
 BATCHES = 0.15  # of them for each of those
 SCHEDULERS = 3  # threads that schedule, replace and cancel the same names
 CALLERS = 2  # threads
-BURST, BURST_EVERY = 32, 15.0  # messages at once, and seconds: more than the limit allows at once, less in the long run
+BURST, BURST_EVERY = 32, 15.0  # messages, and seconds: more than the limit allows at once, less in the long run
+BETWEEN = 0.4  # single ones between them, for each task or message that expires
 LIFETIMES = (0.3, 3.0, 20.0)  # seconds: for less than a look at the log, for a retry, and for faults
 SURELY_LATE = 8  # of so many messages that expire one fails at first, and is due again long after it has expired
 
@@ -73,7 +74,10 @@ class JobPublisher(Publisher):
                 thread.start()
             self._of_batches = random.Random(self.name)
         if time.monotonic() >= self._burst_at:
-            self._publish_burst()
+            self._burst_at = time.monotonic() + BURST_EVERY
+            self._publish_crowd(BURST)
+        elif self._of_batches.random() < BETWEEN:
+            self._publish_crowd(1)
         if self._of_batches.random() < BATCHES:
             self._fill_batch()
         if self.dice.random() < 0.5:
@@ -142,16 +146,16 @@ class JobPublisher(Publisher):
         else:
             self.journal.note("batch-told", name, True)
 
-    def _publish_burst(self) -> None:
-        """As many messages at once as a group with limits begins in some seconds."""
+    def _publish_crowd(self, count: int) -> None:
+        """Messages at once for a group with limits, and for one whose partitions are shared."""
         from sqlqueue import NewMessage, publish_many
 
         def write(items: list[Item]) -> None:
             publish_many(CROWDED, [NewMessage(item.payload, key=item.key, id=item.id) for item in items])
 
-        self._burst_at = time.monotonic() + BURST_EVERY
-        name = f"{self.name}/{int(self._burst_at)}"
-        self.carry_out([Item(CROWDED, f"{name}/{n}", f"{name}/{n}", "slow") for n in range(BURST)], write)
+        ids = [f"{self.name}/{self._messages + number}" for number in range(1, count + 1)]
+        self._messages += count
+        self.carry_out([Item(CROWDED, id, id, "slow") for id in ids], write)
 
     def _publish_member(self, batch: Any, item: Item) -> None:
         back = self._of_batches.random() < 0.1

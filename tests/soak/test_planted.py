@@ -53,10 +53,11 @@ def test_a_run_in_which_a_part_of_a_slice_is_never_read_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SLICES, "3")  # of all processes but one
-    words = ("--database=sqlite", "--seed=1", "--minutes=0.2", "--calm", "--phases=none", "--sabotage=slices")
+    words = ("--database=sqlite", "--seed=1", "--minutes=0.4", "--calm", "--phases=none", "--sabotage=slices")
     with SoakRun(tmp_path, *words) as run:
         assert run.wait(550) == 1, run.output
-    assert run.report["violations"]["lost"], run.output
+    violations = run.report["violations"]
+    assert violations["lost"] or violations["stood still"], run.output
 
 
 @pytest.mark.timeout(900)
