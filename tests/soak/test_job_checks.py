@@ -144,6 +144,17 @@ def one_that_was_handled_and_is_not_in_the_log(history: JobHistory) -> None:
     history.handle("each@1970-01-12T13:45:00Z", 20, topic=TICKS)
 
 
+@sound
+def left_out_after_ticks_that_were_published_late(history: JobHistory) -> None:
+    """The last process that attended did so at the fourth: what was due within a lease came when another one did, and
+    what was due after that is left out."""
+    back = 21
+    attended = range(5, 5 + int(LEASE_DURATION))
+    history.ticks(*(("latest", number) for number in range(5, back)))
+    for number in attended:
+        history.tick("latest", number, late=back + 0.2 - number)
+
+
 # -- names ------------------------------------------------------------------------------------------------------------
 
 

@@ -75,7 +75,8 @@ def missing(jobs: Jobs, name: str, ticks: dict[float, LogEntry], until: float) -
         if schedule.missed == "all":
             yield f"{name} has no tick of {due:.0f}"
             continue
-        last = max(before for before in ticks if before < due)
+        # What was published late does not tell that a process attended when this one was due.
+        last = max((before for before, tick in ticks.items() if tick.entered < due), default=due - 2 * LEASE_DURATION)
         if due <= last + LEASE_DURATION and not paused(jobs, last, due):
             yield f"{name} has no tick of {due:.0f}, and had one {due - last:.0f} s before it"
 
