@@ -82,7 +82,7 @@ class CallChecks:
 
     def _error(self, ask: Ask, entry: LogEntry | None) -> Iterator[str]:
         assert ask.ended is not None
-        if not any(fault.touches(ask.caller) for fault in self.explanations.between(ask.began - AFTERMATH, ask.ended)):
+        if not self.explanations.upon(ask.caller, ask.began - AFTERMATH, ask.ended):
             yield f"{ask}, and no fault tells why"
 
     # -- what they ask for --------------------------------------------------------------------------------------------
@@ -92,12 +92,8 @@ class CallChecks:
         assert ask.ended is not None
         for group in GROUPS:
             at, attempt = self._acked.get((group, entry.offset), (ask.ended, 0))
-            faults = self.explanations.between(at - AFTERMATH, ask.ended)
-            if (
-                at + SEEN * self.record.crowded < ask.ended
-                and self._replied(group, entry, attempt)
-                and not any(fault.touches(ask.caller) for fault in faults)
-            ):
+            seen = at + SEEN * self.record.crowded < ask.ended and self._replied(group, entry, attempt)
+            if seen and not self.explanations.upon(ask.caller, at - AFTERMATH, ask.ended):
                 yield f"{ask}, and {group} had replied {ask.ended - at:.3f} s before"
 
     def _replied(self, group: str, entry: LogEntry, attempt: int) -> bool:
@@ -107,8 +103,8 @@ class CallChecks:
     def _held_up(self, ask: Ask) -> float:
         """Return for how long faults may have held up a caller."""
         assert ask.ended is not None
-        faults = self.explanations.between(ask.began - AFTERMATH, ask.ended)
-        return sum(fault.ended - fault.began + AFTERMATH for fault in faults if fault.touches(ask.caller))
+        faults = self.explanations.upon(ask.caller, ask.began - AFTERMATH, ask.ended)
+        return sum(fault.ended - fault.began + AFTERMATH for fault in faults)
 
 
 def figures(record: Record) -> dict[str, object]:

@@ -61,6 +61,10 @@ class Explanations:
         """Return those of them that can make consumers lose what they have in flight."""
         return [fault for fault in self.between(low, high) if fault.kind not in HARMLESS or self._holds_up_all(fault)]
 
+    def upon(self, process: int, low: float, high: float) -> list[Fault]:
+        """Return those of a span of time that touched a process, or held up all."""
+        return [fault for fault in self.between(low, high) if fault.touches(process) or self._holds_up_all(fault)]
+
     def _holds_up_all(self, fault: Fault) -> bool:
         return self.one_writer and fault.kind in STOPS
 

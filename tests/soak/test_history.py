@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.soak.history import Journal, Line, read
-from tests.soak.job_records import Enqueued
+from tests.soak.job_records import Ask, Enqueued
 from tests.soak.records import NEVER, Reader, Record
 
 PID = 4711
@@ -184,3 +184,22 @@ def test_everyday_jobs_are_put_together_from_what_was_told_of_them() -> None:
     assert jobs.enqueued == [Enqueued("id", "add", 7, told=True), Enqueued("other", "fail", 8, back=True)]
     assert jobs.values == {"n": {1}}
     assert jobs.pauses == [(7.5, 9.0)]
+
+
+def test_calls_and_what_groups_were_given_are_put_together() -> None:
+    record = record_of(
+        [
+            ["ask", 1.0, 1, "r1", 3.0],
+            ["answer", 1.5, 1, "reply", {"id": "r1"}],
+            ["ask", 2.0, 2, "r2", 0.5],
+            ["sockets", 3.0, 0],
+            ["left", 3.1, "jobs1"],
+        ],
+        [["filtered", 1.0, "requests", "deputy", 3], ["filtered", 2.0, "requests", "deputy", 2]],
+        [["slices", 1.0, 2], ["slices", 5.0, 3]],
+    )
+    assert record.jobs.asks == [Ask("r1", 0, 3.0, 1.0, 1.5, "reply", {"id": "r1"}), Ask("r2", 0, 0.5, 2.0)]
+    assert record.left == {0}
+    assert record.jobs.sockets == [0]
+    assert record.jobs.filtered == {("requests", "deputy"): 5}
+    assert record.jobs.slices == [2, 3]
