@@ -10,6 +10,8 @@ MYSQL_FOLDER ?= var/mysql
 # What is put under fire, and for how long.
 DATABASE ?= mariadb
 MINUTES ?= 20
+# Several servers with failovers, in place of DATABASE: mariadb-async, mariadb-semisync, postgresql-streaming, galera, group-replication
+TOPOLOGY ?=
 EXAMPLES ?= 2000
 # More words for pytest: make test-sqlite PYTEST_ARGS="-k promise -x"
 PYTEST_ARGS ?=
@@ -31,6 +33,11 @@ BESIDE_mariadb := tests/admin tests/api tests/consumers tests/database tests/soa
 SYSTEM_mariadb := system
 SYSTEM_mysql := system-mysql
 SYSTEM_postgresql := system-postgresql
+DATABASE_mariadb-async := mariadb
+DATABASE_mariadb-semisync := mariadb
+DATABASE_postgresql-streaming := postgresql
+DATABASE_galera := mariadb
+DATABASE_group-replication := mysql
 STAMP_sqlite := .test
 STAMP_mariadb := .mysql
 STAMP_mysql := .mysql
@@ -45,7 +52,7 @@ ifndef SUITES
 .NOTPARALLEL:
 endif
 .PHONY: help develop demo pipeline site test test-sqlite test-beside-sqlite test-beside-mariadb test-mariadb test-mysql test-postgresql test-matrix test-spark test-long test-browser \
-	test-protocol soak benchmark benchmark-spark screenshots lint translations format clean system system-mysql system-postgresql \
+	test-protocol soak benchmark benchmark-spark screenshots lint translations format clean system system-mysql system-postgresql system-topologies \
 	system-faketime system-prometheus system-systemd system-spark system-jdbc system-browser
 
 help: ## Say what each target does
@@ -91,7 +98,7 @@ test-spark: system system-spark $(VENV)/.spark ## What works on the log with Spa
 	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) tests/spark/test_batch_read.py tests/spark/test_stream.py \
 		-k "test_batch_read or once_and_the_group or never_pass"
 
-test-long: system system-spark system-browser $(VENV)/.mysql $(VENV)/.spark $(VENV)/.browser ## What takes longest in the suite, which make test leaves out: on MariaDB and SQLite
+test-long: system system-topologies system-spark system-browser $(VENV)/.mysql $(VENV)/.spark $(VENV)/.browser ## What takes longest in the suite, which make test leaves out: on MariaDB and SQLite
 	env -u DATABASE_URL DATABASE=mariadb LONG=1 $(PYTEST) -m long tests/database tests/soak tests/protocol tests/spark
 	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/database tests/soak tests/protocol
 	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/browser
@@ -102,9 +109,12 @@ test-browser: system-browser $(VENV)/.browser ## The admin in a real browser, on
 screenshots: system-browser $(VENV)/.browser ## Make the pictures in docs/images anew, of the example project (MINUTES=20 of its life)
 	$(BIN)/python -m tests.browser.screenshots docs/images $(MINUTES)
 
-soak: $(SYSTEM_$(DATABASE)) system-faketime $(VENV)/$(STAMP_$(DATABASE)) ## Put it under fire (MINUTES=20 DATABASE=mariadb|mysql|postgresql|sqlite SEED=any PHASES=all|none|burst,…)
-	env -u DATABASE_URL MYSQL_FOLDER="$(abspath $(MYSQL_FOLDER))" $(BIN)/python -m tests.soak --database=$(DATABASE) \
-		--minutes=$(MINUTES) $(addprefix --seed=,$(SEED)) $(addprefix --phases=,$(PHASES))
+# The database that is put under fire: that of TOPOLOGY, if one is named.
+UNDER_FIRE := $(if $(TOPOLOGY),$(DATABASE_$(TOPOLOGY)),$(DATABASE))
+soak: $(SYSTEM_$(UNDER_FIRE)) $(if $(TOPOLOGY),system-topologies) system-faketime $(VENV)/$(STAMP_$(UNDER_FIRE)) ## Put it under fire (MINUTES=20 DATABASE=mariadb|mysql|postgresql|sqlite SEED=any PHASES=all|none|burst,…; TOPOLOGY=galera, …: with failovers)
+	$(if $(UNDER_FIRE),,$(error TOPOLOGY is one of mariadb-async, mariadb-semisync, postgresql-streaming, galera, group-replication))
+	env -u DATABASE_URL MYSQL_FOLDER="$(abspath $(MYSQL_FOLDER))" $(BIN)/python -m tests.soak --minutes=$(MINUTES) \
+		$(if $(TOPOLOGY),--topology=$(TOPOLOGY),--database=$(DATABASE)) $(addprefix --seed=,$(SEED)) $(addprefix --phases=,$(PHASES))
 
 test-protocol: system $(VENV)/.mysql ## Explore the protocol at length, statement by statement (EXAMPLES=10000: longer)
 	env -u DATABASE_URL DATABASE=mariadb PROTOCOL_EXAMPLES=$(EXAMPLES) $(PYTEST) tests/protocol
@@ -146,6 +156,10 @@ system-mysql:
 # The same for the tests on PostgreSQL.
 system-postgresql:
 	@requirements/system.sh "$(PYTHON)" postgresql
+
+# haproxy, and what clusters need beside their servers.
+system-topologies:
+	@requirements/system.sh "$(PYTHON)" topologies
 
 # Clocks of their own for the processes of a soak run.
 system-faketime:

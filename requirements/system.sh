@@ -1,5 +1,6 @@
 #!/bin/sh
-# Sees that the machine has what some tests need: system.sh PYTHON mariadb|mysql|postgresql|faketime|systemd|spark|jdbc|browser|prometheus
+# Sees that the machine has what some tests need:
+# system.sh PYTHON mariadb|mysql|postgresql|topologies|faketime|systemd|spark|jdbc|browser|prometheus
 # As root on Debian it installs what is missing, otherwise it says what is. No system server is started.
 # MySQL's server is mysql-server.sh's affair. With DATABASE_URL set, the server is somebody else's and only the client
 # library is needed.
@@ -32,6 +33,13 @@ postgresql) # its client library comes compiled
         missing="$missing postgresql"
     fi
     ;;
+topologies) # beside the servers: who is in front of them, how Galera's nodes copy their data, and networks for nodes
+    has haproxy || missing="$missing haproxy"
+    [ -f /usr/lib/galera/libgalera_smm.so ] || missing="$missing galera-4"
+    has rsync || missing="$missing rsync"
+    has ss || has lsof || missing="$missing iproute2"
+    has ip || missing="$missing iproute2"
+    ;;
 faketime)
     ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || missing="$missing faketime"
     ;;
@@ -51,7 +59,7 @@ prometheus)
     has promtool || missing="$missing prometheus"
     ;;
 *)
-    echo "system.sh knows mariadb, mysql, postgresql, faketime, systemd, spark, jdbc, browser and prometheus, not '$server'." >&2
+    echo "system.sh knows mariadb, mysql, postgresql, topologies, faketime, systemd, spark, jdbc, browser and prometheus, not '$server'." >&2
     exit 2
     ;;
 esac
@@ -72,6 +80,11 @@ if [ "$(id -u)" -ne 0 ] || ! has apt-get; then
         echo "The tests in a browser need Chromium, and this machine has none. On Debian, as root:" >&2
         echo "apt-get install$missing" >&2
         echo "Or name a Chromium or Chrome that you have: CHROMIUM=/path/to/it make test-browser" >&2
+        exit 1
+    fi
+    if [ "$server" = topologies ]; then
+        echo "The topologies need packages that this machine lacks. On Debian and Ubuntu, as root:" >&2
+        echo "apt-get install$missing" >&2
         exit 1
     fi
     echo "The tests on $server need packages that this machine lacks:$missing" >&2

@@ -40,26 +40,28 @@ class Backlog:
             self._mark.unlink(missing_ok=True)
 
 
-def pending() -> set[tuple[str, str, str]]:
-    """Return what the tables still have to be delivered: (topic, group, id). What lies below a group's position,
-    neither in a row that is not acked nor in a range, is never read again."""
+def pending(using: str = "default") -> set[tuple[str, str, str]]:
+    """Return what the tables of this database still have to be delivered: (topic, group, id). What lies below a group's
+    position, neither in a row that is not acked nor in a range, is never read again."""
     from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, ScheduledMessage
 
     found: set[tuple[str, str, str]] = set()
     for reader in workload.ALL_READERS:
         topic, group = reader.topic, reader.group
-        due = ScheduledMessage.objects.filter(topic=topic).values_list("message_id", flat=True)
+        due = ScheduledMessage.objects.using(using).filter(topic=topic).values_list("message_id", flat=True)
         of_group = {"topic": topic, "consumer_group": group}
-        waiting = DeliveryState.objects.filter(**of_group, acked=False).values_list("message_offset", flat=True)
-        log = Message.objects.filter(topic=topic)
+        waiting = (
+            DeliveryState.objects.using(using).filter(**of_group, acked=False).values_list("message_offset", flat=True)
+        )
+        log = Message.objects.using(using).filter(topic=topic)
         queries = [log.filter(offset__in=waiting)]
         for partition in range(workload.partitions(topic)):
-            offsets = Offset.objects.filter(**of_group, partition=partition)
+            offsets = Offset.objects.using(using).filter(**of_group, partition=partition)
             above = log.filter(partition=partition)
             # A shared partition has an offset row for each slice.
             for row in offsets if offsets.exists() else [Offset(slices=1, slice=0, position=0)]:
                 queries.append(of_slice(above.filter(offset__gt=row.position), row.slice, row.slices))
-        for blocked in BlockedRange.objects.filter(**of_group):
+        for blocked in BlockedRange.objects.using(using).filter(**of_group):
             inside = log.filter(partition=blocked.partition, partition_key=blocked.partition_key)
             queries.append(inside.filter(offset__gt=blocked.low, offset__lte=blocked.high))
         for ids in [due, *(query.values_list("message_id", flat=True) for query in queries)]:

@@ -50,8 +50,9 @@ class Database:
         """Return how many connections there are, beside the harness's own."""
         return 0
 
-    def faults(self) -> dict[str, Callable[[float], None]]:
-        """Return what can be done to it, by the name of the fault; each call takes seconds and ends the fault."""
+    def faults(self) -> dict[str, Callable[[float], object]]:
+        """Return what can be done to it, by the name of the fault; each call takes seconds and ends the fault. What it
+        returns, if that can be called, is done before the next fault."""
         raise NotImplementedError
 
 
@@ -87,8 +88,8 @@ class ServerDatabase(Database):
     def clients(self) -> int:
         return int(query(self.vendor.count_clients)[0][0])
 
-    def faults(self) -> dict[str, Callable[[float], None]]:
-        faults: dict[str, Callable[[float], None]] = {
+    def faults(self) -> dict[str, Callable[[float], object]]:
+        faults: dict[str, Callable[[float], object]] = {
             "kill-server": lambda seconds: self._away(self.server.kill, seconds),
             "restart-server": lambda seconds: self._away(self.server.stop, seconds),
             "stop-server": self._freeze,
@@ -181,7 +182,7 @@ class FileDatabase(Database):
         """Count the processes that have the file open, beside this one."""
         return sum(opens(pid, self.file) for pid in all_pids() if pid != os.getpid())
 
-    def faults(self) -> dict[str, Callable[[float], None]]:
+    def faults(self) -> dict[str, Callable[[float], object]]:
         return {"lock-database": self._lock, "disk-full": self._fill}
 
     def _lock(self, seconds: float) -> None:

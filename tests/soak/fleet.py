@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.soak import jobs, publisher
+from tests.soak import jobs as job_publisher
+from tests.soak import publisher
 from tests.soak.history import FOLDER, Journal
 from tests.soak.system import descendants, signal_if_there
 from tests.soak.workload import PHASES, SABOTAGE, SLICES, THREADS
@@ -61,6 +62,7 @@ class Fleet:
         rates: tuple[float, float],
         sabotaged: str = "",
         phases: Sequence[str] = (),
+        jobs: bool = True,
     ) -> None:
         self.folder, self.journal = folder, journal
         self.logs = folder / "logs"
@@ -71,7 +73,8 @@ class Fleet:
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="fleet", daemon=True)
-        self.publishers = [self._publisher(way, publishers_url) for way in (*publisher.WAYS, *jobs.WAYS)]
+        ways = (*publisher.WAYS, *(job_publisher.WAYS if jobs else ()))
+        self.publishers = [self._publisher(way, publishers_url) for way in ways]
         # The witness is never killed or stopped by the nemesis: its memory is watched over the whole run.
         self.consumers = {
             name: self._consumer(name, processes, consumers_url)

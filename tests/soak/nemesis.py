@@ -20,8 +20,16 @@ EVERYBODY = "everybody"
 class Nemesis:
     """Does the tracks of a schedule side by side. A fault's line: its kind, its beginning, and its victims' ids."""
 
-    def __init__(self, tracks: Sequence[Sequence[Fault]], fleet: Fleet, database: Database, journal: Journal) -> None:
-        self.fleet, self.journal = fleet, journal
+    def __init__(
+        self,
+        tracks: Sequence[Sequence[Fault]],
+        fleet: Fleet,
+        database: Database,
+        journal: Journal,
+        seconds: float = float("inf"),
+    ) -> None:
+        """seconds: after so many no fault begins; those before it may have taken longer than the schedule knew."""
+        self.fleet, self.journal, self._seconds = fleet, journal, seconds
         self.done: Counter[str] = Counter()
         self.impossible: dict[str, str] = {}
         self.failures: list[str] = []
@@ -51,6 +59,8 @@ class Nemesis:
         for fault in track:
             if self._stopping.wait(max(0.0, self._began + fault.at - time.monotonic())):
                 break
+            if time.monotonic() > self._began + self._seconds:
+                break
             try:
                 self._do(fault)
             except Impossible as error:
@@ -65,9 +75,10 @@ class Nemesis:
         victims: list[int] | str = EVERYBODY
         # Written down before it is done as well: what it causes may come before it ends.
         self.journal.note("fault-begins", fault.kind, fault.at)
+        aftermath: object = None
         try:
             if fault.kind in self._of_the_database:
-                self._of_the_database[fault.kind](fault.seconds)
+                aftermath = self._of_the_database[fault.kind](fault.seconds)
             else:
                 done = getattr(self, fault.kind.replace("-", "_"))(fault)
                 victims = EVERYBODY if done is None else done
@@ -75,6 +86,8 @@ class Nemesis:
             self.journal.note("fault", fault.kind, began, victims)
         if victims:
             self.done[fault.kind] += 1
+        if callable(aftermath):
+            aftermath()  # such as a new replica: the fault is over for all others
 
     # -- faults of processes; each returns its victims' ids -----------------------------------------------------------
 

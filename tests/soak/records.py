@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.soak.history import Line
 from tests.soak.job_records import NEVER, Ask, Enqueued, Jobs, Offer
@@ -21,6 +22,7 @@ class Transaction:
     told: float | None = None
     back: bool = False
     ended: float | None = None  # with whatever answer
+    doubted: bool = False  # an attempt had no answer
 
 
 @dataclass
@@ -85,6 +87,17 @@ class Phase:
     ended: float
 
 
+@dataclass(frozen=True)
+class Failover:
+    """Another server has taken the primary's place: what the former one held and this one does not (topic, id), and
+    what was still to be delivered by this one's tables (topic, group, id), before any client was let in."""
+
+    died: float  # from here on the former one answered no client
+    opened: float  # from here on clients reached the new one
+    forgotten: frozenset[tuple[str, str]]
+    pending: frozenset[tuple[str, str, str]]
+
+
 @dataclass
 class Record:
     """Everything that happened in a run. What stands in the final tables is filled in by the code that reads them."""
@@ -121,6 +134,8 @@ class Record:
     left: set[int] = field(default_factory=set)
     """The processes that have ended in order."""
     phases: list[Phase] = field(default_factory=list)
+    failovers: list[Failover] = field(default_factory=list)
+    """Those of a topology whose servers are promoted, in their order."""
     jobs: Jobs = field(default_factory=Jobs)
     crowded: float = 1.0
     """How many times as long as on a machine of its own anything may take."""
@@ -184,7 +199,8 @@ class Reader:
         transaction.back, transaction.ended = True, line.at
 
     def _doubt(self, line: Line, number: int, _error: str) -> None:
-        self._transactions[line.writer, number].ended = line.at
+        transaction = self._transactions[line.writer, number]
+        transaction.ended, transaction.doubted = line.at, True
 
     def _begin(
         self, line: Line, topic: str, group: str, partition: int, offset: int, id: str, attempt: int, run: int = 0
@@ -289,8 +305,41 @@ class Reader:
     def _collected(self, _line: Line, _topic: str, count: int) -> None:
         self.record.collected += count
 
+    def _failover(
+        self, _line: Line, died: float, opened: float, forgotten: list[list[str]], pending: list[list[str]]
+    ) -> None:
+        held = frozenset((topic, id) for topic, id in forgotten)
+        waiting = frozenset((topic, group, id) for topic, group, id in pending)
+        self.record.failovers.append(Failover(died, opened, held, waiting))
+
     def _fault(self, line: Line, kind: str, began: float, victims: Any) -> None:
         self._faults.append((kind, began, line.at, None if isinstance(victims, str) else victims))
+
+
+class Settle(NamedTuple):
+    """A settle that was confirmed to a consumer, with the fields in their order in Record.settled."""
+
+    at: float
+    process: int
+    topic: str
+    group: str
+    offset: int
+    attempt: int
+    outcome: str
+
+
+def settles(record: Record) -> Iterator[tuple[Handling, Settle]]:
+    """Yield each settle with the handling that it is of: the last one of its offset and attempt, in its process, that
+    began before it. A server that crashed, or took another one's place, may have given the offset to another message.
+    """
+    begun: dict[tuple[int, str, str, int, int], list[Handling]] = defaultdict(list)
+    for each in record.handlings:
+        begun[each.process, each.topic, each.group, each.offset, each.attempt].append(each)
+    for settle in map(Settle._make, record.settled):
+        of_attempt = begun[settle.process, settle.topic, settle.group, settle.offset, settle.attempt]
+        index = bisect_right(of_attempt, settle.at, key=lambda each: each.began)
+        if index:
+            yield of_attempt[index - 1], settle
 
 
 def by_message(handlings: Iterable[Handling]) -> dict[tuple[str, str, str], list[Handling]]:

@@ -2,6 +2,8 @@
 
 import json
 import statistics
+from bisect import bisect_right
+from itertools import pairwise
 from typing import Any
 
 from rich.console import Console
@@ -10,7 +12,9 @@ from rich.table import Table
 from tests.soak import job_checks, workload
 from tests.soak.checker import VIOLATIONS
 from tests.soak.explanations import LATE
+from tests.soak.records import Record
 from tests.soak.soak import Result
+from tests.soak.topologies import choice
 from tests.soak.watch import Sample
 
 KILLS = {"kill-consumer", "kill-publisher", "kill-supervisor"}
@@ -22,7 +26,7 @@ def figures(result: Result) -> dict[str, Any]:
     record, checker = result.record, result.checker
     deaths = sum(fault.kind == "handler-dies" for fault in record.faults)
     return {
-        "database": result.plan.database,
+        "database": result.plan.place,
         "seed": result.plan.seed,
         "seconds": round(result.seconds),
         "messages committed": record.messages,
@@ -48,9 +52,37 @@ def figures(result: Result) -> dict[str, Any]:
         "phases": phase_notes(result),
         "not done": sorted(result.impossible),
         **memory(result.samples),
+        **failover_figures(result),
         "violations": checker.violations,
         "troubles": result.troubles,
     }
+
+
+def failover_figures(result: Result) -> dict[str, Any]:
+    """Tell what a topology's faults cost: what the database forgot, and how long no handler began."""
+    topology = choice.TOPOLOGIES.get(result.plan.topology)
+    if topology is None:
+        return {}
+    kinds = {kind.name for kind in topology.kinds}
+    return {
+        "forgotten by the database: messages that it had confirmed": len(result.losses.messages),
+        "forgotten by the database: messages in doubt": len(result.losses.unconfirmed),
+        "forgotten by the database: acks that it had confirmed": len(result.losses.acks),
+        "longest until a handler began, by fault (s)": longest_pauses(result.record, kinds),
+    }
+
+
+def longest_pauses(record: Record, kinds: set[str]) -> dict[str, float]:
+    """Return, by the kind of a fault, the longest time in which no handler began, from its beginning up to the first
+    handler after its end."""
+    moments = [handling.began for handling in record.handlings]
+    longest: dict[str, float] = {}
+    for fault in record.faults:
+        if fault.kind in kinds:
+            first, last = bisect_right(moments, fault.began), bisect_right(moments, fault.ended)
+            pauses = [high - low for low, high in pairwise([fault.began, *moments[first : last + 1]])]
+            longest[fault.kind] = round(max(longest.get(fault.kind, 0.0), *pauses, 0.0), 1)
+    return longest
 
 
 def phase_notes(result: Result) -> dict[str, str]:
@@ -89,7 +121,7 @@ def memory(samples: list[Sample]) -> dict[str, Any]:
 
 def show(result: Result, console: Console) -> None:
     """Print a run's figures, and, if it failed, how to repeat it."""
-    table = Table(title=f"{result.plan.seconds:g} s under fire on {result.plan.database}, seed {result.plan.seed}")
+    table = Table(title=f"{result.plan.seconds:g} s under fire on {result.plan.place}, seed {result.plan.seed}")
     table.add_column("what")
     table.add_column("figure", justify="right")
     for name, value in figures(result).items():

@@ -1,7 +1,7 @@
 """The faults of a run, by its seed: the same seed, length and database give the same faults at the same moments."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tests.soak.workload import LEASE_DURATION
@@ -62,19 +62,23 @@ INFRASTRUCTURE = {"sqlite": FILE, "mariadb": SERVER, "mysql": SERVER, "postgresq
 # One fault in so many seconds, on the average; those with a length take that as well. In a long run the processes live
 # longer, so that there is time for work between two starts of an interpreter.
 SHORT = 120.0  # seconds
-PAUSE_BETWEEN_PROCESSES, PAUSE_BETWEEN_INFRASTRUCTURE = {True: 3.5, False: 9.0}, {True: 6.0, False: 9.0}
+BETWEEN_PROCESSES, BETWEEN_INFRASTRUCTURE = {True: 3.5, False: 9.0}, {True: 6.0, False: 9.0}
+BETWEEN_NODES = {True: 15.0, False: 20.0}  # a new replica takes as long
 
 
-def schedule(seed: int, seconds: float, database: str, only: Iterable[str] = ()) -> list[list[Fault]]:
+def schedule(
+    seed: int, seconds: float, database: str, only: Iterable[str] = (), of_nodes: Sequence[Kind] = ()
+) -> list[list[Fault]]:
     """Return the faults of a run, in tracks: those of a track follow one another, and the tracks run side by side.
 
-    only: the kinds that are wanted; all if none is named.
+    only: the kinds that are wanted; all if none is named. of_nodes: what is done to a topology's nodes, in place of
+    what is done to a server.
     """
     wanted = set(only)
     tracks = []
     for name, kinds, pause in (
-        ("processes", OF_PROCESSES[database], PAUSE_BETWEEN_PROCESSES),
-        ("infrastructure", INFRASTRUCTURE[database], PAUSE_BETWEEN_INFRASTRUCTURE),
+        ("processes", OF_PROCESSES[database], BETWEEN_PROCESSES),
+        ("infrastructure", of_nodes or INFRASTRUCTURE[database], BETWEEN_NODES if of_nodes else BETWEEN_INFRASTRUCTURE),
     ):
         chosen = [kind for kind in kinds if not wanted or kind.name in wanted]
         tracks.append(track(random.Random(f"{seed} {name}"), chosen, pause[seconds <= SHORT], seconds))

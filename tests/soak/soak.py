@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 from tests.soak import databases, history, phases, workload
@@ -15,9 +14,12 @@ from tests.soak.fleet import ROOT, Fleet
 from tests.soak.job_tables import fill_in_jobs
 from tests.soak.nemesis import Nemesis
 from tests.soak.periodic import end_ticks
-from tests.soak.progress import longest_gap
 from tests.soak.records import DeadLetter, Reader, Record
 from tests.soak.schedule import schedule
+from tests.soak.standstill import longest_standstill
+from tests.soak.topologies import choice
+from tests.soak.topologies.losses import Losses, forget
+from tests.soak.topologies.topology import Topology
 from tests.soak.watch import Sample, Watch
 
 DRAIN_LIMIT = 240.0  # seconds: when to give up waiting
@@ -40,6 +42,12 @@ class Plan:
     phases: tuple[str, ...] = ()
     calm: bool = False  # no faults but those of the phases
     drain: float = DRAIN_LIMIT
+    topology: str = ""
+
+    @property
+    def place(self) -> str:
+        """What it runs on: the topology, or the database."""
+        return self.topology or self.database
 
     @property
     def retention(self) -> float:
@@ -69,6 +77,7 @@ class Result:
     clients_left: int
     seconds: float
     troubles: list[str] = field(default_factory=list)
+    losses: Losses = field(default_factory=Losses)
 
     @property
     def passed(self) -> bool:
@@ -77,7 +86,8 @@ class Result:
 
 def run(plan: Plan, folder: Path) -> Result:
     """Run the plan; its history is kept in `folder`, which is to be empty."""
-    database = databases.make(plan.database, plan.phases)
+    topology = choice.TOPOLOGIES[plan.topology]() if plan.topology else None
+    database = topology or databases.make(plan.database, plan.phases)
     try:
         database.start()
         os.environ.update(DATABASE_URL=database.url, DJANGO_SETTINGS_MODULE="tests.soak.settings")
@@ -86,8 +96,10 @@ def run(plan: Plan, folder: Path) -> Result:
         django.setup()
         database.prepare()
         make_tables(database)
-        return Run(plan, folder, database).run()
+        return Run(plan, folder, database, topology).run()
     finally:
+        if topology:
+            topology.keep_logs(folder)
         database.close()
 
 
@@ -104,9 +116,13 @@ def make_tables(database: databases.Database) -> None:
 class Run:
     """A run on a database that is ready."""
 
-    def __init__(self, plan: Plan, folder: Path, database: databases.Database) -> None:
-        self.plan, self.folder, self.database = plan, folder, database
+    def __init__(
+        self, plan: Plan, folder: Path, database: databases.Database, topology: Topology | None = None
+    ) -> None:
+        self.plan, self.folder, self.database, self.topology = plan, folder, database, topology
         self.journal = history.Journal(folder, "harness")
+        if topology:
+            topology.begin_run(self.journal)
         self.fleet = Fleet(
             folder,
             self.journal,
@@ -117,11 +133,13 @@ class Run:
             rates=(plan.rate, plan.bulk_rate),
             sabotaged=plan.sabotaged,
             phases=plan.phases,
+            jobs=not (topology and topology.may_forget),
         )
-        tracks = [] if plan.calm else schedule(plan.seed, plan.seconds, plan.database, plan.only)
+        of_nodes = topology.kinds if topology else ()
+        tracks = [] if plan.calm else schedule(plan.seed, plan.seconds, plan.database, plan.only, of_nodes)
         planned = phases.plan(plan.seed, plan.seconds, plan.phases)
         self.phases = phases.Phases(planned, plan.seconds, self.fleet, database, self.journal, plan.seed)
-        self.nemesis = Nemesis(tracks, self.fleet, database, self.journal)
+        self.nemesis = Nemesis(tracks, self.fleet, database, self.journal, plan.seconds)
         self.watch = Watch(self.fleet, database, self.journal, Backlog(folder, plan.bulk_rate))
 
     def run(self) -> Result:
@@ -148,6 +166,9 @@ class Run:
             if any(statuses.values()):
                 troubles.append(f"consumers ended with {statuses}")
             clients = self._clients_left()
+            for failover in self.topology.failovers if self.topology else []:
+                facts = sorted(failover.forgotten), sorted(failover.pending)
+                self.journal.note("failover", failover.died, failover.opened, *facts)
             record = Reader().read(history.read(self.folder))
             fill_in_jobs(record.jobs)
             fill_in(record)
@@ -156,10 +177,20 @@ class Run:
             record.drained, record.since, record.until = drained is not None, began, until
             record.pending = set() if record.drained else pending()
             record.leftovers = leftovers | leases_left()
+        except Exception:
+            print(*self.nemesis.failures, sep="\n", file=sys.stderr)  # they may be the reason
+            raise
         finally:
             self.phases.stop()
             self.nemesis.stop()
             self.fleet.end()
+        losses = forget(record)
+        of_nodes = self.topology.harms if self.topology else set()
+        # They last longer than schedules are attended to at a time.
+        record.jobs.pauses += [(each.began, each.ended) for each in record.faults if each.kind in of_nodes]
+        if (losses.messages or losses.acks) and self.topology and not self.topology.may_forget:
+            some = [*sorted(losses.messages), *sorted(losses.acks)][:5]
+            troubles.append(f"the database forgot what it had confirmed: {some}")
         if late := workload.SCHEDULES.keys() - ticks_until.keys():
             troubles.append(f"ticks of {', '.join(sorted(late))} were always due, until {self.plan.drain_limit:g} s")
         troubles += [*self.nemesis.failures, *self.phases.failures]
@@ -169,7 +200,7 @@ class Run:
             troubles.append(f"{count} iterations of consumers ended with an error of their own: see the folder's logs")
         if count := dead_threads(self.folder):
             troubles.append(f"{count} threads of a publisher ended with an error: see the folder's logs")
-        standstill = longest_standstill(record, began, ended)
+        standstill = longest_standstill(record, began, ended, of_nodes)
         if drained is None:
             troubles.append(f"not drained within {self.plan.drain_limit:g} s: {unsettled()} deliveries left")
         elif drained > record.crowded * (2 * workload.LEASE_DURATION + work_seconds(record, backlog, ended - began)):
@@ -192,6 +223,7 @@ class Run:
             clients,
             time.monotonic() - began,
             troubles,
+            losses,
         )
 
     def _drain(self, since: float) -> float | None:
@@ -286,28 +318,3 @@ def work_seconds(record: Record, backlog: int, seconds: float) -> float:
     first = record.handlings[0].began if record.handlings else 0.0
     rate = max(1.0, sum(handling.began <= first + seconds for handling in record.handlings) / seconds)
     return 2 * workload.TOO_LONG + 2 * backlog / rate
-
-
-# These bring no other process to a standstill.
-LOCAL = {
-    "kill-consumer",
-    "kill-publisher",
-    "kill-supervisor",
-    "handler-dies",
-    "join",
-    "leave",
-    "shift-clock",
-    "pause-topic",
-}
-
-
-def longest_standstill(record: Record, began: float, ended: float) -> float:
-    """Return the longest time, after the beginning and before the end, in which no handler began and no fault was at
-    work that can bring everybody to a standstill."""
-    first = record.handlings[0].began if record.handlings else began
-    faults = [fault for fault in record.faults if fault.kind not in LOCAL]
-    known = [(fault.began, fault.ended) for fault in faults]
-    known += [(phase.began, phase.ended) for phase in record.phases if phase.kind == "idle"]  # nothing is published
-    moments = [first, *(h.began for h in record.handlings if first <= h.began <= ended), ended]
-    spans = [(low, high) for low, high in pairwise(moments) if high - low > workload.LEASE_DURATION]
-    return max((longest_gap(low, high, known) for low, high in spans), default=0.0)

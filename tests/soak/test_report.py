@@ -10,7 +10,8 @@ from tests.soak import report
 from tests.soak.checker import VIOLATIONS, Checker
 from tests.soak.progress import longest_gap
 from tests.soak.records import DeadLetter, Fault, Handling, Record, Transaction
-from tests.soak.soak import Plan, Result, longest_standstill, work_seconds
+from tests.soak.soak import Plan, Result, work_seconds
+from tests.soak.standstill import longest_standstill
 from tests.soak.watch import Sample
 from tests.soak.workload import LEASE_DURATION, TOO_LONG
 
@@ -62,6 +63,12 @@ def test_the_longest_part_outside_of_faults(faults: list[tuple[float, float]], f
 def test_a_run_that_never_rests_has_no_standstill() -> None:
     record = Record(handlings=[handling(float(at)) for at in range(60)])
     assert longest_standstill(record, 0, 60) == 0
+
+
+def test_after_a_fault_of_a_node_leases_may_have_to_end() -> None:
+    record = Record(handlings=[handling(0.0), handling(LONG)], faults=[fault("kill-primary", 0.5, 1.0)])
+    assert longest_standstill(record, 0, LONG) == LONG - 1
+    assert longest_standstill(record, 0, LONG, {"kill-primary"}) == 0.5
 
 
 def test_pauses_shorter_than_a_lease_are_no_standstill() -> None:
