@@ -31,6 +31,8 @@ INSTALLED_APPS = [
     "example_project.flights",
     "example_project.reports",
     "example_project.refunds",
+    "example_project.payments",
+    "example_project.seats",
 ]
 if django.VERSION < (6, 0):
     INSTALLED_APPS += ["django_tasks"]  # what later ones have themselves
@@ -107,6 +109,10 @@ SQLQUEUE = {
         # A person decides about a large refund, in the admin, and the decision is a message again (docs/people.md).
         "refunds": {"partitions": 1, "decisions": "refund-decisions", "work_within": 2 * 86_400},
         "refund-decisions": {"partitions": 1},
+        "payments": {"partitions": 4},
+        "seats": {"partitions": 1},
+        "airport-reports": {"partitions": 1},
+        "newsletters": {"partitions": 1},
     }
 }
 TASKS = {"default": {"BACKEND": "sqlqueue.tasks.SqlQueueBackend"}}

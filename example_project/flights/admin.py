@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from example_project.flights.models import Aircraft, Alert, DelayStatistic, PublishedBatch
+from example_project.flights.models import Aircraft, Alert, DelayStatistic, FreeSeats, PublishedBatch
 
 
 @admin.register(Aircraft)
@@ -46,3 +46,11 @@ class PublishedBatchAdmin(admin.ModelAdmin):
 
     list_display = ["start", "stop", "published_at"]
     ordering = ["-start"]
+
+
+@admin.register(FreeSeats)
+class FreeSeatsAdmin(admin.ModelAdmin):
+    """Flights with the seats that can still be reserved."""
+
+    list_display = ["flight", "free"]
+    ordering = ["flight"]

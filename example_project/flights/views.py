@@ -7,6 +7,7 @@ from django.shortcuts import render
 
 from example_project.flights.backlog import group_backlogs
 from example_project.flights.models import Aircraft, Alert, PublishedBatch
+from example_project.seats.forms import ReservationForm
 
 
 def home(request: HttpRequest) -> HttpResponse:
@@ -16,5 +17,6 @@ def home(request: HttpRequest) -> HttpResponse:
         "aircraft": Aircraft.objects.count(),
         "alerts": Alert.objects.count(),
         "backlogs": group_backlogs(),
+        "reservation": ReservationForm(),
     }
     return render(request, "home.html", context)

@@ -1,1 +1,1 @@
-"""Everyday jobs of the example: one that runs every few seconds, and a task whose result is asked for."""
+"""Everyday jobs of the example: one every few seconds, a task whose result is asked for, and the nightly reports."""

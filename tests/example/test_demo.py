@@ -47,6 +47,9 @@ def test_the_demo_proves_what_came_out(manage: ManageCommands, example: dict[str
         r"Periodic job, every 2 s meanwhile: \d+ runs; at [\d:]{8} UTC [\d,]+ had departed", command.output
     )
     assert "Task, enqueued after that: busiest_carrier('JFK') is SUCCESSFUL, {'carrier': " in command.output
+    assert "Call: reserve_seats('UA-1545', 2) has the reply {'reserved': 2, 'left': 148}" in command.output
+    assert "Refunds: 2 are paid through the bank, within its limits: 275 dollars; 1 of" in command.output
+    assert "Batch: 3 of 3 airport reports, succeeded; the newsletter" in command.output
     assert "FAIL" not in command.output
     assert command.output.rstrip().endswith("make site")
 

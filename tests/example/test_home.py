@@ -6,7 +6,7 @@ import pytest
 from django.conf import LazySettings
 from django.test import Client
 
-from example_project.flights.models import Aircraft, Alert, DelayStatistic, PublishedBatch
+from example_project.flights.models import Aircraft, Alert, DelayStatistic, FreeSeats, PublishedBatch
 from tests.factories import OffsetFactory
 
 pytestmark = pytest.mark.django_db
@@ -34,11 +34,12 @@ def test_the_groups_are_shown(client: Client) -> None:
     assert "12,345" in page
 
 
-@pytest.mark.parametrize("table", ["aircraft", "alert", "delaystatistic", "publishedbatch"])
+@pytest.mark.parametrize("table", ["aircraft", "alert", "delaystatistic", "freeseats", "publishedbatch"])
 def test_the_admin_lists_the_table(admin_client: Client, table: str) -> None:
     Aircraft.objects.create(tail_number="N1", legs=1)
     Alert.objects.create(flight="UA1-2013-01-01-EWR", delay=121, reason="late")
     DelayStatistic.objects.create(origin="EWR", carrier="UA")
+    FreeSeats.objects.create(flight="UA-1545", free=150)
     PublishedBatch.objects.create(start=0, stop=500)
     page = admin_client.get(f"/admin/flights/{table}/")
     assert page.status_code == 200

@@ -15,7 +15,6 @@ from rich.console import Console
 
 from example_project.flights.bars import (
     ConsumersFailed,
-    RunningConsumers,
     consume_with_bars,
     publish_with_bar,
     running_consumers,
@@ -29,15 +28,12 @@ from example_project.flights.demo_database import (
     is_demo_database,
     remove_demo_database,
 )
+from example_project.flights.meanwhile import shown_meanwhile
 from example_project.flights.models import PublishedBatch
 from example_project.flights.publishing import OtherPublisher
 from example_project.flights.report import Timings, print_report
-from example_project.reports.punctuality import EVERY, last_punctuality
-from example_project.reports.tasks import busiest_carrier
 
 LOG_TAIL_LINES = 30
-JOBS_POLL_SECONDS = 0.1
-AIRPORT = "JFK"
 
 
 class Command(BaseCommand):
@@ -88,7 +84,8 @@ class Command(BaseCommand):
         self.say(f"Consuming them: 3 groups, 2 processes with 4 threads each. Their log: {self.log}")
         with running_consumers(self.log) as consumers:
             consuming = consume_with_bars(self.console, consumers)
-            self.show_jobs(consumers)
+            for line in shown_meanwhile(consumers.wait):
+                self.say(line)
         self.say("Checking the results against a direct computation over the file.\n")
         check = check_flights()
         print_report(self.console, check, Timings(published, publishing, consuming))
@@ -96,18 +93,6 @@ class Command(BaseCommand):
             self.say(f"\nThe results differ. The consumers' log: {self.log}")
             sys.exit(1)
         self.say("\nTo look at it in the admin: make site")
-
-    def show_jobs(self, consumers: RunningConsumers) -> None:
-        """Show what a periodic job has returned, and enqueue a task and show its result."""
-        while (last := last_punctuality()) is None:
-            consumers.wait(JOBS_POLL_SECONDS)
-        task = busiest_carrier.enqueue(AIRPORT)
-        while not task.is_finished:
-            consumers.wait(JOBS_POLL_SECONDS)
-            task.refresh()
-        self.say(f"Periodic job, every {EVERY.seconds} s meanwhile: {last}")
-        outcome = task.errors[0].exception_class_path if task.errors else task.return_value
-        self.say(f"Task, enqueued after that: busiest_carrier({AIRPORT!r}) is {task.status.value}, {outcome}")
 
     def say(self, line: str) -> None:
         """Print a plain line."""

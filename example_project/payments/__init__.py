@@ -1,0 +1,1 @@
+"""Payments through a bank, an outside service that takes few requests."""

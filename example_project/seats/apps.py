@@ -1,0 +1,10 @@
+"""The seats app."""
+
+from django.apps import AppConfig
+
+
+class SeatsConfig(AppConfig):
+    """Seats. sqlqueue finds their handler in `consumers.py`."""
+
+    name = "example_project.seats"
+    label = "seats"
