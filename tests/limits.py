@@ -243,6 +243,8 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "core.token_stock:ROUNDING",
         "core.token_stock:STEP",
         "core.partition.key_rate:ROUNDING",
+        "core.partition.key_limit:AHEAD",
+        "core.partition.key_limit:NO_LIMIT",
         "core.breaker:LONGEST_WAIT",
         "core.breaker:WAITS",
         "consumers.throttle:AHEAD",

@@ -19,6 +19,7 @@ NAMES = {
     "rate_limit": gettext_lazy("Rate limit"),
     "rate_limit_per_key": gettext_lazy("Rate limit of each key"),
     "concurrency_limit": gettext_lazy("Concurrency limit"),
+    "concurrency_limit_per_key": gettext_lazy("Concurrency limit of each key"),
     "retry_budget": gettext_lazy("Retry budget"),
 }
 
@@ -62,6 +63,19 @@ class FlowForm(forms.Form):
         max_value=MOST_AT_ONCE,
         required=False,
     )
+    override_concurrency_limit_per_key = forms.BooleanField(
+        label=gettext_lazy("Override the concurrency limit of each key"), required=False
+    )
+    concurrency_limit_per_key = forms.IntegerField(
+        label=NAMES["concurrency_limit_per_key"],
+        help_text=gettext_lazy(
+            "messages of one key that are in flight at once; empty: no limit. It holds for groups that keep no order, "
+            "take no batches and share no partition"
+        ),
+        min_value=1,
+        max_value=MOST_AT_ONCE,
+        required=False,
+    )
     override_retry_budget = forms.BooleanField(label=gettext_lazy("Override the retry budget"), required=False)
     retry_budget = forms.CharField(
         label=NAMES["retry_budget"],
@@ -70,6 +84,7 @@ class FlowForm(forms.Form):
     )
 
     def __init__(self, group: ConsumerGroup, data: Mapping[str, Any] | None = None):
+        self._sharing = group.sharing
         self.declared, self.present = options(group.flow), options(group.flow_overrides)
         current = {**self.declared, **self.present}
         super().__init__(data, initial={**current, **{f"override_{name}": name in self.present for name in OPTIONS}})
@@ -84,6 +99,9 @@ class FlowForm(forms.Form):
             checked_flow({name: value}, problems)
             for problem in problems:
                 self.add_error(name, problem)
+        if self._sharing > 1 and self.overrides.get("concurrency_limit_per_key") is not None:
+            text = _("The group shares its partitions, so the messages of a key are with several processes.")
+            self.add_error("concurrency_limit_per_key", text)
         return self.cleaned_data
 
     @property

@@ -128,6 +128,10 @@ class Dispatcher:
                 subscription.key_rate_changed = False
                 for assigned in subscription.assigned.values():
                     assigned.let_go(now)
+            if subscription.key_limit_changed:
+                subscription.key_limit_changed = False
+                for assigned in subscription.assigned.values():
+                    assigned.follow_key_limit()
         chosen = self._choose(assigned_partitions, now) if dispatch else {}
         plans: list[SettlePlan] = []
         for assigned in assigned_partitions:

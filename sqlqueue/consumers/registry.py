@@ -51,6 +51,7 @@ DEFAULTS: dict[str, Any] = {
     "rate_limit": None,
     "rate_limit_per_key": None,
     "concurrency_limit": None,
+    "concurrency_limit_per_key": None,
     "retry_budget": None,
     "sharing": 1,
 }
@@ -166,9 +167,10 @@ def consumer(topic: str, **options: Any) -> Callable[[Handler], Handler]:
     without the handler; active: the hours in which the group works, such as "mon-fri 22:00-06:00 Europe/Berlin" (no
     time zone: UTC); what is due at other times waits; rate_limit ("100/m") and concurrency_limit: how many messages
     start in a time, and how many handlers run at once, in all processes of the group together; rate_limit_per_key: how
-    many messages of one key start in a time (with ordering "key", and not in batches); retry_budget ("20/m"): after
-    more failures than that in a time, the group tries one message at a time until one succeeds; sharing: on
-    how many processes each partition may be worked at once, only with ordering "none".
+    many messages of one key start in a time (with ordering "key", and not in batches); concurrency_limit_per_key: how
+    many messages of one key are in flight at once (with ordering "none", and not in batches); retry_budget ("20/m"):
+    after more failures than that in a time, the group tries one message at a time until one succeeds; sharing: on how
+    many processes each partition may be worked at once, only with ordering "none".
 
     Raises ConfigurationError for an option that is unknown or cannot work, and for a function that cannot be called
     with one argument.
@@ -252,6 +254,8 @@ def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
             "rate_limit_per_key lets the first message of a key wait, and those behind it with it: it needs "
             'ordering="key" (under which no two messages of a key run at once), and no batch'
         )
+    if flow.concurrency_per_key is not None:
+        _check_key_limit(values, problems)
     if problems:
         raise ConfigurationError(f"consumer of {topic!r}: " + "; ".join(problems))
     try:
@@ -268,9 +272,23 @@ def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
         values["keep_results"],
         where=where,
         sharing=values["sharing"],
+        whole=flow.concurrency_per_key is not None,
     )
     parts = {"group": values["group"], "options": consumer_options, "start": values["start"], "flow": flow}
     return {**parts, "backoff": backoff, "retried": retried, "payloads": payloads, "where": where}
+
+
+def _check_key_limit(values: dict[str, Any], problems: list[str]) -> None:
+    if values["ordering"] != "none" or values["batch"] is True:
+        problems.append(
+            'concurrency_limit_per_key needs ordering="none" and no batch: with ordering="key" one message of a key is '
+            'in flight at a time, with ordering="partition" one of a partition, and a batch is handled as one'
+        )
+    if values["sharing"] != 1:
+        problems.append(
+            "concurrency_limit_per_key needs all messages of a key in one process, and sharing spreads those of a "
+            "partition over several: leave sharing out, and give the topic more partitions"
+        )
 
 
 def _duration(values: dict[str, Any], name: str, problems: list[str]) -> float | None:

@@ -12,6 +12,7 @@ from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core.flow import NO_FLOW, Rate
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.partition.key_limit import NO_LIMIT, KeyLimit
 from sqlqueue.core.partition.key_rate import KeyRate
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.leases.acquire import AcquiredPartition
@@ -29,6 +30,9 @@ class Subscription:
         self.limiter: GroupLimiter | None = None  # None: no limits to share
         self.key_rate: KeyRate | None = None  # None: no limit of a key
         self.key_rate_changed = False  # what was held back is to be let go
+        self.key_limit_changed = False  # of how many messages of a key may be in flight
+        self._most_of_key: int | None = None
+        self._key_limits: dict[int, KeyLimit] = {}  # by partition: its priorities have one
         self.outside_hours = False
         self.executor = HandlerExecutor(alias, consumer)
         self.assigned: dict[PartitionRef, AssignedPartition] = {}
@@ -66,6 +70,7 @@ class Subscription:
         else:
             self.limiter.follow(self.flow)
         self._apply_key_rate(self.flow.rate_per_key)
+        self._apply_key_limit(self.flow.concurrency_per_key)
         self.paused, self.history = options.paused, options.history
         self.partitions, self.sharing = options.partitions, options.sharing
         if options.priorities != self.priorities:
@@ -80,6 +85,15 @@ class Subscription:
             self.key_rate_changed = self.key_rate is not None
             self.key_rate = KeyRate(rate) if rate else None
 
+    def _apply_key_limit(self, most: int | None) -> None:
+        options = self.consumer.options
+        if options.ordering != "none" or options.batch:
+            most = None  # it was overridden for a group that cannot have it
+        if most != self._most_of_key:
+            self._most_of_key, self.key_limit_changed = most, True
+            for limit in self._key_limits.values():
+                limit.most = NO_LIMIT if most is None else most
+
     def look_at_clock(self, now: datetime) -> None:
         """Compare the active hours with the database's clock."""
         self.outside_hours = self.flow.active is not None and not self.flow.active.contains(now)
@@ -90,6 +104,9 @@ class Subscription:
 
     def adopt(self, taken: AcquiredPartition, deadline: float, now: float) -> AssignedPartition:
         """Add a partition from what its acquisition has read."""
+        key_limit = None
+        if taken.ref.slices == 1:  # else the messages of a key are with several processes
+            key_limit = self._key_limits.setdefault(taken.ref.partition, KeyLimit(self._most_of_key))
         assigned = AssignedPartition(
             taken.ref,
             self.consumer.options,
@@ -101,6 +118,7 @@ class Subscription:
             rows=taken.rows,
             ranges=taken.ranges,
             now=now,
+            key_limit=key_limit,
         )
         assigned.lease.deadline = deadline
         self.assigned[taken.ref], self.leases[taken.ref] = assigned, assigned.lease
@@ -113,7 +131,9 @@ class Subscription:
     def drop(self, assigned: AssignedPartition) -> None:
         """Remove a partition that has another owner now: the outcomes of its attempts are ignored."""
         assigned.lease.lost = True
+        assigned.leave()
         self.assigned.pop(assigned.ref, None)
         self.leases.pop(assigned.ref, None)
         if not self.of_lease(assigned.ref.lease_number):
             self.leaving.discard(assigned.ref.lease_number)
+            self._key_limits.pop(assigned.ref.partition, None)

@@ -55,14 +55,15 @@ class Rate:
 class Flow:
     """The options of a group that limit its work; None: no limit. active: when it works; rate: how many messages start
     in a time; concurrency: how many handlers run at once; budget: how many attempts may fail in a time before it tries
-    one message at a time; rate_per_key: how many messages of one key start in a time. Limits hold for all its processes
-    together."""
+    one message at a time; rate_per_key: how many messages of one key start in a time; concurrency_per_key: how many of
+    one key are in flight at once. Limits hold for all its processes together."""
 
     active: ActiveHours | None = None
     rate: Rate | None = None
     concurrency: int | None = None
     budget: Rate | None = None
     rate_per_key: Rate | None = None
+    concurrency_per_key: int | None = None
 
     @property
     def shared(self) -> bool:
@@ -74,12 +75,23 @@ class Flow:
         active, rate = self.active and self.active.text, self.rate and self.rate.text
         budget = self.budget and self.budget.text
         limits = {"rate_limit": rate, "concurrency_limit": self.concurrency, "retry_budget": budget}
-        values = {"active": active, **limits, "rate_limit_per_key": self.rate_per_key and self.rate_per_key.text}
+        of_key = {
+            "rate_limit_per_key": self.rate_per_key and self.rate_per_key.text,
+            "concurrency_limit_per_key": self.concurrency_per_key,
+        }
+        values = {"active": active, **limits, **of_key}
         return {name: value for name, value in values.items() if value is not None}
 
 
 NO_FLOW = Flow()
-OPTIONS = ("active", "rate_limit", "rate_limit_per_key", "concurrency_limit", "retry_budget")
+OPTIONS = (
+    "active",
+    "rate_limit",
+    "rate_limit_per_key",
+    "concurrency_limit",
+    "concurrency_limit_per_key",
+    "retry_budget",
+)
 
 
 def checked_flow(values: Mapping[str, Any], problems: list[str]) -> Flow:
@@ -87,10 +99,11 @@ def checked_flow(values: Mapping[str, Any], problems: list[str]) -> Flow:
     active = _made(ActiveHours, values, "active", problems)
     rate = _made(Rate, values, "rate_limit", problems)
     budget = _made(Rate, values, "retry_budget", problems)
-    concurrency = values.get("concurrency_limit")
-    if concurrency is not None:
-        whole(concurrency, "concurrency_limit", MOST_AT_ONCE, problems)
-    return Flow(active, rate, concurrency, budget, _made(Rate, values, "rate_limit_per_key", problems))
+    concurrency, of_key = values.get("concurrency_limit"), values.get("concurrency_limit_per_key")
+    for name, given in (("concurrency_limit", concurrency), ("concurrency_limit_per_key", of_key)):
+        if given is not None:
+            whole(given, name, MOST_AT_ONCE, problems)
+    return Flow(active, rate, concurrency, budget, _made(Rate, values, "rate_limit_per_key", problems), of_key)
 
 
 def _made(make: Callable[[Any], T], values: Mapping[str, Any], name: str, problems: list[str]) -> T | None:

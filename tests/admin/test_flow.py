@@ -8,7 +8,8 @@ from django.test import Client
 
 from sqlqueue import publish
 from sqlqueue.core.flow import Flow, checked_flow, in_effect
-from sqlqueue.log.flow import declare
+from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.log.flow import declare, override
 from sqlqueue.log.groups import register
 from sqlqueue.models import ConsumerGroup
 from tests.admin.test_overview import page, words
@@ -60,6 +61,7 @@ def test_an_override_is_shown_noted_and_taken_back(staff: Callable[..., Client],
         ({"retry_budget": "often"}, "cannot be read"),
         ({"rate_limit_per_key": "1"}, "cannot be read"),
         ({"concurrency_limit": "0"}, "greater than or equal to 1"),
+        ({"concurrency_limit_per_key": "0"}, "greater than or equal to 1"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -72,13 +74,26 @@ def test_what_cannot_be_is_refused(
     assert ConsumerGroup.objects.get().flow_overrides is None
 
 
+def test_a_limit_of_each_key_is_refused_while_partitions_are_shared(
+    staff: Callable[..., Client], group: ConsumerGroup
+) -> None:
+    ConsumerGroup.objects.update(sharing=4)
+    given = {"override_concurrency_limit_per_key": "on", "concurrency_limit_per_key": "2"}
+    answer = staff("change_consumergroup").post(path(group, "flow"), given)
+    assert "several processes" in answer.content.decode()
+    with pytest.raises(ConfigurationError, match="shares its partitions"):
+        override("default", "books", "orders", {"concurrency_limit_per_key": 2})
+    override("default", "books", "orders", {"concurrency_limit_per_key": None})
+
+
 def test_limits_are_overridden_together(staff: Callable[..., Client], group: ConsumerGroup) -> None:
     given = {"rate_limit": "100/m", "rate_limit_per_key": "1/s", "concurrency_limit": "10", "retry_budget": "20/m"}
+    given["concurrency_limit_per_key"] = "2"
     overrides = {f"override_{name}": "on" for name in given}
     client = staff("view_consumergroup", "change_consumergroup")
     client.post(path(group, "flow"), {**given, **overrides})
     flow = in_effect(*ConsumerGroup.objects.values_list("flow", "flow_overrides").get())
-    assert flow.as_dict() == {**given, "concurrency_limit": 10, "active": NIGHT}
+    assert flow.as_dict() == {**given, "concurrency_limit": 10, "concurrency_limit_per_key": 2, "active": NIGHT}
     assert "Concurrency limit: 10, overridden. Its consumers say: no limit." in words(
         page(client, path(group, "change"))
     )

@@ -57,6 +57,11 @@ def handle_a_slice(delivery: Delivery) -> None:
     handle(delivery)
 
 
+@consumer("keyed", ordering="none", concurrency_limit_per_key=1, max_attempts=20)
+def handle_of_a_key(delivery: Delivery) -> None:
+    handle(delivery)
+
+
 @consumer("endless", max_attempts=None, backoff=0.05, jitter=0)
 def handle_without_end(delivery: Delivery) -> None:
     handle(delivery)

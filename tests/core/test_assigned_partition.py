@@ -8,6 +8,7 @@ from sqlqueue.core.partition import limits
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.blocked import StoredRange
 from sqlqueue.core.partition.in_doubt import MOST_DEATHS
+from sqlqueue.core.partition.key_limit import KeyLimit
 from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
 from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.settle_plan import ALONE, NOT_IN_FLIGHT, TOGETHER, RowWrite, SettlePlan, StoredRow
@@ -29,6 +30,7 @@ class Hosted:
         position: int = 0,
         rows: list[StoredRow] | None = None,
         ranges: list[StoredRange] | None = None,
+        key_limit: KeyLimit | None = None,
         **options: object,
     ) -> None:
         self.stream = AssignedPartition(
@@ -41,6 +43,7 @@ class Hosted:
             claimed=position,
             rows=rows or [],
             ranges=ranges or [],
+            key_limit=key_limit,
         )
         self.now = 0.0
         self.log = [MessageValueFactory(offset=offset, key=key) for offset, key in enumerate(keys, 1)]

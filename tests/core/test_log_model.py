@@ -37,7 +37,8 @@ from sqlqueue.core.partition import sieve as sieve_module
 from sqlqueue.core.partition import window as window_module
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.blocked import StoredRange
-from sqlqueue.core.partition.ordering import HELD, READY
+from sqlqueue.core.partition.key_limit import NO_LIMIT, KeyLimit
+from sqlqueue.core.partition.ordering import HELD, IN_FLIGHT, READY
 from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
 from sqlqueue.core.partition.window import Found
 from sqlqueue.core.settle_plan import (
@@ -111,6 +112,7 @@ class Tables:
         self.targets: list[str] = []
         self.left_out = 0  # by the groups' filter: each one of so many; negative: all but those
         self.rate_of_keys: Rate | None = None  # by the groups' limit
+        self.most_of_a_key: int | None = None  # in flight, by the groups' limit
         self.before: list[set[int]] = []  # what was visible when the offset was taken
         self.now = 100.0
         self.groups = {"one": Group(keys=self.keys), "two": Group(keys=self.keys)}
@@ -272,6 +274,7 @@ class Owner:
             rows=[tables.stored(o, row) for o, row in sorted(group.rows.items())],
             ranges=group.ranges.values(),
             now=tables.now,
+            key_limit=KeyLimit(tables.most_of_a_key),
         )
 
     def execute(self, plan: SettlePlan) -> bool:
@@ -353,7 +356,13 @@ class Owner:
 
     def choose(self, most: int) -> list[Execution]:
         assert self.stream is not None
-        return self.choice.choose(self.stream, most, self.tables.now)
+        executions = self.choice.choose(self.stream, most, self.tables.now)
+        if self.tables.most_of_a_key is not None:
+            for started in {h.message.key for each in executions for h in each.attempts if not h.alone}:
+                entries = self.stream.messages.entries.values()
+                held = [e.offset for e in entries if e.state == IN_FLIGHT and e.key == started]
+                assert not started or len(held) <= self.tables.most_of_a_key, f"{held} of {started} are in flight"
+        return executions
 
     def settle(self, most: int, flush: bool = False) -> None:
         """Choose, plan, write, start: what an iteration does at its end."""
@@ -390,6 +399,7 @@ class LogMachine(RuleBasedStateMachine):
     """Two groups, two owners each, one partition."""
 
     faults = True  # of processes, and every step by itself
+    heads = 3
 
     @initialize(
         ordering=st.sampled_from(["key", "key", "partition", "none"]),
@@ -408,8 +418,10 @@ class LogMachine(RuleBasedStateMachine):
         size: int,
         left_out: int = 0,
         limited: bool = False,
+        most_of_a_key: int | None = None,
     ) -> None:
         self.tables = Tables()
+        self.tables.most_of_a_key = most_of_a_key
         self.tables.rate_of_keys = Rate("20/m") if limited else None
         self.tables.left_out = left_out
         tables = self.tables
@@ -422,7 +434,7 @@ class LogMachine(RuleBasedStateMachine):
             mock.patch.object(reader_module, "gather", tables.gather),
             mock.patch.object(reader_module, "scan", tables.scan),
             mock.patch.object(limits, "WINDOW_LIMIT", 5),
-            mock.patch.object(limits, "HEADS_LIMIT", 3),
+            mock.patch.object(limits, "HEADS_LIMIT", self.heads),
             mock.patch.object(limits, "SCAN_LIMIT", 3),
             mock.patch.object(window_module, "LATE_LIMIT", 2),
             mock.patch.object(sieve_module, "ENOUGH", 2),
@@ -896,7 +908,7 @@ class LogMachine(RuleBasedStateMachine):
             if owner.stream is None:
                 owner.acquire()
             tables.now += LONG
-            if self.options.ordering == "key":
+            if self.options.ordering == "key" or tables.most_of_a_key is not None:
                 self.keep_working(owner, POISON)
                 self.nothing_else_stands_still(owner)
                 tables.now += LONG
@@ -918,6 +930,8 @@ class LogMachine(RuleBasedStateMachine):
         open_ = [o for o in open_ if o not in group.done | group.skipped]
         stuck = [o for o in open_ if tables.keys[o - 1] != POISON]
         assert not stuck, f"{stuck} stand still, though they do not wait behind {open_}: {group}"
+        if tables.most_of_a_key is not None:
+            return  # what is in flight needs no row before something is settled behind it
         end = max(tables.visible(), default=0)
         assert group.position >= end, f"{group} stands still below {end}"
         assert group.watermark == (group.lowest() if open_ else group.position)
@@ -932,12 +946,14 @@ class LogMachine(RuleBasedStateMachine):
         owner.settle(3)
         if owner.stream is None:
             return
-        for _ in range(20):
-            self.start_one(owner, 0)
+        for which in range(20):
+            self.start_one(owner, which if self.tables.most_of_a_key is not None else 0)
             for attempt, execution in list(owner.running.items()):
                 if attempt in owner.running:
                     attempts = [h for h in execution.attempts if h in owner.running] if execution.batch else [attempt]
                     poisoned = poison and any(self.tables.keys[h.offset - 1] == poison for h in attempts)
+                    if poisoned and self.tables.most_of_a_key is not None and not attempt.alone:
+                        continue  # it runs on: its key is held by its limit
                     self.report(owner, execution, attempts, "wait long" if poisoned else "ok")
         self.tables.now += 1.0
 
@@ -990,6 +1006,30 @@ class LimitedMachine(LogMachine):
         super().begin("key", False, atomic, attempts, size, limited=True)
 
 
+class KeyLimitMachine(LogMachine):
+    """Groups without an order, with a limit of what is in flight of a key; it is changed now and then."""
+
+    heads = 1_000  # everything in flight has a row, while its key is held
+
+    @initialize(
+        atomic=st.booleans(),
+        attempts=st.sampled_from([2, None]),
+        size=st.integers(1, 2),
+        left_out=st.sampled_from([0, 0, 2]),
+        most=st.sampled_from([1, 2, None]),
+    )
+    def begin(self, atomic: bool, attempts: int | None, size: int, left_out: int, most: int | None) -> None:
+        super().begin("none", False, atomic, attempts, size, left_out, most_of_a_key=most)
+
+    @rule(most=st.sampled_from([1, 2, 3, None]))
+    def change_limit(self, most: int | None) -> None:
+        self.tables.most_of_a_key = most
+        for owner in self.owners:
+            if owner.stream is not None:
+                owner.stream.queues.limit.most = NO_LIMIT if most is None else most
+                owner.stream.follow_key_limit()
+
+
 def check_bounds(stream: AssignedPartition) -> None:
     """No more is in memory than a window, and no more payloads than can be dispatched soon."""
     batch, entries = stream.options.batch_size, stream.messages.entries.values()
@@ -1002,7 +1042,7 @@ def check_bounds(stream: AssignedPartition) -> None:
             assert not (waits and entry.state == READY), f"{entry.offset} is in memory, and waits behind its key"
 
 
-@pytest.mark.parametrize(("machine", "examples"), [(LogMachine, 80), (LimitedMachine, 25)])
+@pytest.mark.parametrize(("machine", "examples"), [(LogMachine, 80), (LimitedMachine, 25), (KeyLimitMachine, 40)])
 def test_every_interleaving_keeps_the_invariants(machine: type[LogMachine], examples: int) -> None:
     """Nothing lost, nothing out of order, attempts counted, nothing left over: whatever happens in whatever order."""
     run_state_machine_as_test(

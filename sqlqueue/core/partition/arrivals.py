@@ -145,8 +145,7 @@ class Arrivals:
             entry.due = now + row.remaining
             self._delays.add(entry)
         else:
-            self._queues.make_ready(entry, message, outside=True)
-            self._queues.offer(entry)
+            self._queues.came_due(entry, message)
 
     def _settle_gone(
         self, entry: Entry, row: StoredRow | None, position: int, now: float, settled: Filtered | None = None

@@ -24,6 +24,7 @@ from sqlqueue.core.partition.blocked import KeyRanges, StoredRange
 from sqlqueue.core.partition.budget import ReadBudget
 from sqlqueue.core.partition.delays import Delays
 from sqlqueue.core.partition.in_doubt import MOST_DEATHS, InDoubt
+from sqlqueue.core.partition.key_limit import KeyLimit
 from sqlqueue.core.partition.key_rate import KeyRate
 from sqlqueue.core.partition.ordering import HELD, Entry
 from sqlqueue.core.partition.queues import Missing, OrderingQueues
@@ -58,6 +59,7 @@ class AssignedPartition:
         rows: Iterable[StoredRow] = (),
         ranges: Iterable[StoredRange] = (),
         now: float = 0.0,
+        key_limit: KeyLimit | None = None,
     ):
         self.ref, self.options, self.id, self.token = ref, options, id, token
         self.lease = HeldLease(ref, id, token)
@@ -65,7 +67,9 @@ class AssignedPartition:
         self.ranges = KeyRanges(ranges)
         self.budget = ReadBudget(options.batch_size)
         self.delays, self.in_doubt = Delays(self.budget), InDoubt()
-        self.queues = OrderingQueues(options.ordering, options.batch, self.ranges, self.delays, options.urgency)
+        self.queues = OrderingQueues(
+            options.ordering, options.batch, self.ranges, self.delays, options.urgency, key_limit
+        )
         self.rows = Rows(self.ranges)
         self.sieve = Sieve(ref.group, options.where)
         self.writes = WriteBuffer(claimed, watermark, self.rows, self.ranges, self.lease.members)
@@ -118,7 +122,7 @@ class AssignedPartition:
     @property
     def active(self) -> bool:
         """Whether there is something in memory that a plan may have to write."""
-        known = self.window.offsets or self.queues.candidates or self.settling.crowded or self.sieve.has_left_out
+        known = self.window.offsets or self.queues.has_candidates or self.settling.crowded or self.sieve.has_left_out
         return bool(self.writes.due or known)
 
     @property
@@ -131,7 +135,7 @@ class AssignedPartition:
         """Whether something may be dispatched now."""
         if self.options.batch:
             return bool(self.ready and not self.in_flight and self._stalled != self._batch_state())
-        return bool(self.queues.candidates)
+        return self.queues.has_candidates
 
     @property
     def candidates(self) -> int:
@@ -359,6 +363,14 @@ class AssignedPartition:
         for entry in refused:
             self.messages.hold_back(entry, key_rate.wait(entry.key, now), self.position, now)
         return chosen
+
+    def follow_key_limit(self) -> None:
+        """Let the limit of what may be in flight of a key hold as it is now; what is in flight goes on."""
+        self.queues.follow_limit(self.messages.entries.values())
+
+    def leave(self) -> None:
+        """Count nothing as in flight any more for the limit of keys: it has another owner now."""
+        self.queues.leave()
 
     def let_go(self, now: float) -> None:
         """Make due what was held back by the rate of its key: there is another one, or none, and what it does not allow

@@ -47,7 +47,10 @@ def would_move_to(chosen: Sequence[Entry], offsets: Sequence[int], final: int) -
 def enough(loaded: Iterable[Entry], limit: int) -> bool:
     """Tell whether at least `limit` loaded messages can be dispatched. Those behind a message that failed again do not
     count: they cannot be dispatched before that one, which is among the due rows."""
-    return sum(entry.queue is None or entry.queue.entries[0].state != HELD for entry in loaded) >= limit
+    return (
+        sum(entry.queue is None or not entry.queue.entries or entry.queue.entries[0].state != HELD for entry in loaded)
+        >= limit
+    )
 
 
 def _follows(entry: Entry, taken: dict[OrderingQueue, int]) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Container
 from itertools import islice
 
 from sqlqueue.core.partition.budget import ReadBudget
+from sqlqueue.core.partition.key_limit import LimitedQueue
 from sqlqueue.core.partition.ordering import HELD, Entry
 
 
@@ -44,10 +45,16 @@ class Delays:
             if entry.state == HELD and not entry.mark and entry.due <= now:
                 self._mark_due(entry, now)
 
+    def mark_due(self, entry: Entry) -> None:
+        """Let a message be loaded that has waited until its key may start another."""
+        self._due[entry.offset] = entry
+
     def _mark_due(self, entry: Entry, now: float) -> None:
         queue = entry.queue
-        if queue is None:
+        if queue is None or (isinstance(queue, LimitedQueue) and queue.admits_due(entry)):
             self._due[entry.offset] = entry
+        elif isinstance(queue, LimitedQueue):
+            return
         elif queue.head is entry and not queue.busy:
             most = self._budget.most_ready
             for follower in queue.entries:  # messages behind it that are due as well

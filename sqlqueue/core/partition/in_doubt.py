@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from sqlqueue.core.partition.key_limit import LimitedQueue
 from sqlqueue.core.partition.ordering import Entry
 
 MOST_DEATHS: Final = 5  # in a row, after which a message without max_attempts is a dead letter
@@ -40,6 +41,7 @@ class InDoubt:
     def first(self) -> int | None:
         """Return the offset of a message in doubt that is first in its ordering queue, if any."""
         for offset, entry in self._entries.items():
-            if entry.queue is None or (entry.queue.head is entry and not entry.queue.busy):
+            queue = entry.queue
+            if queue is None or isinstance(queue, LimitedQueue) or (queue.head is entry and not queue.busy):
                 return offset
         return None

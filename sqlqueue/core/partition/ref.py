@@ -33,7 +33,7 @@ class ConsumerOptions:
     keep_results: seconds. urgency: of a message, by its headers as the database gave them; of what is in memory and may
     be dispatched, the highest goes first (only with ordering "none", and without batches). where: what it
     does not match is acked without being dispatched. sharing: how many slices of a
-    partition it asks for (only with ordering "none")."""
+    partition it asks for (only with ordering "none"); whole: it needs whole partitions."""
 
     ordering: str = "key"
     max_attempts: int | None = 5  # None: no bound
@@ -45,8 +45,9 @@ class ConsumerOptions:
     urgency: Callable[[Any], int] | None = None  # None: in the order of offsets
     where: Where | None = None  # None: all
     sharing: int = 1
+    whole: bool = False
 
     @property
     def asked(self) -> int:
         """How many slices of a partition it asks for; 0: it needs whole partitions."""
-        return self.sharing if self.ordering == "none" else 0
+        return self.sharing if self.ordering == "none" and not self.whole else 0

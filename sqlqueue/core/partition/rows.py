@@ -6,6 +6,7 @@ import heapq
 from bisect import bisect_left, bisect_right, insort
 
 from sqlqueue.core.partition.blocked import STALE, KeyRanges
+from sqlqueue.core.partition.key_limit import LimitedQueue
 from sqlqueue.core.partition.ordering import Entry
 
 
@@ -34,7 +35,7 @@ class Rows:
         if queue is None:
             self.heads += 1
         else:
-            self.heads += not queue.rows
+            self.heads += not queue.rows or isinstance(queue, LimitedQueue)
             queue.rows += 1
 
     def settle(self, entry: Entry) -> None:
@@ -47,7 +48,7 @@ class Rows:
             self.heads -= 1
         else:
             queue.rows -= 1
-            self.heads -= not queue.rows
+            self.heads -= not queue.rows or isinstance(queue, LimitedQueue)
 
     def add_acked(self, offset: int) -> None:
         """Add an acked row, to be deleted once the position has passed it."""

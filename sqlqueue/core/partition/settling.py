@@ -39,7 +39,7 @@ class Settling:
     @property
     def crowded(self) -> bool:
         """Whether something is in flight, and the messages behind it leave no room to read others."""
-        return bool(self._messages.in_flight and not self._room())
+        return bool((self._messages.in_flight or self._queues.holding) and not self._room())
 
     def committed_to(self, position: int) -> None:
         """Record that an atomic batch has moved the stored position itself."""
@@ -58,7 +58,7 @@ class Settling:
         plan = self._write_plan(executions, now)
         # The messages behind a slow one may fill the memory; once the slow one has a row, a blocked range can cover
         # them.
-        if not self._writes.acks and not self.crowded:
+        if not self._writes.acks and not self.crowded and not self._queues.holding:
             self._waits_since = None
         elif self._waits_since is None or self._window.position > before:
             self._waits_since = now
@@ -111,6 +111,7 @@ class Settling:
                 break
             if entries[offset].state == IN_FLIGHT and not entries[offset].row:
                 self._messages.claim_with_row(entries[offset], self._window.position)
+        self._messages.park(self._window.position, full)
         if full:
             self._messages.block_loaded(self._window.position)
         self._walk()

@@ -13,6 +13,7 @@ from sqlqueue.core.outcomes import ACKED, DEAD, LOST, POSTPONED, RELEASED, RETRI
 from sqlqueue.core.partition.blocked import KeyRanges
 from sqlqueue.core.partition.delays import Delays
 from sqlqueue.core.partition.in_doubt import InDoubt
+from sqlqueue.core.partition.key_limit import LimitedQueue
 from sqlqueue.core.partition.ordering import BEHIND, HELD, IN_FLIGHT, READY, SETTLED, Entry
 from sqlqueue.core.partition.queues import OrderingQueues
 from sqlqueue.core.partition.rows import Rows
@@ -172,6 +173,9 @@ class Transitions:
     def _release(self, entry: Entry, attempt: Attempt) -> None:
         """Make a message whose attempt did not start ready again, uncharged."""
         queue = entry.queue
+        if isinstance(queue, LimitedQueue):
+            self._release_limited(entry, attempt, queue)
+            return
         if entry.row:
             entry.count = attempt.number - 1
             self._writes.rows[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, entry.count)
@@ -184,6 +188,13 @@ class Transitions:
         self._queues.make_ready(entry, entry.message, outside=entry.row)
         if queue is None:
             self._queues.offer(entry)
+
+    def _release_limited(self, entry: Entry, attempt: Attempt, queue: LimitedQueue) -> None:
+        if entry.row:
+            entry.count = attempt.number - 1
+            self._writes.rows[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, entry.count)
+        self._queues.make_ready(entry, entry.message, outside=entry.row)
+        queue.add(entry)
 
     # -- waiting behind another ---------------------------------------------------------------------------------------
 
@@ -200,7 +211,7 @@ class Transitions:
         """Drop the payloads of the messages behind one that waits with its row, or whose handler is slow: they wait
         with it."""
         queue = blocking.queue
-        if queue is None or not blocking.key:
+        if queue is None or not blocking.key or isinstance(queue, LimitedQueue):
             return
         dropped: Entry | None = None
         for entry in list(islice(queue.entries, queue.entries.index(blocking) + 1, None)):
@@ -220,8 +231,27 @@ class Transitions:
         """Block loaded messages that are behind messages in flight: they wait with their rows, or in a blocked
         range."""
         for entry in list(self._queues.loaded.values()):
-            if entry.queue is not None and entry.queue.entries[0].state == IN_FLIGHT:
-                self.block(entry.queue.entries[0], position)
+            queue = entry.queue
+            if queue is not None and queue.entries and queue.entries[0].state == IN_FLIGHT:
+                self.block(queue.entries[0], position)
+
+    def park(self, position: int, loaded: bool) -> None:
+        """Drop the payloads of what waits in line because its key is at its limit, so that the key's range can cover
+        it. loaded: of those outside the window, too, which were loaded for when the key may go on."""
+        for queue in self._queues.full_queues():
+            dropped: Entry | None = None
+            for entry in list(queue.entries):
+                if entry.state == READY and (loaded or entry.offset > position):
+                    self._queues.withdraw(entry)
+                    if entry.offset <= position:
+                        self.forget(entry)
+                        dropped = dropped or entry
+            if queue.range is not None and dropped is not None:
+                queue.range.begin_again(dropped.offset - 1)
+            for entry in list(queue.again) if loaded else ():
+                self._queues.withdraw(entry)
+                queue.due.append(entry)
+                queue.again.remove(entry)
 
     def cover(self, entry: Entry) -> bool:
         """Let the key's blocked range cover a message that waits behind an earlier one of its key, and forget it, so
@@ -233,6 +263,8 @@ class Transitions:
             self._queues.withdraw(entry)
         self.forget(entry)
         queue.range = self._ranges.extend(entry.key, entry.offset)
+        if isinstance(queue, LimitedQueue):
+            self._queues.advance(queue, 0.0)
         return True
 
     # -- out of memory ------------------------------------------------------------------------------------------------

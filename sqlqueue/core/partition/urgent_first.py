@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
@@ -20,9 +20,13 @@ class UrgentFirst:
     def __len__(self) -> int:
         return len(self._heap)
 
+    def __iter__(self) -> Iterator[Entry | OrderingQueue]:
+        return (candidate for _, _, candidate in self._heap)
+
     def append(self, candidate: Entry | OrderingQueue) -> None:
         """Add a message that may be dispatched."""
-        message = candidate.message if isinstance(candidate, Entry) else None
+        first = candidate if isinstance(candidate, Entry) else next(iter(candidate.ready_at_head(1)), None)
+        message = None if first is None else first.message
         urgency = 0 if message is None else self._urgency(message.headers)
         heapq.heappush(self._heap, (-urgency, next(self._added), candidate))
 

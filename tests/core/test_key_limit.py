@@ -1,0 +1,79 @@
+"""How many messages of one key are in flight: the limit, and how little is kept of what waits for it."""
+
+import pytest
+
+from sqlqueue.core.outcomes import RETRIED, Outcome
+from sqlqueue.core.partition import limits
+from sqlqueue.core.partition.key_limit import AHEAD, KeyLimit
+from tests.core.test_assigned_partition import Hosted
+
+pytestmark = pytest.mark.once
+
+
+def limited(keys: str, most: int, batch_size: int = 5) -> Hosted:
+    hosted = Hosted(keys, batch_size=batch_size, ordering="none")
+    hosted.stream.queues.limit.most = most
+    return hosted
+
+
+def finish_all_but(hosted: Hosted, key: str) -> list[int]:
+    offsets = [offset for offset, attempt in hosted.attempts.items() if attempt.message.key != key]
+    for offset in offsets:
+        hosted.finish(offset)
+        del hosted.attempts[offset]
+    return offsets
+
+
+def test_a_hundred_thousand_messages_of_a_held_key_are_two_rows_and_a_range() -> None:
+    many = 100_000
+    hosted = limited("a" * many + "bcd", 2, batch_size=5_000)
+    done: list[int] = []
+    for _ in range(100):
+        hosted.read()
+        hosted.settle(flush=True)
+        done += finish_all_but(hosted, "a")
+        assert len(hosted.stream.messages.entries) <= limits.WINDOW_LIMIT + 2
+        hosted.now += 1.0
+        if hosted.stream.position == many + 3:
+            break
+    assert done == [many + 1, many + 2, many + 3]
+    assert hosted.marks == (many + 3, 0)
+    assert len(hosted.stream.messages.entries) == 2
+    [one] = hosted.stream.ranges
+    assert (one.low, one.high) == (2, many)
+    hosted.finish(1)
+    hosted.settle()
+    for _ in range(3):
+        hosted.read()
+        hosted.settle()
+    assert sorted(hosted.attempts) == [1, 2, 3], "the next one begins, and no other"
+    assert len(hosted.stream.messages.entries) <= 3 + AHEAD
+
+
+def test_a_message_that_waits_for_its_retry_takes_no_place() -> None:
+    hosted = limited("aaa", 1)
+    hosted.read()
+    hosted.settle()
+    hosted.finish(1, Outcome(RETRIED, 10.0, "no"))
+    hosted.settle()
+    assert sorted(hosted.attempts) == [1, 2]
+    hosted.now = 10.0
+    hosted.load()
+    hosted.settle()
+    hosted.finish(2)
+    hosted.load()
+    plan = hosted.settle()
+    assert plan is not None
+    assert [attempt.offset for each in plan.executions for attempt in each.attempts] == [1], "it goes first"
+
+
+def test_a_limit_counts_over_priorities_and_forgets_a_lost_lease() -> None:
+    limit = KeyLimit(1)
+    urgent, other = Hosted("a", ordering="none", key_limit=limit), Hosted("a", ordering="none", key_limit=limit)
+    for hosted in (urgent, other):
+        hosted.read()
+        hosted.settle()
+    assert (len(urgent.attempts), len(other.attempts)) == (1, 0)
+    urgent.stream.leave()
+    other.settle()
+    assert len(other.attempts) == 1
