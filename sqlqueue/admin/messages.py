@@ -54,6 +54,7 @@ UNUSUAL = (FAILING, DEAD)
 GROUP_STATES = {
     SCHEDULED: gettext_lazy("scheduled"),
     message_status.WAITING: gettext_lazy("waiting"),
+    message_status.LIMITED: gettext_lazy("limited"),
     message_status.IN_FLIGHT: gettext_lazy("in flight"),
     RETRYING: gettext_lazy("failing, waits for its next attempt"),
     ACKED: gettext_lazy("acknowledged"),

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlqueue.conf import settings
+from sqlqueue.core.flow import Flow, in_effect
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text
 from sqlqueue.core.outcomes import ACKED, DEAD, TOO_LATE
 from sqlqueue.database.fields import DatabaseNow
@@ -23,12 +24,13 @@ from sqlqueue.twins import async_twin, refuse_in_async
 
 SCHEDULED: Final = "scheduled"  # it is not in the log yet
 WAITING: Final = "waiting"  # for its turn, or postponed before its first attempt
+LIMITED: Final = "limited"  # a limit of its key holds it back
 IN_FLIGHT: Final = "in_flight"  # with a handler, or claimed for one
 RETRYING: Final = "retrying"  # an attempt has failed, and there will be another
 EXPIRED: Final = "expired"  # a dead letter that was too late for its handler
 
 FINISHED: Final = frozenset({ACKED, DEAD, EXPIRED})
-STATES: Final = (SCHEDULED, WAITING, IN_FLIGHT, RETRYING, ACKED, DEAD, EXPIRED)
+STATES: Final = (SCHEDULED, WAITING, LIMITED, IN_FLIGHT, RETRYING, ACKED, DEAD, EXPIRED)
 MOST_RECEIPTS = 100  # that are read of one message
 
 _STATES = {
@@ -45,8 +47,8 @@ _STATES = {
 class GroupStatus:
     """How a message stands in one group.
 
-    state: scheduled, waiting, in_flight, retrying, acked, dead or expired (dead once that dead letter is replayed or
-    discarded, and only a receipt is left: it has no reason); attempts: how many were charged so far, None
+    state: scheduled, waiting, limited, in_flight, retrying, acked, dead or expired (dead once that dead letter is
+    replayed or discarded, and only a receipt is left: it has no reason); attempts: how many were charged so far, None
     where that is not stored (a message that was acked, without keep_results or a receipt); result: what the handler
     returned, if its consumer keeps results; error: of the last failed attempt, "" for none; progress: what the handler
     that has it now has said last (done, total, note, updated_at), None if it has said nothing; next_attempt_at: of a
@@ -145,7 +147,9 @@ aget_status = async_twin(get_status)
 def status_of(alias: str, message: Message) -> MessageStatus:
     """Return the status of a message that is in the log. At most twelve statements."""
     registered = ConsumerGroup.objects.using(alias).filter(topic=message.topic).order_by("consumer_group")
-    starts = dict(registered.values_list("consumer_group", "start"))
+    starts, flows = {}, {}
+    for name, start, declared, overrides in registered.values_list("consumer_group", "start", "flow", "flow_overrides"):
+        starts[name], flows[name] = start, in_effect(declared, overrides)
     deliveries = delivery_status.statuses_since(alias, message, starts)
     deliveries = [each for each in deliveries if each.state != delivery_status.OTHER_GROUP]
     # After the delivery states: what these say was acked has its result.
@@ -161,7 +165,7 @@ def status_of(alias: str, message: Message) -> MessageStatus:
     groups: dict[str, GroupStatus] = {}
     for each in deliveries:
         if each.group not in settled:
-            groups[each.group] = _unsettled(each, reported.get(each.group))
+            groups[each.group] = _unsettled(each, reported.get(each.group), flows[each.group])
         elif each.group in results:
             groups[each.group] = _of_result(results[each.group], each.dead_letter)
         elif each.group in receipts or each.dead_letter is not None:
@@ -225,10 +229,18 @@ def _receipts(alias: str, offset: int, groups: set[str]) -> dict[str, Receipt]:
     return {row.consumer_group: row for row in reversed(list(ends))}
 
 
-def _unsettled(each: DeliveryStatus, reported: Progress | None) -> GroupStatus:
+def _unsettled(each: DeliveryStatus, reported: Progress | None, flow: Flow) -> GroupStatus:
     shown = reported if each.state == delivery_status.IN_FLIGHT else None
     state = _STATES[each.state]
+    if each.state == delivery_status.WAITING and _limited(each, flow):
+        state = LIMITED
     return GroupStatus(each.group, state, each.attempts, None, each.error, shown, next_attempt_at=each.due_at)
+
+
+def _limited(each: DeliveryStatus, flow: Flow) -> bool:
+    """Tell whether a limit of its key holds a waiting message back. With its rate it has a row and a time, as one that
+    was postponed has; with its concurrency it is in the range of its key."""
+    return (flow.concurrency_per_key if each.due_at is None else flow.rate_per_key) is not None
 
 
 def _settled(each: DeliveryStatus, receipt: Receipt | None) -> GroupStatus:

@@ -11,6 +11,7 @@ from sqlqueue.conf import settings as options
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.flow import override
 from sqlqueue.models import BlockedRange, DeliveryState, Message
+from sqlqueue.stats.message_status import status_of
 from tests.consumer_processes import holders
 from tests.consuming import QUICK, Consuming, offset_row
 from tests.processes import wait_until
@@ -58,6 +59,8 @@ def test_a_held_key_stops_no_other_in_several_processes_and_is_charged_nothing(
     assert BlockedRange.objects.get().partition_key == "held"
     assert DeliveryState.objects.filter(acked=False).exclude(in_flight=0).count() == 2
     assert not DeliveryState.objects.filter(acked=False, in_flight=0).exists()
+    last = Message.objects.filter(partition_key="held").latest("offset")
+    assert status_of(options.DATABASE, last).groups["default"].state == "limited"
     kept = [each.messages.entries for host in hosts for each in host.subscriber.ownership.assigned_partitions()]
     assert sum(len(entries) for entries in kept) <= 2 + 10
     work.gate.set()

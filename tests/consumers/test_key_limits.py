@@ -10,6 +10,7 @@ from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.flow import override
 from sqlqueue.models import BlockedRange, DeliveryState, Message
 from sqlqueue.operations.reschedule import reschedule
+from sqlqueue.stats.message_status import status_of
 from tests.consuming import QUICK, Consuming, offset_row, watermark
 from tests.processes import wait_until
 
@@ -37,6 +38,8 @@ def test_a_key_that_waits_stops_no_other_and_goes_on_in_order_when_the_limit_is_
     assert watermark("calls") == Message.objects.earliest("offset").offset
     assert BlockedRange.objects.get().partition_key == "much"
     assert list(DeliveryState.objects.filter(acked=False).values_list("retry_count", "in_flight")) == [(0, 0)]
+    head = Message.objects.get(offset=DeliveryState.objects.get(acked=False).message_offset)
+    assert status_of(options.DATABASE, head).groups["default"].state == "limited"
     first.stop()
     second = consuming.start()  # it knows nothing of what started in the other, but the row does
     publish_many("calls", [NewMessage(1, key="k1")])

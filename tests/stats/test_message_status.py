@@ -325,7 +325,7 @@ def test_what_no_message_can_have_is_refused(bad: dict[str, Any], why: str) -> N
 
 @pytest.mark.once
 def test_every_state_has_its_word() -> None:
-    words = {"scheduled", "waiting", "in_flight", "retrying", "acked", "dead", "expired"}
+    words = {"scheduled", "waiting", "limited", "in_flight", "retrying", "acked", "dead", "expired"}
     assert set(STATES) == words
 
 
