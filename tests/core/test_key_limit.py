@@ -77,3 +77,21 @@ def test_a_limit_counts_over_priorities_and_forgets_a_lost_lease() -> None:
     urgent.stream.leave()
     other.settle()
     assert len(other.attempts) == 1
+
+
+def test_a_late_message_behind_a_full_memory_is_delivered_in_its_turn() -> None:
+    hosted = limited("a" * (AHEAD + 2), 1, batch_size=50)
+    late = hosted.log.pop(9)
+    hosted.read(horizon=9)
+    hosted.settle()
+    hosted.log.insert(9, late)
+    hosted.stream.window.alarm()
+    hosted.read()
+    done = []
+    for _ in range(2 * AHEAD):
+        hosted.read()
+        hosted.settle()
+        done += finish_all_but(hosted, "")
+    assert sorted(done) == list(range(1, AHEAD + 3))
+    hosted.settle()
+    assert hosted.marks == (AHEAD + 2, AHEAD + 2)

@@ -153,7 +153,8 @@ class LimitedQueue(OrderingQueue):
         if self.range is not None:
             more = bool(self.range.found) or self.range.unscanned
         else:
-            more = bool(self.entries) and self.entries[-1].state == BEHIND
+            # Not the last one alone: a late message may have come in before others that are in memory.
+            more = any(entry.state == BEHIND for entry in islice(self.entries, AHEAD // 2))
         if not more:
             return False
         return sum(1 for _ in islice(self.ready(), AHEAD // 2)) < AHEAD // 2
