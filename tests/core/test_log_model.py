@@ -32,7 +32,7 @@ from sqlqueue.consumers import reader as reader_module
 from sqlqueue.consumers.reader import Reader
 from sqlqueue.core.flow import Rate
 from sqlqueue.core.outcomes import COMMITTED, DEAD, LOST, POSTPONED, RELEASED, RETRIED, SUCCESS, UNSTARTED, Outcome
-from sqlqueue.core.partition import limits
+from sqlqueue.core.partition import key_limit, limits
 from sqlqueue.core.partition import sieve as sieve_module
 from sqlqueue.core.partition import window as window_module
 from sqlqueue.core.partition.assigned import AssignedPartition
@@ -159,6 +159,10 @@ class Tables:
         self.keys.append(key)
         self.targets.append(target)
         return len(self.status)
+
+    def perf_counter(self) -> float:
+        """The reader's clock, too: by a real one the same steps would do other things on a busy machine."""
+        return self.now
 
     # What the reader's statements answer.
 
@@ -436,9 +440,11 @@ class LogMachine(RuleBasedStateMachine):
             mock.patch.object(limits, "WINDOW_LIMIT", 5),
             mock.patch.object(limits, "HEADS_LIMIT", self.heads),
             mock.patch.object(limits, "SCAN_LIMIT", 3),
+            mock.patch.object(key_limit, "AHEAD", 2),
             mock.patch.object(window_module, "LATE_LIMIT", 2),
             mock.patch.object(sieve_module, "ENOUGH", 2),
             mock.patch.object(sieve_module, "RARE", 2),
+            mock.patch.object(reader_module, "time", tables),
         ]
         for patch in self.patches:
             patch.start()
