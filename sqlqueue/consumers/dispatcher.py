@@ -110,8 +110,11 @@ class Dispatcher:
             return False
         if outcome.moved_to is not None:  # the handler's own transaction has moved the position
             assigned.committed_to(outcome.moved_to)
-        if (limiter := self.ownership.of(assigned).limiter) is not None:
-            limiter.finished(outcome)
+        subscription = self.ownership.of(assigned)
+        if subscription.limiter is not None:
+            subscription.limiter.finished(outcome)
+        if subscription.key_rate is not None and outcome is outcomes.EXPIRED:
+            subscription.key_rate.give_back(attempt.message.key)
         return assigned.finish(attempt, outcome, now)
 
     # -- dispatch -----------------------------------------------------------------------------------------------------

@@ -77,8 +77,11 @@ class GroupLimiter:
             self._stock.use(messages)
 
     def finished(self, outcome: Outcome) -> None:
-        """Count the outcome of an attempt that a handler has ended."""
-        if outcome.kind in (RETRIED, DEAD) and outcome not in (EXPIRED, APART):
+        """Count the outcome of an attempt that a handler has ended, or whose message was too late for one: that has
+        used no token."""
+        if outcome is EXPIRED:
+            self._stock.give_back(1)
+        elif outcome.kind in (RETRIED, DEAD) and outcome is not APART:
             self._failed += 1
         elif outcome.kind == ACKED and self._tried:
             self._succeeded = True

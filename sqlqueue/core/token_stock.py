@@ -38,6 +38,10 @@ class TokenStock:
         """Use so many of those that are available."""
         self._used += tokens
 
+    def give_back(self, tokens: int) -> None:
+        """Have so many again that were used in vain; none of an earlier draw."""
+        self._used = max(0, self._used - tokens)
+
     def next_release(self, now: float) -> float:
         """Return when more may be used; infinity without another draw."""
         if not self.left or now >= self._ends:

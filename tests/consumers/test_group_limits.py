@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from sqlqueue import publish_many
+from sqlqueue import NewMessage, publish_many
 from sqlqueue.conf import settings as options
 from sqlqueue.consumers.limiter import GroupLimiter
 from sqlqueue.core.flow import checked_flow
 from sqlqueue.log.flow import override
-from sqlqueue.models import DeliveryState, LimitShare
+from sqlqueue.models import DeliveryState, LimitShare, Message
 from sqlqueue.stats.survey import survey
 from tests.consumer_processes import holders
 from tests.consumers.test_in_doubt import leave_in_flight
@@ -142,3 +142,14 @@ def test_a_group_with_nothing_to_do_asks_for_nothing(django_assert_num_queries: 
     with django_assert_num_queries(0):
         for now in range(0, 1_000, 100):
             limiter.renew("idle", [], float(now))
+
+
+@pytest.mark.parametrize("name", ["rate_limit", "rate_limit_per_key"])
+def test_what_is_too_late_for_its_handler_uses_no_token(consuming: Consuming, name: str) -> None:
+    done: list[Any] = []
+    consuming.consumer("calls", lambda delivery: done.append(delivery.payload), **{name: "1/h"})
+    publish_many("calls", [NewMessage(n, key="a", expires=0.001) for n in range(10)])
+    publish_many("calls", [NewMessage("in time", key="a")])
+    consuming.start()
+    wait_until(lambda: done == ["in time"])
+    assert Message.objects.dead_letters().count() == 10

@@ -80,3 +80,13 @@ def test_any_number_of_messages_waits_in_one_row_and_a_range_and_the_others_go_o
         for _ in range(3):
             work()
     assert started == [1, 301, 303, 2, 302, 3, 4]
+
+
+def test_what_is_given_back_may_start_again() -> None:
+    rates = KeyRate(Rate("1/d"))
+    rates.give_back("never started")
+    for now in range(3):
+        assert rates.take("a", 1, float(now)) == 1
+        rates.give_back("a")
+    assert rates.take("a", 1, 4.0) == 1
+    assert rates.take("a", 1, 5.0) == 0

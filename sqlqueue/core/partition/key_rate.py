@@ -36,6 +36,11 @@ class KeyRate:
         if key:
             self._count(key, max(self._full_at.get(key, now), now) + self._interval, now)
 
+    def give_back(self, key: str) -> None:
+        """Count a message of a key no more: it turned out to be too late for its handler."""
+        if key in self._full_at:
+            self._full_at[key] -= self._interval
+
     def wait(self, key: str, now: float) -> float:
         """Return in how many seconds the next message of a key may start."""
         return max(0.0, self._full_at.get(key, now) - now - (self._burst - 1) * self._interval)
