@@ -26,8 +26,9 @@ from sqlqueue.core.partition.delays import Delays
 from sqlqueue.core.partition.in_doubt import MOST_DEATHS, InDoubt
 from sqlqueue.core.partition.key_limit import KeyLimit
 from sqlqueue.core.partition.key_rate import KeyRate
+from sqlqueue.core.partition.limited_queues import queues_for
 from sqlqueue.core.partition.ordering import HELD, Entry
-from sqlqueue.core.partition.queues import Missing, OrderingQueues
+from sqlqueue.core.partition.queues import Missing
 from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
 from sqlqueue.core.partition.rows import Rows
 from sqlqueue.core.partition.settling import Settling
@@ -67,9 +68,7 @@ class AssignedPartition:
         self.ranges = KeyRanges(ranges)
         self.budget = ReadBudget(options.batch_size)
         self.delays, self.in_doubt = Delays(self.budget), InDoubt()
-        self.queues = OrderingQueues(
-            options.ordering, options.batch, self.ranges, self.delays, options.urgency, key_limit
-        )
+        self.queues = queues_for(options, self.ranges, self.delays, key_limit)
         self.rows = Rows(self.ranges)
         self.sieve = Sieve(ref.group, options.where)
         self.writes = WriteBuffer(claimed, watermark, self.rows, self.ranges, self.lease.members)

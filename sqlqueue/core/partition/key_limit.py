@@ -106,7 +106,6 @@ class LimitedQueue(OrderingQueue):
     def start(self, entry: Entry) -> None:
         """Record that a message is in flight."""
         self.remove(entry)
-        self.busy += 1
         self.limit.started(self.name)
 
     def ready(self) -> Iterator[Entry]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlqueue.core.partition import limits
 from sqlqueue.core.partition.blocked import KeyRange, KeyRanges, StoredRange
 from sqlqueue.core.partition.delays import Delays
-from sqlqueue.core.partition.key_limit import KeyLimit, LimitedQueue
-from sqlqueue.core.partition.ordering import BEHIND, HELD, IN_FLIGHT, READY, SETTLED, Entry, OrderingQueue
+from sqlqueue.core.partition.ordering import BEHIND, HELD, IN_FLIGHT, READY, Entry, OrderingQueue
 from sqlqueue.core.partition.urgent_first import UrgentFirst
 from sqlqueue.core.settle_plan import FetchedMessage
+
+if TYPE_CHECKING:
+    from sqlqueue.core.partition.key_limit import LimitedQueue
 
 
 class Missing(NamedTuple):
@@ -37,15 +39,11 @@ class OrderingQueues:
         ranges: KeyRanges,
         delays: Delays,
         urgency: Callable[[Any], int] | None = None,
-        limit: KeyLimit | None = None,
     ):
         self.ready = 0
         self.loaded: dict[int, Entry] = {}
         self.refused: list[Entry] = []  # the first ones of ordering queues of which nothing was allowed to start
         self._ordering, self._by_key, self._batch = ordering, ordering == "key", batch
-        self.limit = limit or KeyLimit()  # of each key, with ordering "none"
-        self._free = ordering == "none" and not batch
-        self._full: dict[str, LimitedQueue] = {}  # queues whose keys are at their limit
         self._ranges, self._delays = ranges, delays
         self._by_name: dict[str, OrderingQueue] = {}
         # Free entries, and queues that may have something ready.
@@ -53,13 +51,10 @@ class OrderingQueues:
         self._absent: dict[str, OrderingQueue] = {}  # queues that may go on, and whose next messages are not in memory
         for one in ranges:
             self._new_queue(one.key).range = one
-        self.limit.listeners.append(self)
 
     @property
     def candidates(self) -> int:
         """How many messages and ordering queues may have something to dispatch now."""
-        if self.limit.limits:
-            return sum(each.startable if isinstance(each, LimitedQueue) else 1 for each in iter(self._candidates))
         return len(self._candidates)
 
     @property
@@ -70,7 +65,7 @@ class OrderingQueues:
     @property
     def holding(self) -> bool:
         """Whether messages wait in line because their key is at its limit."""
-        return any(queue.entries or queue.again for queue in self._full.values())
+        return False
 
     def urgencies(self, most: int) -> list[int]:
         """Return how urgent the first candidates are, at most `most`; none if they are taken in their order."""
@@ -100,16 +95,14 @@ class OrderingQueues:
                 return None
             name = key
         elif self._ordering == "none":
-            if not key or not self._free or not self.limit.limits:
-                return None
-            name = key
+            return None
         else:
             name = ""
         queue = self._by_name.get(name)
         return self._new_queue(name) if queue is None else queue
 
     def _new_queue(self, name: str) -> OrderingQueue:
-        queue = self._by_name[name] = LimitedQueue(name, self.limit) if self._free else OrderingQueue(name)
+        queue = self._by_name[name] = OrderingQueue(name)
         return queue
 
     # -- what is ready ------------------------------------------------------------------------------------------------
@@ -149,20 +142,13 @@ class OrderingQueues:
             if self.loaded:
                 self.loaded.pop(entry.offset, None)
         entry.state = IN_FLIGHT
-        queue = entry.queue
-        if isinstance(queue, LimitedQueue):
-            queue.start(entry)
-            self._advance_limited(queue)
-        elif queue is not None:
-            queue.busy += 1
+        if entry.queue is not None:
+            entry.queue.busy += 1
 
     def returned(self, entry: Entry) -> None:
         """Record that a message is no longer in flight; the caller sets its new state."""
-        queue = entry.queue
-        if queue is not None:
-            queue.busy -= 1
-            if isinstance(queue, LimitedQueue):
-                self.limit.ended(queue.name, 1, self)
+        if entry.queue is not None:
+            entry.queue.busy -= 1
 
     def offer(self, entry: Entry) -> None:
         """Make a ready message, or its ordering queue, a candidate. Batches are chosen by offset instead."""
@@ -171,8 +157,6 @@ class OrderingQueues:
             return
         if queue is None:
             self._candidates.append(entry)
-        elif isinstance(queue, LimitedQueue):
-            self._advance_limited(queue)
         elif not queue.listed and not queue.busy:
             queue.listed = True
             self._candidates.append(queue)
@@ -186,13 +170,7 @@ class OrderingQueues:
         for _ in range(len(self._candidates)):
             if most <= 0 or len(chosen) >= lists:
                 break
-            candidate = self._candidates.popleft()
-            if isinstance(candidate, LimitedQueue):  # its messages run side by side
-                found = self._take_limited(candidate, min(most, lists - len(chosen)))
-                chosen += [[entry] for entry in found]
-                most -= len(found)
-                continue
-            entries = self._take_candidate(candidate, min(most, of_a_queue or most), allowed)
+            entries = self._take_candidate(self._candidates.popleft(), min(most, of_a_queue or most), allowed)
             if entries:
                 most -= len(entries)
                 chosen.append(entries)
@@ -202,7 +180,7 @@ class OrderingQueues:
         self, candidate: Entry | OrderingQueue, most: int, allowed: Callable[[str, int], int] | None
     ) -> list[Entry]:
         if isinstance(candidate, Entry):
-            return [candidate] if candidate.state == READY and candidate.queue is None else []
+            return [candidate] if candidate.state == READY else []
         candidate.listed = False
         if not candidate.entries:
             self._forget(candidate)
@@ -217,9 +195,6 @@ class OrderingQueues:
     def advance(self, queue: OrderingQueue, now: float) -> None:
         """See what is the first message of an ordering queue now. While something of it is in flight, nothing of it is
         to be loaded, and no scan waits for it."""
-        if isinstance(queue, LimitedQueue):
-            self._advance_limited(queue)
-            return
         if self._absent:
             self._absent.pop(queue.name, None)
         if queue.busy:
@@ -241,76 +216,22 @@ class OrderingQueues:
         if not queue.listed and queue.range is None and self._by_name.get(queue.name) is queue:
             del self._by_name[queue.name]
 
-    # -- limits of keys -----------------------------------------------------------------------------------------------
+    def came_due(self, entry: Entry, message: FetchedMessage) -> None:
+        """Make a loaded message ready that has a row: it is due."""
+        self.make_ready(entry, message, outside=True)
+        self.offer(entry)
 
-    def _take_limited(self, queue: LimitedQueue, most: int) -> list[Entry]:
-        queue.listed = False
-        found = queue.ready_at_head(most)
-        if not found:
-            self._advance_limited(queue)
-        return found
-
-    def _advance_limited(self, queue: LimitedQueue) -> None:
-        """See what of a key may start now, and what is to be loaded for that."""
-        self._absent.pop(queue.name, None)
-        if queue.free <= 0:
-            self._full[queue.name] = queue
-            return
-        self._full.pop(queue.name, None)
-        for entry in queue.take_due():
-            self._delays.mark_due(entry)
-        if queue.lacks:
-            self._absent[queue.name] = queue
-        if not queue.listed and next(queue.ready(), None) is not None:
-            queue.listed = True
-            self._candidates.append(queue)
-        elif not queue.used:
-            self._forget(queue)
-
-    def key_freed(self, key: str) -> None:
-        """Go on with a key of which a message of another priority has ended."""
-        queue = self._by_name.get(key)
-        if isinstance(queue, LimitedQueue):
-            self._advance_limited(queue)
-
-    def follow_limit(self, entries: Iterable[Entry]) -> None:
-        """Let the limit of keys hold as it is now, for all these messages."""
-        for entry in sorted(entries) if self._free and self.limit.limits else ():
-            if entry.queue is None and entry.key and entry.state != SETTLED:
-                queue = entry.queue = self.queue_of(entry.key)
-                assert isinstance(queue, LimitedQueue)
-                queue.rows += entry.row
-                if entry.state == IN_FLIGHT:
-                    queue.busy += 1
-                    self.limit.started(queue.name)
-                else:
-                    queue.add(entry)
-        for queue in list(self._by_name.values()):
-            if isinstance(queue, LimitedQueue):
-                self._advance_limited(queue)
+    # -- limits of keys: there are none -------------------------------------------------------------------------------
 
     def full_queues(self) -> list[LimitedQueue]:
         """Return the queues whose keys are at their limit."""
-        return list(self._full.values())
+        return []
 
-    def came_due(self, entry: Entry, message: FetchedMessage) -> None:
-        """Make a loaded message ready that has a row, unless its key has come to its limit: then it waits for that."""
-        queue = entry.queue
-        if isinstance(queue, LimitedQueue) and not queue.admits_due(entry):
-            entry.message = None
-            return
-        self.make_ready(entry, message, outside=True)
-        if isinstance(queue, LimitedQueue):
-            queue.add(entry)
-        self.offer(entry)
+    def follow_limit(self, entries: Iterable[Entry]) -> None:
+        """Let the limit of keys hold as it is now, for all these messages."""
 
     def leave(self) -> None:
         """Count nothing of this partition as in flight any more: the lease is lost."""
-        if self in self.limit.listeners:
-            self.limit.listeners.remove(self)
-        for queue in self._by_name.values():
-            if isinstance(queue, LimitedQueue) and queue.busy:
-                self.limit.ended(queue.name, queue.busy)
 
     # -- what is not in memory ----------------------------------------------------------------------------------------
 
