@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from sqlqueue import NewMessage, publish_many
+from sqlqueue import publish_many
 from sqlqueue.conf import settings as options
 from sqlqueue.consumers.limiter import GroupLimiter
 from sqlqueue.core.flow import checked_flow
+from sqlqueue.core.outcomes import EXPIRED
 from sqlqueue.log.flow import override
-from sqlqueue.models import DeliveryState, LimitShare, Message
+from sqlqueue.models import DeliveryState, LimitShare
 from sqlqueue.stats.survey import survey
 from tests.consumer_processes import holders
 from tests.consumers.test_in_doubt import leave_in_flight
@@ -144,12 +145,13 @@ def test_a_group_with_nothing_to_do_asks_for_nothing(django_assert_num_queries: 
             limiter.renew("idle", [], float(now))
 
 
-@pytest.mark.parametrize("name", ["rate_limit", "rate_limit_per_key"])
-def test_what_is_too_late_for_its_handler_uses_no_token(consuming: Consuming, name: str) -> None:
-    done: list[Any] = []
-    consuming.consumer("calls", lambda delivery: done.append(delivery.payload), **{name: "1/h"})
-    publish_many("calls", [NewMessage(n, key="a", expires=0.001) for n in range(10)])
-    publish_many("calls", [NewMessage("in time", key="a")])
-    consuming.start()
-    wait_until(lambda: done == ["in time"])
-    assert Message.objects.dead_letters().count() == 10
+@pytest.mark.once
+def test_what_is_too_late_for_its_handler_gives_its_token_back() -> None:
+    limiter = GroupLimiter("default", **GROUP_TOPIC, flow=checked_flow({"rate_limit": "1/h"}, []), batch=False)
+    limiter._stock.draw(1, 0.0, 0.0, 10.0)
+    limiter.started(1, 1)
+    assert limiter.messages(0.0) == 0
+    limiter.finished(EXPIRED)
+    assert limiter.messages(0.0) == 1
+    limiter.finished(EXPIRED)
+    assert limiter.messages(0.0) == 1, "one of an earlier draw is not given back to this one"

@@ -60,6 +60,16 @@ def test_a_key_that_waits_stops_no_other_and_goes_on_in_order_when_the_limit_is_
     assert [number for key, number, attempt in done if key == "much" and attempt == 1] == list(range(100))
 
 
+def test_what_is_too_late_for_its_handler_uses_nothing_of_its_keys_rate(consuming: Consuming) -> None:
+    done: list[Any] = []
+    consuming.consumer("calls", lambda delivery: done.append(delivery.payload), rate_limit_per_key="1/d")
+    publish_many("calls", [NewMessage(n, key="a", expires=0.001) for n in range(10)])
+    publish_many("calls", [NewMessage("in time", key="a")])
+    consuming.start()
+    wait_until(lambda: done == ["in time"])
+    assert Message.objects.dead_letters().count() == 10
+
+
 @pytest.mark.once
 @pytest.mark.parametrize("more", [{"ordering": "none"}, {"ordering": "partition"}, {"batch": True}])
 def test_it_needs_keys_in_order_and_no_batch(consuming: Consuming, more: dict[str, Any]) -> None:

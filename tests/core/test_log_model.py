@@ -935,6 +935,8 @@ class LogMachine(RuleBasedStateMachine):
         open_ = [o for o in tables.visible() if tables.concerns(o, owner.name)]
         open_ = [o for o in open_ if o not in group.done | group.skipped]
         stuck = [o for o in open_ if tables.keys[o - 1] != POISON]
+        if owner.running and owner.stream is not None and owner.stream.has_in_doubt:
+            return  # these wait until nothing is in flight, and what is in flight of the poisoned key runs on
         assert not stuck, f"{stuck} stand still, though they do not wait behind {open_}: {group}"
         if tables.most_of_a_key is not None:
             return  # what is in flight needs no row before something is settled behind it
