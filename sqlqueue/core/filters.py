@@ -190,7 +190,7 @@ def _one_passes(named: str, of_number: Test) -> MayHold:
                         return True
                 except ValueError:  # more digits than Python reads
                     return True
-            at = stored.find(named, at)
+            at = stored.find(named, at - 1)  # the quotation mark that ended this one may begin the next
         return False
 
     return may_hold

@@ -224,6 +224,15 @@ def test_a_dead_letter_counts_as_acked_in_the_plan_that_copies_it() -> None:
     assert plan.rows == (RowWrite(2, True, NOT_IN_FLIGHT, 1, 0.0, "no"),)  # 1 is unsettled: the position stays
 
 
+def test_fewer_messages_in_doubt_are_looked_at_together_where_they_are_heavy() -> None:
+    rows = [StoredRow(offset, False, TOGETHER, 1, 0.0, "") for offset in range(1, 401)]
+    stream = Hosted("x" * 400, rows=rows, where=Filter({"key": "y"})).stream
+    assert stream.unfiltered_in_doubt(200) == list(range(1, 201))
+    heavy = MessageValueFactory(offset=1, key="x", payload="x" * (limits.READY_SIZE // 3))
+    stream.load(1, rows[0], heavy, 0.0)
+    assert stream.unfiltered_in_doubt(200) == [201, 202, 203]
+
+
 def test_a_message_in_doubt_is_dispatched_alone_and_dead_lettered_only_if_it_was_alone() -> None:
     rows = [StoredRow(1, False, TOGETHER, 3, 0.0, ""), StoredRow(2, False, ALONE, 3, 0.0, "")]
     hosted = Hosted([""] * 2, position=2, rows=rows, max_attempts=3)

@@ -7,12 +7,13 @@ from enum import IntEnum
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sqlqueue import ConfigurationError
 from sqlqueue.core.filters import MOST_SOUGHT, Filter
 from sqlqueue.core.settle_plan import FetchedMessage
+from tests.json_texts import condition, json_text
 
 pytestmark = pytest.mark.once
 
@@ -203,6 +204,24 @@ def test_the_texts_and_numbers_that_are_looked_for_leave_out_nothing_that_matche
     text = json.dumps(payload, ensure_ascii=escaped)
     as_values = message()._replace(payload=payload)  # as a driver gives it that reads JSON: nothing is looked for
     assert where.matches(message()._replace(payload=text)) is where.matches(as_values)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_what_shows_in_the_text_leaves_out_nothing_that_matches(data: st.DataObject) -> None:
+    def choose(some: Any) -> Any:
+        return data.draw(st.sampled_from(some))
+
+    text, conditions = json_text(choose), condition(choose)
+    where, stored = Filter(conditions), message()._replace(payload=text)
+    as_values = message()._replace(payload=json.loads(text))
+    assert where.matches(stored) is where.matches(as_values), (conditions, text)
+    assert where.select([stored, as_values]) == ([stored, as_values] if where.matches(as_values) else [])
+
+
+def test_a_name_that_stands_between_quotation_marks_before_itself() -> None:
+    for name in (",", ", "):
+        assert Filter({f"payload.{name}": 5}).matches(message()._replace(payload=f'{{"a":"b"{name}"{name}":5}}'))
 
 
 def test_texts_without_escapes() -> None:

@@ -314,9 +314,9 @@ class AssignedPartition:
         self.arrivals.reschedule(offset, now)
 
     def unfiltered_in_doubt(self, most: int) -> list[int]:
-        """Return messages in doubt that the filter has not seen, at most `most`, each once; none without a filter. A
-        former owner may have left out thousands between those that it had in flight."""
-        return self.in_doubt.take_unseen(most) if self.sieve.filters else []
+        """Return messages in doubt that the filter has not seen, at most `most` (fewer if they are heavy), each once;
+        none without a filter. A former owner may have left out thousands between those that it had in flight."""
+        return self.in_doubt.take_unseen(self.budget.fitting(most)) if self.sieve.filters else []
 
     def next_in_doubt(self) -> int | None:
         """Return the offset of a message in doubt that is first in its ordering queue, to be loaded and dispatched

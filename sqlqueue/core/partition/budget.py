@@ -33,11 +33,14 @@ class ReadBudget:
         """Forget the size of recent messages: the next ones may be heavier."""
         self._heaviest = None
 
+    def fitting(self, most: int) -> int:
+        """Return how many messages to have in memory, at most `most`: fewer if the last ones were heavy."""
+        return max(1, min(most, limits.READY_SIZE // (self._heaviest or 1)))
+
     @property
     def most_ready(self) -> int:
-        """With how many ready messages reading stops. Their payloads are in memory, so the number is smaller if the
-        last messages were heavy."""
-        return max(1, min(2 * self._batch_size, limits.READY_SIZE // (self._heaviest or 1)))
+        """With how many ready messages reading stops: their payloads are in memory."""
+        return self.fitting(2 * self._batch_size)
 
     @property
     def at_once(self) -> int:

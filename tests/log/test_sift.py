@@ -1,0 +1,57 @@
+"""What a filter leaves out by what is read of each message is what it leaves out of whole ones, as each database gives
+its JSON."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from sqlqueue import NewMessage, publish, publish_many
+from sqlqueue.core.filters import Filter
+from sqlqueue.core.partition.ref import PartitionRef
+from sqlqueue.core.partition.window import Read
+from sqlqueue.core.settle_plan import FetchedMessage
+from sqlqueue.database.statements import execute
+from sqlqueue.log.fetch import fetch
+from sqlqueue.log.sift import sift
+from sqlqueue.models import Message
+from tests.json_texts import condition, json_text
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MESSAGES, FILTERS = 150, 150
+REF = PartitionRef("g", "t", 0)
+
+
+@pytest.fixture(autouse=True)
+def one_partition(settings: Any) -> None:
+    settings.SQLQUEUE = {"PARTITIONS": 1}
+
+
+def as_values(message: FetchedMessage) -> FetchedMessage:
+    """Return a message with its JSON as values, in which no text is looked for."""
+    payload, headers = (json.loads(one) if isinstance(one, str) else one for one in (message.payload, message.headers))
+    return message._replace(payload=payload, headers=headers)
+
+
+def test_it_finds_what_matches_whole() -> None:
+    draw = random.Random(22).choice
+    publish_many("t", [NewMessage({}, key=f"k{n % 3}", id=f"n{n}", headers={"n": n % 7}) for n in range(MESSAGES)])
+    for offset in Message.objects.values_list("offset", flat=True):
+        execute("default", 'UPDATE sqlqueue_message SET payload = %s WHERE "offset" = %s', (json_text(draw), offset))
+    publish("t", b"bytes", key="k1", headers={"n": 1})
+    publish("t", None, key="k1")
+    (everything,) = fetch("default", [(REF, Read(0, 2 * MESSAGES))])
+    whole = {message.offset: message for message in everything.messages}
+    conditions = [condition(draw) for _ in range(FILTERS)]
+    conditions += [{**condition(draw), "key": "k1", "headers.n__lt": 4} for _ in range(FILTERS // 5)]
+    matched = 0
+    for each in conditions:
+        where = Filter(each)
+        (found,) = sift("default", [(REF, Read(0, 2 * MESSAGES, sift=where))])
+        expected = [message for message in whole.values() if where.matches(as_values(message))]
+        assert [one[:10] for one in found.messages] == [one[:10] for one in expected], each
+        assert [row[0] for row in found.left_out] == sorted(whole.keys() - {one.offset for one in expected}), each
+        matched += len(expected)
+    assert matched > FILTERS, "the filters are not beside the payloads"
