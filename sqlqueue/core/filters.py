@@ -80,10 +80,10 @@ class Filter:
                     continue
                 steps = [(one, int(one) if ELEMENT.fullmatch(one) else None) for one in path]
                 conditions[field].append((steps, test, lookup == "exists" and not value))
-                if 0 < len(needed) <= MOST_SOUGHT and not any("\\" in text for text in needed):
+                if 0 < len(needed) <= MOST_SOUGHT:
                     texts[field].append(needed)
-                if of_number and steps and steps[-1][1] is None and "\\" not in (named := _quoted(path[-1])):
-                    numbers[field].append(_one_passes(named, of_number))
+                if of_number and steps and steps[-1][1] is None:
+                    numbers[field].append(_one_passes(_quoted(path[-1]), of_number))
             except ConfigurationError as error:
                 problems.append(f"where[{name!r}]: {error}")
         if problems:

@@ -16,7 +16,7 @@ from sqlqueue.database.horizon import highest_offset
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import groups
 from sqlqueue.log import sift as sift_module
-from sqlqueue.models import Activity, DeliveryState, Message, Offset, PartitionLease
+from sqlqueue.models import Activity, BlockedRange, DeliveryState, Message, Offset, PartitionLease
 from sqlqueue.operations.republish import republish
 from sqlqueue.stats.throughput import add
 from sqlqueue.testing import drain
@@ -278,6 +278,24 @@ def test_what_waits_for_a_retry_when_the_filter_becomes_narrower(consuming: Cons
     assert watermark("t") == highest_offset("default")
     assert not DeliveryState.objects.exists()
     assert not Message.objects.exclude(topic="t").exists(), "nothing is a dead letter"
+
+
+def test_what_lies_between_messages_that_wait_when_the_filter_becomes_wider(consuming: Consuming) -> None:
+    """A key's range covers it, and has no memory of what the former filter left out."""
+    publish_many("t", [NewMessage({"n": n}, key="a", headers={"even": n % 2 == 0}) for n in range(6)])
+
+    def fail(delivery: Delivery) -> None:
+        raise Retry(delay=0.2)
+
+    consuming.consumer("t", fail, where=EVEN, max_attempts=None)
+    host = consuming.start()
+    wait_until(lambda: BlockedRange.objects.exists())
+    host.stop()
+    seen: list[int] = []
+    DeliveryState.objects.update(invisible_until="2020-01-01T00:00Z")
+    Subscriber([consumer("t", keep(seen))]).run(drain=True)
+    assert seen == [0, 2, 3, 4], "only 3 lies between messages that wait behind another"
+    assert watermark("t") == highest_offset("default")
 
 
 def test_what_is_replayed_rescheduled_or_expired_passes_the_filter_too(consuming: Consuming) -> None:

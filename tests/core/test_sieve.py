@@ -73,3 +73,20 @@ def test_a_payload_that_is_looked_at_counts_for_how_much_is_read_at_once() -> No
     others = [(*heavy._replace(offset=read.start + n), 0) for n in range(1, ENOUGH)]
     stream.take_in(read._replace(limit=len(others)), Found([], [], others), END)
     assert stream.room < before / 100
+
+
+def test_what_was_not_read_whole_is_never_dispatched() -> None:
+    """Even if the filter cannot read its JSON this time, as happens with what is nested about as deep as Python goes."""
+
+    class Unsure(Filter):
+        def matches(self, message: tuple[object, ...]) -> bool:
+            return True
+
+    stream = assigned(Unsure({"key": "y"}))
+    assert not sifts_after(stream, "y")
+    read = stream.next_read(0)
+    assert read is not None
+    thin = (*MessageValueFactory(offset=read.start + 1, key="n", id=None, payload=None), 0)
+    ready = stream.ready
+    stream.take_in(read._replace(sift=FILTER), Found([], [], [thin]), 0)
+    assert stream.ready == ready

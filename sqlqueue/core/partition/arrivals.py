@@ -37,15 +37,16 @@ class Arrivals:
         self._queues, self._delays, self._in_doubt = queues, delays, in_doubt
         self._rows, self._writes = rows, writes
 
-    def receive(self, message: FetchedMessage) -> bool:
-        """Add a message that was read above the position; return False if it is in memory already."""
+    def receive(self, message: FetchedMessage, wanted: bool | None = None) -> bool:
+        """Add a message that was read above the position; return False if it is in memory already. wanted: what the
+        filter has said of it; None: it is asked."""
         offset = message[0]
         if offset in self._entries:
             return False
         if message.target_group and message.target_group != self._group:  # there is nothing to dispatch
             self._entries[offset] = Entry(offset, None, SETTLED, None)
             self._writes.acks[offset] = None
-        elif not self._sieve.wants(message):
+        elif not (self._sieve.wants(message) if wanted is None else wanted):
             # A member of a batch that its key's range comes to cover keeps an acked row there, and is counted once.
             member = batch_of(message.headers)
             key = self._queues.covering_key(message.key) if member else ""

@@ -228,15 +228,15 @@ class AssignedPartition:
         return found.total
 
     def _take_sifted(self, found: Found, horizon: int) -> None:
-        self._receive(found.messages)
-        self._receive(self.sieve.take_sifted(found, horizon, self.messages.entries))
+        self._receive(found.messages, wanted=True)
+        self._receive(self.sieve.take_sifted(found, horizon, self.messages.entries), wanted=False)
         if not self.sieve.sifts:
             self.budget.forget()  # of most messages the size was not read
 
-    def _receive(self, messages: Iterable[FetchedMessage]) -> None:
+    def _receive(self, messages: Iterable[FetchedMessage], wanted: bool | None = None) -> None:
         position = self.window.position
         for message in messages:
-            if message[0] > position and self.arrivals.receive(message):
+            if message[0] > position and self.arrivals.receive(message, wanted):
                 self.window.add(message[0])
 
     def _recall(self, row: StoredRow, now: float) -> None:
