@@ -76,7 +76,7 @@ def test_a_payload_that_is_looked_at_counts_for_how_much_is_read_at_once() -> No
 
 
 def test_what_was_not_read_whole_is_never_dispatched() -> None:
-    """Even if the filter cannot read its JSON this time, as happens with what is nested about as deep as Python goes."""
+    """Even if the filter cannot read its JSON this time, as happens with what is nested as deep as Python reads."""
 
     class Unsure(Filter):
         def matches(self, message: tuple[object, ...]) -> bool:

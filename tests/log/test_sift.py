@@ -13,6 +13,7 @@ from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Read
 from sqlqueue.core.settle_plan import FetchedMessage
 from sqlqueue.database.statements import execute
+from sqlqueue.log import sift as sift_module
 from sqlqueue.log.fetch import fetch
 from sqlqueue.log.sift import sift
 from sqlqueue.models import Message
@@ -46,6 +47,7 @@ def test_it_finds_what_matches_whole() -> None:
     whole = {message.offset: message for message in everything.messages}
     conditions = [condition(draw) for _ in range(FILTERS)]
     conditions += [{**condition(draw), "key": "k1", "headers.n__lt": 4} for _ in range(FILTERS // 5)]
+    conditions += [{"payload": None}, {"payload__exists": False}]
     matched = 0
     for each in conditions:
         where = Filter(each)
@@ -55,3 +57,19 @@ def test_it_finds_what_matches_whole() -> None:
         assert [row[0] for row in found.left_out] == sorted(whole.keys() - {one.offset for one in expected}), each
         matched += len(expected)
     assert matched > FILTERS, "the filters are not beside the payloads"
+
+
+def test_what_was_deleted_between_the_two_statements_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    publish_many("t", [NewMessage(n, headers={"wanted": n != 1}) for n in range(4)])
+    first, second, third, fourth = Message.objects.order_by("offset").values_list("offset", flat=True)
+    read_whole = sift_module._whole
+
+    def delete_first(alias: str, offsets: Any) -> Any:
+        Message.objects.filter(offset__in=[third, fourth]).delete()
+        return read_whole(alias, offsets)
+
+    monkeypatch.setattr(sift_module, "_whole", delete_first)
+    (found,) = sift("default", [(REF, Read(0, 4, sift=Filter({"headers.wanted": True})))])
+    assert [message.offset for message in found.messages] == [first]
+    assert ([row[0] for row in found.left_out], found.gone) == ([second], [third, fourth])
+    assert (found.total, found.last) == (4, fourth), "the next read goes on behind it"
