@@ -162,8 +162,8 @@ def _group_surveys(reads: Reads, now: datetime) -> Iterator[GroupSurvey]:
         stuck = [] if outside_hours else stuck_partitions(behind, reads.first, reads.limits, working_for)
         if group_topic in reads.limited or known.budget_spent:  # it is to stand still meanwhile
             stuck = [one for one in stuck if one.why != "standing"]
-        if (known.flow.rate_per_key, known.flow.concurrency_per_key) != (None, None):
-            # A message that holds the watermark waits for a limit of its key.
+        if (known.flow.rate_per_key, known.flow.concurrency_per_key) != (None, None) and not retried:
+            # No message waits for a retry: the one that holds the watermark waits for a limit of its key.
             stuck = [one for one in stuck if one.why != "failing"]
         counted, blocked = [reads.backlogs[stored] for stored in behind], reads.blocked.get(group_topic, 0)
         yield GroupSurvey(

@@ -2,6 +2,7 @@
 
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -121,8 +122,11 @@ def test_a_watermark_that_stands_still_is_told(consuming: Consuming) -> None:
     assert not of().stuck
 
 
-def test_a_failing_message_that_holds_the_watermark_is_told(consuming: Consuming) -> None:
-    @consuming.consumer("t")
+@pytest.mark.parametrize(
+    "options", [{}, {"rate_limit_per_key": "1/s"}, {"concurrency_limit_per_key": 1, "ordering": "none"}]
+)
+def test_a_failing_message_that_holds_the_watermark_is_told(consuming: Consuming, options: dict[str, Any]) -> None:
+    @consuming.consumer("t", **options)
     def fail(delivery: Delivery) -> None:
         raise Retry(delay=3600)
 
