@@ -30,6 +30,9 @@ class OpenWork(NamedTuple):
     more: bool
 
 
+NO_WORK = OpenWork(Counter(), Counter(), False)
+
+
 def open_work(alias: str) -> OpenWork:
     """Count up to sampling.MOST_ROWS items of each state, and as many that are overdue. One statement."""
     branch = dialect(alias).branch

@@ -23,7 +23,7 @@ from sqlqueue.stats.blocked import blocked_in_groups
 from sqlqueue.stats.full_partitions import may_be_full
 from sqlqueue.stats.groups import GroupSurvey, StoredGroup, limited_groups, states_of, stored_groups
 from sqlqueue.stats.horizon_lag import horizon_lag, probed
-from sqlqueue.stats.open_work import OpenWork, open_work
+from sqlqueue.stats.open_work import NO_WORK, OpenWork, open_work
 from sqlqueue.stats.positions import StoredPartition, all_partitions, first_unacked, partitions_of
 from sqlqueue.stats.stuck import limits_reached, stuck_partitions
 from sqlqueue.stats.topics import TopicSurvey, dead_letters_in, scheduled_in, topics_of, with_messages
@@ -93,7 +93,7 @@ class Reads:
 
 def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
     """Read the stats of the whole queue, or of only one topic and its groups, or of one of these. `subscribers` always
-    counts all that are alive."""
+    counts all that are alive; what people have not done is counted unless one group is asked for."""
     reads = _read(alias, only, only_group)
     alive, highest, taken_at = reads.processes.alive, reads.highest, database_time(alias)
     lag, age = horizon_lag(alias, reads.horizon, highest) if alive else (0, 0.0)
@@ -143,7 +143,7 @@ def _read(alias: str, only: str, only_group: str) -> Reads:
         scheduled,
         refused,
         limits,
-        open_work(alias),
+        NO_WORK if only_group else open_work(alias),
     )
     return Reads(highest, partitions, first, backlogs, topics, processes, horizon, *counts)
 
