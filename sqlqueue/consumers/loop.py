@@ -25,13 +25,14 @@ from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.database import retries
-from sqlqueue.database.server_identity import ServerChanged
+from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
 from sqlqueue.signals import announce, operation_retried
 
 logger = logging.getLogger("sqlqueue")
 
 REGISTER_CHECK = 0.1  # seconds between two attempts to register groups with start="latest"
 OPTIONS_CHECK = 0.8  # seconds between two reads of what is paused: nothing starts a second after a pause
+SESSION_PAUSE = 0.05  # seconds before the next iteration when a statement has run in an unknown session
 CLOCK_STEP = 0.001  # seconds: the step of the databases' coarsest clock, SQLite's
 
 
@@ -82,6 +83,9 @@ class Loop:
         except ServerChanged:
             self.start_over()
             return 0.0
+        except SessionReplaced as error:
+            logger.warning(logfmt("session_replaced", subscriber=self.ownership.subscriber, meaning=error))
+            return SESSION_PAUSE
         except Error as error:
             self.settler.server.doubtful = True
             kind = retries.classify(error)
@@ -95,8 +99,8 @@ class Loop:
             return 0.5 if kind is retries.ErrorKind.GONE else 0.05
 
     def start_over(self) -> None:
-        """Forget everything known of the log after a restart of the database server, and acquire the partitions anew.
-        The outcomes of handlers that still run are ignored."""
+        """Forget everything known of the log, since the server was started again or is another one, and acquire the
+        partitions anew. The outcomes of handlers that still run are ignored."""
         logger.warning(
             logfmt("server_changed", subscriber=self.ownership.subscriber, meaning="acquiring the partitions anew")
         )
@@ -104,9 +108,11 @@ class Loop:
             if subscription.limiter is not None:
                 subscription.limiter.void()
         self.settler.lose([assigned.lease for assigned in self.ownership.assigned_partitions()])
-        self.reader.forget()
-        self.registration.note_end()
-        self._poll_at = self._balance_at = 0.0
+        self.ownership.server = ServerIdentity(self.ownership.alias)
+        self.reader.forget(self.ownership.server)
+        self.registration.note_end(self.ownership.server)
+        self._scheduled_at = math.inf
+        self._poll_at = self._balance_at = self._options_at = self._notice_at = 0.0
 
     def run_once(self) -> float:
         """Apply outcomes, read, dispatch, settle; return for how many seconds the control thread may sleep."""

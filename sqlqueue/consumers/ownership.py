@@ -16,6 +16,7 @@ from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition_numbers import Numbers
 from sqlqueue.core.slices import leased_by
 from sqlqueue.database import clock
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.leases import release, sharing
 from sqlqueue.leases.acquire import AT_ONCE, acquire_leases
 from sqlqueue.leases.assignment import Balance, Balancer, Holding
@@ -28,7 +29,7 @@ logger = logging.getLogger("sqlqueue")
 class Ownership:
     """The leases of one subscriber. For the control thread; the lease renewer only reads `leases`, and moves their
     deadlines. `progress` is called after each part of a long acquisition. served: the partitions that it may own, None
-    for all.
+    for all. server: on which they are acquired; another one begins with another ServerIdentity, and no leases.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Ownership:
     ):
         self.alias, self.subscriber, self.subscriptions = alias, subscriber, subscriptions
         self.lease_duration, self.served = lease_duration, served
+        self.server = ServerIdentity(alias)
         self.progress: Callable[[], None] = lambda: None
         self.lost: Callable[[Iterable[HeldLease]], None] = self.lose  # called for leases that others have revoked
         self._several_since: float | None = None
@@ -166,10 +168,12 @@ class Ownership:
         for start in range(0, len(leases), AT_ONCE):
             some = leases[start : start + AT_ONCE]
             now = clock()
-            for taken in acquire_leases(self.alias, self.subscriber, some, priorities, self.lease_duration, horizon):
+            for taken in acquire_leases(
+                self.alias, self.subscriber, some, priorities, self.lease_duration, horizon, self.server
+            ):
                 subscription = self._by_group_topic[taken.ref.group, taken.ref.topic]
                 assigned = subscription.adopt(taken, now + self.lease_duration, now)
-                assigned.lease.holder = self.subscriber
+                assigned.lease.holder, assigned.lease.server = self.subscriber, taken.server
                 found[subscription].add((taken.ref.partition, taken.ref.slice))
             self.progress()
         self._announce(lease_acquired, found)

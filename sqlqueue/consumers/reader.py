@@ -11,6 +11,7 @@ from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.slices import slice_of
 from sqlqueue.database.horizon import Horizon
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.log.fetch import FIRST, WATCH_SPAN, due, fetch, gather, load, poll_head, scan, watch
 from sqlqueue.log.sift import sift
 
@@ -23,15 +24,17 @@ LEFT_OUT_AT_ONCE = 200  # messages in doubt
 
 
 class Reader:
-    """Knows how far the log has been read. For one thread."""
+    """Knows how far the log has been read. For one thread. What another server answers is not used: a read raises
+    ServerChanged or SessionReplaced."""
 
-    def __init__(self, alias: str):
+    def __init__(self, alias: str, server: ServerIdentity):
         self.alias = alias
-        self.forget()
+        self.forget(server)
 
-    def forget(self) -> None:
-        """Forget everything that is known of the log's end."""
-        self.horizon = Horizon(self.alias)
+    def forget(self, server: ServerIdentity) -> None:
+        """Forget everything that is known of the log's end; read from this server from now on."""
+        self.server = server
+        self.horizon = Horizon(self.alias, server)
         self.highest = 0
         self.due_in: float | None = None  # seconds until a scheduled message is due, as of the last poll
         self._noticed: dict[tuple[str, str], tuple[int, int, int]] = {}  # by (group, topic): how far it was read
@@ -47,7 +50,7 @@ class Reader:
         is read before the probe, and messages are read in a newer snapshot than the probe. While the horizon is held
         back, only new offsets are watched, and the others now and then, for late commits.
         """
-        self.highest, self.due_in = poll_head(self.alias)
+        self.highest, self.due_in = poll_head(self.alias, self.server)
         before = self.horizon.value
         reached = self.horizon.probe(self.highest)
         rose = reached > self._watched_to
@@ -60,7 +63,7 @@ class Reader:
             self._rescanning = not rose and not new
             self._rescan_at = now + RESCAN_AT_LEAST
         low = self._watched_to if whole else self._watched_high
-        seen = watch(self.alias, low, self.highest) if self.highest - low <= WATCH_SPAN else None
+        seen = watch(self.alias, low, self.highest, self.server) if self.highest - low <= WATCH_SPAN else None
         for assigned in assigned_partitions:
             ref = assigned.ref
             if seen is None or (ref.topic, ref.partition, ref.priority) in seen:
@@ -120,19 +123,20 @@ class Reader:
         """Return what each read finds, in their order."""
         sifted = [(assigned.ref, read) for assigned, read in reads if read.sift is not None]
         whole = [(assigned.ref, read) for assigned, read in reads if read.sift is None]
-        of_sifted = iter(sift(self.alias, sifted) if sifted else ())
-        of_whole = iter(fetch(self.alias, whole) if whole else ())
+        of_sifted = iter(sift(self.alias, sifted, self.server) if sifted else ())
+        of_whole = iter(fetch(self.alias, whole, self.server) if whole else ())
         return [next(of_whole if read.sift is None else of_sifted) for _, read in reads]
 
     def _load_missing(self, assigned: AssignedPartition, now: float) -> int:
         """Load the messages that a partition misses, and scan for the next messages of keys that are free again; return
         how many were loaded."""
         if (span := assigned.to_scan()) is not None:
-            assigned.scanned(*span, scan(self.alias, assigned.ref, *span), now)
+            assigned.scanned(*span, scan(self.alias, assigned.ref, *span, self.server), now)
         asked = assigned.missing(self.horizon.value)
         asked = asked if assigned.weighed else asked[:FIRST_READ]
         if asked:
-            assigned.add_missing(asked, gather(self.alias, assigned.ref, [offset for offset, _ in asked]), now)
+            found = gather(self.alias, assigned.ref, [offset for offset, _ in asked], self.server)
+            assigned.add_missing(asked, found, now)
         return len(asked)
 
     def notice_rescheduled(
@@ -142,7 +146,7 @@ class Reader:
         number at a time; return whether there are more."""
         partitions, sharing = ({getattr(ref, name) for ref in assigned_partitions} for name in ("partition", "slices"))
         beyond = self._noticed.pop((group, topic), FIRST)
-        found = due(self.alias, group, topic, partitions, beyond, CHANGES_AT_ONCE)
+        found = due(self.alias, group, topic, partitions, beyond, CHANGES_AT_ONCE, self.server)
         for partition, priority, offset in found:
             stream = (group, topic, partition, priority)
             refs = (PartitionRef(*stream, slice_of(offset, slices), slices) for slices in sharing)
@@ -160,14 +164,14 @@ class Reader:
             offsets = assigned.unfiltered_in_doubt(LEFT_OUT_AT_ONCE if assigned.weighed else FIRST_READ)
             if not offsets:
                 return
-            for offset, (row, message) in load(self.alias, assigned.ref, offsets).items():
+            for offset, (row, message) in load(self.alias, assigned.ref, offsets, self.server).items():
                 if message is not None and not assigned.sieve.wants(message):
                     assigned.load(offset, row, message, now)
 
     def load(self, assigned: AssignedPartition, offsets: Sequence[int], now: float) -> None:
         """Load due rows of a partition, with their messages."""
         offsets = offsets if assigned.weighed else offsets[:FIRST_READ]
-        found = load(self.alias, assigned.ref, offsets)
+        found = load(self.alias, assigned.ref, offsets, self.server)
         for offset in offsets:
             row, message = found.get(offset, (None, None))
             assigned.load(offset, row, message, now)

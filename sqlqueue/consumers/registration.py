@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import flow, groups
 from sqlqueue.log.topics import existing, require_declared, topic_info
@@ -58,7 +59,7 @@ class Registration:
         if self.complete or horizon.probe(self._begin) < self._begin:
             return False
         for subscription in self._latest:
-            groups.register_at(self.alias, *subscription.group_topic, self._begin)
+            groups.register_at(self.alias, *subscription.group_topic, self._begin, horizon.server)
         self._latest = []
         self._declare()
         return True
@@ -84,6 +85,6 @@ class Registration:
             meaning = "a transaction that publishes is open, so where the log ends is not known yet"
             logger.warning(logfmt("registration_waits", group=group, topic=topic, meaning=meaning))
 
-    def note_end(self) -> None:
-        """Read where the log ends: at the start, and after a restart of the database server."""
-        self._begin = 0 if self.complete else highest_offset(self.alias)
+    def note_end(self, server: ServerIdentity | None = None) -> None:
+        """Read where the log of this server ends: at the start, and after a change of the server."""
+        self._begin = 0 if self.complete else highest_offset(self.alias, server)

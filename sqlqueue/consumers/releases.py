@@ -9,7 +9,7 @@ from django.db import connections
 from sqlqueue.consumers.settler import Settler
 from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.database import retries
-from sqlqueue.database.server_identity import ServerChanged
+from sqlqueue.database.server_identity import ServerChanged, SessionReplaced
 
 RELEASED_AT_ONCE = 200  # partitions; more if a single group has more
 
@@ -43,7 +43,7 @@ class Releases:
         ]
         try:
             settled = self.settler.execute([assigned.release_plan(now) for assigned in assigned_partitions])
-        except ServerChanged:
+        except (ServerChanged, SessionReplaced):
             settled = []  # the next owner recovers what was in flight
         if settled is not None:
             before = connections[self.alias].connection

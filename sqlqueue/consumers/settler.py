@@ -15,7 +15,7 @@ from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.membership import Member
 from sqlqueue.core.settle_plan import SettlePlan, SettleResult
 from sqlqueue.database import retries
-from sqlqueue.database.server_identity import ServerIdentity
+from sqlqueue.database.server_identity import ServerIdentity, SessionReplaced
 from sqlqueue.log import batch_ends
 from sqlqueue.log.settle import settle
 from sqlqueue.log.settle_notices import Questions
@@ -35,7 +35,6 @@ class Settler:
 
     def __init__(self, ownership: Ownership, in_flight: InFlight, give_up: Callable[[], bool]):
         self.alias, self.ownership, self.in_flight = ownership.alias, ownership, in_flight
-        self.server = ServerIdentity(ownership.alias)
         self.outcome_counter = OutcomeCounter()
         self.settled = 0  # deliveries settled so far
         self.questions = Questions()
@@ -43,12 +42,17 @@ class Settler:
         self.look_at_batches: Callable[[Iterable[str]], None] = self._end_batches
         self._give_up = give_up
 
+    @property
+    def server(self) -> ServerIdentity:
+        """The server on which the partitions were taken."""
+        return self.ownership.server
+
     def execute(self, plans: Sequence[SettlePlan]) -> list[SettlePlan] | None:
         """Settle, retrying after lost connections; return the plans that were written, or None if `give_up` ended it.
 
         A plan is written, or its partition is dropped. Otherwise a later release could move the position past a
-        message whose row a failed settle did not write. Raises ServerChanged if the database was restarted meanwhile:
-        then the caller drops all partitions.
+        message whose row a failed settle did not write. Raises ServerChanged if the server is not the one on which the
+        partitions were taken: then the caller drops all of them.
         """
         try:
             results = retries.patiently(self.alias, self.settle_on_the_same_server, plans, give_up=self._give_up)
@@ -100,14 +104,20 @@ class Settler:
         batch_ends.check_quietly(self.alias, batches)
 
     def settle_on_the_same_server(self, plans: Sequence[SettlePlan]) -> list[SettleResult]:
-        """Settle once. Raises ServerChanged if the server is not the one on which the partitions were taken."""
-        self.server.make_sure()
+        """Settle once. Raises ServerChanged if the server is not the one on which the partitions were taken, and
+        SessionReplaced if that cannot be told because each statement runs in another session."""
         histories = {each.consumer.topic: each.history for each in self.ownership.subscriptions}
-        try:
-            return settle(self.alias, plans, self.ownership.subscriber, histories, time.monotonic())
-        except Error as error:
-            self.server.doubtful = self.server.doubtful or retries.classify(error) is retries.ErrorKind.GONE
-            raise
+        for last in (False, False, True):
+            self.server.make_sure()
+            try:
+                return settle(self.alias, plans, self.ownership.subscriber, histories, time.monotonic())
+            except SessionReplaced:
+                if last:
+                    raise
+            except Error as error:
+                self.server.doubtful = self.server.doubtful or retries.classify(error) is retries.ErrorKind.GONE
+                raise
+        raise AssertionError("unreachable")
 
     def _unclaim(self, plans: Iterable[SettlePlan]) -> None:
         for plan in plans:

@@ -36,6 +36,7 @@ from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.partition_numbers import Numbers
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database import lock_timeouts, retries
+from sqlqueue.database.server_identity import ServerChanged, SessionReplaced
 from sqlqueue.database.transactions import refusal
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases import heartbeat, limit_shares
@@ -73,7 +74,7 @@ class Subscriber:
         self.subscriptions = [Subscription(self.alias, consumer, limited) for consumer in consumers]
         self.ownership = Ownership(self.alias, self.name, self.subscriptions, settings.LEASE_DURATION, partitions)
         self.ownership.progress = self.liveness.mark_iteration
-        self.reader = Reader(self.alias)
+        self.reader = Reader(self.alias, self.ownership.server)
         self._registration = Registration(self.alias, self.subscriptions)
         self._awake = threading.Event()
         threads = threads or settings.THREADS
@@ -265,10 +266,14 @@ class Subscriber:
         return now - self._counting_since < COUNTING_LASTS
 
     def anything_due(self) -> bool:
-        """Return whether the tables hold anything that is due for any group that does not rest.
+        """Return whether the tables hold anything that is due for any group that does not rest."""
+        try:
+            return self._anything_due()
+        except (ServerChanged, SessionReplaced):
+            return True  # the loop will look at the server
 
-        The schedule is read before the log, because a message may move from the schedule to the log in between.
-        """
+    def _anything_due(self) -> bool:
+        # The schedule is read before the log, because a message may move from the schedule to the log in between.
         active = [subscription for subscription in self.subscriptions if not subscription.resting]
         return anything_scheduled(self.alias, {subscription.consumer.topic for subscription in active}) or any(
             self.reader.unread(list(subscription.assigned.values()))

@@ -14,7 +14,8 @@ from sqlqueue.core.partition.ref import PartitionRef
 class HeldLease:
     """The lease of one assigned partition, as its holder knows it.
 
-    id: of the offset row; token: the fencing token; holder: the subscriber that holds it; deadline: monotonic seconds
+    id: of the offset row; token: the fencing token; server: where it was acquired (database.server_identity), None if
+    nothing is to be compared; holder: the subscriber that holds it; deadline: monotonic seconds
     at which the lease ends unless it is renewed; lost: the partition has another owner or was released, so no outcome
     counts any more. Every thread may read them. After the control thread has acquired the lease, only the lease renewer
     moves the deadline; only the control thread sets `lost`. progress: what handlers have reported last, by attempt;
@@ -32,12 +33,14 @@ class HeldLease:
         "members",
         "progress",
         "ref",
+        "server",
         "stored_progress",
         "token",
     )
 
     def __init__(self, ref: PartitionRef, id: int, token: int):
         self.ref, self.id, self.token = ref, id, token
+        self.server: Any = None
         self.holder = ""
         self.deadline = float("inf")
         self.lost = False

@@ -14,37 +14,63 @@ the transactions that hold it at the first probe are the ones to wait for, each 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.db import connections
 
 from sqlqueue.database.insert_sql import ADVISORY, SLOTS
+from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.transactions import refusal
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 
-HIGHEST = 'SELECT MAX("offset") FROM sqlqueue_message'  # index: the primary key's end
-PROBE = "SELECT slot FROM sqlqueue_publish_gate WHERE slot >= 0{skip}"  # index: the primary key
-PROBE_SOME = "SELECT slot FROM sqlqueue_publish_gate WHERE slot IN ({slots}){skip}"  # index: the primary key
+HIGHEST = 'SELECT MAX("offset"){proof} FROM sqlqueue_message'  # index: the primary key's end
+PROBE = "SELECT slot FROM sqlqueue_publish_gate WHERE slot >= 0{proof}{skip}"  # index: the primary key
+PROBE_SOME = "SELECT slot FROM sqlqueue_publish_gate WHERE slot IN ({slots}){proof}{skip}"  # index: the primary key
 HOLDERS = f"""
     SELECT virtualtransaction FROM pg_locks WHERE locktype = 'advisory' AND classid = {ADVISORY} AND objid = 0
     AND objsubid = 2 AND granted AND pid IS DISTINCT FROM PG_BACKEND_PID()
     AND database = (SELECT oid FROM pg_database WHERE datname = CURRENT_DATABASE())
 """
+# What it gives beside the holders where the right server has answered.
+PROVEN = " UNION ALL SELECT '' WHERE {proof}"
 PREPARED = "-1/"  # a holder that was prepared for a two-phase commit has another name from then on
 
 
-def highest_offset(alias: str) -> int:
-    """Return the highest visible offset, 0 if there is none. Index: the primary key's end."""
-    return execute(alias, HIGHEST).fetchone()[0] or 0
+def highest_offset(alias: str, server: ServerIdentity | None = None) -> int:
+    """Return the highest visible offset, 0 if there is none. Index: the primary key's end.
+
+    server: whose answer is wanted. Raises ServerChanged or SessionReplaced if another one has answered, or may have.
+    """
+    proof, values = ("", ()) if server is None else server.proof()
+    text = HIGHEST.replace("{proof}", f", CASE WHEN {proof} THEN 1 ELSE 0 END" if proof else "")
+    row = execute(alias, text, values).fetchone()
+    if server is not None and proof and not row[1]:
+        server.refuted()
+    return row[0] or 0
+
+
+@contextmanager
+def on_one_server(alias: str) -> Iterator[ServerIdentity]:
+    """Give the present server to an operation that reads the horizon and then writes. The last statement of its
+    transaction is `confirm()`. Raises HorizonUnknown where the server has changed in between."""
+    server = ServerIdentity(alias)
+    try:
+        yield server
+    except (ServerChanged, SessionReplaced) as error:
+        raise HorizonUnknown(
+            "the database server was started again, or another one has taken its place: nothing was changed; try again"
+        ) from error
 
 
 class Horizon:
-    """The horizon of one database, as one process knows it. Not thread-safe."""
+    """The horizon of one database, as one process knows it. Not thread-safe. server: the only one whose answers count;
+    None: they are not compared."""
 
-    def __init__(self, alias: str):
-        self.alias = alias
+    def __init__(self, alias: str, server: ServerIdentity | None = None):
+        self.alias, self.server = alias, server
         self.value = 0
         self._dialect = dialect(alias)
         self._candidate = 0
@@ -76,25 +102,34 @@ class Horizon:
 
     def _held_slots(self) -> set[Any]:
         wanted = sorted(self._holders)
+        text, asked = PROBE, []
         if wanted and len(wanted) <= 32:
-            marks = ", ".join(["%s"] * len(wanted))
-            cursor = execute(self.alias, PROBE_SOME.replace("{slots}", marks), wanted)
-        else:
-            cursor = execute(self.alias, PROBE)
+            text, asked = PROBE_SOME.replace("{slots}", ", ".join(["%s"] * len(wanted))), wanted
+        proof, values = self._proof()  # to another server they all seem to be held
+        text = text.replace("{proof}", f" AND {proof}" if proof else "")
+        cursor = execute(self.alias, text, (*asked, *values))
         return set(wanted or range(SLOTS)) - {slot for (slot,) in cursor.fetchall()}
 
     def _publishing_transactions(self) -> set[Any]:
-        holders = {holder for (holder,) in execute(self.alias, HOLDERS).fetchall()}
+        proof, values = self._proof()
+        text = HOLDERS + PROVEN.replace("{proof}", proof) if proof else HOLDERS
+        holders = {holder for (holder,) in execute(self.alias, text, values).fetchall()}
+        if self.server is not None and proof and "" not in holders:
+            self.server.refuted()
+        holders.discard("")
         if not self._holders:
             return holders
         return {holder for holder in holders if holder in self._holders or holder.startswith(PREPARED)}
+
+    def _proof(self) -> tuple[str, tuple[object, ...]]:
+        return ("", ()) if self.server is None else self.server.proof()
 
     def wait(self, give_up: Callable[[], bool] = lambda: False, pause: float = 0.01) -> int:
         """Probe until a candidate read after this call is the horizon; return it.
 
         Raises HorizonUnknown if `give_up` says so first.
         """
-        target = highest_offset(self.alias)
+        target = highest_offset(self.alias, self.server)
         while self.probe(target) < target:
             if give_up():
                 raise HorizonUnknown(

@@ -11,6 +11,7 @@ from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import COUNTED, StoredRow
 from sqlqueue.database import retries
 from sqlqueue.database.chunks import insert_all
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.blocked_ranges import ranges
@@ -60,7 +61,7 @@ OFFSETS = """
 """
 HOLD = """
     UPDATE sqlqueue_partition_lease{by_id} SET holder = %s, fencing_token = fencing_token + 1, valid_until = {later}
-    WHERE id IN ({marks})
+    WHERE id IN ({marks}){proof}
 """
 # Sets the tokens of partitions in which nothing is to be recovered. Index: the primary key; the leases' unique key.
 TOKENS = """
@@ -114,6 +115,7 @@ class AcquiredPartition:
     claimed: int
     rows: list[StoredRow] = field(default_factory=list)
     ranges: list[StoredRange] = field(default_factory=list)
+    server: ServerIdentity | None = None  # where it was acquired
 
 
 def leases(alias: str, group: str, topic: str) -> dict[tuple[int, int], str]:
@@ -138,13 +140,14 @@ def acquire(
     priorities: int,
     lease_duration: float,
     horizon: int,
+    server: ServerIdentity | None = None,
 ) -> list[AcquiredPartition]:
     """Take those partitions of one group that are free or expired, see acquire_leases."""
     if not partitions:
         return []
     text = IDS.replace("{marks}", _marks(partitions))
     ids = [id for (id,) in execute(alias, text, (topic, group, *partitions)).fetchall()]
-    return acquire_leases(alias, subscriber, ids, {(group, topic): priorities}, lease_duration, horizon)
+    return acquire_leases(alias, subscriber, ids, {(group, topic): priorities}, lease_duration, horizon, server)
 
 
 def acquire_leases(
@@ -154,18 +157,21 @@ def acquire_leases(
     priorities: Mapping[tuple[str, str], int],
     lease_duration: float,
     horizon: int,
+    server: ServerIdentity | None = None,
 ) -> list[AcquiredPartition]:
     """Take those leases, of any groups, that are free or expired; return their partitions, one for each priority.
 
     A lease of the subscriber's own is taken again: an earlier call has committed, and its reply was lost. A few
     statements for AT_ONCE leases; more only for partitions whose last owner had messages in flight or rows.
     priorities: how many each (group, topic) has; horizon: known before this call: the position may move up to it, once
-    the messages between have rows.
+    the messages between have rows. server: the one from which the horizon is known, and to which the partitions are
+    bound; None: no server is compared. Raises ServerChanged or SessionReplaced, and takes nothing more, if it is
+    another one.
     """
     taken: list[AcquiredPartition] = []
     for start in range(0, len(ids), AT_ONCE):
         some = sorted(ids[start : start + AT_ONCE])
-        taken += retries.run(alias, _acquire, alias, subscriber, some, priorities, lease_duration, horizon)
+        taken += retries.run(alias, _acquire, alias, subscriber, some, priorities, lease_duration, horizon, server)
     return taken
 
 
@@ -176,6 +182,7 @@ def _acquire(
     priorities: Mapping[tuple[str, str], int],
     lease_duration: float,
     horizon: int,
+    server: ServerIdentity | None,
 ) -> list[AcquiredPartition]:
     # Locks come before the first plain read, so that no snapshot is older than they are. A group's removal either waits
     # for them, or came before them, and then the group is not found.
@@ -186,8 +193,7 @@ def _acquire(
     leased = [lease for lease in _leased(alias, free) if all(offset.id in locked for offset in lease.offsets)]
     if not leased:
         return []
-    text = HOLD.replace("{marks}", _marks(leased))
-    execute(alias, text, (subscriber, round(lease_duration * 1_000_000), *(lease.id for lease in leased)))
+    _hold(alias, subscriber, [lease.id for lease in leased], lease_duration, server)
     if _insert_missing(alias, leased, priorities):
         leased = _leased(alias, [lease.id for lease in leased])
     else:
@@ -204,7 +210,20 @@ def _acquire(
                 taken.append(AcquiredPartition(ref, offset.id, lease.token, start, start, start))
     if plain:
         execute(alias, TOKENS.replace("{marks}", _marks(plain)), [offset.id for offset in plain])
+    for one in taken:
+        one.server = server
     return taken
+
+
+def _hold(
+    alias: str, subscriber: str, ids: Sequence[int], lease_duration: float, server: ServerIdentity | None
+) -> None:
+    """Take leases that are locked, on this server."""
+    proof, values = ("", ()) if server is None else server.proof()
+    text = HOLD.replace("{marks}", _marks(ids)).replace("{proof}", f" AND {proof}" if proof else "")
+    held = execute(alias, text, (subscriber, round(lease_duration * 1_000_000), *ids, *values)).rowcount
+    if server is not None and proof and held != len(ids):
+        server.refuted()
 
 
 @dataclass(slots=True)

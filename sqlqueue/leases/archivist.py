@@ -11,6 +11,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import AcquiredPartition, acquire, not_taken
@@ -102,7 +103,8 @@ def archivist(
     if options is None:
         raise ConfigurationError(f"there is no topic {topic!r}: nothing was ever published to it")
     groups.register(alias, group, topic)
-    horizon = Horizon(alias)
+    server = ServerIdentity(alias)
+    horizon = Horizon(alias, server)
     deadline = time.monotonic() + timeout
     horizon.wait(give_up=lambda: time.monotonic() > deadline)
     name = heartbeat.subscriber_name()
@@ -111,7 +113,7 @@ def archivist(
     renewing = RenewalLoop(renewal, settings.HEARTBEAT_INTERVAL, insist)
     renewing.start()
     try:
-        taken = _take_all(alias, name, group, options, horizon.value, deadline, say)
+        taken = _take_all(alias, name, group, options, horizon, deadline, say)
         yield Archivist(alias, options, name, horizon, taken)
     finally:
         renewing.stop()
@@ -121,7 +123,7 @@ def archivist(
 
 
 def _take_all(
-    alias: str, name: str, group: str, topic: Topic, horizon: int, deadline: float, say: Callable[[str], None]
+    alias: str, name: str, group: str, topic: Topic, horizon: Horizon, deadline: float, say: Callable[[str], None]
 ) -> list[AcquiredPartition]:
     wanted, taken, said = set(range(topic.partitions)), [], False
     release.shorten_stale(alias, settings.LEASE_DURATION)  # there may be no consumer process that does it
@@ -134,7 +136,8 @@ def _take_all(
             sorted(wanted),
             priorities=topic.priorities,
             lease_duration=settings.LEASE_DURATION,
-            horizon=horizon,
+            horizon=horizon.value,
+            server=horizon.server,
         )
         others = not_taken(alias, group, topic.name, taken)
         if not others:

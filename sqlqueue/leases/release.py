@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from sqlqueue.database import retries
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import execute
 from sqlqueue.models.subscriber_heartbeat import AHEAD
 
 # All of a subscriber's leases at once. Index: holder.
-RENEW = "UPDATE sqlqueue_partition_lease SET valid_until = {later} WHERE holder = %s"
+RENEW = "UPDATE sqlqueue_partition_lease SET valid_until = {later} WHERE holder = %s{proof}"
 HELD = """
     SELECT consumer_group, topic, "partition", slice, fencing_token FROM sqlqueue_partition_lease WHERE holder = %s
 """
@@ -39,17 +40,27 @@ SHORTEN = """
 SHORTENED_AT_ONCE = 200
 
 
-def renew(alias: str, subscriber: str, lease_duration: float) -> int:
+def renew(alias: str, subscriber: str, lease_duration: float, server: ServerIdentity | None = None) -> int:
     """Prolong all of a subscriber's leases to `lease_duration` from now; return how many it still has.
 
-    An expired lease that no other subscriber has taken still belongs to its holder: the token is the same.
+    An expired lease that no other subscriber has taken still belongs to its holder: the token is the same. server:
+    where they were acquired. Raises ServerChanged or SessionReplaced if it is another one, or may be.
     """
-    return retries.run_statement(alias, _count, alias, RENEW, (round(lease_duration * 1_000_000), subscriber))
+    proof, values = ("", ()) if server is None else server.proof()
+    text = RENEW.replace("{proof}", f" AND {proof}" if proof else "")
+    count = retries.run_statement(alias, _count, alias, text, (round(lease_duration * 1_000_000), subscriber, *values))
+    if server is not None and not count:
+        server.confirm()
+    return count
 
 
-def held(alias: str, subscriber: str) -> dict[tuple[str, str, int, int], int]:
-    """Return the fencing token of every (group, topic, partition, slice) that a subscriber holds."""
-    rows = execute(alias, HELD, (subscriber,)).fetchall()
+def held(alias: str, subscriber: str, server: ServerIdentity | None = None) -> dict[tuple[str, str, int, int], int]:
+    """Return the fencing token of every (group, topic, partition, slice) that a subscriber holds on this server. Raises
+    as renew()."""
+    if server is None:
+        rows = execute(alias, HELD, (subscriber,)).fetchall()
+    else:
+        rows = server.select(HELD, (subscriber,), 5, 2)
     return {(group, topic, partition, slice): token for group, topic, partition, slice, token in rows}
 
 

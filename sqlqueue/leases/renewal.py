@@ -16,6 +16,7 @@ from typing import NamedTuple
 from django.db import Error, connections
 
 from sqlqueue.database import retries
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.leases import heartbeat, release
 
 
@@ -62,10 +63,10 @@ class Renewal:
             self.alias, self.subscriber, self.subscriptions, self.lease_duration, *shown, sharing=self.sharing
         )
 
-    def prolong(self) -> Renewed:
-        """Prolong all leases, in one statement."""
+    def prolong(self, server: ServerIdentity | None = None) -> Renewed:
+        """Prolong all leases, in one statement; on this server, see release.renew."""
         began = time.monotonic()
-        return Renewed(release.renew(self.alias, self.subscriber, self.lease_duration), began)
+        return Renewed(release.renew(self.alias, self.subscriber, self.lease_duration, server), began)
 
     def renew(self) -> Renewed:
         """Do both, on a connection that lives. May be run twice."""

@@ -16,6 +16,7 @@ from sqlqueue.core.bounds import DAY
 from sqlqueue.database import retries
 from sqlqueue.database.gate import COLLECTOR, take_duty
 from sqlqueue.database.horizon import Horizon
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log import acked_marks, collected
 from sqlqueue.log.groups import lock_topic
@@ -85,7 +86,7 @@ def collect(
 
     One process at a time: others return at once.
     """
-    reached = (horizon or Horizon(alias)).value
+    horizon = horizon or Horizon(alias)
     messages = 0
     left = batches
     more = False
@@ -93,7 +94,7 @@ def collect(
     for name in topics.values_list("name", flat=True):
         if stop():
             break
-        deleted, left = collect_topic(alias, name, reached, left)
+        deleted, left = collect_topic(alias, name, horizon.value, left, horizon.server)
         messages += deleted
         more = more or left <= 0
         if deleted:
@@ -106,13 +107,18 @@ def collect(
     return Collected(messages, _collect_receipts(alias), more, results)
 
 
-def collect_topic(alias: str, topic: str, horizon: int, left: int) -> tuple[int, int]:
+def collect_topic(
+    alias: str, topic: str, horizon: int, left: int, server: ServerIdentity | None = None
+) -> tuple[int, int]:
     """Collect a topic with at most `left` deletes of BATCH rows; return how many messages were deleted, and how many
-    deletes are left. Nothing is deleted while another process collects."""
+    deletes are left. Nothing is deleted while another process collects.
+
+    server: whose horizon that is. Raises ServerChanged or SessionReplaced if it is another one, or may be.
+    """
     total = 0
     for partition, priority in _with_released(alias, Topic.objects.using(alias).get(name=topic)):
         while left > 0:
-            deleted, more = retries.run(alias, _collect_batch, alias, topic, partition, priority, horizon)
+            deleted, more = retries.run(alias, _collect_batch, alias, topic, partition, priority, horizon, server)
             left -= 1 if deleted else 0
             total += deleted
             if not (deleted and more):
@@ -140,7 +146,9 @@ def _with_released(alias: str, topic: Topic) -> list[tuple[int, int]]:
     return found
 
 
-def _collect_batch(alias: str, topic: str, partition: int, priority: int, horizon: int) -> tuple[int, bool]:
+def _collect_batch(
+    alias: str, topic: str, partition: int, priority: int, horizon: int, server: ServerIdentity | None
+) -> tuple[int, bool]:
     """Return how many messages were deleted, and whether others may be behind them.
 
     The topic's row is locked until the deletes commit: nothing that could lower a watermark can happen meanwhile. So
@@ -165,6 +173,8 @@ def _collect_batch(alias: str, topic: str, partition: int, priority: int, horizo
     free = _lock_free(alias, found, "sqlqueue_message", "offset")
     collected.keep(alias, topic, free, locked.purged_to)
     _delete(alias, "sqlqueue_message", "offset", free)
+    if server is not None and free:
+        server.confirm()
     return len(free), len(found) == BATCH
 
 

@@ -1,17 +1,19 @@
-"""The fence: a statement that an owner runs on its offset row changes nothing once another process is the owner.
+"""The fence: a statement that an owner runs on its offset row changes nothing once another process is the owner, nor on
+another server than the one on which the owner has acquired it.
 
 Such a statement has {fence} in its WHERE and is run by this module; no other module compares a fencing token with a
-parameter. Another proof of ownership is added in this module: its condition to PREDICATE, its parameter to owned(), its
-value to Owner.
+parameter. Another proof of ownership is added in this module: its condition and its parameter to owned(), its value to
+Owner.
 """
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import execute
 
-# Its parameters are owned(). Index: the primary key.
+# With the server's identity behind it, see owned(). Index: the primary key.
 PREDICATE = "id = %s AND fencing_token = %s"
 # A settle's position, watermark and claim. Values, never lowered: an atomic batch may have moved the position itself.
 ADVANCE = """
@@ -24,17 +26,23 @@ LOCK_SHARED = "SELECT position, {begun} FROM sqlqueue_offset WHERE {fence}{share
 
 
 class Owner(Protocol):
-    """The owner of an assigned partition: the id of the offset row, and the fencing token of the acquisition."""
+    """The owner of an assigned partition: the id of the offset row, the fencing token of the acquisition, and the
+    server on which it was acquired. Another server may know the same token."""
 
     @property
     def id(self) -> int: ...
     @property
     def token(self) -> int: ...
+    @property
+    def server(self) -> ServerIdentity | None: ...
 
 
-def owned(owner: Owner) -> tuple[object, ...]:
-    """Return the parameters of {fence}."""
-    return owner.id, owner.token
+def owned(owner: Owner) -> tuple[str, tuple[object, ...]]:
+    """Return {fence} and its parameters. Raises ServerChanged if the connection is known to lead to another server."""
+    if owner.server is None:
+        return PREDICATE, (owner.id, owner.token)
+    proof, values = owner.server.proof()
+    return f"{PREDICATE} AND {proof}" if proof else PREDICATE, (owner.id, owner.token, *values)
 
 
 def advance(alias: str, owner: Owner, position: int, watermark: int, claimed: int) -> bool:
@@ -45,9 +53,13 @@ def advance(alias: str, owner: Owner, position: int, watermark: int, claimed: in
 def update(alias: str, text: str, values: tuple[object, ...], owner: Owner) -> bool:
     """Run an UPDATE of the owner's offset row that ends with {fence}; False if the token is stale: nothing changed.
 
-    values: the parameters before those of the fence.
+    values: the parameters before those of the fence. Raises ServerChanged or SessionReplaced if another server has run
+    it, or may have: then nothing has changed either.
     """
-    return bool(_execute(alias, text, (*values, *owned(owner))).rowcount == 1)
+    if _execute(alias, text, values, owner).rowcount == 1:
+        return True
+    _confirm(owner)
+    return False
 
 
 def lock(alias: str, owner: Owner, *, shared: bool = False) -> tuple[int, Any] | None:
@@ -55,11 +67,20 @@ def lock(alias: str, owner: Owner, *, shared: bool = False) -> tuple[int, Any] |
     began (None where no guard uses it). None if the token is stale: nothing is locked.
 
     Settles of the owner and changes of owner wait for this transaction; those that hold it shared do not wait for each
-    other.
+    other. Raises as update().
     """
-    found: tuple[int, Any] | None = _execute(alias, LOCK_SHARED if shared else LOCK, owned(owner)).fetchone()
+    found: tuple[int, Any] | None = _execute(alias, LOCK_SHARED if shared else LOCK, (), owner).fetchone()
+    if found is None:
+        _confirm(owner)
     return found
 
 
-def _execute(alias: str, text: str, values: tuple[object, ...]) -> Any:
-    return execute(alias, text.replace("{fence}", PREDICATE), values)
+def _execute(alias: str, text: str, values: tuple[object, ...], owner: Owner) -> Any:
+    predicate, its = owned(owner)
+    return execute(alias, text.replace("{fence}", predicate), (*values, *its))
+
+
+def _confirm(owner: Owner) -> None:
+    """Nothing matched: raise if the server is why, and not the token."""
+    if owner.server is not None:
+        owner.server.confirm()

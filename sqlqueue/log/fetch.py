@@ -13,6 +13,7 @@ from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.settle_plan import COUNTED, FetchedMessage, StoredRow
 from sqlqueue.database.dialects import Dialect
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
 
@@ -23,7 +24,7 @@ WATCH_SPAN = 20_000  # offsets that one watch passes; a wider gap is a backlog, 
 # the ends of the log's primary key and of (refused, due_at).
 POLL_HEAD = """
     SELECT (SELECT MAX("offset") FROM sqlqueue_message),
-    (SELECT {due_in} FROM sqlqueue_scheduled_message WHERE refused = {false} ORDER BY due_at LIMIT 1)
+    (SELECT {due_in} FROM sqlqueue_scheduled_message WHERE refused = {false} ORDER BY due_at LIMIT 1){proof}
 """
 # The partitions that have messages in a range of the log. Index: the primary key.
 WATCH = """
@@ -78,27 +79,51 @@ JOINED = (
     'm."offset", m.partition_key, m.message_id, m.payload, m.headers, {created}, m.target_group, {published}, {due},'
     " m.body, {left}"
 )
+MESSAGE = 11  # columns of a message
+FETCHED = MESSAGE + 1  # those of FETCH and LOOK
 TIMES = {"created": "created_at", "published": "published_at", "due": "due_at"}  # of a message, by placeholder
 
 
-def poll_head(alias: str) -> tuple[int, float | None]:
+def poll_head(alias: str, server: ServerIdentity | None = None) -> tuple[int, float | None]:
     """Return the highest visible offset, and in how many seconds the next scheduled message is due: 0 or less if one
-    is, None if there is none."""
-    highest, due_in = execute(alias, POLL_HEAD.replace("{due_in}", dialect(alias).remaining("due_at"))).fetchone()
+    is, None if there is none.
+
+    server: whose answer is wanted, here and below. Raises ServerChanged or SessionReplaced if another one has answered,
+    or may have.
+    """
+    proof, values = ("", ()) if server is None else server.proof()
+    text = POLL_HEAD.replace("{proof}", f", CASE WHEN {proof} THEN 1 ELSE 0 END" if proof else "")
+    row = execute(alias, text.replace("{due_in}", dialect(alias).remaining("due_at")), values).fetchone()
+    if server is not None and proof and not row[2]:
+        server.refuted()
+    highest, due_in = row[:2]
     return highest or 0, None if due_in is None else float(due_in)
 
 
-def watch(alias: str, low: int, high: int) -> set[tuple[str, int, int]]:
+def watch(alias: str, low: int, high: int, server: ServerIdentity | None = None) -> set[tuple[str, int, int]]:
     """Return the (topic, partition, priority) that have messages in (low, high]; bounded by the caller's range."""
-    return {(topic, partition, priority) for topic, partition, priority in execute(alias, WATCH, (low, high))}
+    found = select(alias, WATCH, (low, high), server, 3, 1)
+    return {(topic, partition, priority) for topic, partition, priority in found}
 
 
-def fetch(alias: str, reads: Sequence[tuple[PartitionRef, Read]]) -> list[Found]:
+def select(
+    alias: str, text: str, values: Sequence[object], server: ServerIdentity | None, columns: int, at: int
+) -> Sequence[Any]:
+    """Return a statement's rows, see ServerIdentity.select()."""
+    if server is not None and server.identity:
+        if "ORDER BY" in text and " UNION ALL " not in text:
+            text = dialect(alias).branch.format(text)
+        return server.select(text, values, columns, at)
+    rows: Sequence[Any] = execute(alias, text, values).fetchall()
+    return rows
+
+
+def fetch(alias: str, reads: Sequence[tuple[PartitionRef, Read]], server: ServerIdentity | None = None) -> list[Found]:
     """Return what each read finds, in the order of the offsets: one statement for every 32 partitions."""
     found = [Found([], []) for _ in reads]
     columns = with_times(COLUMNS, dialect(alias))
     new = tuple.__new__
-    for index, run in runs(alias, reads, columns, [one.seen for one in found]):
+    for index, run in runs(alias, reads, columns, [one.seen for one in found], server):
         moment = time.monotonic()
         found[index].messages.extend(
             [new(FetchedMessage, row[:-1]) if row[LEFT] is None else message_of(row[:-1], moment) for row in run]
@@ -107,7 +132,11 @@ def fetch(alias: str, reads: Sequence[tuple[PartitionRef, Read]]) -> list[Found]
 
 
 def runs(
-    alias: str, reads: Sequence[tuple[PartitionRef, Read]], columns: str, seen: Sequence[list[int]]
+    alias: str,
+    reads: Sequence[tuple[PartitionRef, Read]],
+    columns: str,
+    seen: Sequence[list[int]],
+    server: ServerIdentity | None = None,
 ) -> Iterator[tuple[int, list[tuple[Any, ...]]]]:
     """Yield the index of a read, and rows that it has found, in the order of the offsets; the index is their last
     column. What each read looks for is added to its list in `seen`."""
@@ -130,7 +159,8 @@ def runs(
                 look_values += (-index - 1, *syntax.range_values(*stream, read.since, read.start), read.looks)
         texts = whole + looks  # in this order: the first one's columns have types
         text = " UNION ALL ".join(map(syntax.branch.format, texts)) if len(texts) > 1 else texts[0]
-        for index, run in groupby(execute(alias, text, values + look_values).fetchall(), INDEX):
+        rows = select(alias, text, values + look_values, server, FETCHED, FETCHED - 1)
+        for index, run in groupby(rows, INDEX):
             if index < 0:
                 seen[-index - 1].extend([row[0] for row in run])
             else:
@@ -143,7 +173,9 @@ def with_times(columns: str, syntax: Dialect, table: str = "") -> str:
     return columns.replace("{left}", syntax.remaining(f"{table}expires_at"))
 
 
-def gather(alias: str, ref: PartitionRef, offsets: Iterable[int]) -> dict[int, tuple[StoredRow | None, FetchedMessage]]:
+def gather(
+    alias: str, ref: PartitionRef, offsets: Iterable[int], server: ServerIdentity | None = None
+) -> dict[int, tuple[StoredRow | None, FetchedMessage]]:
     """Return the messages at these offsets of an assigned partition, each with its delivery-state row, if it has one.
     Those that are no longer in the log are left out."""
     wanted = list(offsets)
@@ -152,7 +184,7 @@ def gather(alias: str, ref: PartitionRef, offsets: Iterable[int]) -> dict[int, t
     text = text.replace("{remaining}", syntax.remaining("s.invisible_until"))
     text = text.replace("{marks}", ", ".join(["%s"] * len(wanted)))
     result: dict[int, tuple[StoredRow | None, FetchedMessage]] = {}
-    rows, moment = execute(alias, text, (ref.group, *wanted)).fetchall(), time.monotonic()
+    rows, moment = select(alias, text, (ref.group, *wanted), server, 4 + MESSAGE, 4), time.monotonic()
     for acked, in_flight, count, remaining, *values in rows:
         message = message_of(values, moment)
         row = None
@@ -163,24 +195,36 @@ def gather(alias: str, ref: PartitionRef, offsets: Iterable[int]) -> dict[int, t
     return result
 
 
-def scan(alias: str, ref: PartitionRef, low: int, high: int) -> list[tuple[int, str]]:
+def scan(
+    alias: str, ref: PartitionRef, low: int, high: int, server: ServerIdentity | None = None
+) -> list[tuple[int, str]]:
     """Return (offset, key) of the lowest SCAN_LIMIT messages of a partition in (low, high]."""
-    values = dialect(alias).range_values(ref.topic, ref.partition, ref.priority, low, high)
-    return [(offset, key) for offset, key in execute(alias, SCAN, (*values, SCAN_LIMIT)).fetchall()]
+    values = (*dialect(alias).range_values(ref.topic, ref.partition, ref.priority, low, high), SCAN_LIMIT)
+    return [(offset, key) for offset, key in select(alias, SCAN, values, server, 2, 0)]
 
 
 def due(
-    alias: str, group: str, topic: str, partitions: Collection[int], beyond: tuple[int, int, int], most: int
+    alias: str,
+    group: str,
+    topic: str,
+    partitions: Collection[int],
+    beyond: tuple[int, int, int],
+    most: int,
+    server: ServerIdentity | None = None,
 ) -> list[tuple[int, int, int]]:
     """Return the (partition, priority, offset) of rows of these partitions that are due by the database's clock, or
     acked by an operator: at most `most` beyond one of them, in their order."""
     text = DUE.replace("{marks}", ", ".join(["%s"] * len(partitions)))
     partition, priority, offset = beyond
     after = (partition, partition, priority, priority, offset)
-    return [tuple(row) for row in execute(alias, text, (topic, group, *partitions, *after, most)).fetchall()]
+    values = (topic, group, *partitions, *after, most)
+    found = select(alias, text, values, server, 3, 0)
+    return [(partition, priority, offset) for partition, priority, offset in found]
 
 
-def load(alias: str, ref: PartitionRef, offsets: Iterable[int]) -> dict[int, tuple[StoredRow, FetchedMessage | None]]:
+def load(
+    alias: str, ref: PartitionRef, offsets: Iterable[int], server: ServerIdentity | None = None
+) -> dict[int, tuple[StoredRow, FetchedMessage | None]]:
     """Return the delivery-state rows at these offsets of an assigned partition, with their messages (None: no longer in
     the log)."""
     wanted = list(offsets)
@@ -190,7 +234,7 @@ def load(alias: str, ref: PartitionRef, offsets: Iterable[int]) -> dict[int, tup
     text = text.replace("{marks}", ", ".join(["%s"] * len(wanted)))
     stream = (ref.topic, ref.group, ref.partition, ref.priority)
     result: dict[int, tuple[StoredRow, FetchedMessage | None]] = {}
-    rows, moment = execute(alias, text, (*stream, *wanted)).fetchall(), time.monotonic()
+    rows, moment = select(alias, text, (*stream, *wanted), server, 5 + MESSAGE, 0), time.monotonic()
     for offset, acked, in_flight, count, remaining, *message in rows:
         row = StoredRow(offset, bool(acked), in_flight, max(0, count), float(remaining), message[1] or "")
         result[offset] = (row, message_of(message, moment) if message[0] is not None else None)

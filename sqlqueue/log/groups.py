@@ -10,7 +10,8 @@ from django.db.models import F, Max
 from sqlqueue.core.flow import Flow, in_effect
 from sqlqueue.core.keys import GROUP_LENGTH, checked_name
 from sqlqueue.database import retries
-from sqlqueue.database.horizon import Horizon
+from sqlqueue.database.horizon import Horizon, on_one_server
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import execute
 from sqlqueue.log import acked_marks, batch_recounts
 from sqlqueue.log.topics import topic_info
@@ -78,14 +79,21 @@ def register(alias: str, group: str, topic: str, start: str = EARLIEST, horizon:
     """
     if ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).exists():
         return False
-    offset = (horizon or Horizon(alias)).wait() if start == LATEST else 0
-    return register_at(alias, group, topic, offset)
+    if start != LATEST:
+        return register_at(alias, group, topic, 0)
+    with on_one_server(alias) as server:
+        known = horizon or Horizon(alias, server)
+        return register_at(alias, group, topic, known.wait(), known.server)
 
 
-def register_at(alias: str, group: str, topic: str, offset: int) -> bool:
-    """Register a group that begins behind an offset, which must not be above the horizon, unless it is registered."""
+def register_at(alias: str, group: str, topic: str, offset: int, server: ServerIdentity | None = None) -> bool:
+    """Register a group that begins behind an offset, which must not be above the horizon, unless it is registered.
+
+    server: whose horizon that is. Raises ServerChanged or SessionReplaced if it is another one, or may be.
+    """
     checked_name(group, "group", GROUP_LENGTH)
-    return retries.run(alias, _register, alias, group, topic, offset, topic_info(alias, topic).partitions)
+    partitions = topic_info(alias, topic).partitions
+    return retries.run(alias, _register, alias, group, topic, offset, partitions, server)
 
 
 def registered(alias: str, topics: Collection[str]) -> set[tuple[str, str]]:
@@ -94,7 +102,7 @@ def registered(alias: str, topics: Collection[str]) -> set[tuple[str, str]]:
     return set(rows.values_list("consumer_group", "topic"))
 
 
-def _register(alias: str, group: str, topic: str, offset: int, partitions: int) -> bool:
+def _register(alias: str, group: str, topic: str, offset: int, partitions: int, server: ServerIdentity | None) -> bool:
     lock_topic(alias, topic)
     found, created = ConsumerGroup.objects.using(alias).get_or_create(
         topic=topic, consumer_group=group, defaults={"start": offset, "sharing": 1}
@@ -112,6 +120,8 @@ def _register(alias: str, group: str, topic: str, offset: int, partitions: int) 
         ],
         batch_size=500,
     )
+    if server is not None:
+        server.confirm()
     return created
 
 

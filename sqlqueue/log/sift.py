@@ -10,8 +10,9 @@ from typing import Any
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.settle_plan import FetchedMessage
-from sqlqueue.database.statements import dialect, execute
-from sqlqueue.log.fetch import COLUMNS, message_of, runs, with_times
+from sqlqueue.database.server_identity import ServerIdentity
+from sqlqueue.database.statements import dialect
+from sqlqueue.log.fetch import COLUMNS, MESSAGE, message_of, runs, select, with_times
 
 WHOLE_AT_ONCE = 500  # messages
 # What has to be known of every message, in the order of COLUMNS, and what only some filters look at.
@@ -22,7 +23,7 @@ LOOKED_AT = {"id": {"id": "message_id"}, "payload": {"payload": "payload", "body
 WHOLE = 'SELECT {columns} FROM sqlqueue_message{by_offset} WHERE "offset" IN ({marks}) ORDER BY "offset"'
 
 
-def sift(alias: str, reads: Sequence[tuple[PartitionRef, Read]]) -> list[Found]:
+def sift(alias: str, reads: Sequence[tuple[PartitionRef, Read]], server: ServerIdentity | None = None) -> list[Found]:
     """Return what each read finds: the messages that match its filter whole, unless one was deleted between the two
     statements, and of the others what was asked for. A statement for every 32 partitions, and one for every 500
     messages that match."""
@@ -34,14 +35,14 @@ def sift(alias: str, reads: Sequence[tuple[PartitionRef, Read]]) -> list[Found]:
     seen: list[list[int]] = [[] for _ in reads]
     left_out: list[list[tuple[Any, ...]]] = [[] for _ in reads]
     matching: list[list[int]] = [[] for _ in reads]
-    for index, run in runs(alias, reads, columns, seen):
+    for index, run in runs(alias, reads, columns, seen, server):
         where = reads[index][1].sift
         assert where is not None
         offsets = [row[0] for row in where.select(run)]
         matching[index] += offsets
         chosen = set(offsets)
         left_out[index] += [row for row in run if row[0] not in chosen] if chosen else run
-    whole = _whole(alias, [offset for offsets in matching for offset in offsets])
+    whole = _whole(alias, [offset for offsets in matching for offset in offsets], server)
     return [
         Found(
             seen[index],
@@ -53,12 +54,12 @@ def sift(alias: str, reads: Sequence[tuple[PartitionRef, Read]]) -> list[Found]:
     ]
 
 
-def _whole(alias: str, offsets: Sequence[int]) -> dict[int, FetchedMessage]:
+def _whole(alias: str, offsets: Sequence[int], server: ServerIdentity | None) -> dict[int, FetchedMessage]:
     text = WHOLE.replace("{columns}", with_times(COLUMNS, dialect(alias)))
     result: dict[int, FetchedMessage] = {}
     for first in range(0, len(offsets), WHOLE_AT_ONCE):
         some = offsets[first : first + WHOLE_AT_ONCE]
         marks = ", ".join(["%s"] * len(some))
-        rows, moment = execute(alias, text.replace("{marks}", marks), some).fetchall(), time.monotonic()
+        rows, moment = select(alias, text.replace("{marks}", marks), some, server, MESSAGE, 0), time.monotonic()
         result.update((row[0], message_of(row, moment)) for row in rows)
     return result

@@ -15,7 +15,8 @@ from typing import Any, Final, TypeAlias
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
-from sqlqueue.database.horizon import Horizon
+from sqlqueue.database.horizon import Horizon, on_one_server
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 from sqlqueue.log import groups, task_states
 from sqlqueue.log.topics import forget_topics
@@ -106,7 +107,8 @@ def drop(
     was_paused = retries.run(alias, _close, alias, topic)
     try:
         give_up_at = time.monotonic() + timeout
-        through = Horizon(alias).wait(lambda: time.monotonic() > give_up_at)
+        with on_one_server(alias) as server:
+            through = Horizon(alias, server).wait(lambda: time.monotonic() > give_up_at)
         # Again: what has been published since is to be lost as little. What comes from now on is not deleted.
         _refuse_losses(alias, topic, unsettled)
     except (ConfigurationError, HorizonUnknown):
@@ -123,7 +125,7 @@ def drop(
         if unsettled:
             kinds += [(ScheduledMessage, {}), (WorkItem, {"state__in": UNFINISHED})]
         for model, which in kinds:
-            while some := retries.run(alias, _delete_some, alias, model, {"topic": name, **which}):
+            while some := _delete(alias, model, {"topic": name, **which}, server):
                 count += some
                 deleted(count)
     retries.run(alias, _delete_topic, alias, topic)
@@ -154,10 +156,17 @@ def _close(alias: str, topic: str) -> bool:
     return before
 
 
-def _delete_some(alias: str, model: Lost, which: dict[str, Any]) -> int:
+def _delete(alias: str, model: Lost, which: dict[str, Any], server: ServerIdentity) -> int:
+    """Delete some rows, on the server whose horizon is known; return how many."""
+    with on_one_server(alias):
+        return retries.run(alias, _delete_some, alias, model, which, server)
+
+
+def _delete_some(alias: str, model: Lost, which: dict[str, Any], server: ServerIdentity) -> int:
     rows = model._default_manager.using(alias).filter(**which)
     ids = list(rows.values_list("pk", flat=True)[:DELETED_AT_ONCE])
     rows.filter(pk__in=ids).only("pk").delete()
+    server.confirm()
     return len(ids)
 
 

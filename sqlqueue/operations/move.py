@@ -8,7 +8,8 @@ from typing import Final
 from django.db.models import Min, QuerySet
 
 from sqlqueue.database import retries
-from sqlqueue.database.horizon import Horizon
+from sqlqueue.database.horizon import Horizon, on_one_server
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import acked_marks, batch_recounts
 from sqlqueue.log.groups import lock_topic, revoke
@@ -42,11 +43,21 @@ def move(
         where = f"topic {topic!r}" + ("" if partition is None else f", partition {partition}")
         raise ConfigurationError(f"group {group!r} has nothing to move in {where}: it is not registered there")
     give_up_at = time.monotonic() + timeout
-    horizon = Horizon(alias).wait(lambda: time.monotonic() > give_up_at)
-    return retries.run(alias, _move, alias, group, topic, min(max(target, 0), horizon), partition, forward_only)
+    with on_one_server(alias) as server:
+        horizon = Horizon(alias, server).wait(lambda: time.monotonic() > give_up_at)
+        to = min(max(target, 0), horizon)
+        return retries.run(alias, _move, alias, group, topic, to, partition, forward_only, server)
 
 
-def _move(alias: str, group: str, topic: str, target: int, partition: int | None, forward_only: bool) -> int:
+def _move(
+    alias: str,
+    group: str,
+    topic: str,
+    target: int,
+    partition: int | None,
+    forward_only: bool,
+    server: ServerIdentity,
+) -> int:
     lock_topic(alias, topic)
     revoke(alias, group, topic, partition)
     acked_marks.forget_above(alias, topic, target)
@@ -71,6 +82,7 @@ def _move(alias: str, group: str, topic: str, target: int, partition: int | None
     ranges.filter(high__gt=target).update(high=target)
     offsets.update(position=target, claimed_to=target, offset_acked=target)
     lower_watermarks(offsets, states, ranges)
+    server.confirm()
     return target
 
 

@@ -16,7 +16,8 @@ from django.db.models.functions import Least
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
-from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.database.horizon import Horizon, highest_offset, on_one_server
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.slices import of_offset_row
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
@@ -104,8 +105,13 @@ def purge(
     """
     _purgeable(alias, topic)
     give_up_at = time.monotonic() + timeout
-    horizon = Horizon(alias).wait(lambda: time.monotonic() > give_up_at)
-    target = horizon if through is None else min(max(0, through), horizon)
+    with on_one_server(alias) as server:
+        horizon = Horizon(alias, server).wait(lambda: time.monotonic() > give_up_at)
+        target = horizon if through is None else min(max(0, through), horizon)
+        return _purge(alias, topic, target, unsettled, server)
+
+
+def _purge(alias: str, topic: str, target: int, unsettled: bool, server: ServerIdentity) -> Purged:
     skipped = []
     if unsettled:
         fail_trials(alias, topic, range(target + 1), "was purged by an operator")
@@ -113,9 +119,9 @@ def purge(
         for group in groups.values_list("consumer_group", flat=True):
             if not unacked_streams(alias, group, topic, target):
                 continue
-            if retries.run(alias, _skip, alias, group, topic, target):
+            if retries.run(alias, _skip, alias, group, topic, target, server):
                 skipped.append(group)
-    retries.run(alias, _release, alias, topic, target)
+    retries.run(alias, _release, alias, topic, target, server)
     return Purged(target, skipped)
 
 
@@ -137,12 +143,13 @@ def _purgeable(alias: str, topic: str) -> Topic:
     return found
 
 
-def _release(alias: str, topic: str, target: int) -> None:
+def _release(alias: str, topic: str, target: int, server: ServerIdentity) -> None:
     lock_topic(alias, topic)
     Topic.objects.using(alias).filter(name=topic, purged_to__lt=target).update(purged_to=target)
+    server.confirm()
 
 
-def _skip(alias: str, group: str, topic: str, target: int) -> bool:
+def _skip(alias: str, group: str, topic: str, target: int, server: ServerIdentity) -> bool:
     """Settle everything up to `target`, which is at or below the horizon, on behalf of a group; return whether it is
     still registered. It moves the group as a skip does (docs/protocol.md), but keeps the delivery states above the
     target."""
@@ -166,4 +173,5 @@ def _skip(alias: str, group: str, topic: str, target: int) -> bool:
     offsets.filter(claimed_to__lt=F("position")).update(claimed_to=F("position"))
     offsets.update(offset_acked=F("position"))
     lower_watermarks(offsets, states, ranges)
+    server.confirm()
     return True

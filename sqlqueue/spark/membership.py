@@ -18,6 +18,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases.acquire import AcquiredPartition, acquire, not_taken
@@ -45,10 +46,11 @@ class Membership:
     def __init__(self, alias: str, group: str, topics: Sequence[str], start: str, horizon_timeout: float):
         self.alias, self.group, self.topics = alias, group, tuple(topics)
         self.name = PREFIX + subscriber_name()
-        self._horizon = Horizon(alias)
-        floor = wait_for_horizon(alias, horizon_timeout)
+        self._server = ServerIdentity(alias)
+        self._horizon = Horizon(alias, self._server)
+        floor = wait_for_horizon(alias, horizon_timeout, self._server)
         for topic in self.topics:
-            register_at(alias, group, topic, floor if start == LATEST else 0)
+            register_at(alias, group, topic, floor if start == LATEST else 0, self._server)
         self._refuse_consumers()
         shorten_stale(alias, settings.LEASE_DURATION)  # there may be no consumer process to do it
         self._owned: list[AcquiredPartition] = []
@@ -72,7 +74,7 @@ class Membership:
 
     def horizon(self) -> int:
         """Return the horizon, after probing for at most a second."""
-        highest = highest_offset(self.alias)
+        highest = highest_offset(self.alias, self._server)
         deadline = time.monotonic() + PROBE_TIMEOUT
         while self._horizon.probe(highest) < highest and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -190,6 +192,7 @@ class Membership:
                 priorities=info.priorities,
                 lease_duration=settings.LEASE_DURATION,
                 horizon=floor,
+                server=self._server,
             ):
                 owned[taken.id] = taken
             wanted = sorted({partition for partition, _ in not_taken(self.alias, self.group, topic, owned.values())})

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, partition_of
 from sqlqueue.database.horizon import Horizon
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.spark.options import SourceOptions
 from sqlqueue.spark.ranges import Count, CountedRange, end_of, measure, share
@@ -27,13 +28,13 @@ RECEIPTS_ENDS = "SELECT MIN(id), MAX(id) FROM sqlqueue_receipt"  # index: the pr
 COUNT = "SELECT ({column} - %s) {div} %s AS bucket, COUNT(*) FROM {stored}{index} WHERE {where} GROUP BY bucket"
 
 
-def wait_for_horizon(alias: str, timeout: float) -> int:
-    """Return the present horizon.
+def wait_for_horizon(alias: str, timeout: float, server: ServerIdentity | None = None) -> int:
+    """Return the present horizon; of this server, see Horizon.
 
     Raises HorizonUnknown if a transaction that publishes stays open for `timeout` seconds.
     """
     deadline = time.monotonic() + timeout
-    return Horizon(alias).wait(lambda: time.monotonic() > deadline)
+    return Horizon(alias, server).wait(lambda: time.monotonic() > deadline)
 
 
 def lowest(alias: str) -> int:

@@ -51,6 +51,7 @@ from sqlqueue.core.settle_plan import (
     SettlePlan,
     StoredRow,
 )
+from sqlqueue.database.server_identity import ServerIdentity
 from tests.core.choosing import Choice
 
 pytestmark = pytest.mark.once
@@ -166,19 +167,19 @@ class Tables:
 
     # What the reader's statements answer.
 
-    def poll_head(self, alias: str) -> tuple[int, float | None]:
+    def poll_head(self, alias: str, server=None) -> tuple[int, float | None]:
         self.interrupt()
         return max(self.visible(), default=0), None
 
-    def watch(self, alias: str, low: int, high: int) -> set[tuple[str, int, int]]:
+    def watch(self, alias: str, low: int, high: int, server=None) -> set[tuple[str, int, int]]:
         self.interrupt()
         return {("t", 0, 0)} if self.visible(low, high) else set()
 
-    def fetch(self, alias, reads):
+    def fetch(self, alias, reads, server=None):
         self.interrupt()
         return [self._read(read) for _, read in reads]
 
-    def sift(self, alias, reads):
+    def sift(self, alias, reads, server=None):
         found = self.fetch(alias, reads)
         self.interrupt()  # between what the filter looks at, and what it matches
         return list(map(self._sifted, found))
@@ -193,17 +194,17 @@ class Tables:
         seen = self.visible(read.since, read.start)[: read.looks] if read.looks else []
         return Found(seen, [self.message(o) for o in self.visible(read.start, read.end)[: read.limit]])
 
-    def gather(self, alias, address, offsets):
+    def gather(self, alias, address, offsets, server=None):
         self.interrupt()
         rows = self.groups[address.group].rows
         there = [o for o in offsets if self.status[o - 1] == VISIBLE]
         return {o: (self.stored(o, rows[o]) if o in rows else None, self.message(o)) for o in there}
 
-    def scan(self, alias, address, low, high):
+    def scan(self, alias, address, low, high, server=None):
         self.interrupt()
         return [(o, self.keys[o - 1]) for o in self.visible(low, high)[: limits.SCAN_LIMIT]]
 
-    def load(self, alias, address, offsets):
+    def load(self, alias, address, offsets, server=None):
         self.interrupt()
         rows = self.groups[address.group].rows
         return {o: (self.stored(o, rows[o]), self.loaded(o)) for o in offsets if o in rows}
@@ -237,7 +238,7 @@ class Owner:
         self.restart()
 
     def restart(self) -> None:
-        self.reader = Reader("default")
+        self.reader = Reader("default", ServerIdentity("default"))
         self.reader.horizon = FakeHorizon(self.tables)
         self.stream: AssignedPartition | None = None
         self.executions: list[Execution] = []
@@ -602,7 +603,7 @@ class LogMachine(RuleBasedStateMachine):
         if owner := self.owner(index):
             self.load(owner)
 
-    def load(self, owner: Owner) -> None:
+    def load(self, owner: Owner, server=None) -> None:
         offsets = owner.stream.due_rows(self.tables.now, self.options.batch_size)
         if offsets:
             owner.reader.load(owner.stream, offsets, self.tables.now)

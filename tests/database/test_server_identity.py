@@ -1,36 +1,49 @@
-"""A server that may have forgotten what it has shown is told from one to which only a connection was lost."""
+"""A server that may have forgotten what it has shown is told from one to which only a connection was lost, and from the
+one to which a connection leads unnoticed."""
 
 import pytest
 from django.db import connection
 
-from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, look
-from tests.processes import wait_until
+from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced, look
+from sqlqueue.database.statements import execute
 from tests.servers.private import PrivateServer
 from tests.servers.session import crash_a_process
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("mariadb", "postgresql")]
+pytestmark = [pytest.mark.django_db(transaction=True)]
+SERVERS = pytest.mark.database("mariadb", "mysql", "postgresql")
 
 
 @pytest.fixture
-def known(database_server: PrivateServer) -> ServerIdentity:
-    """A server that has been looked at, a while after its start: MariaDB tells whole seconds, and is doubted before."""
-    wait_until(lambda: look("default").uptime > 5)
-    incarnation = ServerIdentity("default")
-    incarnation.make_sure()
-    return incarnation
+def known() -> ServerIdentity:
+    """A server that has been looked at."""
+    server = ServerIdentity("default")
+    server.make_sure()
+    return server
 
 
-def lose_the_connection(incarnation: ServerIdentity) -> None:
-    connection.close()
-    incarnation.doubtful = True
+def proves(server: ServerIdentity) -> bool:
+    text, values = server.proof()
+    return bool(execute("default", f"SELECT CASE WHEN {text} THEN 1 ELSE 0 END", values).fetchone()[0])
 
 
+@SERVERS
 def test_a_lost_connection_alone_changes_nothing(known: ServerIdentity) -> None:
-    lose_the_connection(known)
+    connection.close()
+    assert proves(known)
+    known.doubtful = True
     known.make_sure()
     assert not known.doubtful
 
 
+@SERVERS
+def test_every_connection_can_prove_the_server(known: ServerIdentity) -> None:
+    connection.close()
+    assert proves(known)
+    assert known.select("SELECT 7, 'seven'", (), 2, 0)[0][0] == 7
+    known.confirm()
+
+
+@pytest.mark.database("mariadb", "postgresql")
 @pytest.mark.parametrize("way", ["restart", "crash"])
 def test_a_restart_is_a_change(database_server: PrivateServer, known: ServerIdentity, way: str) -> None:
     if way == "restart":
@@ -38,10 +51,12 @@ def test_a_restart_is_a_change(database_server: PrivateServer, known: ServerIden
     else:
         database_server.kill()
         database_server.start()
-    lose_the_connection(known)
+    connection.close()
+    with pytest.raises((ServerChanged, SessionReplaced)):
+        known.confirm()
     with pytest.raises(ServerChanged):
         known.make_sure()
-    known.make_sure()
+    ServerIdentity("default").confirm()
 
 
 @pytest.mark.database("postgresql")
@@ -50,8 +65,32 @@ def test_the_crash_of_one_of_its_processes_is_a_change_although_the_server_lives
 ) -> None:
     pid = database_server.pid
     crash_a_process()
-    lose_the_connection(known)
+    with pytest.raises(SessionReplaced):
+        known.confirm()
     with pytest.raises(ServerChanged):
         known.make_sure()
     assert database_server.pid == pid
+    ServerIdentity("default").confirm()
+
+
+@pytest.mark.database("mariadb", "mysql")
+def test_another_session_under_the_same_connection_is_noticed_and_looked_at(known: ServerIdentity) -> None:
+    execute("default", "SET @sqlqueue_session = NULL")  # as in a session that a proxy has put in its place
+    with pytest.raises(SessionReplaced):
+        known.select("SELECT 7 WHERE 1 = 0", (), 1, 0)
+    assert known.doubtful
     known.make_sure()
+    assert known.select("SELECT 7 WHERE 1 = 0", (), 1, 0) == ()
+
+
+@pytest.mark.database("mariadb", "mysql")
+def test_a_statement_that_is_repeated_in_another_session_gives_it_another_mark() -> None:
+    assert look("default").values != look("default").values
+    assert look("default").identity == look("default").identity
+
+
+@pytest.mark.database("sqlite")
+def test_without_a_server_nothing_is_compared(known: ServerIdentity) -> None:
+    assert known.proof() == ("", ())
+    assert known.select("SELECT 7", (), 1, 0) == [(7,)]
+    known.confirm()

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from django.db import Error, connection
 
-from sqlqueue.database.server_identity import ServerStart, look
+from sqlqueue.database.server_identity import look
 from tests.processes import wait_until
 
 
@@ -94,16 +94,16 @@ def crash_a_process() -> None:
 
     It then ends all connections, those too that it has let in since: so wait until it says that it has begun anew.
     """
-    before = look("default")
+    before = look("default").identity
     os.kill(connection_id(), signal.SIGKILL)
     wait_until(lambda: look_again() not in (None, before), 60)
 
 
-def look_again() -> ServerStart | None:
+def look_again() -> str | None:
     """Look at the server over a new connection; None while there is none to be had."""
     connection.close()
     try:
-        return look("default")
+        return look("default").identity
     except Error:
         return None
 

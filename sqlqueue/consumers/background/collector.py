@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.log import batch_collect, task_states, unique_messages, work_collect
 from sqlqueue.log.collect import collect, report_absent
@@ -28,9 +29,16 @@ class CollectorTask(BackgroundTask):
 
     def run_once(self) -> bool:
         """Collect one bounded batch; return whether there is more."""
+        try:
+            return self._collect()
+        except (ServerChanged, SessionReplaced):
+            self.forget()
+            return False
+
+    def _collect(self) -> bool:
         if self._horizon is None:
-            self._horizon = Horizon(self.alias)
-        self._horizon.probe(highest_offset(self.alias))
+            self._horizon = Horizon(self.alias, ServerIdentity(self.alias))
+        self._horizon.probe(highest_offset(self.alias, self._horizon.server))
         collected = collect(self.alias, self._horizon, stop=lambda: self._stopping)
         expired = task_states.expire(self.alias)
         batches = batch_collect.collect(self.alias)

@@ -16,6 +16,7 @@ from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition_numbers import numbers_text
 from sqlqueue.database import clock
+from sqlqueue.database.server_identity import ServerChanged, SessionReplaced
 from sqlqueue.leases import release
 from sqlqueue.leases.renewal import Renewal, Shown
 from sqlqueue.signals import announce, database_unreachable, deliveries_settled
@@ -80,9 +81,11 @@ class LeaseRenewer(BackgroundTask):
         own = self.ownership
         try:
             self.beat()
-            owned = own.leases()
-            began = self.renewal.prolong().began
-            tokens = release.held(self.alias, own.subscriber)
+            server, owned = own.server, own.leases()
+            began = self.renewal.prolong(server).began
+            tokens = release.held(self.alias, own.subscriber, server)
+        except (ServerChanged, SessionReplaced):
+            return False  # the loop has been told, and looks at the server
         except Error as error:
             announce(database_unreachable, LeaseRenewer, subscriber=own.subscriber, error=error)
             raise
