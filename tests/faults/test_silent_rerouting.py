@@ -6,7 +6,6 @@ others.
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from django.core.management import call_command
@@ -15,32 +14,15 @@ from django.db import connection, connections
 from sqlqueue import publish
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.subscriber import Subscriber
-from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import Offset
+from tests.blind import make_blind
 from tests.processes import wait_until
 from tests.servers.lagging import PAIRS, Pair, query
 from tests.servers.rerouting import ReroutingProxy
 from tests.subscribers import consumer
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("mariadb", "postgresql")]
-
-
-class Blind(ServerIdentity):
-    """A fence of holder and token alone, and reads that say nothing of their server."""
-
-    identity = ""  # type: ignore[assignment]
-
-    def make_sure(self) -> None:
-        """Be sure."""
-
-    def proof(self) -> tuple[str, tuple[object, ...]]:
-        """Prove nothing."""
-        return "", ()
-
-    def accept(self, rows: Any, at: int) -> Any:
-        """Accept anything."""
-        return rows
 
 
 class Follower:
@@ -144,8 +126,7 @@ def publish_to(followers: list[Follower], kind: str, id: str) -> list[int]:
 
 def test_nothing_is_lost_and_without_the_servers_identity_it_is(pair: Pair, proxy: ReroutingProxy) -> None:
     fenced, blind = followers = [Follower("fenced"), Follower("blind")]
-    blind.subscriber.ownership.server = Blind("default")
-    blind.subscriber.reader.forget(blind.subscriber.ownership.server)
+    make_blind(blind.subscriber)
     for one in followers:
         one.subscriber.start()
         wait_until(one.owns_all)
