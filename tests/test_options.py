@@ -251,6 +251,7 @@ COMMANDS = (
     "queueprune",
     "queuepublish",
     "queuepurge",
+    "queuerecover",
     "queuereschedule",
     "queueresume",
     "queueschedules",

@@ -112,8 +112,8 @@ def test_a_read_asks_for_few_messages_until_it_is_known_how_heavy_they_are(
     limits: list[tuple[int, int]] = []
     fetch = reader_module.fetch
 
-    def told(alias, reads):
-        found = fetch(alias, reads)
+    def told(alias, reads, server):
+        found = fetch(alias, reads, server)
         limits.extend((read.limit, len(each.messages)) for (_, read), each in zip(reads, found) if each.messages)
         return found
 

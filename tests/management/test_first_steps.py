@@ -24,6 +24,7 @@ pytestmark = pytest.mark.once
         ("queueschedules", "run", "nightly"),
         ("queuepurge", "orders", "--no-input"),
         ("queueprune", "--no-input"),
+        ("queuerecover", "--no-input"),
         ("queuetopic", "list"),
         ("queuetopic", "create", "orders"),
         ("queuereschedule", "orders"),

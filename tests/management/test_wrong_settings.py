@@ -37,6 +37,7 @@ COMMANDS = [
     ("queuegroup", "rewind", "orders", "--all-groups", "--from", "earliest"),
     ("queueprune", "--no-input"),
     ("queuepurge", "orders", "--no-input"),
+    ("queuerecover", "--no-input"),
     ("queuereschedule", "orders"),
     ("queuetopic", "list"),
     ("queueresume", "orders"),

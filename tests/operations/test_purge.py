@@ -8,6 +8,7 @@ from django.db import connection, transaction
 from sqlqueue import ConfigurationError, Delivery, NewMessage, Postpone, Reject, Retry, publish, publish_many
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.sequence import look
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.log import collect as collecting
 from sqlqueue.log.collect import collect
 from sqlqueue.log.groups import register
@@ -286,8 +287,10 @@ def test_nothing_is_read_before_the_leases_are_locked(consuming: Consuming) -> N
         before.append(sql)
         return execute(sql, params, many, context)
 
+    server = ServerIdentity(ALIAS)
+    server.make_sure()
     with connection.execute_wrapper(note), transaction.atomic():
-        assert _skip(ALIAS, "g", "t", 10**6)
+        assert _skip(ALIAS, "g", "t", 10**6, server)
     locked = next(number for number, sql in enumerate(before) if "sqlqueue_partition_lease" in sql)
     assert [sql for sql in before[: locked + 1] if sql.startswith("SELECT") and not sql.endswith("FOR UPDATE")] == []
 

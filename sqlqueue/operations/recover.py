@@ -1,0 +1,75 @@
+"""Recovery after a dump was restored: nothing that a process knew before counts any more.
+
+A restore brings rows back without a change of the server's identity: the leases name processes that are gone, and their
+fencing tokens would be given a second time, to other owners.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import NamedTuple
+
+from django.db.models import Max
+
+from sqlqueue.database import retries, sequence
+from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.models import Offset, PartitionLease, SubscriberHeartbeat, Topic
+
+MOST_ADDED = (
+    2**40
+)  # to the highest token; a column of tokens holds 2**63, so a database can be recovered as long as it lasts
+MOST_NAMED = 5  # live processes
+
+
+class Recovery(NamedTuple):
+    """leases, held: how many there are, and of how many a process is the holder; token: of all of them, the highest
+    before the recovery, and the same for all after it; sequence: offsets by which the log's sequence is behind."""
+
+    leases: int
+    held: int
+    offsets: int
+    token: int
+    sequence: int
+
+
+def preview(alias: str) -> Recovery:
+    """Return what a recovery would change, without changing it."""
+    leases, offsets = PartitionLease.objects.using(alias), Offset.objects.using(alias)
+    token = max(rows.aggregate(highest=Max("fencing_token"))["highest"] or 0 for rows in (leases, offsets))
+    mark = sequence.look(alias)
+    held = leases.exclude(holder="").count()
+    return Recovery(leases.count(), held, offsets.count(), token, max(0, mark.known - mark.last_issued))
+
+
+def recover(alias: str) -> Recovery:
+    """Give all leases and offset rows one fencing token, a random one above all that there are, free the leases, and
+    raise the log's sequence above all known offsets; return what was done. Positions, rows and messages stay.
+
+    What former owners had in flight is delivered again. May be run twice. Raises ConfigurationError while consumer
+    processes live, as their heartbeats say: they know a log that is no more, and would pass messages of the present
+    one.
+    """
+    before = preview(alias)
+    token = retries.run(alias, _recover, alias, secrets.randbelow(MOST_ADDED) + 1)
+    sequence.catch_up(alias)
+    return before._replace(token=token)
+
+
+def _recover(alias: str, added: int) -> int:
+    """Return the new token. Topics are locked first, in their order, so that no group is registered, moved or collected
+    meanwhile; then leases before offset rows, as acquiring does it."""
+    list(Topic.objects.using(alias).select_for_update().order_by("name").values_list("name", flat=True))
+    leases, offsets = PartitionLease.objects.using(alias), Offset.objects.using(alias)
+    list(leases.select_for_update().order_by("topic", "consumer_group", "partition", "slice").values_list("id"))
+    alive = sorted(set(SubscriberHeartbeat.objects.using(alias).alive().values_list("subscriber", flat=True)))
+    if alive:
+        some = ", ".join(alive[:MOST_NAMED]) + (" and others" if len(alive) > MOST_NAMED else "")
+        raise ConfigurationError(
+            f"{len(alive)} processes consume ({some}): stop them first. One that was killed, or that the restored data "
+            "shows, counts for LEASE_DURATION"
+        )
+    highest = max(rows.aggregate(highest=Max("fencing_token"))["highest"] or 0 for rows in (leases, offsets))
+    token = int(highest) + added
+    leases.update(fencing_token=token, holder="", valid_until=None)
+    offsets.update(fencing_token=token)
+    return token
