@@ -18,7 +18,8 @@ from sqlqueue.consumers.periodic import declared
 from sqlqueue.consumers.registry import registry
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import sequence
-from sqlqueue.database.server_checks import ServerProblem, findings, findings_of_settings
+from sqlqueue.database.replication_checks import ServerProblem
+from sqlqueue.database.server_checks import findings, findings_of_settings
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import topic_options
 from sqlqueue.log.encoding import writer
@@ -136,7 +137,7 @@ def check_options_of_sqlite(databases: Sequence[str] | None = None, **kwargs: An
 
 @register(TAG, Tags.database)
 def check_server(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """E002 to E005, W006, W007, W009, W014 to E016: a server that cannot keep the queue's guarantees. Runs with
+    """E002 to E005, W006, W007, W009, W014 to W019: a server that cannot keep the queue's guarantees. Runs with
     `check --database`."""
     if not databases or settings.problems() or settings.DATABASE not in databases:
         return []

@@ -275,6 +275,33 @@ class TestServer:
                 cursor.execute('ALTER TABLE sqlqueue_message ALTER COLUMN "offset" SET CACHE 1')
         assert found(server=True) == []
 
+    @pytest.mark.database("mariadb")
+    def test_w017_changes_that_replicas_may_commit_out_of_order(self) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION gtid_domain_id = 7")
+        try:
+            assert "is 7" in only("W017", server=True).msg
+        finally:
+            connection.close()
+
+    @pytest.mark.database("mysql")
+    def test_e018_changes_that_replicas_do_not_follow(self) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
+        try:
+            only("E018", server=True)
+        finally:
+            connection.close()
+
+    @pytest.mark.database("postgresql")
+    def test_w019_a_replica_without_the_sequence(self) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("CREATE PUBLICATION of_the_queue FOR TABLE sqlqueue_message, sqlqueue_topic")
+            try:
+                assert "of_the_queue" in only("W019", server=True).msg
+            finally:
+                cursor.execute("DROP PUBLICATION of_the_queue")
+
     @pytest.mark.database("sqlite")
     @pytest.mark.parametrize("mode", ["DEFERRED", None])
     def test_w006_transactions_that_are_not_immediate(self, monkeypatch, mode: str | None) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db import DatabaseError, connections, transaction
 
+from sqlqueue.database import replication_checks
 from sqlqueue.database.cluster import cluster
+from sqlqueue.database.replication_checks import ServerProblem
 from sqlqueue.database.retries import ErrorKind, classify
 
 MARIADB_LEAST = (10, 6)  # SKIP LOCKED
@@ -20,15 +22,6 @@ JOURNAL_IS_WAL = re.compile(r"journal_mode\s*[=(]\s*['\"]?wal\b", re.IGNORECASE)
 ISOLATION_LEVELS = ("READ-COMMITTED", "REPEATABLE-READ")
 # Changes nothing, and is refused where nothing may be changed.
 WRITE = "UPDATE sqlqueue_publish_gate SET slot = slot WHERE slot IS NULL"
-
-
-class ServerProblem(NamedTuple):
-    """Something about the server: its check's number, whether it is an error, what is wrong, and what to do."""
-
-    number: int
-    error: bool
-    text: str
-    hint: str
 
 
 def findings(alias: str) -> Iterator[ServerProblem]:
@@ -44,6 +37,7 @@ def findings(alias: str) -> Iterator[ServerProblem]:
         text = f"sqlqueue runs on MySQL, MariaDB, PostgreSQL and SQLite, not on {vendor}"
         yield ServerProblem(2, True, text, "Name an alias on one of those in SQLQUEUE['DATABASE'].")
         return
+    yield from replication_checks.findings(alias)
     yield from _read_only(alias)
 
 

@@ -84,7 +84,7 @@ def query(server: PrivateServer, text: str) -> Any:
     if isinstance(server, PrivateMariaDB):
         import MySQLdb  # only there when the suite runs on MySQL or MariaDB
 
-        with MySQLdb.connect(unix_socket=str(server.socket), user=server.superuser) as client:
+        with MySQLdb.connect(unix_socket=str(server.socket), user=server.superuser, autocommit=True) as client:
             cursor = client.cursor()
             cursor.execute(text)
             return cursor.fetchall()

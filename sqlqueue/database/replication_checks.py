@@ -1,0 +1,78 @@
+"""Checks of replication: whether a server that takes this one's place has what this one had, up to some moment.
+
+Positions are safe after a failover because a replica holds a prefix of the primary's changes. A primary does not see
+how its replicas are set; mostly they are set as it is, and it has been one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from django.db import connections
+
+VARIABLES = """
+    SHOW SESSION VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'replica_preserve_commit_order',
+    'slave_preserve_commit_order', 'replica_parallel_workers', 'slave_parallel_workers')
+"""
+DOMAINS = "SELECT @@SESSION.gtid_domain_id, @@GLOBAL.gtid_domain_id"
+PUBLICATIONS = """
+    SELECT DISTINCT pubname FROM pg_publication_tables
+    WHERE schemaname = CURRENT_SCHEMA() AND tablename IN ('sqlqueue_message', 'sqlqueue_offset') ORDER BY pubname
+"""
+
+
+class ServerProblem(NamedTuple):
+    """Something about the server: its check's number, whether it is an error, what is wrong, and what to do."""
+
+    number: int
+    error: bool
+    text: str
+    hint: str
+
+
+def findings(alias: str) -> Iterator[ServerProblem]:
+    """Yield what is wrong with this server's replication, as far as it shows here."""
+    connection: Any = connections[alias]
+    with connection.cursor() as cursor:
+        if connection.vendor == "mysql":
+            cursor.execute(VARIABLES)
+            seen = {str(name).lower(): str(value) for name, value in cursor.fetchall()}
+            domains = ()
+            if connection.mysql_is_mariadb:
+                cursor.execute(DOMAINS)
+                domains = cursor.fetchone()
+            yield from of_mysql(seen, domains)
+        elif connection.vendor == "postgresql":
+            cursor.execute(PUBLICATIONS)
+            names = [name for (name,) in cursor.fetchall()]
+            if names:
+                text = f"the log is replicated logically ({', '.join(names)}): a subscriber lacks its sequence"
+                hint = (
+                    "Promote physical standbys only; on a logical subscriber, offsets would be given a second time "
+                    "(`migrate sqlqueue` raises the sequence there)."
+                )
+                yield ServerProblem(19, False, text, hint)
+
+
+def of_mysql(variables: Mapping[str, str], domains: tuple[int, ...] = ()) -> Iterator[ServerProblem]:
+    """Yield the same from a MySQL or MariaDB server's variables. domains: MariaDB's GTID domain of this session, and of
+    the server."""
+    if variables.get("log_bin") == "ON" and variables.get("binlog_format") == "STATEMENT":
+        text = "binlog_format is STATEMENT: what is changed under the server's identity is not changed on replicas"
+        yield ServerProblem(18, True, text, "Set binlog_format to ROW (or MIXED).")
+    ordered = variables.get("replica_preserve_commit_order") or variables.get("slave_preserve_commit_order")
+    workers = variables.get("replica_parallel_workers") or variables.get("slave_parallel_workers") or "0"
+    if ordered == "OFF" and int(workers) > 1:
+        text = (
+            f"replica_preserve_commit_order is OFF, with {workers} workers: a replica may have committed a position "
+            "without the messages that it passed"
+        )
+        hint = "Set it to ON, on the replicas as well: a primary does not see how they are set."
+        yield ServerProblem(17, False, text, hint)
+    if len(set(domains)) > 1:
+        text = (
+            f"the session's gtid_domain_id is {domains[0]}, the server's is {domains[1]}: parallel replicas commit "
+            "domains out of order"
+        )
+        yield ServerProblem(17, False, text, "Let all sessions that use the queue have the server's gtid_domain_id.")
