@@ -66,12 +66,13 @@ class SessionReplaced(LeaseLost):
 
 
 class Session(NamedTuple):
-    """A connection's session. text: SQL that holds in no other one (PostgreSQL: on no other server), "" where there is
-    no server; values: its parameters."""
+    """A connection's session. text: SQL that holds in no other one, "" where there is no server; values: its
+    parameters; shared: it holds in all sessions of the server, and on no other server."""
 
     identity: str
     text: str = ""
     values: tuple[object, ...] = ()
+    shared: bool = True
 
 
 def look(alias: str) -> Session:
@@ -89,7 +90,7 @@ def look(alias: str) -> Session:
         if variable is None:
             variable, server = "server_id", rest[-1]
         identity = " ".join(map(str, (server, *rest)))
-        session = Session(identity, f"@sqlqueue_session = %s AND @@{variable} = %s", (mark, server))
+        session = Session(identity, f"@sqlqueue_session = %s AND @@{variable} = %s", (mark, server), shared=False)
     elif connection.vendor == "postgresql":
         connection.ensure_connection()
         text = POSTGRESQL.replace("{crash}", CRASH if connection.pg_version >= CHEAP_STATISTICS else "")
@@ -138,7 +139,7 @@ class ServerIdentity:
         Raises ServerChanged if this thread's connection is known to lead to another one.
         """
         known = self._known()
-        if not known.text or "@" not in known.text:  # the same text for every connection
+        if known.shared:
             return known.text, known.values
         session = self._of_this_connection()
         if session.identity != known.identity:
