@@ -20,6 +20,7 @@ from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import WorkItemWrite
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.database.scheduling import REPLACE, TAKE
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import dialect
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.log import acked_marks, groups, unique_messages, work_collect, work_items
@@ -403,7 +404,7 @@ def test_a_long_and_uneven_history_leads_no_read_astray(topics: None, place: str
         cursor.execute("ANALYZE sqlqueue_message")
     highest = highest_offset("default")
     low = {"from the beginning": 0, "near the end": highest - 5_000, "at the end": highest}[place]
-    words = dialect("default")
+    words, server = dialect("default"), ServerIdentity("default")
     rule = released(Topic(retention=1.0, purged_to=1))
     assert rule
     for topic in ("t", "many", "rare", "away"):
@@ -418,16 +419,22 @@ def test_a_long_and_uneven_history_leads_no_read_astray(topics: None, place: str
         ):
             text = words.sql(statement.replace("{slice}", ""))  # a partition that is not shared
             assert indexes_of(text, values) == {"sqlqueue_message_fetch"}, statement
+            if statement.startswith("SELECT %s, payload"):
+                text, values = server.proven(words.branch.format(text), values, 2, 0)
+                assert indexes_of(words.sql(text), tuple(values)) == {"sqlqueue_message_fetch"}
     for topic in ("t", "many"):  # a small topic may be read as a whole
         within = words.range_values(topic, 3, 0, low, low + 10_000)
         assert indexes_of(words.sql(LOOK.replace("{slice}", "")), (0, *within, 20_000)) == {"sqlqueue_message_fetch"}
         assert indexes_of(words.sql(SCAN), (*within, 5_000)) == {"sqlqueue_message_fetch"}
+    condition, proof = server.proof()
+    head = POLL_HEAD.replace("{proof}", f", CASE WHEN {condition} THEN 1 ELSE 0 END")
     pulse = {
         node.get("Index Name")
-        for node in plan_of(words.sql(POLL_HEAD.replace("{due_in}", words.remaining("due_at"))), ())
+        for node in plan_of(words.sql(head.replace("{due_in}", words.remaining("due_at"))), proof)
     }
     assert "sqlqueue_message_pkey" in pulse
-    assert indexes_of(words.sql(WATCH), (low, low + 1_000)) == {"sqlqueue_message_pkey"}
+    watch, values = server.proven(WATCH, (low, low + 1_000), 3, 1)
+    assert indexes_of(words.sql(watch), tuple(values)) == {"sqlqueue_message_pkey"}
     by_offset = WHOLE.replace("{columns}", "payload").replace("{marks}", "%s, %s")
     assert indexes_of(words.sql(by_offset), (low + 1, low + 2)) == {"sqlqueue_message_pkey"}
 

@@ -26,7 +26,7 @@ def fencing() -> None:
     """Let stale tokens pass, and consumers go on whose lease has ended: they never hear of it."""
     fence.PREDICATE = fence.PREDICATE.replace("fencing_token = %s", "(fencing_token = %s OR 1 = 1)")
     executor.HandlerExecutor.started = lambda self, hands: True
-    release.renew = lambda alias, subscriber, lease_duration: ENOUGH
+    release.renew = lambda alias, subscriber, lease_duration, server: ENOUGH
 
 
 def horizon() -> None:
