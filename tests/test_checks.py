@@ -284,15 +284,6 @@ class TestServer:
         finally:
             connection.close()
 
-    @pytest.mark.database("mysql")
-    def test_e018_changes_that_replicas_do_not_follow(self) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
-        try:
-            only("E018", server=True)
-        finally:
-            connection.close()
-
     @pytest.mark.database("postgresql")
     def test_w019_a_replica_without_the_sequence(self) -> None:
         with connection.cursor() as cursor:

@@ -62,6 +62,7 @@ def main() -> None:
 def compare(what: str, count: int, rounds: int) -> tuple[str, ...]:
     """Return a row of the table."""
     pairs: list[tuple[Cost, Cost]] = []
+    consume(f"{len(what)}-first", KINDS[what], count, True)  # not counted
     for number in range(rounds):
         order = (True, False) if number % 2 else (False, True)
         found = {fenced: consume(f"{len(what)}-{number}-{fenced}", KINDS[what], count, fenced) for fenced in order}

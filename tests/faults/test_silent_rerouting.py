@@ -6,6 +6,7 @@ others.
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 from django.core.management import call_command
@@ -14,6 +15,7 @@ from django.db import connection, connections
 from sqlqueue import publish
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.exceptions import LeaseLost
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import Offset
 from tests.blind import make_blind
@@ -82,6 +84,15 @@ class Follower:
         if reader.horizon.probe is probed:
             reader.horizon.probe = probe  # type: ignore[method-assign]
 
+    def settles_before_it_reads(self) -> None:
+        """Let both handlers end, and settle what they report, as an iteration does that has just read."""
+        dispatcher, loop = self.subscriber.dispatcher, self.subscriber.loop
+        self.goes_on.set()
+        wait_until(lambda: len(self.subscriber.in_flight.reports) == 2)
+        dispatcher.apply_reports(loop.clock())
+        with suppress(LeaseLost):
+            dispatcher.advance(self.subscriber.ownership.assigned_partitions(), loop.clock(), dispatch=False)
+
     def rests(self) -> bool:
         """Tell, after an iteration, whether nothing is in flight and nothing is to be read."""
         self.step()
@@ -121,7 +132,7 @@ def proxy(pair: Pair) -> Iterator[ReroutingProxy]:
 
 def publish_to(followers: list[Follower], kind: str, id: str) -> list[int]:
     """Publish a message to each; return the offsets."""
-    return [publish(f"{one.name}-{kind}", {}, id=f"{id}-{kind}").offset for one in followers]
+    return [publish(f"{one.name}-{kind}", {}, key="k", id=f"{id}-{kind}").offset for one in followers]
 
 
 def test_nothing_is_lost_and_without_the_servers_identity_it_is(pair: Pair, proxy: ReroutingProxy) -> None:
@@ -163,8 +174,7 @@ def settle_on_the_promoted_replica(fenced: Follower, blind: Follower, pair: Pair
     new = publish_to(followers, "gate", "new") + publish_to(followers, "atomic", "new")
     assert new == old, "the new server gives the offsets again"
     for one in followers:
-        one.goes_on.set()
-
+        one.settles_before_it_reads()
     wait_until(lambda: fenced.rests() and {"new-gate", "new-atomic"} <= set(fenced.handled))
     wait_until(blind.rests)
     assert fenced.handled.count("new-gate") == fenced.handled.count("new-atomic") == 1

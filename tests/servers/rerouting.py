@@ -1,5 +1,6 @@
 """A proxy that leads a client to another server without a word: as proxies do that share or replace sessions."""
 
+import contextlib
 import selectors
 import socket
 import struct
@@ -130,9 +131,9 @@ class ReroutingProxy:
         self._listener.close()
         self._thread.join()
         for session in self._sessions:
-            if session.is_alive():
+            with contextlib.suppress(OSError):  # it has ended
                 session.client.shutdown(socket.SHUT_RDWR)
-                session.join()
+            session.join()
 
     def lead_to(self, port: int) -> int:
         """Lead all clients to another server, the present ones too, of which none may be within a request; return how
