@@ -22,6 +22,7 @@ from sqlqueue.core.outcomes import (
 from sqlqueue.core.settle_plan import Attempt, Execution, WorkItemWrite
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
+from sqlqueue.database.server_identity import ServerChanged, SessionReplaced
 from sqlqueue.database.statements import dialect
 from sqlqueue.database.transaction_guard import Guard
 from sqlqueue.exceptions import HandOver, LeaseLost, Settlement
@@ -102,6 +103,8 @@ class AtomicExecutor:
                 if isinstance(error, Settlement):
                     raise
                 if handled and isinstance(error, LeaseLost):
+                    if isinstance(error, (ServerChanged, SessionReplaced)):
+                        self._leave(attempts, error)
                     return SUPERSEDED
                 kind = retries.classify(error) if isinstance(error, Error) else ErrorKind.OTHER
                 if kind is ErrorKind.GONE and settled:
@@ -132,6 +135,12 @@ class AtomicExecutor:
         retries.drop_connection(self.alias)
         time.sleep(NOT_BEGUN_PAUSE)
         return UNSTARTED
+
+    def _leave(self, attempts: list[Attempt], error: Exception) -> None:
+        """Let the next handler have another connection: this one may lead to a server of the past for as long as it
+        lives."""
+        logger.warning(logfmt("session_replaced", **self._log_fields(attempts), meaning=error))
+        retries.drop_connection(self.alias)
 
     def _log_fields(self, attempts: Sequence[Attempt]) -> dict[str, Any]:
         return {"handler": self.name, **attempts[0].lease.labels, "offset": attempts[0].offset, "count": len(attempts)}

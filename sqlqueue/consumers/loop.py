@@ -110,7 +110,7 @@ class Loop:
         self.settler.lose([assigned.lease for assigned in self.ownership.assigned_partitions()])
         self.ownership.server = ServerIdentity(self.ownership.alias)
         self.reader.forget(self.ownership.server)
-        self.registration.note_end(self.ownership.server)
+        self.registration.forget_end()
         self._scheduled_at = math.inf
         self._poll_at = self._balance_at = self._options_at = self._notice_at = 0.0
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database.horizon import Horizon, highest_offset
-from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import flow, groups
 from sqlqueue.log.topics import existing, require_declared, topic_info
@@ -24,7 +23,7 @@ class Registration:
         self.alias, self._subscriptions = alias, subscriptions
         self._latest: list[Subscription] = []  # not registered yet
         self._undeclared: list[Subscription] = []  # not registered yet: the topic is not declared
-        self._begin = 0  # the offset after which groups with start="latest" begin
+        self._begin: int | None = None  # the offset after which groups with start="latest" begin, once it was read
 
     def start(self) -> None:
         """Register every group that begins at the log's beginning and is not registered; remember the others. The
@@ -46,7 +45,8 @@ class Registration:
             else:
                 groups.register(self.alias, group, topic)
         self._declare()
-        self.note_end()
+        if not self.complete:
+            self._begin = highest_offset(self.alias)
 
     @property
     def complete(self) -> bool:
@@ -56,7 +56,11 @@ class Registration:
     def register_latest(self, horizon: Horizon) -> bool:
         """Register the groups with `start="latest"` if all messages that existed at the start are final; return whether
         any group was registered. They begin where the log ended at the start, however long this has taken."""
-        if self.complete or horizon.probe(self._begin) < self._begin:
+        if self.complete:
+            return False
+        if self._begin is None:
+            self._begin = highest_offset(self.alias, horizon.server)
+        if horizon.probe(self._begin) < self._begin:
             return False
         for subscription in self._latest:
             groups.register_at(self.alias, *subscription.group_topic, self._begin, horizon.server)
@@ -85,6 +89,6 @@ class Registration:
             meaning = "a transaction that publishes is open, so where the log ends is not known yet"
             logger.warning(logfmt("registration_waits", group=group, topic=topic, meaning=meaning))
 
-    def note_end(self, server: ServerIdentity | None = None) -> None:
-        """Read where the log of this server ends: at the start, and after a change of the server."""
-        self._begin = 0 if self.complete else highest_offset(self.alias, server)
+    def forget_end(self) -> None:
+        """Forget where the log ended: the server has changed, and another log may end elsewhere."""
+        self._begin = None

@@ -50,6 +50,11 @@ def keep(seen: list[Any]) -> Any:
     return lambda delivery: seen.append(delivery.payload["n"])
 
 
+def whole_numbers(values: Any) -> list[int]:
+    """Return a statement's parameters without names, and without what proves its server."""
+    return [value for value in values if isinstance(value, int)]
+
+
 def filtered() -> float:
     return REGISTRY.get_sample_value("sqlqueue_filtered_total", {"topic": "t", "group": "default"}) or 0.0
 
@@ -367,8 +372,8 @@ def test_where_it_leaves_out_nearly_all_only_what_matches_is_read_whole(
     assert watermark("t") == highest_offset("default")
     assert states("t") == []
     reads = [(sql, params) for sql, params in statements if "FROM sqlqueue_message" in sql and "headers" in sql]
-    whole = [params for sql, params in reads if "published_at" in sql]
-    by_offset = [params for sql, params in reads if "offset IN" in sql]
+    whole = [whole_numbers(params) for sql, params in reads if "published_at" in sql]
+    by_offset = [whole_numbers(params) for sql, params in reads if "offset IN" in sql]
     at_first = [params for params in whole if params not in by_offset and params[-1] > 1]  # 1: whether it is the end
     assert len(at_first) == 1, "before it is known how few match"
     matching = len(rare) + ("headers.rare" in where)  # the other group's matches, too

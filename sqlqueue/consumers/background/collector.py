@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sqlqueue.consumers.background.task import BackgroundTask
+from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
 from sqlqueue.leases import heartbeat, release
@@ -33,6 +34,7 @@ class CollectorTask(BackgroundTask):
             return self._collect()
         except (ServerChanged, SessionReplaced):
             self.forget()
+            retries.drop_connection(self.alias)  # it may lead to a server of the past for as long as it lives
             return False
 
     def _collect(self) -> bool:

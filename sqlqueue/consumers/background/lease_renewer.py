@@ -15,7 +15,7 @@ from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition_numbers import numbers_text
-from sqlqueue.database import clock
+from sqlqueue.database import clock, retries
 from sqlqueue.database.server_identity import ServerChanged, SessionReplaced
 from sqlqueue.leases import release
 from sqlqueue.leases.renewal import Renewal, Shown
@@ -84,8 +84,11 @@ class LeaseRenewer(BackgroundTask):
             server, owned = own.server, own.leases()
             began = self.renewal.prolong(server).began
             tokens = release.held(self.alias, own.subscriber, server)
-        except (ServerChanged, SessionReplaced):
-            return False  # the loop has been told, and looks at the server
+        except (ServerChanged, SessionReplaced) as error:
+            # The loop has been told, and looks at the server; this connection may lead to one of the past for good.
+            logger.warning(logfmt("session_replaced", subscriber=own.subscriber, meaning=error))
+            retries.drop_connection(self.alias)
+            return False
         except Error as error:
             announce(database_unreachable, LeaseRenewer, subscriber=own.subscriber, error=error)
             raise
