@@ -84,7 +84,7 @@ def look(alias: str) -> Session:
         text = LOOK_MARIADB if connection.mysql_is_mariadb else LOOK_MYSQL
         for _ in range(YOUNG):
             age, mark, variable, server, *rest = execute(alias, text).fetchone()
-            if age >= 1:  # its next start will be in another second than this one
+            if age:  # its next start will be in another second than this one; below 0: its clock was set back
                 break
             time.sleep(0.1)
         if variable is None:

@@ -19,13 +19,14 @@ from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.statements import dialect
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases.acquire import AcquiredPartition, acquire, not_taken
 from sqlqueue.leases.heartbeat import leave, subscriber_name
 from sqlqueue.leases.release import free, shorten_stale
 from sqlqueue.leases.renewal import Renewal, RenewalLoop, Renewed, Shown, skip
 from sqlqueue.log import fence
+from sqlqueue.log.fetch import select
 from sqlqueue.log.groups import LATEST, lock_topic, register_at, revoke
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, PartitionLease, SubscriberHeartbeat, Topic
@@ -156,9 +157,7 @@ class Membership:
             if address.topic != topic:
                 continue
             parameters = sql.range_values(address.topic, address.partition, address.priority, taken.watermark)
-            found = execute(self.alias, NEXT, parameters).fetchone()
-            if found is not None:
-                lowest = min(lowest, found[0])
+            lowest = min([lowest, *(offset for (offset,) in select(self.alias, NEXT, parameters, self._server, 1, 0))])
         return lowest - 1
 
     def _refuse_consumers(self) -> None:
