@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from django.db import connections
+from django.db import DatabaseError, connections
 
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import LeaseLost
@@ -42,8 +42,13 @@ LOOK_MARIADB = f"""
 # statistics begin anew when the server has recovered from the crash of one of its processes, without a new start.
 POSTGRESQL = """
     CONCAT(EXTRACT(EPOCH FROM PG_POSTMASTER_START_TIME()), ' ', {crash}CASE WHEN PG_IS_IN_RECOVERY() THEN 'standby'
-    ELSE SUBSTR(PG_WALFILE_NAME(PG_CURRENT_WAL_INSERT_LSN()), 1, 8) END)
+    ELSE {timeline} END)
 """
+TIMELINE = "SUBSTR(PG_WALFILE_NAME(PG_CURRENT_WAL_INSERT_LSN()), 1, 8)"
+# Where these functions may not be called (SQLSTATEs: they are withdrawn, or not supported), starts alone are compared:
+# a standby has one of its own, so a promotion shows, but not what else begins a timeline without a start.
+NOT_TO_BE_CALLED = ("42501", "0A000")
+NO_TIMELINE = "'primary'"
 CRASH = "EXTRACT(EPOCH FROM PG_STAT_GET_BGWRITER_STAT_RESET_TIME()), ' ', "
 CHEAP_STATISTICS = 150_000  # PostgreSQL 14 reads a file for them
 
@@ -92,14 +97,26 @@ def look(alias: str) -> Session:
         identity = " ".join(map(str, (server, *rest)))
         session = Session(identity, f"@sqlqueue_session = %s AND @@{variable} = %s", (mark, server), shared=False)
     elif connection.vendor == "postgresql":
-        connection.ensure_connection()
-        text = POSTGRESQL.replace("{crash}", CRASH if connection.pg_version >= CHEAP_STATISTICS else "")
-        (identity,) = execute(alias, f"SELECT {text}").fetchone()
-        session = Session(identity, f"{text.strip()} = %s", (identity,))
+        session = _look_at_postgresql(alias)
     else:
         session = Session("")
     connection.sqlqueue_session = (connection.connection, session)
     return session
+
+
+def _look_at_postgresql(alias: str) -> Session:
+    connection: Any = connections[alias]
+    connection.ensure_connection()
+    text = POSTGRESQL.strip().replace("{crash}", CRASH if connection.pg_version >= CHEAP_STATISTICS else "")
+    expression = text.replace("{timeline}", TIMELINE)
+    try:
+        (identity,) = execute(alias, f"SELECT {expression}").fetchone()
+    except DatabaseError as error:
+        if getattr(error.__cause__, "sqlstate", "") not in NOT_TO_BE_CALLED or connection.in_atomic_block:
+            raise
+        expression = text.replace("{timeline}", NO_TIMELINE)
+        (identity,) = execute(alias, f"SELECT {expression}").fetchone()
+    return Session(identity, f"{expression} = %s", (identity,))
 
 
 class ServerIdentity:

@@ -102,6 +102,19 @@ def test_a_server_whose_clock_was_set_back_since_its_start_is_not_waited_for(mon
     assert not waits
 
 
+@pytest.mark.database("postgresql")
+def test_a_role_that_may_not_ask_for_the_timeline_compares_the_servers_start() -> None:
+    execute("default", "CREATE ROLE least; REVOKE EXECUTE ON FUNCTION PG_WALFILE_NAME(pg_lsn) FROM PUBLIC")
+    try:
+        execute("default", "SET ROLE least")
+        server = ServerIdentity("default")
+        server.confirm()
+        assert server.identity.endswith(" primary")
+    finally:
+        execute("default", "RESET ROLE")
+        execute("default", "GRANT EXECUTE ON FUNCTION PG_WALFILE_NAME(pg_lsn) TO PUBLIC; DROP ROLE least")
+
+
 @pytest.mark.database("sqlite")
 def test_without_a_server_nothing_is_compared(known: ServerIdentity) -> None:
     assert known.proof() == ("", ())
