@@ -27,7 +27,7 @@ from sqlqueue.database.statements import dialect
 from sqlqueue.database.transaction_guard import Guard
 from sqlqueue.exceptions import HandOver, LeaseLost, Settlement
 from sqlqueue.log import work_items
-from sqlqueue.log.atomic import settle_execution, was_committed
+from sqlqueue.log.atomic import Superseded, settle_execution, was_committed
 from sqlqueue.log.results import asking, outcome_of, write_own
 from sqlqueue.log.work_items import hand_over
 
@@ -53,9 +53,12 @@ class AtomicExecutor:
         """Run a handler and its ack in one transaction. Every error rolls both back."""
         before = states()
         try:
-            return self._run(execution, attempts, handle, started)
+            outcome = self._run(execution, attempts, handle, started)
         finally:
             restore(before)
+        if outcome.moved_to is not None:
+            execution.moved(attempts, outcome.moved_to)
+        return outcome
 
     def _run(
         self,
@@ -105,6 +108,8 @@ class AtomicExecutor:
                 if handled and isinstance(error, LeaseLost):
                     if isinstance(error, (ServerChanged, SessionReplaced)):
                         self._leave(attempts, error)
+                    if isinstance(error, Superseded) and len(attempts) > 1:
+                        raise  # which one it is, the caller finds out
                     return SUPERSEDED
                 kind = retries.classify(error) if isinstance(error, Error) else ErrorKind.OTHER
                 if kind is ErrorKind.GONE and settled:

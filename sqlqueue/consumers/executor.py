@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +13,12 @@ from django.db import Error, InternalError
 from django.db.transaction import TransactionManagementError
 
 from sqlqueue.consumers.atomic_executor import AtomicExecutor
+from sqlqueue.consumers.batch_run import BatchRun
 from sqlqueue.consumers.connections import Undisturbed, care_for_connections
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core import outcomes
-from sqlqueue.core.outcomes import APART, EXPIRED, SUCCESS, SUPERSEDED, UNSTARTED, Outcome
+from sqlqueue.core.outcomes import EXPIRED, SUCCESS, SUPERSEDED, UNSTARTED, Outcome
 from sqlqueue.core.retry_policy import ALL, RetryFilter
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database import retries
@@ -42,6 +43,7 @@ class HandlerExecutor:
         self._timeout = consumer.options.visibility_timeout
         self._keeps = consumer.options.keep_results is not None
         self._transaction = AtomicExecutor(alias, consumer.name, consumer.options.keep_results)
+        self.divides = True  # a batch that fails, to find the messages that make it fail
 
     # -- starting -----------------------------------------------------------------------------------------------------
 
@@ -112,8 +114,6 @@ class HandlerExecutor:
         is a failure."""
         if isinstance(error, LeaseLost) and any(each.lease.lost or each.outcome is not None for each in together):
             return SUPERSEDED
-        if isinstance(error, HandOver) and len(together) > 1:
-            return APART
         return self.consumer.decide(error, attempt.number, self._retried(error, together))
 
     def _retried(self, error: BaseException, together: Sequence[Attempt]) -> RetryFilter:
@@ -131,66 +131,22 @@ class HandlerExecutor:
         transient = retries.classify(error) in (ErrorKind.GONE, ErrorKind.CONTENTION)
         return replace(retried, retry_for=None) if transient or isinstance(error, REFUSED) else retried
 
-    def _begin_batch(self, execution: Execution, report: Report) -> list[Attempt]:
-        """Start all attempts of a batch, and return those whose messages have not expired; none if it was stopped, or
-        its lease may have expired."""
-        attempts = list(iter(execution.start_next, None))
-        if attempts and not self.started(attempts):
-            for attempt in attempts:
-                report(attempt, UNSTARTED)
-            return []
-        expired = [attempt for attempt in attempts if attempt.expired]
-        for attempt in expired:
-            attempt.finished = attempt.started
-            report(attempt, EXPIRED)
-        return [attempt for attempt in attempts if not attempt.expired] if expired else attempts
-
-    def _readable(self, attempts: list[Attempt], report: Report) -> tuple[list[Attempt], list[Delivery]]:
-        """Return the attempts of a batch whose payloads can be read; report the others, which would fail the batch. If
-        one of them is to be delivered again, those behind it have to wait."""
-        payloads = self.consumer.payloads
-        deliveries = [Delivery(attempt, payloads) for attempt in attempts]
-        if payloads is None or not payloads.checks:
-            return attempts, deliveries
-        fit: list[Delivery] = []
-        readable: list[Attempt] = []
-        behind: list[Attempt] = []
-        unreadable: list[tuple[Attempt, Outcome]] = []
-        held_up = False
-        for attempt, delivery in zip(attempts, deliveries):
-            try:
-                delivery.payload  # noqa: B018  read once, and kept
-            except BaseException as error:
-                attempt.finished = now()
-                outcome = self._decide(error, attempt, [attempt])
-                unreadable.append((attempt, outcome))
-                held_up = held_up or outcome.kind != outcomes.DEAD
-            else:
-                if held_up:
-                    behind.append(attempt)
-                else:
-                    fit.append(delivery)
-                    readable.append(attempt)
-        for attempt in behind:
-            report(attempt, UNSTARTED)
-        for attempt, outcome in unreadable:
-            report(attempt, outcome)
-        return readable, fit
+    def _batch_run(self, execution: Execution, report: Report) -> BatchRun:
+        return BatchRun(self.consumer, execution, report, self.started, self._decide, self.divides)
 
     def _run_batch(self, execution: Execution, report: Report) -> None:
-        attempts = self._begin_batch(execution, report)
-        attempts, deliveries = self._readable(attempts, report)
-        if not attempts:
-            return
-        error: BaseException | None = None
-        outcome = SUCCESS
-        try:
-            with DeliveryContext(*deliveries):
-                outcome = self._call(execution, attempts, deliveries)
-        except BaseException as raised:
-            error = raised
-        replied = self._replied(asking(attempts)) if outcome is SUCCESS and error is None else {}
-        self.report_batch(attempts, outcome, error, report, replied)
+        run = self._batch_run(execution, report)
+        while deliveries := run.next():
+            error: BaseException | None = None
+            outcome = SUCCESS
+            try:
+                with DeliveryContext(*deliveries):
+                    outcome = self._call(execution, run.attempts, deliveries)
+            except BaseException as raised:
+                error = raised
+            asked = asking(run.attempts) if outcome is SUCCESS and error is None else []
+            run.ended(outcome, error, self._replied(asked))
+            care_for_connections()
 
     def _replied(self, attempts: Sequence[Attempt]) -> dict[Attempt, Outcome]:
         """Return the outcomes of messages of a batch whose publishers wait for a reply. One whose reply cannot be
@@ -202,22 +158,6 @@ class HandlerExecutor:
             except InvalidResult as error:
                 found[attempt] = self._decide(error, attempt, [attempt])
         return found
-
-    def report_batch(
-        self,
-        attempts: Sequence[Attempt],
-        outcome: Outcome,
-        error: BaseException | None,
-        report: Report,
-        replied: Mapping[Attempt, Outcome],
-    ) -> None:
-        """Report the outcome of a batch for each of its attempts; replied: of those that have one of their own. After
-        an error its messages are delivered again one by one."""
-        moment = now()
-        for attempt in attempts:
-            attempt.finished = moment
-            own = replied.get(attempt, outcome)
-            report(attempt, self._decide(error, attempt, attempts) if error is not None else own)
 
     # -- on the event loop --------------------------------------------------------------------------------------------
 
@@ -252,19 +192,17 @@ class HandlerExecutor:
             return self._decide(error, attempt, [attempt])
 
     async def _run_batch_async(self, execution: Execution, report: Report) -> None:
-        attempts = self._begin_batch(execution, report)
-        attempts, deliveries = self._readable(attempts, report)
-        if not attempts:
-            return
-        error: BaseException | None = None
-        try:
-            with DeliveryContext(*deliveries):
-                await self._await(attempts, deliveries)
-        except BaseException as raised:
-            error = raised
-        asked = asking(attempts) if error is None else []
-        replied = await sync_to_async(self._replied)(asked) if asked else {}
-        if isinstance(error, HandOver):
-            await sync_to_async(self.report_batch)(attempts, SUCCESS, error, report, replied)
-        else:
-            self.report_batch(attempts, SUCCESS, error, report, replied)
+        run = self._batch_run(execution, report)
+        while deliveries := run.next():
+            error: BaseException | None = None
+            try:
+                with DeliveryContext(*deliveries):
+                    await self._await(run.attempts, deliveries)
+            except BaseException as raised:
+                error = raised
+            asked = asking(run.attempts) if error is None else []
+            replied = await sync_to_async(self._replied)(asked) if asked else {}
+            if isinstance(error, HandOver) and len(run.attempts) == 1:
+                await sync_to_async(run.ended)(SUCCESS, error, replied)
+            else:
+                run.ended(SUCCESS, error, replied)

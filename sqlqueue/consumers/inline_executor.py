@@ -22,12 +22,12 @@ class Failures:
     Ctrl-C always does."""
 
     def __init__(self, raising: bool = False):
-        self._raising = raising
+        self.raising = raising
         self.ends: BaseException | None = None
 
     def add(self, error: BaseException) -> None:
         """Remember an error if it ends the drain."""
-        if self.ends is None and (self._raising or isinstance(error, KeyboardInterrupt)):
+        if self.ends is None and (self.raising or isinstance(error, KeyboardInterrupt)):
             self.ends = error
 
     def raise_it(self) -> None:
@@ -42,6 +42,7 @@ class InlineExecutor(HandlerExecutor):
     def __init__(self, alias: str, consumer: Consumer, failures: Failures):
         super().__init__(alias, consumer)
         self._failures = failures
+        self.divides = not failures.raising  # its first error ends the drain
 
     def _call(self, execution: Execution, attempts: list[Attempt], given: Any) -> Outcome:
         if self.consumer.options.atomic:  # a savepoint already

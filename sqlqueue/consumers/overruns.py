@@ -9,7 +9,7 @@ from sqlqueue.consumers.in_flight import InFlight
 from sqlqueue.consumers.pools import Pool
 from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.core import outcomes
-from sqlqueue.core.outcomes import Outcome, VisibilityTimeout
+from sqlqueue.core.outcomes import UNSTARTED, Outcome, VisibilityTimeout
 from sqlqueue.core.settle_plan import Attempt, Execution
 
 HELD_UP = Outcome(
@@ -51,6 +51,11 @@ class Overruns:
         for attempt in late:
             attempt.finished = now
             self._finish(attempt, HELD_UP if blame is Blame.ANOTHERS else _timed_out(attempt, subscription), now)
+        # Those that are to be tried again, and those that have run in a transaction that cannot be committed any more:
+        # what it would ack with the late one, that one's outcome has refused.
+        for attempt in execution.attempts:
+            if attempt in self.in_flight and (attempt.finished or not attempt.started):
+                self.in_flight.reports.append((attempt, UNSTARTED))
         self.pool.abandon(execution)
         if not any(attempt.started and not attempt.finished for attempt in execution.attempts):
             self.in_flight.end(execution)

@@ -58,9 +58,6 @@ UNSTARTED: Final = Outcome(RELEASED)
 TOO_LATE: Final = "expired"  # the error of a dead letter whose time was over; no handler's error is just this
 EXPIRED: Final = Outcome(DEAD, error=TOO_LATE)  # before its handler was called
 SUPERSEDED: Final = Outcome(LOST)
-# A batch's HandOver does not say which message it is about: each is delivered again, alone. Not charged with the last
-# attempt: no handler has failed.
-APART: Final = Outcome(RETRIED, error="HandOver was raised for several messages together: each is delivered alone")
 
 
 def charged(number: int, outcome: Outcome) -> int:

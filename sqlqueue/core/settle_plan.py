@@ -148,12 +148,13 @@ class Attempt:
 
 
 class Execution:
-    """Attempts of one ordering queue that one thread makes one after another, or a batch that it handles in one call.
+    """Attempts of one ordering queue that one thread makes one after another, or a batch that it handles in one call
+    (apart: in a call for each of its messages, which have failed before).
 
     The lock decides between a worker thread that starts an attempt and the control thread that releases it.
     """
 
-    __slots__ = ("attempts", "batch", "lease", "lock", "moves_to", "next", "position", "stopped")
+    __slots__ = ("apart", "attempts", "batch", "follows", "lease", "lock", "next", "passed", "position", "stopped")
 
     def __init__(
         self,
@@ -161,10 +162,13 @@ class Execution:
         attempts: Sequence[Attempt],
         batch: bool = False,
         position: int = 0,
-        moves_to: int | None = None,
+        follows: bool = False,
+        apart: bool = False,
     ):
-        self.lease, self.attempts, self.batch = lease, attempts, batch
-        self.position, self.moves_to = position, moves_to  # an atomic batch may move the stored position between these
+        self.lease, self.attempts, self.batch, self.apart = lease, attempts, batch, apart
+        # The attempts follow the stored position, up to F, and have no rows: an atomic batch may move it past them.
+        self.follows, self.position = follows, position
+        self.passed = 0  # how many of them it has passed
         self.lock = threading.Lock()
         self.next = 0
         self.stopped = False
@@ -177,6 +181,26 @@ class Execution:
                 return None
             self.next += 1
             return self.attempts[self.next - 1]
+
+    def start_all(self) -> Sequence[Attempt]:
+        """Return all attempts that are left, which the caller has to make or release; none if the execution was
+        stopped."""
+        with self.lock:
+            if self.stopped:
+                return ()
+            begun, self.next = self.next, len(self.attempts)
+            return self.attempts[begun:]
+
+    def move_for(self, attempts: Sequence[Attempt]) -> int | None:
+        """Return where the position moves with the ack of these attempts; None if each needs a row."""
+        if not self.follows or list(self.attempts[self.passed : self.passed + len(attempts)]) != list(attempts):
+            return None
+        return attempts[-1].offset
+
+    def moved(self, attempts: Sequence[Attempt], to: int) -> None:
+        """Record that the handlers' transaction has moved the position past these attempts."""
+        self.passed += len(attempts)
+        self.position = to
 
     def stop(self) -> Sequence[Attempt]:
         """Let no further attempt start; return those that had not started, which the caller has to release."""

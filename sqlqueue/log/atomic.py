@@ -33,6 +33,13 @@ MOVE = """
 SETTLED = "the message has been settled, or dispatched again, since this attempt began"
 
 
+class Superseded(LeaseLost):
+    """One of the attempts has an outcome already; the lease is held."""
+
+    def __init__(self) -> None:
+        super().__init__(SETTLED)
+
+
 def settle_execution(
     alias: str, execution: Execution, attempts: list[Attempt], guard: Guard | None = None
 ) -> int | None:
@@ -42,9 +49,9 @@ def settle_execution(
     transaction has ended: then everything rolls back.
     """
     lease = execution.lease
-    whole = execution.moves_to is not None and len(attempts) == len(execution.attempts)
+    to = execution.move_for(attempts)
     # A settle of the owner, and a change of owner, wait for this transaction's end.
-    found = fence.lock(alias, lease, shared=not whole)
+    found = fence.lock(alias, lease, shared=to is None)
     if found is None:
         raise LeaseLost
     position, begun = found
@@ -53,14 +60,14 @@ def settle_execution(
     if any(attempt.outcome is not None for attempt in attempts):
         # It overran, and that outcome may be written already; what is decided from now on waits for this transaction's
         # end.
-        raise LeaseLost(SETTLED)
-    if whole and execution.moves_to is not None and position == execution.position:
-        _move(alias, execution, execution.moves_to)
-        return execution.moves_to
+        raise Superseded
+    if to is not None and position == execution.position:
+        _move(alias, execution, to)
+        return to
     again = [attempt for attempt in attempts if attempt.number != 1 or attempt.offset <= position]
     fresh = [attempt for attempt in attempts if attempt.number == 1 and attempt.offset > position]
     if not all(_ack_row(alias, lease.ref, attempt) for attempt in again):
-        raise LeaseLost(SETTLED)
+        raise Superseded
     while fresh:
         present = _insert_acked(alias, lease.ref, fresh)
         fresh = [attempt for attempt in present if not _ack_row(alias, lease.ref, attempt)]
@@ -86,7 +93,7 @@ def _ack_row(alias: str, ref: PartitionRef, attempt: Attempt) -> bool:
         return False
     acked, in_flight, count = row
     if acked or not in_flight or count != attempt.number:
-        raise LeaseLost(SETTLED)
+        raise Superseded
     execute(alias, ACK_ROW, key)
     return True
 
@@ -124,5 +131,5 @@ def was_committed(alias: str, execution: Execution, attempts: list[Attempt]) -> 
     row = execute(alias, STATE, key).fetchone()
     if row is not None:
         return None, bool(row[0])
-    moved = execution.moves_to is not None and found[0] >= last.offset
-    return (execution.moves_to, True) if moved else (None, False)
+    moved = execution.move_for(attempts) is not None and found[0] >= last.offset
+    return (last.offset, True) if moved else (None, False)

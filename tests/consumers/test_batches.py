@@ -1,4 +1,4 @@
-"""Batch handlers: up to batch_size deliveries in one call; a failed batch comes back one by one."""
+"""Batch handlers: up to batch_size deliveries in one call."""
 
 import threading
 
@@ -85,7 +85,7 @@ class TestFailures:
         consuming.drain()
         assert batches[0] == list(range(10))
         assert sorted(done) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
-        assert all(len(batch) == 1 for batch in batches[1:])
+        assert batches.count([4]) == 3
         (dead_letter,) = Message.objects.filter(topic="t_dlq")
         assert (dead_letter.payload, dead_letter.failure_count) == (4, 3)
         assert states("t") == []

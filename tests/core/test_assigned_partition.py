@@ -375,13 +375,13 @@ def test_what_was_blocked_behind_a_failed_batch_comes_together_and_what_failed_o
     for turn in range(9):
         plan = hosted.settle()
         for execution in plan.executions if plan else []:
-            sizes.append([attempt.offset for attempt in execution.attempts])
+            sizes.append(([attempt.offset for attempt in execution.attempts], execution.apart))
             for attempt in execution.attempts:
                 hosted.stream.finish(attempt, SUCCESS if turn else RETRY, hosted.now)
         hosted.now += 11.0
         hosted.load()
         hosted.read()
-    assert sizes == [[1, 2, 3, 4], [1], [3], [2], [4], [5, 6, 7, 8]]
+    assert sizes == [([1, 2, 3, 4], False), ([1, 2, 3, 4], True), ([5, 6, 7, 8], False)]
 
 
 def test_what_was_blocked_comes_together_for_the_next_owner_too() -> None:
@@ -705,11 +705,8 @@ def test_an_atomic_batch_that_follows_the_position_moves_it() -> None:
     plan = hosted.settle()
     assert plan is not None
     (execution,) = plan.executions
-    assert ([attempt.offset for attempt in execution.attempts], execution.position, execution.moves_to) == (
-        [1, 2, 3],
-        0,
-        3,
-    )
+    assert [attempt.offset for attempt in execution.attempts] == [1, 2, 3]
+    assert (execution.position, execution.move_for(execution.attempts)) == (0, 3)
     hosted.stream.committed_to(3)
     for attempt in execution.attempts:
         assert hosted.stream.finish(attempt, COMMITTED, 0.0)
@@ -724,15 +721,15 @@ def test_a_failed_batch_comes_back_one_by_one() -> None:
     for offset in (1, 2, 3):
         hosted.finish(offset, RETRY)
     hosted.now = 10.0
-    sizes = []
-    for _ in range(4):
+    found = []
+    for _ in range(2):
         hosted.load()
         plan = hosted.settle()
         assert plan is not None
-        sizes += [len(execution.attempts) for execution in plan.executions]
+        found += [(len(execution.attempts), execution.apart) for execution in plan.executions]
         for offset in [offset for offset, attempt in hosted.attempts.items() if attempt.outcome is None]:
             hosted.finish(offset)
-    assert sorted(sizes) == [1, 1, 1, 2]
+    assert sorted(found) == [(2, False), (3, True)], "claimed together, and handled one by one"
 
 
 def test_those_that_waited_behind_a_failed_one_come_together_again() -> None:

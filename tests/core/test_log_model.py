@@ -323,12 +323,9 @@ class Owner:
         if lease.token != group.token or any(attempt.outcome is not None for attempt in attempts):
             return None
         moved = None
-        if (
-            execution.moves_to is not None
-            and len(attempts) == len(execution.attempts)
-            and group.position == execution.position
-        ):
-            moved = group.position = execution.moves_to
+        to = execution.move_for(attempts)
+        if to is not None and group.position == execution.position:
+            moved = group.position = to
             group.claimed = max(group.claimed, moved)
         else:
             for attempt in attempts:
@@ -698,19 +695,20 @@ class LogMachine(RuleBasedStateMachine):
         index=st.integers(0, 3),
         which=st.integers(0, 5),
         kind=st.sampled_from(["ok", "ok", "ok", "retry", "wait", "no"]),
+        most=st.sampled_from([99, 1, 2]),
     )
-    def finish(self, index: int, which: int, kind: str) -> None:
-        """A handler ends, and reports."""
+    def finish(self, index: int, which: int, kind: str, most: int) -> None:
+        """A handler ends, and reports; of a batch perhaps its first messages only."""
         if owner := self.owner(index):
-            self.finish_one(owner, which, kind)
+            self.finish_one(owner, which, kind, most)
 
-    def finish_one(self, owner: Owner, which: int, kind: str) -> None:
+    def finish_one(self, owner: Owner, which: int, kind: str, most: int = 99) -> None:
         if not owner.running:
             return
         attempt = list(owner.running)[which % len(owner.running)]
         execution = owner.running[attempt]
         attempts = [h for h in execution.attempts if h in owner.running] if execution.batch else [attempt]
-        self.report(owner, execution, attempts, kind)
+        self.report(owner, execution, attempts[:most], kind)
 
     def report(self, owner: Owner, execution: Execution, attempts: list[Attempt], kind: str) -> None:
         outcome = None
@@ -718,10 +716,15 @@ class LogMachine(RuleBasedStateMachine):
             outcome = owner.commit(attempts, execution) if self.options.atomic else SUCCESS
         for attempt in attempts:
             del owner.running[attempt]
-        if execution.batch or (outcome or UNSTARTED).kind != "acked":
+        if outcome is not None and outcome.moved_to is not None:
+            execution.moved(attempts, outcome.moved_to)
+        left = [h for h in execution.attempts if h in owner.running]
+        if not left and (execution.batch or (outcome or UNSTARTED).kind != "acked"):
             if execution in owner.executions:
                 owner.executions.remove(execution)
             owner.reports += [(later, UNSTARTED) for later in execution.stop()]
+        if left and (outcome is None or outcome.kind != "acked"):  # of a batch
+            self.hold_up(owner, left, attempts if kind != "no" else [])
         for attempt in attempts:
             alone = (
                 kind == "wait long" and self.tables.keys[attempt.offset - 1] != POISON
@@ -732,6 +735,19 @@ class LogMachine(RuleBasedStateMachine):
                 owner.group.started[attempt.offset] -= 1
             if said is SUCCESS and attempt.outcome is None and attempt.lease.token == owner.group.token:
                 owner.group.done.add(attempt.offset)
+
+    def hold_up(self, owner: Owner, left: list[Attempt], waiting: list[Attempt]) -> None:
+        """Release what is behind a message that waits."""
+        for attempt in left:
+            if any(self.lane(h.offset) == self.lane(attempt.offset) for h in waiting):
+                self.take_back(owner, attempt)
+
+    def take_back(self, owner: Owner, attempt: Attempt) -> None:
+        """Release an attempt that has started, uncharged."""
+        del owner.running[attempt]
+        owner.reports.append((attempt, UNSTARTED))
+        if attempt.outcome is None and attempt.lease.token == owner.group.token:
+            owner.group.started[attempt.offset] -= 1
 
     def failure(self, kind: str, attempt: Attempt) -> Outcome:
         if kind == "ok":
@@ -773,6 +789,8 @@ class LogMachine(RuleBasedStateMachine):
         outcome = self.failure("retry", attempt)
         if owner.stream.finish(attempt, outcome, self.tables.now):
             owner.choice.finished(attempt)
+        for other in [h for h in execution.attempts if h in owner.running and h is not attempt]:
+            self.take_back(owner, other)  # of a batch: those that had returned
 
     @precondition(rough)
     @precondition(somebody_owns)

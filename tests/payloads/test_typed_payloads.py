@@ -199,7 +199,7 @@ def test_nothing_of_its_batch_overtakes_what_is_tried_again(consuming: Consuming
     consuming.drain()
     assert seen == [1]
     assert not dead_letters()
-    assert DeliveryState.objects.filter(topic="orders", retry_count=1, acked=False).count() == 2
+    assert DeliveryState.objects.filter(topic="orders", retry_count=1, acked=False).count() == 1
 
 
 def test_a_type_that_is_gone_fails_the_attempts_of_a_batch(consuming: Consuming, settings) -> None:

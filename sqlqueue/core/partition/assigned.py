@@ -383,7 +383,10 @@ class AssignedPartition:
             return []
         offsets, final = self.window.offsets, self.window.final
         loaded = self.queues.loaded.values()
-        chosen = batches.choose_again(loaded) or batches.choose_untried(loaded, most)
+        again = batches.choose_again(loaded, most)
+        if again:
+            return [Execution(self.lease, self._dispatch(again), True, apart=True)]
+        chosen = batches.choose_untried(loaded, most)
         if not chosen:
             # An atomic batch that ends at F can move the position itself instead of writing a row for each message.
             bound = final if self.options.atomic and offsets and offsets[0] <= final else None
@@ -394,8 +397,8 @@ class AssignedPartition:
         # Members of batches need their rows: the settle that deletes those counts them.
         members = self.lease.members
         may_move = self.options.atomic and not (members and any(entry.offset in members for entry in chosen))
-        moves_to = batches.would_move_to(chosen, offsets, final) if may_move else None
-        return [Execution(self.lease, self._dispatch(chosen), True, self.position, moves_to)]
+        follows = may_move and batches.follow_position(chosen, offsets, final)
+        return [Execution(self.lease, self._dispatch(chosen), True, self.position, follows)]
 
     def choose_alone(self, offset: int, now: float) -> list[Execution]:
         """Dispatch a loaded message in doubt alone, or dead-letter it."""

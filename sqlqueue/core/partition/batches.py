@@ -7,13 +7,15 @@ from collections.abc import Iterable, Sequence
 from sqlqueue.core.partition.ordering import HELD, READY, Entry, OrderingQueue
 
 
-def choose_again(loaded: Iterable[Entry]) -> list[Entry]:
-    """Return one message that has failed before: these are dispatched one by one, so that a bad message is
-    found and its neighbours are not charged for it."""
-    for entry in loaded:
-        if not entry.untried and (entry.queue is None or entry.queue.head is entry):
-            return [entry]
-    return []
+def choose_again(loaded: Iterable[Entry], most: int) -> list[Entry]:
+    """Return messages that have failed before: each is handled in a call of its own, so that none is charged for
+    another."""
+    chosen: list[Entry] = []
+    taken: dict[OrderingQueue, int] = {}
+    for entry in sorted(entry for entry in loaded if not entry.untried):
+        if len(chosen) < most and _follows(entry, taken):
+            chosen.append(entry)
+    return chosen
 
 
 def choose_untried(loaded: Iterable[Entry], most: int) -> list[Entry]:
@@ -38,10 +40,10 @@ def choose_fresh(entries: Iterable[Entry], most: int, bound: int | None) -> list
     return chosen
 
 
-def would_move_to(chosen: Sequence[Entry], offsets: Sequence[int], final: int) -> int | None:
-    """Return where the position may move when all of these are acked: they follow it without a gap, up to F."""
+def follow_position(chosen: Sequence[Entry], offsets: Sequence[int], final: int) -> bool:
+    """Tell whether the position may move past these when they are acked: they follow it without a gap, up to F."""
     follows = len(offsets) >= len(chosen) and all(e.offset == o and not e.row for e, o in zip(chosen, offsets))
-    return chosen[-1].offset if follows and chosen[-1].offset <= final else None
+    return follows and chosen[-1].offset <= final
 
 
 def enough(loaded: Iterable[Entry], limit: int) -> bool:

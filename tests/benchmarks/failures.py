@@ -1,0 +1,107 @@
+"""What failures cost: python -m tests.benchmarks.failures [--database mariadb] [--messages 20000] [--rounds 5]
+
+Handlers that do nothing, and the same with 1 % and 10 % of the messages failing at their first attempt: one by one, and
+in batches of 500. The rounds are interleaved, so that a busy minute of the machine concerns all of them; every figure is
+the median of the ratios to the same handler without failures in the same round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+PARTITIONS = 16
+KINDS = {"handler": {}, "batch handler (500)": {"batch": True, "batch_size": 500}}
+SHARES = {"": 0, ", 1 % fail once": 100, ", 10 % fail once": 10}  # one in so many
+ORDERINGS = ("key", "none")
+
+
+def main() -> None:
+    from tests.benchmarks.__main__ import database
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--database", choices=["mariadb", "mysql", "postgresql", "sqlite"], default="mariadb")
+    parser.add_argument("--messages", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--ordering", choices=ORDERINGS, default="key")
+    arguments = parser.parse_args()
+    logging.basicConfig(filename=os.devnull)
+    with database(arguments.database) as url:
+        os.environ["DATABASE_URL"] = url
+        os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+        import django
+
+        django.setup()
+        from django.core.management import call_command
+
+        call_command("migrate", verbosity=0)
+        rates = measure(arguments.messages, arguments.rounds, arguments.ordering)
+    table = Table(title=f"Failures, {arguments.database}, ordering {arguments.ordering}")
+    for name in ("what", "messages/s", "ratio to no failures"):
+        table.add_column(name, justify="left" if name == "what" else "right")
+    for what, found in rates.items():
+        without = rates[what.partition(",")[0]]
+        ratio = statistics.median(mine / other for mine, other in zip(found, without))
+        table.add_row(what, f"{statistics.median(found):,.0f}", f"{ratio:.2f}")
+    Console().print(table)
+
+
+def measure(count: int, rounds: int, ordering: str) -> dict[str, list[float]]:
+    """Return the rates of each kind, one a round."""
+    from sqlqueue import NewMessage, publish_many
+    from sqlqueue.log.topics import create
+
+    create("default", "failing", PARTITIONS)
+    for first in range(0, count, 1000):
+        publish_many(
+            "failing", [NewMessage({"filler": "x" * 285}, key=f"k{n % 997}") for n in range(first, first + 1000)]
+        )
+    rates: dict[str, list[float]] = {}
+    for number in range(rounds):
+        for kind, options in KINDS.items():
+            for share, one_in in SHARES.items():
+                group = f"{kind[:5]}-{one_in}-{number}"
+                rates.setdefault(kind + share, []).append(consume(count, group, one_in, ordering, options))
+    return rates
+
+
+def consume(count: int, group: str, one_in: int, ordering: str, options: dict[str, Any]) -> float:
+    from sqlqueue.consumers.registry import Consumer, build
+    from sqlqueue.consumers.subscriber import Subscriber
+
+    made = build("failing", {"group": group, "backoff": 0, "ordering": ordering, **options})
+    handler = failing_batch(one_in) if options else failing(one_in)
+    subscriber = Subscriber([Consumer(topic="failing", handler=handler, **made)])
+    began = time.perf_counter()
+    subscriber.run(drain=True)
+    return count / (time.perf_counter() - began)
+
+
+def failing(one_in: int) -> Callable[[Any], None]:
+    def handle(delivery: Any) -> None:
+        if one_in and delivery.attempt == 1 and delivery.offset % one_in == 0:
+            raise ValueError("at the first attempt")
+
+    return handle
+
+
+def failing_batch(one_in: int) -> Callable[[Any], None]:
+    handle = failing(one_in)
+
+    def handle_all(deliveries: Any) -> None:
+        for delivery in deliveries:
+            handle(delivery)
+
+    return handle_all
+
+
+if __name__ == "__main__":
+    main()
