@@ -61,6 +61,7 @@ def test_a_length_of_time(name: str, bounds: tuple[float, float]) -> None:
         ("MAX_PAYLOAD_BYTES", MOST_PAYLOAD),
         ("max_attempts", MOST_ATTEMPTS),
         ("batch_size", MOST_OF_A_BATCH),
+        ("commit_every", MOST_OF_A_BATCH),
         ("concurrency_limit", MOST_AT_ONCE),
         ("sharing", MOST_SLICES),
     ],

@@ -115,6 +115,7 @@ OF_CONSUMERS: dict[str, list[Any]] = {
     "batch": NO_SWITCHES,
     "atomic": NO_SWITCHES,
     "batch_size": [*NO_WHOLE, None, 0],
+    "commit_every": [*NO_WHOLE, None, 0],
     "active": [5, "", b"x", [], "at night", "08:00-08:00", "1" * 300],
     "rate_limit": [5, "", b"x", [], "0/s", "10", "1.5/s", "10/y", "-1/s", "2000000000/s"],
     "rate_limit_per_key": [5, "", b"x", [], "0/s", "10", "1.5/s", "10/y"],

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import Error, transaction
 
+from sqlqueue.consumers.commit_hooks import part_commit_hooks
 from sqlqueue.consumers.connections import Undisturbed, restore, states
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import (
     SUPERSEDED,
     UNSTARTED,
-    HandedOver,
     Outcome,
     TransactionNotBegun,
     committed_at,
@@ -37,11 +37,27 @@ NOT_BEGUN_PAUSE = 0.1  # seconds
 TRIES = 3  # of a handler whose transaction met a deadlock and was rolled back
 
 
+class Handled(NamedTuple):
+    """What handlers have handled in a transaction that is open, and what is stored with its ack."""
+
+    attempts: list[Attempt]
+    results: list[tuple[Attempt, Outcome]]
+    items: list[WorkItemWrite]
+
+
+class HandlerFailed(Exception):
+    """One of several handlers that share a transaction has raised."""
+
+    def __init__(self, attempt: Attempt, error: BaseException):
+        super().__init__(attempt, error)
+        self.attempt, self.error = attempt, error
+
+
 class AtomicExecutor:
     """Runs the handlers of one atomic consumer."""
 
-    def __init__(self, alias: str, name: str, keep_results: float | None = None):
-        self.alias, self.name, self._keep_results = alias, name, keep_results
+    def __init__(self, alias: str, name: str, keep_results: float | None = None, grouped: bool = False):
+        self.alias, self.name, self._keep_results, self._grouped = alias, name, keep_results, grouped
 
     def run(
         self,
@@ -51,71 +67,94 @@ class AtomicExecutor:
         started: Callable[[list[Attempt]], bool],
     ) -> Outcome:
         """Run a handler and its ack in one transaction. Every error rolls both back."""
+
+        def work() -> Handled | None:
+            # Opening a transaction may take long: SQLite has one writer, and a server may be slow to answer.
+            if not started(attempts):
+                return None
+            handled = Handled(attempts, [], [])
+            self.handle(execution, attempts, handle, handled)
+            return handled
+
+        return self.commit(execution, attempts, work, TRIES)
+
+    def handle(
+        self, execution: Execution, attempts: list[Attempt], handle: Callable[[], Any], handled: Handled
+    ) -> None:
+        """Call a handler in the transaction that is open, and add what is to be stored with its ack."""
+        with Undisturbed():
+            try:
+                returned = handle()
+            except HandOver as error:  # what the handler did, its ack and the work item are one transaction
+                if len(attempts) > 1:
+                    raise
+                said = hand_over(error).handed_over
+                assert said is not None
+                handled.items.append(WorkItemWrite(attempts[0].offset, attempts[0].number, said))
+                return  # it has no result yet: a caller would take None for its reply
+        keeps = self._keep_results is not None
+        wanted = attempts if keeps else asking(attempts)
+        if len(attempts) > 1 or (execution.batch and not self._grouped):
+            returned = None
+        for attempt in wanted:
+            handled.results.append((attempt, outcome_of(self.alias, attempt, returned, keeps)))
+
+    def commit(
+        self, execution: Execution, attempts: Sequence[Attempt], work: Callable[[], Handled | None], tries: int
+    ) -> Outcome:
+        """Run handlers (`work`) and the ack of what they have handled in one transaction. Every error rolls both back,
+        and `work` may be called `tries` times. None: nothing has started. attempts: for the log's lines."""
         before = states()
         try:
-            outcome = self._run(execution, attempts, handle, started)
+            return self._commit(execution, attempts, work, tries)
         finally:
             restore(before)
-        if outcome.moved_to is not None:
-            execution.moved(attempts, outcome.moved_to)
-        return outcome
 
-    def _run(
-        self,
-        execution: Execution,
-        attempts: list[Attempt],
-        handle: Callable[[], Any],
-        started: Callable[[list[Attempt]], bool],
+    def _commit(
+        self, execution: Execution, attempts: Sequence[Attempt], work: Callable[[], Handled | None], tries: int
     ) -> Outcome:
-        for number in range(1, TRIES + 1):
+        for number in range(1, tries + 1):
             committed: list[bool] = []
-            begun = handled = settled = False
+            begun = settled = False
+            handled: Handled | None = None
+            moved_to: int | None = None
             try:
                 with dialect(self.alias).writers, transaction.atomic(using=self.alias):
                     guard = Guard(self.alias)
                     begun = True
-                    # Opening a transaction may take long: SQLite has one writer, and a server may be slow to answer.
-                    if not started(attempts):
-                        return UNSTARTED
                     transaction.on_commit(lambda: committed.append(True), using=self.alias)  # noqa: B023  run in this iteration
-                    handed_over: HandedOver | None = None
-                    with Undisturbed():
-                        try:
-                            returned = handle()
-                        except HandOver as error:  # what the handler did, its ack and the work item are one transaction
-                            if len(attempts) > 1:
-                                raise
-                            returned, handed_over = None, hand_over(error).handed_over
-                    # What is handed over has no result yet: a caller would take None for its reply.
-                    results = [] if handed_over is not None else self._results(execution, attempts, returned)
-                    handled = True
+                    handled = work()
+                    if handled is None:
+                        return UNSTARTED
+                    attempts = handled.attempts
                     guard.release()
-                    moved_to = settle_execution(self.alias, execution, attempts, guard)
-                    if handed_over is not None:
-                        (attempt,) = attempts
-                        item = WorkItemWrite(attempt.offset, attempt.number, handed_over)
-                        work_items.write(self.alias, execution.lease, [item])
-                    write_own(self.alias, execution.lease.ref, results, self._keep_results)
+                    moved_to = settle_execution(self.alias, execution, handled.attempts, guard)
+                    if handled.items:
+                        work_items.write(self.alias, execution.lease, handled.items)
+                    write_own(self.alias, execution.lease.ref, handled.results, self._keep_results)
+                    if self._grouped:
+                        part_commit_hooks(self.alias)
                     settled = True
             except Exception as error:
                 if committed:  # by a hook, which may raise a Settlement, too
                     logger.error(
                         logfmt("commit_hook_failed", **self._log_fields(attempts), error=error), exc_info=error
                     )
-                    return committed_at(moved_to)
+                    return self._committed(execution, attempts, moved_to)
                 if isinstance(error, Settlement):
                     raise
-                if handled and isinstance(error, LeaseLost):
+                if handled is not None and isinstance(error, LeaseLost):
                     if isinstance(error, (ServerChanged, SessionReplaced)):
                         self._leave(attempts, error)
                     if isinstance(error, Superseded) and len(attempts) > 1:
                         raise  # which one it is, the caller finds out
                     return SUPERSEDED
-                kind = retries.classify(error) if isinstance(error, Error) else ErrorKind.OTHER
+                cause = error.error if isinstance(error, HandlerFailed) else error
+                kind = retries.classify(cause) if isinstance(cause, Error) else ErrorKind.OTHER
                 if kind is ErrorKind.GONE and settled:
-                    return self._after_lost_reply(execution, attempts, error)
-                if kind is ErrorKind.CONTENTION and number < TRIES:
-                    logger.info(logfmt("handler_rerun", **self._log_fields(attempts), error=error))
+                    return self._after_lost_reply(execution, list(attempts), error)
+                if kind is ErrorKind.CONTENTION and number < tries:
+                    logger.info(logfmt("handler_rerun", **self._log_fields(attempts), error=cause))
                     time.sleep(0.01 * number)
                     continue
                 if not begun:
@@ -123,17 +162,16 @@ class AtomicExecutor:
                         raise TransactionNotBegun(f"the handler's transaction could not be begun: {error}") from error
                     return self._not_begun(attempts, error)
                 raise
-            return committed_at(moved_to)
+            return self._committed(execution, attempts, moved_to)
         raise AssertionError("unreachable")
 
-    def _results(self, execution: Execution, attempts: list[Attempt], returned: Any) -> list[tuple[Attempt, Outcome]]:
-        """Return the attempts whose results are kept, or whose publishers wait for a reply, with their outcomes."""
-        keeps = self._keep_results is not None
-        wanted = attempts if keeps else asking(attempts)
-        returned = None if execution.batch else returned
-        return [(attempt, outcome_of(self.alias, attempt, returned, keeps)) for attempt in wanted]
+    @staticmethod
+    def _committed(execution: Execution, attempts: Sequence[Attempt], moved_to: int | None) -> Outcome:
+        if moved_to is not None:
+            execution.moved(attempts, moved_to)
+        return committed_at(moved_to)
 
-    def _not_begun(self, attempts: list[Attempt], error: Exception) -> Outcome:
+    def _not_begun(self, attempts: Sequence[Attempt], error: Exception) -> Outcome:
         """Return the outcome after a transaction that could not be opened, because this thread's connection had been
         lost: the handler has not run, so no attempt is charged."""
         logger.info(logfmt("transaction_not_begun", **self._log_fields(attempts), error=error))
@@ -174,4 +212,4 @@ class AtomicExecutor:
         position, acked = known
         if not acked:
             raise error
-        return committed_at(position)
+        return self._committed(execution, attempts, position)

@@ -124,11 +124,11 @@ class BatchRun:
     def _is_divided(self, error: BaseException) -> bool:
         """Tell whether any of several messages may have caused an error. Retry, Postpone and Reject are said of all of
         them; HandOver is said of one."""
-        if not self._divides or not isinstance(error, Exception):
+        if isinstance(error, HandOver):
+            return True
+        if not self._divides or not isinstance(error, Exception) or isinstance(error, Settlement):
             return False
-        if any(attempt.lease.lost or attempt.outcome is not None for attempt in self.attempts):
-            return False
-        return isinstance(error, HandOver) or not isinstance(error, Settlement)
+        return not any(attempt.lease.lost or attempt.outcome is not None for attempt in self.attempts)
 
     def _settle(self, attempt: Attempt, outcome: Outcome) -> None:
         if outcome.kind not in (ACKED, DEAD):

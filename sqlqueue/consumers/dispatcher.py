@@ -261,7 +261,7 @@ class Dispatcher:
             return 0
         if not self.ownership.may_dispatch(assigned) or now >= assigned.lease.deadline:
             return 0
-        if options.batch and room.executions <= 0:
+        if options.together and room.executions <= 0:
             return 0
         subscription = self.ownership.of(assigned)
         limiter = subscription.limiter
@@ -274,7 +274,7 @@ class Dispatcher:
             return 0
         choice.executions.setdefault(assigned, []).extend(executions)
         messages = sum(len(each.attempts) for each in executions)
-        room.deliveries -= len(executions) if options.batch else messages
+        room.deliveries -= len(executions) if options.together else messages
         room.executions -= len(executions)
         self._claim(assigned, executions)
         return messages

@@ -16,6 +16,7 @@ from sqlqueue.consumers.atomic_executor import AtomicExecutor
 from sqlqueue.consumers.batch_run import BatchRun
 from sqlqueue.consumers.connections import Undisturbed, care_for_connections
 from sqlqueue.consumers.delivery import Delivery
+from sqlqueue.consumers.group_run import GroupRun
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core import outcomes
 from sqlqueue.core.outcomes import EXPIRED, SUCCESS, SUPERSEDED, UNSTARTED, Outcome
@@ -42,8 +43,15 @@ class HandlerExecutor:
         self.alias, self.consumer = alias, consumer
         self._timeout = consumer.options.visibility_timeout
         self._keeps = consumer.options.keep_results is not None
-        self._transaction = AtomicExecutor(alias, consumer.name, consumer.options.keep_results)
+        self._transaction = AtomicExecutor(
+            alias, consumer.name, consumer.options.keep_results, consumer.options.grouped
+        )
         self.divides = True  # a batch that fails, to find the messages that make it fail
+
+    @property
+    def ends(self) -> bool:
+        """Whether nothing more is to be handled."""
+        return False
 
     # -- starting -----------------------------------------------------------------------------------------------------
 
@@ -66,7 +74,18 @@ class HandlerExecutor:
     def run(self, execution: Execution, report: Report) -> None:
         """Run the attempts of an execution, one after another or as one batch; report the outcome of each."""
         care_for_connections()
-        if execution.batch:
+        if self.consumer.options.grouped:
+            GroupRun(
+                self.alias,
+                self.consumer,
+                execution,
+                report,
+                self.started,
+                self._decide,
+                self._transaction,
+                lambda: self.ends,
+            ).run()
+        elif execution.batch:
             self._run_batch(execution, report)
         else:
             while (attempt := execution.start_next()) is not None:

@@ -44,6 +44,11 @@ class InlineExecutor(HandlerExecutor):
         self._failures = failures
         self.divides = not failures.raising  # its first error ends the drain
 
+    @property
+    def ends(self) -> bool:
+        """Whether the first error has ended the drain."""
+        return self._failures.ends is not None
+
     def _call(self, execution: Execution, attempts: list[Attempt], given: Any) -> Outcome:
         if self.consumer.options.atomic:  # a savepoint already
             return super()._call(execution, attempts, given)

@@ -17,7 +17,7 @@ from django.db import Error
 from sqlqueue.conf import settings
 from sqlqueue.core.flow import Flow
 from sqlqueue.core.logfmt import logfmt
-from sqlqueue.core.outcomes import ACKED, APART, DEAD, EXPIRED, RETRIED, Outcome
+from sqlqueue.core.outcomes import ACKED, DEAD, EXPIRED, RETRIED, Outcome
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.token_stock import TokenStock
 from sqlqueue.leases.limit_shares import Need, Share, Times, take
@@ -81,7 +81,7 @@ class GroupLimiter:
         used no token."""
         if outcome is EXPIRED:
             self._stock.give_back(1)
-        elif outcome.kind in (RETRIED, DEAD) and outcome is not APART:
+        elif outcome.kind in (RETRIED, DEAD):
             self._failed += 1
         elif outcome.kind == ACKED and self._tried:
             self._succeeded = True

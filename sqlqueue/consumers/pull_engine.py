@@ -26,6 +26,8 @@ def pulled_consumer(topic: str, group: str, options: dict[str, Any]) -> Consumer
     for name in ("batch", "atomic"):
         if options.get(name):
             raise ConfigurationError(f"a pull loop delivers one by one, not {name}: use @consumer for that")
+    if options.get("commit_every", 1) != 1:
+        raise ConfigurationError("a pull loop's receiver commits by itself: leave commit_every out")
     made = build(topic, {"group": group, **options})
     require_declared(settings.DATABASE, topic)
     # One that names no limits leaves the group's as they are.

@@ -41,6 +41,7 @@ DEFAULTS: dict[str, Any] = {
     "reject_for": (),
     "batch": False,
     "atomic": False,
+    "commit_every": 1,
     "batch_size": 100,
     "start": EARLIEST,
     "payload_type": None,
@@ -159,8 +160,9 @@ def consumer(topic: str, **options: Any) -> Callable[[Handler], Handler]:
     visibility_timeout: seconds that a handler may run; backoff: seconds before the first retry, doubling to
     max_backoff, spread by ±jitter, or a function of (attempt) or (attempt, error) that returns them; retry_for,
     reject_for: exception classes, the only ones that are retried, and those that are not; batch: the handler gets a
-    list of up to batch_size deliveries; atomic: it runs in one transaction with its own ack; start: "earliest" or
-    "latest", for a group that is new; payload_type: what delivery.payload is an instance of (a class or its dotted
+    list of up to batch_size deliveries; atomic: it runs in one transaction with its own ack; commit_every: so many
+    atomic handlers that follow each other in a partition share a transaction, or as many as 50 ms take; start: "earliest"
+    or "latest", for a group that is new; payload_type: what delivery.payload is an instance of (a class or its dotted
     path; not given: the topic's); upcast: {version: function} for payloads of older versions, each returns the payload
     of the next one; keep_results: for how long (seconds or timedelta) what the handler returned is stored, for
     get_status; where: conditions on headers, payload, key and id, see core.filters: what does not match is acked
@@ -230,6 +232,7 @@ def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
     if values["max_attempts"] is not None:
         whole(values["max_attempts"], "max_attempts", MOST_ATTEMPTS, problems)
     whole(values["batch_size"], "batch_size", MOST_OF_A_BATCH, problems)
+    whole(values["commit_every"], "commit_every", MOST_OF_A_BATCH, problems)
     values["visibility_timeout"] = _duration(values, "visibility_timeout", problems)
     backoff = _backoff(values, options, problems)
     retried = checked_filter(values["retry_for"], values["reject_for"], problems)
@@ -240,6 +243,8 @@ def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
         values["keep_results"] = _duration(values, "keep_results", problems)
         if values["batch"] is True:
             problems.append("keep_results stores what a handler returns for one message: leave batch out")
+    if values["commit_every"] != 1:
+        problems += _against_groups(values)
     where = _filter(values["where"], problems)
     flow = checked_flow(values, problems)
     whole(values["sharing"], "sharing", MOST_SLICES, problems)
@@ -273,6 +278,7 @@ def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
         where=where,
         sharing=values["sharing"],
         whole=flow.concurrency_per_key is not None,
+        commit_every=values["commit_every"],
     )
     parts = {"group": values["group"], "options": consumer_options, "start": values["start"], "flow": flow}
     return {**parts, "backoff": backoff, "retried": retried, "payloads": payloads, "where": where}
@@ -289,6 +295,28 @@ def _check_key_limit(values: dict[str, Any], problems: list[str]) -> None:
             "concurrency_limit_per_key needs all messages of a key in one process, and sharing spreads those of a "
             "partition over several: leave sharing out, and give the topic more partitions"
         )
+
+
+def _against_groups(values: dict[str, Any]) -> list[str]:
+    problems: list[str] = []
+    if values["atomic"] is not True:
+        problems.append("commit_every lets atomic handlers share transactions: write atomic=True beside it")
+    if values["batch"] is True:
+        problems.append(
+            "commit_every is for handlers that get one delivery, and a batch is one transaction as it is: leave "
+            "commit_every or batch out"
+        )
+    if values["rate_limit_per_key"] is not None:
+        problems.append(
+            "rate_limit_per_key lets the first message of a key wait, but those that share a transaction are chosen "
+            "and started together: leave it or commit_every out"
+        )
+    if values["concurrency_limit_per_key"] is not None:
+        problems.append(
+            "concurrency_limit_per_key bounds handlers that run at once, and those that share a transaction run one "
+            "after another: leave it or commit_every out"
+        )
+    return problems
 
 
 def _duration(values: dict[str, Any], name: str, problems: list[str]) -> float | None:

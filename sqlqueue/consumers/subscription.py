@@ -66,7 +66,7 @@ class Subscription:
         if not self.flow.shared:
             self.limiter = None
         elif self.limiter is None:
-            self.limiter = GroupLimiter(self.alias, *self.group_topic, self.flow, self.consumer.options.batch)
+            self.limiter = GroupLimiter(self.alias, *self.group_topic, self.flow, self.consumer.options.together)
         else:
             self.limiter.follow(self.flow)
         self._apply_key_rate(self.flow.rate_per_key)
@@ -79,7 +79,7 @@ class Subscription:
 
     def _apply_key_rate(self, rate: Rate | None) -> None:
         options = self.consumer.options
-        if options.ordering != "key" or options.batch:
+        if options.ordering != "key" or options.together:
             rate = None  # it was overridden for a group that cannot have it
         if rate != (None if self.key_rate is None else self.key_rate.rate):
             self.key_rate_changed = self.key_rate is not None
@@ -87,7 +87,7 @@ class Subscription:
 
     def _apply_key_limit(self, most: int | None) -> None:
         options = self.consumer.options
-        if options.ordering != "none" or options.batch:
+        if options.ordering != "none" or options.together:
             most = None  # it was overridden for a group that cannot have it
         if most != self._most_of_key:
             self._most_of_key, self.key_limit_changed = most, True

@@ -78,6 +78,11 @@ def handle_batches(deliveries: list[Delivery]) -> None:
         handle(delivery)
 
 
+@consumer("grouped", atomic=True, commit_every=20, max_attempts=20, backoff=0.05, jitter=0)
+def handle_in_groups(delivery: Delivery) -> None:
+    handle(delivery)
+
+
 @consumer("kept", keep_results=3600, max_attempts=20, backoff=0.05, jitter=0)
 def handle_and_return(delivery: Delivery) -> dict[str, object]:
     handle(delivery)

@@ -1,8 +1,8 @@
 """What failures cost: python -m tests.benchmarks.failures [--database mariadb] [--messages 20000] [--rounds 5]
 
 Handlers that do nothing, and the same with 1 % and 10 % of the messages failing at their first attempt: one by one, and
-in batches of 500. The rounds are interleaved, so that a busy minute of the machine concerns all of them; every figure is
-the median of the ratios to the same handler without failures in the same round.
+in batches of 500. The rounds are interleaved, so that a busy minute of the machine concerns all of them; every ratio is
+the median of those to the same handler without failures in the same round.
 """
 
 from __future__ import annotations

@@ -69,6 +69,7 @@ def stop_at_work(consumers: Consumers, topic: str, victim: str, pid: int, name: 
         "steady",
         pytest.param("atomic", marks=pytest.mark.database("mariadb", "mysql", "postgresql")),
         pytest.param("batches", marks=pytest.mark.database("mariadb", "mysql", "postgresql")),
+        pytest.param("grouped", marks=pytest.mark.database("mariadb", "mysql", "postgresql")),
     ],
 )
 def test_killed_consumers_lose_nothing_and_only_what_was_in_flight_comes_again(

@@ -21,7 +21,7 @@ from tests.servers.session import crash_a_process, late_commits
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("mariadb", "mysql", "postgresql")]
 
-TOPICS = ("steady", "atomic", "batches")
+TOPICS = ("steady", "atomic", "batches", "grouped")
 
 
 class PersistentPublishers:

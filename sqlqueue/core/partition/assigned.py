@@ -66,7 +66,7 @@ class AssignedPartition:
         self.lease = HeldLease(ref, id, token)
         self.window = ReadWindow(position)
         self.ranges = KeyRanges(ranges)
-        self.budget = ReadBudget(options.batch_size)
+        self.budget = ReadBudget(max(options.batch_size, options.commit_every))
         self.delays, self.in_doubt = Delays(self.budget), InDoubt()
         self.queues = queues_for(options, self.ranges, self.delays, key_limit)
         self.rows = Rows(self.ranges)
@@ -132,14 +132,14 @@ class AssignedPartition:
     @property
     def has_candidates(self) -> bool:
         """Whether something may be dispatched now."""
-        if self.options.batch:
+        if self.options.together:
             return bool(self.ready and not self.in_flight and self._stalled != self._batch_state())
         return self.queues.has_candidates
 
     @property
     def candidates(self) -> int:
         """How many messages and ordering queues, or batches, may have something to dispatch now."""
-        return int(self.has_candidates) if self.options.batch else self.queues.candidates
+        return int(self.has_candidates) if self.options.together else self.queues.candidates
 
     def urgencies(self, most: int) -> list[int]:
         """Return how urgent the next messages to dispatch are, at most `most`, highest first; none unless the consumer
@@ -344,8 +344,8 @@ class AssignedPartition:
         """Dispatch at most `most` messages, of one ordering queue at most `of_a_queue` if that is given, or one batch.
         Return the executions to start once the plan that claims them is written. messages, executions: what the group's
         limits allow, of a batch too; key_rate: what is allowed of each key. What that does not allow is held back."""
-        if self.options.batch:
-            return self._choose_batch(min(messages, self.options.batch_size))
+        if self.options.together:
+            return self._choose_batch(min(messages, self.options.most_together))
         if self.messages.in_flight_size >= limits.IN_FLIGHT_SIZE:
             return []
         if key_rate is None:
@@ -413,7 +413,7 @@ class AssignedPartition:
             self.messages.dead_letter(entry, attempt, Outcome(DEAD, error=error), self.position, now)
             return []
         entry.mark = 0
-        return [Execution(self.lease, self._dispatch([entry], deaths), batch=self.options.batch)]
+        return [Execution(self.lease, self._dispatch([entry], deaths), batch=self.options.together)]
 
     def _is_deadly(self, entry: Entry) -> bool:
         """Tell whether a message in doubt is a dead letter: it was alone when its process ended, at its last attempt

@@ -16,9 +16,9 @@ from sqlqueue.core.settle_plan import FetchedMessage
 
 def queues_for(options: ConsumerOptions, ranges: KeyRanges, delays: Delays, limit: KeyLimit | None) -> OrderingQueues:
     """Return the empty queues of a partition. limit: of each key, over the priorities of the partition."""
-    if options.ordering == "none" and not options.batch:
+    if options.ordering == "none" and not options.together:
         return LimitedQueues(ranges, delays, options.urgency, limit or KeyLimit())
-    return OrderingQueues(options.ordering, options.batch, ranges, delays, options.urgency)
+    return OrderingQueues(options.ordering, options.together, ranges, delays, options.urgency)
 
 
 class LimitedQueues(OrderingQueues):

@@ -33,7 +33,8 @@ class ConsumerOptions:
     keep_results: seconds. urgency: of a message, by its headers as the database gave them; of what is in memory and may
     be dispatched, the highest goes first (only with ordering "none", and without batches). where: what it
     does not match is acked without being dispatched. sharing: how many slices of a
-    partition it asks for (only with ordering "none"); whole: it needs whole partitions."""
+    partition it asks for (only with ordering "none"); whole: it needs whole partitions. commit_every: how many messages
+    share a transaction (only with atomic)."""
 
     ordering: str = "key"
     max_attempts: int | None = 5  # None: no bound
@@ -46,6 +47,22 @@ class ConsumerOptions:
     where: Where | None = None  # None: all
     sharing: int = 1
     whole: bool = False
+    commit_every: int = 1
+
+    @property
+    def grouped(self) -> bool:
+        """Handlers that get one delivery share transactions."""
+        return self.commit_every > 1
+
+    @property
+    def together(self) -> bool:
+        """Messages of several ordering queues are dispatched as one execution: a partition has one at a time."""
+        return self.batch or self.grouped
+
+    @property
+    def most_together(self) -> int:
+        """How many messages are dispatched together at most."""
+        return self.commit_every if self.grouped else self.batch_size
 
     @property
     def asked(self) -> int:

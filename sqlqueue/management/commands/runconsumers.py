@@ -176,6 +176,7 @@ class Command(BaseCommand):
         handlers = ", ".join(
             f"{c.group}/{c.topic}→{c.name} (ordering={c.options.ordering}"
             f"{' batch=' + str(c.options.batch_size) if c.options.batch else ''}{' atomic' if c.options.atomic else ''}"
+            f"{' commit_every=' + str(c.options.commit_every) if c.options.grouped else ''}"
             f"{' where(' + c.where.text + ')' if c.where else ''}"
             f"{''.join(f' {name}={value}' for name, value in c.flow.as_dict().items())}"
             f" attempts={c.options.max_attempts or 'unlimited'} timeout={c.options.visibility_timeout:g}s)"

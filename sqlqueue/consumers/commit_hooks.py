@@ -1,0 +1,33 @@
+"""What handlers that share a transaction have registered with `transaction.on_commit`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connections
+
+from sqlqueue.core.logfmt import logfmt
+
+logger = logging.getLogger("sqlqueue")
+
+
+def part_commit_hooks(alias: str) -> None:
+    """Let each hook of the transaction that is open run, whatever those before it raise: they are different handlers'.
+    Django would skip all that follow."""
+    connection: Any = connections[alias]
+    if not connection.savepoint_ids:  # else it is a TestCase's own, and so are the hooks
+        connection.run_on_commit = [
+            (savepoints, _guarded(alias, hook), robust) for savepoints, hook, robust in connection.run_on_commit
+        ]
+
+
+def _guarded(alias: str, hook: Callable[[], Any]) -> Callable[[], None]:
+    def run() -> None:
+        try:
+            hook()
+        except Exception as error:
+            logger.error(logfmt("commit_hook_failed", alias=alias, hook=repr(hook), error=error), exc_info=error)
+
+    return run
