@@ -14,7 +14,7 @@ from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core.bisection import Bisection
 from sqlqueue.core.outcomes import ACKED, DEAD, EXPIRED, SUPERSEDED, UNSTARTED, Outcome
-from sqlqueue.core.partition.lanes import ClosedLanes
+from sqlqueue.core.partition.closed_queues import ClosedQueues
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.exceptions import HandOver, Settlement
 
@@ -39,17 +39,17 @@ class BatchRun:
         self._started, self._decide, self._divides = started, decide, divides
         self._waiting = deque(execution.start_all())
         self._bisection = Bisection(execution.apart)
-        self._closed = ClosedLanes(consumer.options.ordering)
+        self._closed = ClosedQueues(consumer.options.ordering)
         self.attempts: list[Attempt] = []  # those of the call
 
     def next(self) -> list[Delivery]:
         """Start the attempts of the next call, and return their deliveries; none if everything has its outcome, or the
-        rest was handed back."""
+        rest was released."""
         while self._waiting:
             taken = self._take(self._bisection.size)
             if self._execution.stopped or (taken and not self._started(taken)):
                 self._waiting.extendleft(reversed(taken))
-                self._hand_back()
+                self._release()
                 return []
             self.attempts, deliveries = self._readable(self._unexpired(taken))
             if deliveries:
@@ -111,9 +111,9 @@ class BatchRun:
             own = replied.get(attempt, outcome)
             self._settle(attempt, own if error is None else self._decide(error, attempt, attempts))
         if error is None and outcome in (UNSTARTED, SUPERSEDED):
-            self._hand_back()
+            self._release()
         elif error is not None and not isinstance(error, Exception):
-            self._hand_back()  # Ctrl-C, or its task was cancelled
+            self._release()  # Ctrl-C, or its task was cancelled
         elif error is not None and count == 1:
             self._bisection.failed_alone(by_its_own_word=isinstance(error, Settlement))
             if self._bisection.outage:
@@ -144,7 +144,7 @@ class BatchRun:
             outcome = self._decide(error, attempt, [*self.attempts, *rest])
             self._settle(attempt, UNSTARTED if outcome.kind == DEAD else outcome)  # not before it was tried
 
-    def _hand_back(self) -> None:
+    def _release(self) -> None:
         """Release what was not tried, uncharged."""
         while self._waiting:
             self._report(self._waiting.popleft(), UNSTARTED)

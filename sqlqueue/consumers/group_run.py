@@ -23,7 +23,7 @@ from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core.bisection import Bisection
 from sqlqueue.core.outcomes import ACKED, DEAD, EXPIRED, SUPERSEDED, UNSTARTED, Outcome
-from sqlqueue.core.partition.lanes import ClosedLanes
+from sqlqueue.core.partition.closed_queues import ClosedQueues
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
@@ -54,10 +54,10 @@ class GroupRun:
         self._taken: list[Attempt] = []  # those of this transaction that have begun
         self._most = consumer.options.commit_every
         self._bisection = Bisection(execution.apart)
-        self._closed = ClosedLanes(consumer.options.ordering)
+        self._closed = ClosedQueues(consumer.options.ordering)
 
     def run(self) -> None:
-        """Run all attempts, or hand back what cannot be run any more."""
+        """Run all attempts, or release what cannot be run any more."""
         while self._has_more and self._run_transaction():
             pass
         for attempt in (*self._again, *self._execution.stop()):

@@ -161,11 +161,11 @@ def consumer(topic: str, **options: Any) -> Callable[[Handler], Handler]:
     max_backoff, spread by ±jitter, or a function of (attempt) or (attempt, error) that returns them; retry_for,
     reject_for: exception classes, the only ones that are retried, and those that are not; batch: the handler gets a
     list of up to batch_size deliveries; atomic: it runs in one transaction with its own ack; commit_every: so many
-    atomic handlers that follow each other in a partition share a transaction, or as many as 50 ms take; start: "earliest"
-    or "latest", for a group that is new; payload_type: what delivery.payload is an instance of (a class or its dotted
-    path; not given: the topic's); upcast: {version: function} for payloads of older versions, each returns the payload
-    of the next one; keep_results: for how long (seconds or timedelta) what the handler returned is stored, for
-    get_status; where: conditions on headers, payload, key and id, see core.filters: what does not match is acked
+    atomic handlers that follow each other in a partition share a transaction, or as many as 50 ms take; start:
+    "earliest" or "latest", for a group that is new; payload_type: what delivery.payload is an instance of (a class or
+    its dotted path; not given: the topic's); upcast: {version: function} for payloads of older versions, each returns
+    the payload of the next one; keep_results: for how long (seconds or timedelta) what the handler returned is stored,
+    for get_status; where: conditions on headers, payload, key and id, see core.filters: what does not match is acked
     without the handler; active: the hours in which the group works, such as "mon-fri 22:00-06:00 Europe/Berlin" (no
     time zone: UTC); what is due at other times waits; rate_limit ("100/m") and concurrency_limit: how many messages
     start in a time, and how many handlers run at once, in all processes of the group together; rate_limit_per_key: how

@@ -6,7 +6,7 @@ from __future__ import annotations
 from sqlqueue.core.settle_plan import Attempt
 
 
-class ClosedLanes:
+class ClosedQueues:
     """What a thread knows, while it runs an execution, of the order that the ordering of its consumer keeps."""
 
     def __init__(self, ordering: str):
