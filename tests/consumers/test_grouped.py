@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from django.db import Error, IntegrityError, OperationalError, connection, transaction
 
-from sqlqueue import HandOver, NewMessage, Postpone, Reject, Retry, publish_many
+from sqlqueue import HandOver, NewMessage, Postpone, Reject, Retry, publish_many, subscribe
 from sqlqueue.consumers import group_run
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.statements import execute
+from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import atomic
 from sqlqueue.models import DeliveryState, Message, Offset, Result, WorkItem
 from sqlqueue.testing import drain
@@ -313,6 +314,7 @@ class TestFailures:
             if delivery.payload == 3 and not DeliveryState.objects.filter(acked=True).exists():
                 with OpenTransaction() as other:
                     other.do(lambda: settle(delivery.offset))
+                    other.commit()
 
         handler = Handler(consuming, act)
         publish_many("t", range(6))
@@ -392,3 +394,8 @@ def test_a_drain_inside_a_test_case(consuming: Consuming) -> None:
     publish_many("t", range(8))
     drain()
     assert sorted(effects()) == list(range(8))
+
+
+def test_a_pull_loop_refuses_it(consuming: Consuming) -> None:
+    with pytest.raises(ConfigurationError, match="leave commit_every out"), subscribe("t", commit_every=10):
+        pass

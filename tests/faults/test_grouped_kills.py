@@ -18,7 +18,6 @@ from tests.progress import dead_letter_offsets, wait_until_settled
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.database("mariadb", "mysql", "postgresql"),
-    pytest.mark.long,
 ]
 
 TOPIC = "grouped"
