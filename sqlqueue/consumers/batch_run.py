@@ -13,7 +13,7 @@ from time import monotonic as now
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core.bisection import Bisection
-from sqlqueue.core.outcomes import ACKED, DEAD, EXPIRED, SUPERSEDED, UNSTARTED, Outcome
+from sqlqueue.core.outcomes import ACKED, EXPIRED, POSTPONED, RETRIED, SUPERSEDED, UNSTARTED, Outcome
 from sqlqueue.core.partition.closed_queues import ClosedQueues
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.exceptions import HandOver, Settlement
@@ -117,7 +117,7 @@ class BatchRun:
         elif error is not None and count == 1:
             self._bisection.failed_alone(by_its_own_word=isinstance(error, Settlement))
             if self._bisection.outage:
-                self._fail_rest(error)
+                self._postpone_rest(error)
         else:
             self._bisection.succeeded(count)
 
@@ -131,18 +131,21 @@ class BatchRun:
         return not any(attempt.lease.lost or attempt.outcome is not None for attempt in self.attempts)
 
     def _settle(self, attempt: Attempt, outcome: Outcome) -> None:
-        if outcome.kind not in (ACKED, DEAD):
+        if outcome.kind != ACKED:  # a dead letter, too, is not stored before it is settled
             self._closed.close(attempt)
         self._report(attempt, outcome)
 
-    def _fail_rest(self, error: BaseException) -> None:
-        """Charge what was not tried with the batch's error: what it needs fails, and all of it waits for its backoff,
-        as if the batch had been one try."""
-        rest, moment = self._take(len(self._waiting)), now()
-        for attempt in rest:
-            attempt.started = attempt.finished = moment
-            outcome = self._decide(error, attempt, [*self.attempts, *rest])
-            self._settle(attempt, UNSTARTED if outcome.kind == DEAD else outcome)  # not before it was tried
+    def _postpone_rest(self, error: BaseException) -> None:
+        """Let what was not tried wait for the backoff, uncharged: what the batch needs fails. Without a backoff, as
+        the error makes dead letters at once, it is released."""
+        while self._waiting:
+            for attempt in self._take(1):
+                attempt.started = attempt.finished = now()
+                outcome = self._decide(error, attempt, [attempt])
+                if outcome.kind == RETRIED:
+                    self._settle(attempt, Outcome(POSTPONED, outcome.delay, outcome.error))
+                else:
+                    self._report(attempt, UNSTARTED)
 
     def _release(self) -> None:
         """Release what was not tried, uncharged."""

@@ -27,7 +27,9 @@ def _guarded(alias: str, hook: Callable[[], Any]) -> Callable[[], None]:
     def run() -> None:
         try:
             hook()
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             logger.error(logfmt("commit_hook_failed", alias=alias, hook=repr(hook), error=error), exc_info=error)
 
     return run

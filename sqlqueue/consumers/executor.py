@@ -67,6 +67,7 @@ class HandlerExecutor:
                 moment + self._timeout
             )  # first: the control thread reads the deadline of what has started
             attempt.started = moment
+            attempt.reply = None  # of a call before, whose writes were rolled back
         return True
 
     # -- in a thread --------------------------------------------------------------------------------------------------

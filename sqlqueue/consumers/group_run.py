@@ -22,7 +22,7 @@ from sqlqueue.consumers.connections import care_for_connections
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core.bisection import Bisection
-from sqlqueue.core.outcomes import ACKED, DEAD, EXPIRED, SUPERSEDED, UNSTARTED, Outcome
+from sqlqueue.core.outcomes import ACKED, EXPIRED, SUPERSEDED, UNSTARTED, Outcome
 from sqlqueue.core.partition.closed_queues import ClosedQueues
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database import retries
@@ -83,9 +83,15 @@ class GroupRun:
             return True
         except Exception as error:
             return self._fail_together(error)
+        except BaseException as error:  # Ctrl-C, between two handlers: if it has committed, the next attempts find out
+            if self._taken:
+                self._decide(error, self._taken[-1], self._taken)
+            self._put_back()
+            return False
         if outcome is UNSTARTED:
             self._put_back()
             return False
+        self._taken[-1].finished = now()
         for attempt in self._taken:
             self._report(attempt, outcome)
         self._bisection.succeeded(len(self._taken))
@@ -107,13 +113,15 @@ class GroupRun:
                 attempt.finished = attempt.started
                 self._report(attempt, EXPIRED)
                 continue
+            if self._taken:
+                self._taken[-1].finished = attempt.started
             self._taken.append(attempt)
             try:
                 self._call(attempt, handled)
             except BaseException as error:
                 raise HandlerFailed(attempt, error) from error
-            attempt.finished = now()
-            if attempt.finished - began >= TRANSACTION_LASTS:
+            # The last one's time goes on until the commit: one that never ends must overrun, too.
+            if now() - began >= TRANSACTION_LASTS:
                 break
         return handled if self._taken else None
 
@@ -179,7 +187,7 @@ class GroupRun:
 
     def _settle(self, attempt: Attempt, outcome: Outcome) -> None:
         attempt.finished = now()
-        if outcome.kind not in (ACKED, DEAD):
+        if outcome.kind != ACKED:  # a dead letter, too, is not stored before it is settled
             self._closed.close(attempt)
         self._report(attempt, outcome)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.db.models.functions import Now
 
 from sqlqueue import HandOver, NewMessage, Retry, publish_many
 from sqlqueue.core.bisection import OUTAGE
@@ -77,7 +78,7 @@ def test_one_bad_message_of_500_costs_twelve_calls_and_no_neighbour_an_attempt(
 
 @KINDS
 def test_a_key_keeps_its_order(consuming: Consuming, kind: str) -> None:
-    """What is behind a message that waits is handed back; what is behind a dead letter goes on."""
+    """What is behind a message that has failed is handed back."""
     calls = Calls(lambda delivery: delivery.payload in (7, 23) and delivery.attempt < 3)
     calls.register(consuming, kind, batch_size=60)
     publish_many("t", [NewMessage(number, key=f"k{number % 4}") for number in range(60)])
@@ -99,7 +100,7 @@ def test_a_partition_keeps_its_order(consuming: Consuming, kind: str) -> None:
 
 
 @KINDS
-def test_behind_a_message_that_is_rejected_its_key_goes_on_in_the_same_batch(consuming: Consuming, kind: str) -> None:
+def test_behind_a_message_that_is_rejected_its_key_goes_on_in_the_next_batch(consuming: Consuming, kind: str) -> None:
     calls = Calls(lambda delivery: delivery.payload == 3)
     calls.register(consuming, kind, batch_size=20, reject_for=(ValueError,))
     publish_many("t", [NewMessage(number, key="a") for number in range(20)])
@@ -118,7 +119,20 @@ def test_in_an_outage_few_are_tried_and_all_wait_for_their_backoff(consuming: Co
     consuming.drain()
     assert sum(len(call) == 1 for call in calls.calls) == OUTAGE
     assert len(calls.calls) <= 2 * OUTAGE + 12
-    assert DeliveryState.objects.filter(topic="t", retry_count=1, acked=False).count() == 200
+    waiting = DeliveryState.objects.filter(topic="t", acked=False, invisible_until__gt=Now())
+    assert waiting.filter(retry_count=1).count() == OUTAGE
+    assert waiting.filter(retry_count=0, last_error__contains="bad: ").count() == 200 - OUTAGE
+
+
+@KINDS
+def test_good_messages_behind_ten_bad_ones_are_charged_nothing(consuming: Consuming, kind: str) -> None:
+    calls = Calls(lambda delivery: delivery.payload < 12)
+    calls.register(consuming, kind, batch_size=50, max_attempts=2)
+    publish_many("t", range(50))
+    consuming.drain()
+    assert sorted(calls.done) == list(range(12, 50))
+    assert {attempt for call in calls.calls for payload, attempt in call if payload >= 12} == {1}
+    assert Message.objects.filter(topic="t_dlq").count() == 12
 
 
 @KINDS

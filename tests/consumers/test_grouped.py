@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 from django.db import Error, IntegrityError, OperationalError, connection, transaction
 
 from sqlqueue import HandOver, NewMessage, Postpone, Reject, Retry, publish_many, subscribe
-from sqlqueue.consumers import group_run
+from sqlqueue.consumers import atomic_executor, group_run
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.statements import execute
@@ -164,6 +165,42 @@ class TestCommits:
         assert ran == [0, 2, 3]
         assert effects() == [0, 1, 2, 3]
 
+    def test_a_hook_that_ends_its_thread_costs_nothing(self, consuming: Consuming) -> None:
+        Handler(consuming, lambda delivery: transaction.on_commit(sys.exit) if delivery.payload == 1 else None)
+        publish_many("t", range(4))
+        consuming.drain()
+        assert effects() == [0, 1, 2, 3]
+
+    def test_what_handlers_publish_is_published_once(self, consuming: Consuming) -> None:
+        def act(delivery) -> None:
+            with transaction.atomic():
+                publish_many("out", [delivery.payload] * 3)
+            with suppress(IntegrityError), transaction.atomic():
+                write(delivery)
+                raise IntegrityError
+            if delivery.payload == 3 and delivery.attempt == 1:
+                raise ValueError
+
+        Handler(consuming, act)
+        publish_many("t", range(6))
+        consuming.drain()
+        assert sorted(effects()) == list(range(6))
+        assert Counter(Message.objects.filter(topic="out").values_list("payload", flat=True)) == dict.fromkeys(
+            range(6), 3
+        )
+
+    def test_the_reply_is_of_the_call_that_was_committed(self, consuming: Consuming) -> None:
+        handler = Handler(consuming, lambda delivery: replies(delivery), keep_results=60)
+
+        def replies(delivery) -> None:
+            delivery.reply(len(handler.calls))
+            if delivery.payload == 3 and delivery.attempt == 1:
+                raise ValueError
+
+        publish_many("t", range(4))
+        consuming.drain()
+        assert sorted(Result.objects.values_list("result", flat=True)) == [5, 6, 7, 8]
+
     def test_what_expired_has_no_part_in_it(self, consuming: Consuming, monkeypatch) -> None:
         Handler(consuming)
         publish_many("t", [NewMessage(number, expires=0.001 if number == 2 else None) for number in range(5)])
@@ -204,6 +241,23 @@ class TestFailures:
             mine = [number for number in done if number % 2 == key]
             assert mine == sorted(mine)
         assert sorted(done) == list(range(30))
+
+    def test_what_is_behind_a_dead_letter_waits_until_that_is_stored(self, consuming: Consuming, monkeypatch) -> None:
+        """If the process ended before, it would be delivered after them."""
+        with_it: list[int] = []  # what shares its claim, and is committed
+        settle = atomic.settle_execution
+
+        def note(alias, execution, attempts, guard=None):
+            if any(int(attempt.message.payload) == 2 for attempt in execution.attempts):
+                with_it.extend(int(attempt.message.payload) for attempt in attempts)
+            return settle(alias, execution, attempts, guard)
+
+        monkeypatch.setattr(atomic_executor, "settle_execution", note)
+        Handler(consuming, acting({2}, lambda: Reject("no")))
+        publish_many("t", [NewMessage(number, key=f"k{number % 2}") for number in range(8)])
+        consuming.drain()
+        assert with_it == [0, 1, 3, 5, 7]
+        assert sorted(effects()) == [0, 1, 3, 4, 5, 6, 7]
 
     def test_reject_and_postpone(self, consuming: Consuming) -> None:
         postponed: list[int] = []
@@ -345,6 +399,54 @@ class TestTime:
         host.stop()
         assert sorted(effects()) == list(range(6))
         assert handler.attempts == {number: {1, 2} if number == 3 else {1} for number in range(6)}
+
+    @pytest.mark.database("mariadb", "mysql", "postgresql")
+    def test_an_ack_that_never_ends_overruns(self, consuming: Consuming, monkeypatch) -> None:
+        gate, first = consuming.gate(), [True]
+        settle = atomic.settle_execution
+
+        def hang(alias, execution, attempts, guard=None):
+            if first and first.pop():
+                gate.wait()
+            return settle(alias, execution, attempts, guard)
+
+        monkeypatch.setattr("sqlqueue.consumers.atomic_executor.settle_execution", hang)
+        handler = Handler(consuming, visibility_timeout=1.0)
+        publish_many("t", range(4))
+        host = consuming.start()
+        wait_until(lambda: sorted(effects()) == list(range(4)))
+        gate.set()
+        host.stop()
+        assert sorted(effects()) == list(range(4))
+        assert handler.attempts == {0: {1}, 1: {1}, 2: {1}, 3: {1, 2}}
+
+    def test_a_commit_that_comes_while_its_overrun_is_decided_is_the_only_one(
+        self, consuming: Consuming, monkeypatch
+    ) -> None:
+        taken: list[Any] = []
+
+        part = atomic_executor.part_commit_hooks
+        settle = atomic.settle_execution
+
+        def remember(alias, execution, attempts, guard=None):
+            moved = settle(alias, execution, attempts, guard)
+            taken.append(attempts[-1])
+            return moved
+
+        def wait(alias: str) -> None:
+            if len(taken) == 1:
+                wait_until(lambda: taken[0].outcome is not None)
+            part(alias)
+
+        monkeypatch.setattr(atomic_executor, "settle_execution", remember)
+        monkeypatch.setattr(atomic_executor, "part_commit_hooks", wait)
+        Handler(consuming, visibility_timeout=1.0)
+        publish_many("t", range(4))
+        host = consuming.start()
+        end = Message.objects.latest("offset").offset
+        wait_until(lambda: Offset.objects.filter(topic="t", offset_acked=end).exists())
+        host.stop()
+        assert effects() == list(range(4))
 
     def test_a_stop_commits_what_has_run_and_hands_back_the_rest(self, consuming: Consuming) -> None:
         gate, reached = consuming.gate(), threading.Event()

@@ -724,7 +724,7 @@ class LogMachine(RuleBasedStateMachine):
                 owner.executions.remove(execution)
             owner.reports += [(later, UNSTARTED) for later in execution.stop()]
         if left and (outcome is None or outcome.kind != "acked"):  # of a batch
-            self.hold_up(owner, left, attempts if kind != "no" else [])
+            self.hold_up(owner, left, attempts)
         for attempt in attempts:
             alone = (
                 kind == "wait long" and self.tables.keys[attempt.offset - 1] != POISON

@@ -1,5 +1,5 @@
-"""The ordering queues of one execution that are closed: a message in them is to be delivered again, before those behind
-it."""
+"""The ordering queues of one execution that are closed: a message in them is to be settled, or delivered again, before
+those behind it."""
 
 from __future__ import annotations
 
