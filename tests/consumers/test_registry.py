@@ -82,6 +82,10 @@ def test_every_option_arrives() -> None:
         ({"commit_every": 10}, "commit_every lets atomic handlers share transactions: write atomic=True beside it"),
         ({"commit_every": 10, "atomic": True, "batch": True}, "leave commit_every or batch out"),
         ({"commit_every": 10, "atomic": True, "rate_limit_per_key": "1/s"}, "leave it or commit_every out"),
+        (
+            {"commit_every": 10, "atomic": True, "ordering": "none", "concurrency_limit_per_key": 1},
+            "run one after another: leave it or commit_every out",
+        ),
         ({"visibility_timeout": 0}, "visibility_timeout must be seconds .* from 0.001 to 2592000"),
         ({"visibility_timeout": "60"}, "visibility_timeout must be seconds"),
         ({"backoff": -1}, "backoff must be seconds"),
