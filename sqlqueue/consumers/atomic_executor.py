@@ -179,7 +179,7 @@ class AtomicExecutor:
         time.sleep(NOT_BEGUN_PAUSE)
         return UNSTARTED
 
-    def _leave(self, attempts: list[Attempt], error: Exception) -> None:
+    def _leave(self, attempts: Sequence[Attempt], error: Exception) -> None:
         """Let the next handler have another connection: this one may lead to a server of the past for as long as it
         lives."""
         logger.warning(logfmt("session_replaced", **self._log_fields(attempts), meaning=error))
