@@ -16,6 +16,7 @@ from sqlqueue import HandOver, NewMessage, Postpone, Reject, Retry, publish_many
 from sqlqueue.consumers import atomic_executor, group_run
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
+from sqlqueue.database.server_identity import look
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import atomic
@@ -130,6 +131,7 @@ class TestCommits:
 
         Handler(consuming, commit_every=100)
         publish_many("t", range(100))
+        look("default")  # once for each connection
         with connection.execute_wrapper(record):
             drain()
         inserts = [number for number, sql in enumerate(statements) if sql.startswith("INSERT INTO app_effect")]
