@@ -81,7 +81,7 @@ def _work_items(request: HttpRequest, offsets: Iterable[int]) -> list[WorkItem]:
     if not any(may(request, codename) for codename in SEEN_BY):
         return []
     items = WorkItem.objects.using(settings.DATABASE).filter(message_offset__in=sorted(offsets))
-    seen = items.exclude(topic__in=closed_topics(request.user)).order_by("-pk")
+    seen = items.exclude(topic__in=closed_topics(request.user)).order_by("-message_offset", "-pk")
     return list(seen.only("topic", "consumer_group", "state", "assignee", "handed_over_at")[: MOST_ITEMS + 1])
 
 

@@ -9,7 +9,7 @@ from django.db import connection
 from sqlqueue.core.keys import partition_of
 from sqlqueue.log.groups import register
 from sqlqueue.log.topics import forget_topics
-from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, Receipt, Replay, Topic
+from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, Receipt, Replay, Topic, WorkItem
 
 AT_ONCE = 5_000
 ERROR = """Traceback (most recent call last):
@@ -73,10 +73,24 @@ class Crowd:
             ],
             batch_size=AT_ONCE,
         )
+        handed_over = {"payload": 1, "attempts": 1, "fencing_token": 1, "published_at": now, "state": "done"}
+        WorkItem.objects.bulk_create(
+            [
+                WorkItem(
+                    topic="t",
+                    consumer_group=self.groups[n % groups],
+                    message_id=f"{n}",
+                    message_offset=n,
+                    **handed_over,
+                )
+                for n in range(min(2_000, messages))
+            ],
+            batch_size=AT_ONCE,
+        )
         Replay.objects.bulk_create([Replay(topic="t", through=highest, total=10, state="done") for _ in range(200)])
         with connection.cursor() as cursor:
             if connection.vendor == "mysql":
-                for model in (Message, Offset, Receipt, DeliveryState, BlockedRange, Replay):
+                for model in (Message, Offset, Receipt, DeliveryState, BlockedRange, WorkItem, Replay):
                     cursor.execute(f"ANALYZE TABLE {model._meta.db_table}")
                     cursor.fetchall()
             else:

@@ -64,9 +64,9 @@ def test_what_was_deleted_between_the_two_statements_was_found(monkeypatch: pyte
     first, second, third, fourth = Message.objects.order_by("offset").values_list("offset", flat=True)
     read_whole = sift_module._whole
 
-    def delete_first(alias: str, offsets: Any) -> Any:
+    def delete_first(*values: Any) -> Any:
         Message.objects.filter(offset__in=[third, fourth]).delete()
-        return read_whole(alias, offsets)
+        return read_whole(*values)
 
     monkeypatch.setattr(sift_module, "_whole", delete_first)
     (found,) = sift("default", [(REF, Read(0, 4, sift=Filter({"headers.wanted": True})))])
