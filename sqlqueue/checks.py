@@ -23,7 +23,7 @@ from sqlqueue.database.server_checks import findings, findings_of_settings
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import topic_options
 from sqlqueue.log.encoding import writer
-from sqlqueue.log.topics import require_declared
+from sqlqueue.log.stored_topics import require_declared, stored_placements
 from sqlqueue.payloads.topic_types import type_of
 
 TAG = "sqlqueue"
@@ -101,7 +101,7 @@ def check_aliases(**kwargs: Any) -> list[CheckMessage]:
     if settings.problems():
         return []
     found: list[CheckMessage] = []
-    alias = settings.DATABASE
+    alias = settings.home
     elsewhere: dict[str, str] = {}
     for model in apps.get_models():
         written_to = router.db_for_write(model)
@@ -111,12 +111,21 @@ def check_aliases(**kwargs: Any) -> list[CheckMessage]:
                 hint = "Add 'sqlqueue.database.router.Router' to DATABASE_ROUTERS, before the others."
                 found.append(Error(text, hint=hint, id="sqlqueue.E022"))
                 break
-        elif model._meta.managed and not model._meta.proxy and written_to != alias:
+        elif model._meta.managed and not model._meta.proxy and written_to not in settings.aliases:
             elsewhere.setdefault(written_to, model._meta.label)
-    if not connections.settings[alias]["AUTOCOMMIT"]:
+    for alias in [alias for alias in settings.aliases if not connections.settings[alias]["AUTOCOMMIT"]]:
         text = f"DATABASES[{alias!r}]['AUTOCOMMIT'] is False: what a consumer locks and writes would wait for a commit"
         hint = "Leave AUTOCOMMIT out, and use transaction.atomic() where statements belong together."
         found.append(Error(text, hint=hint, id="sqlqueue.E023"))
+    engines = {alias: connections.settings[alias]["ENGINE"] for alias in settings.aliases}
+    if len(set(engines.values())) > 1:
+        text = f"the shards are databases of several kinds: {engines}"
+        hint = "A message has to fit where it is relayed to, or moved: let all of them be of one kind."
+        found.append(Error(text, hint=hint, id="sqlqueue.E028"))
+    if settings.sharded and not all(router.allow_migrate(other, "sqlqueue") for other in settings.aliases):
+        text = "the shards' tables cannot be made: no database router lets sqlqueue migrate on their aliases"
+        hint = "Add 'sqlqueue.database.router.Router' to DATABASE_ROUTERS, before the others."
+        found.append(Error(text, hint=hint, id="sqlqueue.E022"))
     for other, label in elsewhere.items():
         text = f"models such as {label} are written to {other!r}, but the queue lives on {alias!r}"
         hint = "A publish in a transaction on another alias is not part of it; use publish_on_commit there."
@@ -130,21 +139,32 @@ def check_aliases(**kwargs: Any) -> list[CheckMessage]:
 @register(TAG)
 def check_options_of_sqlite(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """W006, W007, as far as the settings show it. With `check --database` the database itself is examined."""
-    if settings.problems() or settings.DATABASE in (databases or ()):
+    if settings.problems():
         return []
-    return [_message(problem) for problem in findings_of_settings(settings.DATABASE)]
+    unseen = [alias for alias in settings.aliases if alias not in (databases or ())]
+    return [_message(problem) for alias in unseen for problem in findings_of_settings(alias)]
 
 
 @register(TAG, Tags.database)
 def check_server(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """E002 to E005, W006, W007, W009, W014 to W019: a server that cannot keep the queue's guarantees. Runs with
     `check --database`."""
-    if not databases or settings.problems() or settings.DATABASE not in databases:
+    return [message for alias in _examined(databases) for message in _of_server(alias)]
+
+
+def _examined(databases: Sequence[str] | None) -> list[str]:
+    """Return those of the given aliases that the queue's tables are on."""
+    if not databases or settings.problems():
         return []
+    return [alias for alias in settings.aliases if alias in databases]
+
+
+def _of_server(alias: str) -> list[CheckMessage]:
     try:
-        return [_message(problem) for problem in findings(settings.DATABASE)]
+        return [_message(problem) for problem in findings(alias)]
     except DatabaseError as error:
-        return [Error(f"the queue's database does not answer: {error}", id="sqlqueue.E008")]
+        which = f" {alias!r}" if settings.sharded else ""
+        return [Error(f"the queue's database{which} does not answer: {error}", id="sqlqueue.E008")]
 
 
 def _message(problem: ServerProblem) -> CheckMessage:
@@ -155,10 +175,12 @@ def _message(problem: ServerProblem) -> CheckMessage:
 @register(TAG, Tags.database)
 def check_offsets(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """E024: the log's sequence is below offsets that are known. Runs with `check --database`."""
-    if not databases or settings.problems() or settings.DATABASE not in databases:
-        return []
+    return [message for alias in _examined(databases) for message in _of_sequence(alias)]
+
+
+def _of_sequence(alias: str) -> list[CheckMessage]:
     try:
-        mark = sequence.look(settings.DATABASE)
+        mark = sequence.look(alias)
     except DatabaseError:  # E008 says so
         return []
     if not mark.fell_back:
@@ -167,7 +189,8 @@ def check_offsets(databases: Sequence[str] | None = None, **kwargs: Any) -> list
         f"the log's sequence stands at offset {mark.last_issued}, and {mark.column} is at {mark.known}: it fell back "
         "(a restore, a failover, TRUNCATE), and what is published next would not be delivered"
     )
-    hint = "Run `python manage.py migrate sqlqueue`, which raises it; then replay what was published meanwhile."
+    where = f" --database {alias}" if settings.sharded else ""
+    hint = f"Run `python manage.py migrate sqlqueue{where}`, which raises it; then replay what was published meanwhile."
     return [Error(text, hint=hint, id="sqlqueue.E024")]
 
 
@@ -176,12 +199,38 @@ def check_topics(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
     """W030: a topic has other partitions or priorities than the settings say; W031: a consumer, a schedule of
     SCHEDULES, or a topic's `decisions` or `notices`, needs a topic that is not declared. Runs with `check
     --database`."""
-    if not databases or settings.problems() or settings.DATABASE not in databases:
-        return []
+    examined = _examined(databases)
     try:
-        return [*_fixed_options(settings.DATABASE), *_undeclared(settings.DATABASE)]
+        found = [message for alias in examined[:1] for message in (*_fixed_options(alias), *_undeclared(alias))]
+        return found + (_of_placements(examined) if settings.sharded else [])
     except DatabaseError:  # E008 says so, or the tables are not there yet
         return []
+
+
+def _of_placements(aliases: Sequence[str]) -> list[CheckMessage]:
+    """E029: two shards say different things of a topic; W030: a topic is on other shards than the settings say."""
+    placements = {alias: stored_placements(alias) for alias in aliases}
+    found: list[CheckMessage] = []
+    for name in sorted({name for each in placements.values() for name in each}):
+        said = {alias: each[name] for alias, each in placements.items() if name in each}
+        if len(set(said.values())) > 1:
+            text = f"the shards differ over topic {name!r}: " + "; ".join(
+                f"{settings.shard_name(alias)!r} says {one.partitions} partitions, {one.priorities} priorities, shards"
+                f" {', '.join(one.shards)}"
+                for alias, one in said.items()
+            )
+            hint = (
+                "A shard was a queue of its own before: drain and drop the topic there, or name in "
+                "SQLQUEUE['DATABASE'] the shard that it was made on."
+            )
+            found.append(Error(text, hint=hint, id="sqlqueue.E029"))
+            continue
+        shards, wanted = next(iter(said.values())).shards, settings.shards_of(name)
+        if shards != wanted and not name.endswith(DEAD_LETTER_SUFFIX):
+            text = f"topic {name!r} is on the shards {', '.join(shards)}, and the settings say {', '.join(wanted)}"
+            hint = f"They cannot be changed yet: say {list(shards)} in SQLQUEUE['TOPICS'][{name!r}]['shards']."
+            found.append(Caution(text, hint=hint, id="sqlqueue.W030"))
+    return found
 
 
 def _fixed_options(alias: str) -> Iterator[CheckMessage]:

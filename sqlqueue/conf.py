@@ -3,7 +3,9 @@ what it may say."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -19,6 +21,8 @@ from sqlqueue.core.setting.queue import ParsedSetting, QueueOptions, read
 from sqlqueue.core.setting.topics import TopicOptions
 from sqlqueue.exceptions import ConfigurationError
 
+_at_work: ContextVar[str] = ContextVar("sqlqueue_shard", default="")  # the alias of the shard that is worked on
+
 
 class Settings:
     """The validated settings as attributes: `settings.LEASE_DURATION`. Reading one raises ConfigurationError if any is
@@ -28,6 +32,7 @@ class Settings:
         # Returns the topics that another setting declares (TASKS), each with the priorities that it has unless TOPICS
         # says otherwise.
         self.declared_elsewhere: Callable[[], Mapping[str, int]] = dict
+        self._served = ""  # the alias of the shard that this process serves
 
     @cached_property
     def _read(self) -> ParsedSetting:
@@ -39,6 +44,64 @@ class Settings:
         if name.startswith("_") or name not in QueueOptions.__dataclass_fields__:
             raise AttributeError(name)
         return getattr(self._read.options, name)
+
+    # -- shards -------------------------------------------------------------------------------------------------------
+
+    @property
+    def DATABASE(self) -> str:
+        """The alias of the shard that is worked on: the one that this process serves, or this context is on (see
+        `at`), else `home`."""
+        return _at_work.get() or self._served or self.home
+
+    @property
+    def home(self) -> str:
+        """The alias that the setting names: of the one shard, or with SHARDS of the one that has what is on one shard
+        only."""
+        return str(self._read.options.DATABASE)
+
+    @property
+    def shards(self) -> Mapping[str, str]:
+        """The aliases of the shards by their names; empty without SHARDS."""
+        return self._read.shards
+
+    @property
+    def sharded(self) -> bool:
+        """Whether there are several shards."""
+        return len(self._read.shards) > 1
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """The aliases of all shards."""
+        return tuple(self._read.shards.values()) or (self.home,)
+
+    def shard_name(self, alias: str) -> str:
+        """Return the name of the shard of this alias; "" without SHARDS."""
+        return next((name for name, each in self._read.shards.items() if each == alias), "")
+
+    def shards_of(self, topic: str) -> tuple[str, ...]:
+        """Return the names of the shards that a new topic's keys are spread over, in order: those that TOPICS names, or
+        all. What the queue itself publishes (ticks, tasks) is on DATABASE's shard."""
+        own = topic if self.names(topic) else topic.removesuffix(DEAD_LETTER_SUFFIX)
+        if (named := self._read.topics.get(own)) is not None and named.shards:
+            return tuple(named.shards)
+        if own == PERIODIC_TOPIC or own in self.declared_elsewhere():
+            return (self.shard_name(self.home),)
+        return tuple(sorted(self._read.shards))
+
+    @contextmanager
+    def at(self, alias: str) -> Iterator[None]:
+        """Let DATABASE be this shard's alias in this block, for this thread."""
+        token = _at_work.set(alias)
+        try:
+            yield
+        finally:
+            _at_work.reset(token)
+
+    def serve(self, alias: str) -> None:
+        """Let DATABASE be this shard's alias in this whole process, which consumes there."""
+        self._served = alias
+
+    # -- topics -------------------------------------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicOptions:
         """Return the options of a topic, whether TOPICS names it or not."""
@@ -80,11 +143,16 @@ class Settings:
     def problems(self) -> list[str]:
         """Return everything that is wrong with the setting, for the system checks."""
         reading = read(getattr(django_settings, "SQLQUEUE", {}))
-        alias = reading.options.DATABASE
-        if not reading.problems and alias not in connections:
-            known = ", ".join(connections)
-            return [f"DATABASE names the alias {alias!r}, which DATABASES does not have; it has: {known}"]
-        return reading.problems
+        if reading.problems:
+            return reading.problems
+        named = {"DATABASE": reading.options.DATABASE}
+        named |= {f"SHARDS[{name!r}]": alias for name, alias in reading.shards.items()}
+        known = ", ".join(connections)
+        return [
+            f"{name} names the alias {alias!r}, which DATABASES does not have; it has: {known}"
+            for name, alias in named.items()
+            if alias not in connections
+        ]
 
     def given_alias(self) -> str:
         """Return the alias that the setting names, whatever else is wrong with it; the default if it names none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +20,23 @@ class ConfigurationError(SqlqueueError):
 
 class InvalidMessage(SqlqueueError, ValueError):
     """A message was refused where it entered; nothing was written."""
+
+
+class PartlyPublished(SqlqueueError):
+    """publish_many has published the messages of some shards, and others have failed. failed: the errors by shard;
+    unpublished: the positions, from 0, of the messages that are not published, as far as is known: where the connection
+    was lost they may be, which their ids, if they have any, sort out when they are published again."""
+
+    def __init__(self, topic: str, failed: Mapping[str, Exception], unpublished: Sequence[int]):
+        super().__init__(topic, failed, unpublished)
+        self.topic, self.failed, self.unpublished = topic, dict(failed), list(unpublished)
+
+    def __str__(self) -> str:
+        errors = "; ".join(f"shard {shard!r}: {error}" for shard, error in self.failed.items())
+        return (
+            f"{len(self.unpublished)} messages of topic {self.topic!r} are not published, those of other shards are: "
+            f"publish those at the positions in `unpublished` again ({errors})"
+        )
 
 
 class InvalidResult(SqlqueueError, ValueError):

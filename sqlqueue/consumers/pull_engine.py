@@ -17,6 +17,7 @@ from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.core.flow import NO_FLOW
 from sqlqueue.core.settle_plan import Execution
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
+from sqlqueue.log.placement import require_one_shard
 from sqlqueue.log.topics import require_declared
 
 
@@ -29,6 +30,7 @@ def pulled_consumer(topic: str, group: str, options: dict[str, Any]) -> Consumer
     if options.get("commit_every", 1) != 1:
         raise ConfigurationError("a pull loop's receiver commits by itself: leave commit_every out")
     made = build(topic, {"group": group, **options})
+    require_one_shard(topic, "a pull loop")
     require_declared(settings.DATABASE, topic)
     # One that names no limits leaves the group's as they are.
     return Consumer(topic=topic, handler=_no_handler, declares=made["flow"] != NO_FLOW, **made)

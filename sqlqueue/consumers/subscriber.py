@@ -14,6 +14,7 @@ from sqlqueue.consumers.background.batches import BatchTask
 from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
 from sqlqueue.consumers.background.periodic import PeriodicTask
+from sqlqueue.consumers.background.relay import RelayTask
 from sqlqueue.consumers.background.replay import ReplayTask
 from sqlqueue.consumers.background.scheduler import SchedulerTask
 from sqlqueue.consumers.background.stats_recorder import StatsRecorder
@@ -150,8 +151,10 @@ class Subscriber:
             self.settler.look_at_batches = self._batches.look_at
             self._background_tasks = [self._lease_renewer, self.loop.scheduler, collector, stats_recorder, replay]
             self._background_tasks.append(self._batches)
-            if schedules := declared():
+            if self.alias == settings.home and (schedules := declared()):
                 self._background_tasks.append(PeriodicTask(self.alias, schedules))
+            others = [name for name, alias in settings.shards.items() if alias != self.alias]
+            self._background_tasks += [RelayTask(self.alias, name) for name in others]
             for task in self._background_tasks:
                 task.start()
         group_topics = [subscription.group_topic for subscription in self.subscriptions]

@@ -1,4 +1,5 @@
-"""A database router that keeps the queue's tables on SQLQUEUE["DATABASE"], and nothing else there because of it."""
+"""A database router that keeps the queue's tables on SQLQUEUE["DATABASE"], or on the aliases of SQLQUEUE["SHARDS"], and
+nothing else there because of it."""
 
 from __future__ import annotations
 
@@ -13,14 +14,21 @@ class Router:
     that reads behind its own writes would skip messages."""
 
     def db_for_read(self, model: Any, **hints: Any) -> str | None:
-        """Return the queue's alias for the queue's models."""
+        """Return the queue's alias for the queue's models; with SHARDS: that of the shard that is worked on."""
         return _alias() if model._meta.app_label == "sqlqueue" else None
 
     db_for_write = db_for_read
 
     def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
-        """Create the queue's tables on the queue's alias only."""
-        return db == _alias() if app_label == "sqlqueue" else None
+        """Create the queue's tables on the queue's aliases only."""
+        return db in _aliases() if app_label == "sqlqueue" else None
+
+
+def _aliases() -> tuple[str, ...]:
+    try:
+        return settings.aliases
+    except ConfigurationError:
+        return (settings.given_alias(),)
 
 
 def _alias() -> str:

@@ -25,6 +25,13 @@ def in_test_case(connection: object) -> bool:
     return any(getattr(block, "_from_testcase", False) for block in getattr(connection, "atomic_blocks", ()))
 
 
+def in_callers_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """Tell whether a transaction is open that is not a TestCase's."""
+    if not connection.in_atomic_block:
+        return not connection.get_autocommit() if connection.connection is not None else False
+    return not all(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+
+
 def refusal(connection: BaseDatabaseWrapper) -> str:
     """Return why a statement would not be a transaction of its own; "" if it would, or is a test's."""
     if connection.in_atomic_block and not in_test_case(connection):

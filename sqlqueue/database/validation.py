@@ -26,6 +26,12 @@ DEEPEST_OF_MARIADB, DEEPEST_OF_MYSQL = 31, 100  # JSON_DEPTH_LIMIT; JSON_DOCUMEN
 CREATE_TOPIC = (
     "INSERT INTO sqlqueue_topic (name, partitions, priorities, retention, history) VALUES (%s, %s, %s, %s, %s) "
 )
+CREATE_PLACED_TOPIC = (
+    "INSERT INTO sqlqueue_topic (name, partitions, priorities, retention, history, shards)"
+    " VALUES (%s, %s, %s, %s, %s, %s) "
+)
+# Index: the primary key.
+STORED_PLACEMENT = "SELECT partitions, priorities, shards FROM sqlqueue_topic WHERE name = %s"
 STORED_TOPIC = "SELECT name, partitions, priorities FROM sqlqueue_topic WHERE name = %s"  # index: the primary key
 SCHEDULE = (
     "INSERT INTO sqlqueue_scheduled_message"

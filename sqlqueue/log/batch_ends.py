@@ -124,7 +124,7 @@ def _record(alias: str, batch: Batch, column: str, callback: str, **also: Any) -
         return False
     callbacks = batch.callbacks
     if (wanted := callbacks.get(callback)) is not None:
-        publish_message(wanted["topic"], _message(wanted, id=f"batch:{batch.id}:{callback}"))
+        publish_message(wanted["topic"], _message(wanted, id=f"batch:{batch.id}:{callback}"), relay=True)
     if callback == "success" and (steps := callbacks.get("then")):
         _begin_next(alias, batch, steps)
     return True

@@ -24,6 +24,7 @@ from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage, seconds
 from sqlqueue.log import batch_ends, batch_parts, batch_publish
 from sqlqueue.log.encoding import encode
+from sqlqueue.log.placement import require_one_shard
 from sqlqueue.log.publish import MOST_AT_ONCE, check, publish_many
 from sqlqueue.log.published import CREATED, Published, PublishedMany
 from sqlqueue.models import Batch as BatchRow
@@ -104,7 +105,9 @@ class Batch:
         refuse_in_async("Batch", "await sync_to_async(…)")
         if self._still_open != self._not_begun:
             raise ConfigurationError("a batch has one `with` block: make another Batch")
-        alias = settings.DATABASE
+        alias = settings.home
+        for one in (one for step in self._steps for one in step):
+            require_one_shard(one["topic"], "a batch")
         for one in [*self._given.values(), *(one for step in self._steps for one in step)]:
             check(one["topic"], [NewMessage(one["payload"], key=one["key"])])
         callbacks: dict[str, Any] = dict(self._given)
@@ -126,7 +129,7 @@ class Batch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._still_open = self._sealed
-        alias = settings.DATABASE
+        alias = settings.home
         if kind is None:
             self._seal(alias)
         else:
@@ -156,15 +159,17 @@ class Batch:
         self._still_open()
         if unknown := set(options) - OPTIONS:
             raise TypeError(f"Batch.publish has no option {sorted(unknown)[0]!r}")
+        require_one_shard(topic, "a batch")
         message = _member(NewMessage(payload, **options), self.id)
-        alias = settings.DATABASE
+        alias = settings.home
         return retries.run(alias, batch_publish.publish_member, alias, self.id, topic, message)
 
     def publish_many(self, topic: str, messages: Iterable[NewMessage | Any]) -> PublishedMany:
         """Publish many messages as members, all or none of them, see publish_many."""
         refuse_in_async("Batch.publish_many", "await sync_to_async(batch.publish_many)(…)")
         self._still_open()
-        alias = settings.DATABASE
+        require_one_shard(topic, "a batch")
+        alias = settings.home
         if isinstance(messages, Iterator):
             with transaction.atomic(using=alias):
                 counts = Counter[str]()
@@ -186,7 +191,7 @@ class Batch:
     def cancel(self) -> bool:
         """Publish no callback of it any more; its members are delivered all the same. False: it was over already."""
         refuse_in_async("Batch.cancel", "await sync_to_async(batch.cancel)(…)")
-        return batch_ends.cancel(settings.DATABASE, self.id)
+        return batch_ends.cancel(settings.home, self.id)
 
     def __repr__(self) -> str:
         return f"<Batch {self.id}{f' {self.name!r}' if self.name else ''}>"

@@ -25,6 +25,7 @@ from sqlqueue.database.statements import execute
 from sqlqueue.database.transactions import in_test_case
 from sqlqueue.exceptions import CallFailed, ConfigurationError, seconds
 from sqlqueue.log.collect import watermarks
+from sqlqueue.log.placement import destination
 from sqlqueue.log.publish import publish_message
 from sqlqueue.log.settle_notices import SettleWatch
 from sqlqueue.models import ConsumerGroup, Message
@@ -61,7 +62,9 @@ class Call:
     """A message that has been published, whose publisher waits. A context manager: it closes its sockets."""
 
     def __init__(self, topic: str, message: NewMessage, timeout: float | timedelta):
-        self._alias: str = settings.DATABASE
+        self._alias = settings.DATABASE
+        if settings.sharded:
+            self._alias = destination(topic, message.key, message.id, relay=False).alias
         within = seconds(timeout, "timeout")
         in_test = _refuse_transaction(self._alias)
         self._topic, self._timeout, self._end = topic, timeout, time.monotonic() + within
@@ -69,7 +72,7 @@ class Call:
         self._ask_groups_at = time.monotonic() + ASK_GROUPS_EVERY
         self.watch = SettleWatch(self._alias, topic)
         message.unique_for = False  # each call is its own
-        self._published = publish_message(topic, message, within + FETCHED_WITHIN)
+        self._published = publish_message(topic, message, within + FETCHED_WITHIN, alias=self._alias)
         assert self._published.offset is not None
         self._offset, self._key, self._group = self._published.offset, message.key, message.group
         if in_test:

@@ -29,7 +29,7 @@ RECOVERY = 0.1  # seconds that a listener pauses after an error, so that a lasti
 _listeners: list[Callable[[], None]] = []
 _lock = threading.Lock()
 _addresses: dict[str, tuple[float, list[tuple[str, int]]]] = {}
-_notified_at = 0.0
+_notified_at: dict[str, float] = {}  # by alias
 _socket: socket.socket | None = None
 
 
@@ -56,15 +56,14 @@ class _Notification:
 
 def notify(alias: str) -> None:
     """Wake the consumers of this database, here and elsewhere."""
-    global _notified_at
     for listener in _listeners:
         listener()
     if not settings.WAKE:
         return
     now = time.monotonic()
-    if now - _notified_at < QUIET:
+    if now - _notified_at.get(alias, 0.0) < QUIET:
         return
-    _notified_at = now
+    _notified_at[alias] = now
     for address in _known_addresses(alias, now):
         try:
             _sender().sendto(b"", address)

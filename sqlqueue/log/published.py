@@ -19,12 +19,14 @@ class Published:
     offset: of the message in the log, None while it is scheduled. status: `created`; `updated` if it has replaced a
     scheduled message of its id, or with unique_for of its key; `ignored` if there was one of its topic, key and id
     already, in the log or scheduled, or with unique_for a pending one of its topic and key, and nothing has changed. id
-    and offset are then those of the message that is there.
+    and offset are then those of the message that is there. shard: the name of the shard that it is on, or is on its way
+    to; "" without SHARDS.
     """
 
     offset: int | None
     id: str
     status: Status
+    shard: str = ""
 
     @property
     def created(self) -> bool:

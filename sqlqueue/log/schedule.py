@@ -24,7 +24,7 @@ from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.validation import check_size, refuse_dead_letters
 from sqlqueue.database.weight import LIGHT
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE, InvalidMessage, SqlqueueError
-from sqlqueue.log import batch_parts
+from sqlqueue.log import batch_parts, relay
 from sqlqueue.log.notifier import notify_after_commit
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import ScheduledMessage
@@ -161,10 +161,16 @@ def _move(alias: str, only: int | None = None) -> int | None:
     if len(locked) != len(ids):
         return 0  # another transaction is changing one of them: the caller moves them one by one
     taken, rows, refused = [], [], 0
+    away: list[int] = []
     for row in locked:
         if not row.is_due:
             continue
         try:
+            if shard := relay.shard_elsewhere(alias, row.topic, row.key, row.message_id):
+                expires = _expires(row)
+                relay.take_over(alias, row.id, shard, None if expires is None else expires / 1_000_000)
+                away.append(row.id)
+                continue
             rows.append(_log_row(alias, row))
             taken.append(row.id)
         except SqlqueueError as error:
@@ -178,7 +184,9 @@ def _move(alias: str, only: int | None = None) -> int | None:
             batch_parts.take_out(alias, batch_parts.lock_scheduled(alias, repeated))
         execute(alias, dialect(alias).delete("sqlqueue_scheduled_message", "id", len(taken)), taken)
         notify_after_commit(alias)
-    return len(rows) + refused
+    if away:
+        execute(alias, dialect(alias).delete("sqlqueue_scheduled_message", "id", len(away)), away)
+    return len(rows) + len(away) + refused
 
 
 def _locked(alias: str, ids: Sequence[int]) -> list[DueRow]:

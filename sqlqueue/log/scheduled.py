@@ -17,6 +17,7 @@ from sqlqueue.database.scheduling import OF_ID, TAKE
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import batch_parts, task_states
+from sqlqueue.log.placement import searched
 from sqlqueue.log.topics import planned
 from sqlqueue.models import ScheduledMessage
 from sqlqueue.payloads.content_types import content_type_of
@@ -63,8 +64,13 @@ def get_scheduled(topic: str, *, id: str, key: str = "") -> Scheduled | None:
     """Return the message of this topic, key and id while it is scheduled; None once it is in the log, was cancelled, or
     never was. Raises InvalidMessage and ConfigurationError for what publish would refuse."""
     refuse_in_async("get_scheduled", "await aget_scheduled(…)")
-    alias = settings.DATABASE
-    identity = _identity(alias, topic, id, key)
+    identity = _identity(settings.DATABASE, topic, id, key)
+    found = (_get(alias, identity) for alias in searched(topic, key, id))
+    return next((each for each in found if each is not None), None)
+
+
+def _get(alias: str, identity: tuple[str, str, str]) -> Scheduled | None:
+    topic, id, key = identity
     syntax = dialect(alias)
     columns = {name: syntax.json_text(name) for name in ("payload", "headers")}
     columns |= {"due": syntax.epoch("due_at"), "published": syntax.epoch("created_at")}
@@ -111,11 +117,9 @@ def cancel(topic: str, *, id: str, key: str = "") -> bool:
     Raises InvalidMessage and ConfigurationError for what publish would refuse.
     """
     refuse_in_async("cancel", "await acancel(…)")
-    alias = settings.DATABASE
-    identity = _identity(alias, topic, id, key)
-    if task_states.has_tasks(topic):
-        return retries.run(alias, _cancel, alias, identity)
-    return retries.run_statement(alias, _cancel, alias, identity)
+    identity = _identity(settings.DATABASE, topic, id, key)
+    run = retries.run if task_states.has_tasks(topic) else retries.run_statement
+    return any(run(alias, _cancel, alias, identity) for alias in searched(topic, key, id))
 
 
 def cancel_all(topic: str, *, key: str) -> int:
@@ -125,10 +129,9 @@ def cancel_all(topic: str, *, key: str) -> int:
     Raises InvalidMessage and ConfigurationError for what publish would refuse.
     """
     refuse_in_async("cancel_all", "await sync_to_async(cancel_all)(…)")
-    alias = settings.DATABASE
-    planned(alias, topic)
+    planned(settings.DATABASE, topic)
     checked_text(key, "key", KEY_LENGTH)
-    return retries.run(alias, _cancel_all, alias, topic, key)
+    return sum(retries.run(alias, _cancel_all, alias, topic, key) for alias in searched(topic, key))
 
 
 acancel = async_twin(cancel)

@@ -167,7 +167,7 @@ def _publish(alias: str, digests: Mapping[str, str], only: str = "") -> Ticks:
             complete = complete and due.complete
             messages.setdefault(definition.topic, []).extend(_message(definition, tick) for tick in due.ticks)
             noted.append((row, definition, due))
-    published = sum(publish_many(topic, new).created for topic, new in messages.items() if new)
+    published = sum(publish_many(topic, new, relay=True).created for topic, new in messages.items() if new)
     return Ticks(published, not complete, noted)
 
 

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
-
 from django.db import connections, transaction
 
 from sqlqueue.conf import settings
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic
-from sqlqueue.core.periodic import PERIODIC_TOPIC
-from sqlqueue.database.aside import aside
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.core.keys import checked_topic
 from sqlqueue.database.transactions import in_test_case
-from sqlqueue.database.validation import CREATE_TOPIC, STORED_TOPIC, TopicInfo, refuse_dead_letters, undeclared
-from sqlqueue.models import Topic, dead_letter_topic
+from sqlqueue.database.validation import TopicInfo, refuse_dead_letters
+from sqlqueue.log.placement import existing_placement, forget_placements, placement
+from sqlqueue.log.stored_topics import (
+    existing,
+    insert,
+    insert_placed,
+    is_declared,
+    require_declared,
+    stored,
+    stored_aside,
+)
+from sqlqueue.models import dead_letter_topic
+
+__all__ = [
+    "create",
+    "dead_letters",
+    "existing",
+    "forget_topics",
+    "is_declared",
+    "planned",
+    "require_declared",
+    "to_publish",
+    "topic_info",
+]
 
 _known: dict[tuple[str, str], TopicInfo] = {}
 
@@ -40,32 +56,10 @@ def planned(alias: str, name: str) -> TopicInfo:
     """Return the same without creating the topic: a new one as it would be created."""
     refuse_dead_letters(name)
     options = settings.topic(checked_topic(name))
+    if settings.sharded and (placed := existing_placement(name)):
+        return TopicInfo(name, placed.partitions, placed.priorities)
     require_declared(alias, name)
-    return _stored(alias, name) or TopicInfo(name, options.partitions, options.priorities)
-
-
-def is_declared(alias: str, name: str) -> bool:
-    """Tell whether a topic may be used: TOPICS names it, another setting declares it, it exists, it is that of periodic
-    schedules, or STRICT_TOPICS is off. A dead-letter topic is declared with its topic."""
-    own = name.removesuffix(DEAD_LETTER_SUFFIX)
-    if not settings.STRICT_TOPICS or settings.names(name) or settings.declares(own) or own == PERIODIC_TOPIC:
-        return True
-    return bool(existing(alias, {name}))
-
-
-def existing(alias: str, names: Collection[str]) -> set[str]:
-    """Return those of the topics that exist; a dead-letter topic also counts if its topic exists."""
-    own = {name: name.removesuffix(DEAD_LETTER_SUFFIX) for name in names}
-    found = Topic.objects.using(alias).filter(name__in={*own, *own.values()})
-    there = set(found.values_list("name", flat=True))
-    return {name for name in names if name in there or own[name] in there}
-
-
-def require_declared(alias: str, name: str) -> None:
-    """Raise ConfigurationError for a topic that is not declared; the error suggests the nearest name."""
-    if not is_declared(alias, name):
-        there = Topic.objects.using(alias).exclude(name__endswith=DEAD_LETTER_SUFFIX).values_list("name", flat=True)
-        raise undeclared(name, {*settings.TOPICS, *there})
+    return stored(alias, name) or TopicInfo(name, options.partitions, options.priorities)
 
 
 def dead_letters(alias: str, topic: str) -> TopicInfo:
@@ -75,10 +69,9 @@ def dead_letters(alias: str, topic: str) -> TopicInfo:
 
 
 def _info(alias: str, name: str, partitions: int | None) -> TopicInfo:
-    info = _stored(alias, name)
-    if info is None and partitions is None and not is_declared(alias, name):
-        with aside(alias) as run:  # the caller's snapshot may be older than the row
-            info = _topic_of(run(STORED_TOPIC, (name,)))
+    info = stored(alias, name)
+    if info is None and partitions is None and not settings.sharded and not is_declared(alias, name):
+        info = stored_aside(alias, name)  # the caller's snapshot may be older than the row
         if info is None:
             require_declared(alias, name)
     info = info or create(alias, name, partitions)
@@ -95,33 +88,13 @@ def _info(alias: str, name: str, partitions: int | None) -> TopicInfo:
 def forget_topics() -> None:
     """Forget all topics, so that they are looked up again: for tests that empty the table or change settings."""
     _known.clear()
-
-
-def _stored(alias: str, name: str) -> TopicInfo | None:
-    return _topic_of(execute(alias, STORED_TOPIC, (name,)))
-
-
-def _topic_of(cursor: Any) -> TopicInfo | None:
-    row = cursor.fetchone()
-    return TopicInfo(*row) if row else None
+    forget_placements()
 
 
 def create(alias: str, name: str, partitions: int | None = None) -> TopicInfo:
-    """Insert a topic's row if there is none, and return what is stored.
-
-    Inside a caller's transaction it uses a separate connection, so that a long transaction which happens to publish
-    first does not hold up other publishers of the topic.
-    """
-    with aside(alias) as run:
-        run(CREATE_TOPIC + dialect(alias).ignore("name"), _values(name, partitions))
-        # Here, for the caller's snapshot may be older than the row.
-        info = _topic_of(run(STORED_TOPIC, (name,)))
-    assert info is not None
-    return info
-
-
-def _values(name: str, partitions: int | None) -> tuple[object, ...]:
-    options = settings.topic(name)
-    # Dead letters are kept until an operator replays or discards them.
-    retention = None if name.endswith(DEAD_LETTER_SUFFIX) else options.retention
-    return name, partitions or options.partitions, options.priorities, retention, options.history
+    """Insert a topic's row if there is none, and return what is stored. With several shards each gets what is fixed on
+    DATABASE's."""
+    if not settings.sharded:
+        return insert(alias, name, partitions)
+    placed = insert_placed(alias, name, placement(name))
+    return TopicInfo(name, placed.partitions, placed.priorities)

@@ -10,6 +10,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import HandedOver, Outcome, handed_over
 from sqlqueue.core.settle_plan import WorkItemWrite
+from sqlqueue.core.shards import numbered
 from sqlqueue.database.dialects.base import marks_of
 from sqlqueue.database.limits import check_result
 from sqlqueue.database.statements import execute
@@ -88,7 +89,8 @@ def _schedule_notices(alias: str, lease: HeldLease, topic: str, offsets: Sequenc
         ScheduledMessage(
             topic=topic,
             partition_key=item.partition_key,
-            message_id=f"work-item-{item.pk}-0",  # not that of the decision, which may go to the same topic
+            # Not that of the decision, which may go to the same topic.
+            message_id=f"work-item-{numbered(item.pk, settings.shard_name(alias))}-0",
             payload=notice(item, NEW),
         )
         for item in new.defer("payload", "headers", "body", "form")

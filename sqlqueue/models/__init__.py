@@ -20,6 +20,7 @@ from sqlqueue.models.periodic_schedule import PeriodicSchedule
 from sqlqueue.models.progress import Progress
 from sqlqueue.models.publish_gate import PublishGate
 from sqlqueue.models.receipt import Receipt
+from sqlqueue.models.relay import RelayArrival, RelayedMessage
 from sqlqueue.models.replay import Replay
 from sqlqueue.models.rescheduling import Rescheduling
 from sqlqueue.models.result import Result
@@ -54,6 +55,8 @@ __all__ = [
     "Progress",
     "PublishGate",
     "Receipt",
+    "RelayArrival",
+    "RelayedMessage",
     "Replay",
     "Rescheduling",
     "Result",

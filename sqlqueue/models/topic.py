@@ -12,7 +12,8 @@ TOPIC_COLUMN = TOPIC_LENGTH + len(DEAD_LETTER_SUFFIX)
 
 
 class Topic(models.Model):
-    """Created on first use from the settings. The number of partitions never changes: it decides where keys belong.
+    """Created on first use from the settings. The number of partitions and the shards never change: they decide where
+    keys belong.
 
     `retention` and `history` are the values in force. At each start of `runconsumers` they are set from the settings,
     except those that an operator has overridden.
@@ -31,6 +32,12 @@ class Topic(models.Model):
     paused = models.BooleanField(_("paused"), db_default=False)
     purged_to = models.BigIntegerField(
         _("purged to"), db_default=0, help_text=_("up to this offset nothing is retained that no group needs")
+    )
+    shards = ExactField(
+        _("shards"),
+        max_length=2000,
+        db_default="",
+        help_text=_("over which its keys are spread; empty: made before SHARDS"),
     )
     created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
 

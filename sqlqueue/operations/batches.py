@@ -16,7 +16,7 @@ def retry_failed(id: str, most: int = MOST_RETRIED) -> int:
     """Deliver the dead letters of a batch again, each to the group in which it failed, at most so many; return how
     many. Those of groups that are not registered any more stay. It reads the dead letters of the batch's topics."""
     refuse_in_async("retry_failed", "await sync_to_async(retry_failed)(…)")
-    alias = settings.DATABASE
+    alias = settings.home
     done = 0
     topics = (
         BatchPart.objects.using(alias).filter(batch=id).values_list("topic", flat=True).distinct().order_by("topic")

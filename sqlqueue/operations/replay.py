@@ -13,6 +13,7 @@ from django.db.models import Count, Max
 from sqlqueue.conf import settings
 from sqlqueue.core.bounds import checked_whole
 from sqlqueue.core.keys import partition_of
+from sqlqueue.core.shards import numbered
 from sqlqueue.database import retries
 from sqlqueue.database.gate import insert_many
 from sqlqueue.database.insert_sql import LogRow
@@ -185,14 +186,14 @@ def replay_some(alias: str, selection: DeadLetterSelection, most: int) -> list[R
     if not chosen:
         return []
     topic = selection.topic
-    info = topic_info(alias, topic)
+    info, shard = topic_info(alias, topic), settings.shard_name(alias)
     copies = [
         LogRow(
             topic,
             partition_of(one.partition_key, info.partitions) if one.partition_key else one.partition,
             0,
             one.partition_key,
-            f"replay:{one.offset}",
+            f"replay:{numbered(one.offset, shard)}",
             payload,
             headers,
             one.failed_group,

@@ -17,6 +17,7 @@ from django.db.models import Value
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import checked_text
+from sqlqueue.core.shards import numbered
 from sqlqueue.database import clock, retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.limits import check_result
@@ -212,7 +213,7 @@ def _publish_decision(item: WorkItem, by: str, changes: dict[str, Any]) -> None:
         "decided_by": by,
     }
     result = changes.get("result", item.result)
-    _publish(decisions, result, item.partition_key, f"work-item-{item.pk}", {"work_item": about})
+    _publish(decisions, result, item.partition_key, f"work-item-{_numbered(item)}", {"work_item": about})
 
 
 def _publish_notice(item: WorkItem, event: WorkItemEvent) -> None:
@@ -220,11 +221,15 @@ def _publish_notice(item: WorkItem, event: WorkItemEvent) -> None:
     notices = settings.worked(item.topic).notices
     if notices is not None:
         said = notice(item, event.kind, event.made_by, event.assignee, event.comment or "")
-        _publish(notices, said, item.partition_key, f"work-item-{item.pk}-{event.pk}")
+        _publish(notices, said, item.partition_key, f"work-item-{_numbered(item)}-{event.pk}")
+
+
+def _numbered(item: WorkItem) -> str:
+    return numbered(item.pk, settings.shard_name(settings.DATABASE))
 
 
 def _publish(topic: str, payload: Any, key: str, id: str, headers: dict[str, Any] | None = None) -> None:
     """Publish a message of which none may be left out: what two items of a key say is not the same, whatever
     `unique_for` the topic has."""
-    if publish(topic, payload, key=key, id=id, headers=headers, unique_for=False).status == IGNORED:
+    if publish(topic, payload, key=key, id=id, headers=headers, unique_for=False, relay=True).status == IGNORED:
         raise InvalidMessage(f"the topic {topic!r} has another message of the id {id!r} and the key {key!r} already")

@@ -81,6 +81,11 @@ def of_django() -> Project:
         raise ConfigurationError(f"Spark needs the Django project: set DJANGO_SETTINGS_MODULE ({error})") from None
     from sqlqueue.conf import settings as queue_settings
 
+    if queue_settings.sharded:
+        raise ConfigurationError(
+            "Spark reads and writes one shard only, and SQLQUEUE['SHARDS'] has several: it is not built yet. Give it "
+            "a settings module whose DATABASE is the shard's alias, without SHARDS"
+        )
     aliases = [alias for alias in connections if _vendor(alias) in DIALECTS]
     databases = {alias: dict(connections[alias].settings_dict) for alias in aliases}
     options = dict(getattr(settings, "SQLQUEUE", {}))

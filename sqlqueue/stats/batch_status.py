@@ -50,14 +50,14 @@ def get_batch(id: str) -> BatchStatus | None:
     """Return how a batch stands; None for an unknown id, and for one whose retention is over. Six statements, however
     many members it has."""
     refuse_in_async("get_batch", "await sync_to_async(get_batch)(…)")
-    return statuses(settings.DATABASE, [id]).get(id)
+    return statuses(settings.home, [id]).get(id)
 
 
 def cancel_batch(id: str) -> bool:
     """Publish no callback of a batch any more; its members are delivered all the same. False: it was over already, or
     there is none."""
     refuse_in_async("cancel_batch", "await sync_to_async(cancel_batch)(…)")
-    return batch_ends.cancel(settings.DATABASE, id)
+    return batch_ends.cancel(settings.home, id)
 
 
 def statuses(alias: str, ids: Sequence[str]) -> dict[str, BatchStatus]:

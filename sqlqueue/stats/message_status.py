@@ -14,6 +14,7 @@ from sqlqueue.core.outcomes import ACKED, DEAD, TOO_LATE
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import progress
+from sqlqueue.log.placement import searched
 from sqlqueue.log.progress import Progress
 from sqlqueue.models import ConsumerGroup, Message, Receipt, Result, ScheduledMessage
 from sqlqueue.models.topic import TOPIC_COLUMN
@@ -79,7 +80,7 @@ class MessageStatus:
 
     groups: by name, those that get it (registered for its topic, and its target group); none before any consumer has
     been started. offset: None while it is scheduled; published_at: None once it is collected; due_at: of a scheduled
-    message.
+    message. shard: the name of the one that it is on, "" without SHARDS.
     """
 
     topic: str
@@ -89,6 +90,11 @@ class MessageStatus:
     published_at: datetime | None
     due_at: datetime | None
     groups: Mapping[str, GroupStatus] = field(default_factory=dict)
+    shard: str = ""
+
+    @property
+    def _alias(self) -> str:
+        return settings.shards.get(self.shard) or settings.DATABASE
 
     @property
     def finished(self) -> bool:
@@ -104,7 +110,7 @@ class MessageStatus:
         Raises TimeoutError; ConfigurationError inside a transaction of the queue's database, which would wait for
         itself; and Django's SynchronousOnlyOperation on an event loop.
         """
-        finished = until_finished(settings.DATABASE, self, MessageStatus._fresh, timeout)
+        finished = until_finished(self._alias, self, MessageStatus._fresh, timeout)
         if finished is None:
             raise TimeoutError(
                 f"message {self.id!r} of topic {self.topic!r} is not settled in every group after {timeout} (seconds): "
@@ -118,7 +124,7 @@ class MessageStatus:
         fresh = get_status(self.topic, id=self.id, key=self.key)
         if fresh is not None or self.offset is None:
             return fresh or replace(self, groups={})
-        return replace(self, groups=_after_collection(settings.DATABASE, self))
+        return replace(self, groups=_after_collection(self._alias, self))
 
 
 def get_status(topic: str, *, id: str, key: str = "") -> MessageStatus | None:
@@ -132,7 +138,11 @@ def get_status(topic: str, *, id: str, key: str = "") -> MessageStatus | None:
         raise InvalidMessage("id is empty: a message without an id of its own gets one, which publish returns")
     checked_text(key, "key", KEY_LENGTH)
     checked_text(topic, "topic", TOPIC_COLUMN)
-    alias: str = settings.DATABASE
+    found = (_status(alias, topic, id, key) for alias in searched(topic, key, id))
+    return next((each for each in found if each is not None), None)
+
+
+def _status(alias: str, topic: str, id: str, key: str) -> MessageStatus | None:
     # The schedule first: a message may move from there into the log in between.
     scheduled = _scheduled(alias, topic, id, key)
     message = Message.objects.using(alias).filter(message_id=id, topic=topic, partition_key=key)
@@ -175,7 +185,7 @@ def status_of(alias: str, message: Message) -> MessageStatus:
     if message.target_group and message.target_group not in starts:
         groups[message.target_group] = GroupStatus(message.target_group, WAITING)
     named = message.topic, message.message_id, message.partition_key
-    return MessageStatus(*named, message.offset, message.created_at, None, groups)
+    return MessageStatus(*named, message.offset, message.created_at, None, groups, settings.shard_name(alias))
 
 
 def _after_collection(alias: str, status: MessageStatus) -> dict[str, GroupStatus]:
@@ -202,7 +212,7 @@ def _scheduled(alias: str, topic: str, id: str, key: str) -> MessageStatus | Non
         names = list(registered.values_list("consumer_group", flat=True))
     error = row.refusal or ""
     groups = {name: GroupStatus(name, SCHEDULED, error=error, next_attempt_at=row.due_at) for name in names}
-    return MessageStatus(topic, id, key, None, row.created_at, row.due_at, groups)
+    return MessageStatus(topic, id, key, None, row.created_at, row.due_at, groups, settings.shard_name(alias))
 
 
 def _collected(alias: str, topic: str, id: str, key: str) -> MessageStatus | None:
@@ -212,7 +222,7 @@ def _collected(alias: str, topic: str, id: str, key: str) -> MessageStatus | Non
         return None
     offset = max(row.message_offset for row in rows)
     groups = {row.consumer_group: _of_result(row) for row in rows if row.message_offset == offset}
-    return MessageStatus(topic, id, key, offset, None, None, groups)
+    return MessageStatus(topic, id, key, offset, None, None, groups, settings.shard_name(alias))
 
 
 def _results(alias: str, topic: str, id: str, key: str) -> list[Result]:

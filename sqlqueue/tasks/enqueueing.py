@@ -13,6 +13,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.keys import new_id
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import task_states
+from sqlqueue.log.placement import require_one_shard
 from sqlqueue.log.publish import publish
 from sqlqueue.log.topics import to_publish
 from sqlqueue.models.task_state import PATH_LENGTH
@@ -25,11 +26,12 @@ LOWEST, HIGHEST = -100, 100  # a task's priority
 
 def enqueue(backend: str, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
     """Store a task and publish its message. Raises InvalidMessage for what cannot be stored."""
-    alias = settings.DATABASE
+    alias = settings.home
     path = task.module_path
     if len(path) > PATH_LENGTH:
         raise InvalidMessage(f"the task's path has {len(path)} characters; {PATH_LENGTH} is the most: {path[:80]}…")
     topic = task_states.topic_of(task.queue_name)
+    require_one_shard(topic, "a task")
     priority, now = int(task.priority), timezone.now()
     payload = {
         "id": new_id(),

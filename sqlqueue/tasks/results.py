@@ -21,7 +21,7 @@ def result_of(id: object) -> TaskResult:
     """Return the present result of a task. Raises TaskResultDoesNotExist for an unknown id, or what is no id."""
     if not isinstance(id, str) or not 0 < len(id) <= TASK_ID_LENGTH or not id.isascii() or "\0" in id:
         raise TaskResultDoesNotExist(id)
-    state = TaskState.objects.using(settings.DATABASE).filter(pk=id).first()
+    state = TaskState.objects.using(settings.home).filter(pk=id).first()
     if state is None:
         raise TaskResultDoesNotExist(id)
     return result_with(state, task_of(state))

@@ -55,7 +55,7 @@ class _Attempt:
     """One attempt of one task."""
 
     def __init__(self, delivery: Delivery, fresh: TaskState):
-        self.alias, self.delivery = settings.DATABASE, delivery
+        self.alias, self.delivery = settings.home, delivery
         self.sender = _sender(fresh.backend)
         self.policy = NOT_RUN
         self.obstacle: Exception | None = None
@@ -184,7 +184,7 @@ class _Attempt:
 
 def announce_killed(sender: Any, id: str, **kwargs: Any) -> None:
     """Send task_finished for a task that has failed because its consumer processes ended: a receiver of task_killed."""
-    state = TaskState.objects.using(settings.DATABASE).filter(pk=id).first()
+    state = TaskState.objects.using(settings.home).filter(pk=id).first()
     if state is not None:
         announce(task_finished, _sender(state.backend), task_result=result_with(state, task_of(state)))
 

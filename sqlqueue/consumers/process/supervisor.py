@@ -9,8 +9,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from types import FrameType
@@ -47,20 +47,48 @@ class Child:
     name: str
     liveness: Liveness
     started: float
+    shard: Shard
     ended_at: float | None = None  # when it was told to end because it hangs
 
 
-class Supervisor:
-    """Keeps `processes` consumer processes alive. Holds no lease and, between two deaths, no connection."""
+class Shard:
+    """The processes of one shard, as far as they are to be started: what befalls one holds up no other's. alias: "" if
+    there is only one."""
 
-    def __init__(self, options: WorkerOptions, processes: int, endpoints: Endpoints | None = None):
+    def __init__(self, alias: str, processes: int):
+        self.alias = alias
+        self.wanted = processes  # minus those that have drained everything
+        self.pending = [0.0] * processes  # when to start the next ones
+        self.pause = FIRST_PAUSE
+        self.died_at_start = 0  # processes, one after another
+
+    def take_due(self, now: float) -> int:
+        """Return how many processes are to be started now; they are not pending any more."""
+        due = sum(at <= now for at in self.pending)
+        self.pending = [at for at in self.pending if at > now]
+        return due
+
+    def give_up(self) -> None:
+        """Start no process any more."""
+        self.wanted -= len(self.pending)
+        self.pending = []
+
+
+class Supervisor:
+    """Keeps `processes` consumer processes alive for each of the shards, of these aliases. Holds no lease and, between
+    two deaths, no connection."""
+
+    def __init__(
+        self,
+        options: WorkerOptions,
+        processes: int,
+        endpoints: Endpoints | None = None,
+        aliases: Sequence[str] = ("",),
+    ):
         self.options, self.processes, self.endpoints = options, processes, endpoints or Endpoints()
+        self._shards = [Shard(alias, processes) for alias in aliases]
         self._context = multiprocessing.get_context("spawn")
         self._children: list[Child] = []
-        self._pending: list[float] = []  # when to start the next ones
-        self._wanted = processes  # minus those that have drained everything
-        self._pause = FIRST_PAUSE
-        self._died_at_start = 0  # processes, one after another
         self._looked_at = time.monotonic()
         self._stops = 0
         self._failed = False
@@ -77,10 +105,9 @@ class Supervisor:
             # The system may deliver a signal to another thread; the pipe then ends this thread's wait.
             signal.set_wakeup_fd(self._wakeup_writer)
         atexit.register(self._shut_down)  # before multiprocessing's own exit, which waits for the children
-        self._pending = [0.0] * self.processes
         servers = self._open_servers()
         try:
-            while self._children or (self._pending and not self._stops):
+            while self._children or (self._pending() and not self._stops):
                 self._start_due()
                 self._wait()
                 self._end_hung()
@@ -102,39 +129,40 @@ class Supervisor:
             metrics = self._shared.exposition
         return open_servers(self.endpoints, self.health, metrics)
 
+    def _pending(self) -> list[float]:
+        return [at for shard in self._shards for at in shard.pending]
+
     def health(self) -> ProcessHealth:
         """Return the health of the processes. From any thread."""
         processes = {child.name: child.liveness for child in list(self._children)}
-        return ProcessHealth(processes, self._wanted - len(processes), self._stops > 0)
+        return ProcessHealth(processes, sum(shard.wanted for shard in self._shards) - len(processes), self._stops > 0)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._stops += 1
 
     def _start_due(self) -> None:
-        now = time.monotonic()
-        due = [at for at in self._pending if at <= now]
         if self._stops:
             return
-        self._pending = [at for at in self._pending if at > now]
-        for _ in due:
-            self._start()
+        for shard in self._shards:
+            for _ in range(shard.take_due(time.monotonic())):
+                self._start(shard)
 
-    def _start(self) -> None:
+    def _start(self, shard: Shard) -> None:
         name = heartbeat.subscriber_name()
         ours, theirs = self._context.Pipe()
         liveness = Liveness(self._context)
-        process = self._context.Process(
-            target=main, args=(self.options, name, theirs, liveness), name="sqlqueue-consumer"
-        )
+        options = replace(self.options, alias=shard.alias)
+        process = self._context.Process(target=main, args=(options, name, theirs, liveness), name="sqlqueue-consumer")
         process.start()
         theirs.close()
-        self._children.append(Child(process, ours, name, liveness, time.monotonic()))
-        logger.info(logfmt("process_started", child=process.pid, subscriber=name))
+        self._children.append(Child(process, ours, name, liveness, time.monotonic(), shard))
+        served = {"shard": settings.shard_name(shard.alias)} if shard.alias else {}
+        logger.info(logfmt("process_started", child=process.pid, subscriber=name, **served))
 
     def _wait(self) -> None:
         timeout = settings.HUNG_AFTER / HUNG_LOOKS
-        if self._pending and not self._stops:
-            timeout = min(timeout, max(0.0, min(self._pending) - time.monotonic()))
+        if (pending := self._pending()) and not self._stops:
+            timeout = min(timeout, max(0.0, min(pending) - time.monotonic()))
         for ready in wait([*(child.process.sentinel for child in self._children), self._wakeup_reader], timeout):
             if ready == self._wakeup_reader:
                 os.read(self._wakeup_reader, 100)
@@ -169,14 +197,17 @@ class Supervisor:
         logger.info(
             logfmt("stopping", how="gracefully" if command == STOP else "at once", children=len(self._children))
         )
-        for child in self._children:
+        self._tell(self._children, command)
+        if self._stops > 2:
+            for child in self._children:
+                child.process.kill()
+
+    def _tell(self, children: Sequence[Child], command: str) -> None:
+        for child in children:
             try:
                 child.pipe.send(command)
             except OSError:
                 continue
-        if self._stops > 2:
-            for child in self._children:
-                child.process.kill()
 
     def _reap(self) -> None:
         for child in [child for child in self._children if child.process.exitcode is not None]:
@@ -185,39 +216,52 @@ class Supervisor:
             child.process.join()
             if self._shared is not None and child.process.pid is not None:
                 self._shared.merge_dead(child.process.pid)
-            code = child.process.exitcode
-            if code == 0 and (self._stops or (self.options.drain and child.ended_at is None)):
-                self._wanted -= 1
-                continue
-            if code != 0:
-                self._free(child)
-            if self._stops:
-                self._failed = self._failed or code != 0
-                continue
-            self._died_at_start = 0 if child.liveness.has_started else self._died_at_start + 1
-            if self.options.drain and self._died_at_start >= STARTS_TRIED:
-                self._give_up(code)
-                continue
-            lived = time.monotonic() - child.started
-            self._pause = FIRST_PAUSE if lived > SHORT_LIFE else min(self._pause * 2, LONGEST_PAUSE)
-            self._pending.append(time.monotonic() + self._pause)
-            fields = {"child": child.process.pid, "subscriber": child.name, "exit": code, "lived": lived}
-            logger.error(logfmt("process_died", **fields, restart_in=self._pause))
+            self._follow(child, child.process.exitcode)
 
-    def _give_up(self, code: int | None) -> None:
-        """End a drain whose processes cannot start, with a log line and status 1. Processes that still run are stopped
-        gracefully."""
+    def _follow(self, child: Child, code: int | None) -> None:
+        """Do what a process's end asks for: usually another one takes its place."""
+        shard = child.shard
+        if code == 0 and (self._stops or (self.options.drain and child.ended_at is None)):
+            shard.wanted -= 1
+            return
+        if code != 0:
+            self._free(child)
+        if self._stops:
+            self._failed = self._failed or code != 0
+            return
+        shard.died_at_start = 0 if child.liveness.has_started else shard.died_at_start + 1
+        if self.options.drain and shard.died_at_start >= STARTS_TRIED:
+            self._give_up(shard, code)
+            return
+        lived = time.monotonic() - child.started
+        shard.pause = FIRST_PAUSE if lived > SHORT_LIFE else min(shard.pause * 2, LONGEST_PAUSE)
+        shard.pending.append(time.monotonic() + shard.pause)
+        fields = {"child": child.process.pid, "subscriber": child.name, "exit": code, "lived": lived}
+        logger.error(logfmt("process_died", **fields, restart_in=shard.pause))
+
+    def _give_up(self, shard: Shard, code: int | None) -> None:
+        """End a drain whose processes cannot start, with a log line and status 1. Processes of this shard that still
+        run are stopped gracefully; those of others drain theirs."""
         meaning = "none of them has started to work: their output before they died tells why"
-        logger.error(logfmt("drain_given_up", died=self._died_at_start, exit=code, meaning=meaning))
+        served = {"shard": settings.shard_name(shard.alias)} if shard.alias else {}
+        logger.error(logfmt("drain_given_up", died=shard.died_at_start, exit=code, meaning=meaning, **served))
         self._failed = True
-        self._stops = max(1, self._stops)
-        self._pass_on()
+        shard.wanted -= 1
+        shard.give_up()
+        self._tell([child for child in self._children if child.shard is shard], STOP)
 
     def _free(self, child: Child) -> None:
-        """Free the leases of a dead process now, before they expire."""
+        """Free the leases of a dead process now, before they expire. Of several shards this one may be the one that
+        does not answer: the others' processes are not to wait for it."""
+        if child.shard.alias:
+            threading.Thread(target=self._free_at, args=(child.shard.alias, child), daemon=True).start()
+        else:
+            self._free_at(settings.DATABASE, child)
+
+    def _free_at(self, alias: str, child: Child) -> None:
         try:
-            release.free(settings.DATABASE, child.name)
-            heartbeat.leave(settings.DATABASE, child.name)
+            release.free(alias, child.name)
+            heartbeat.leave(alias, child.name)
         except Error as error:
             logger.warning(logfmt("leases_not_freed", subscriber=child.name, error=error, meaning="they expire"))
         finally:

@@ -38,6 +38,7 @@ class WorkerOptions:
     drain: bool = False
     verbosity: int = 1
     partitions: frozenset[int] | None = None
+    alias: str = ""  # of the shard that it serves; "": of the only one
 
 
 def main(options: WorkerOptions, name: str, pipe: Connection, liveness: Liveness) -> None:
@@ -58,14 +59,18 @@ def serve(
 ) -> None:
     """Run a subscriber in this process, whose main thread this is."""
     # A spawned process imports this module before Django is set up; what needs models is imported here.
+    from sqlqueue.conf import settings
     from sqlqueue.consumers.process.endpoints import ProcessHealth, close_servers, open_servers, own_metrics
     from sqlqueue.consumers.registry import registry
+    from sqlqueue.consumers.shard_consumers import of_shard
     from sqlqueue.consumers.subscriber import Subscriber
     from sqlqueue.monitoring import logs
 
     logs.show(options.verbosity)
     registry.discover()
-    consumers = registry.select(options.groups, options.topics)
+    if options.alias:
+        settings.serve(options.alias)
+    consumers = of_shard(registry.select(options.groups, options.topics), settings.DATABASE)
     subscriber = Subscriber(
         consumers, name=name, threads=options.threads, liveness=liveness, partitions=options.partitions
     )

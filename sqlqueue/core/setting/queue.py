@@ -11,6 +11,7 @@ from sqlqueue.core.bounds import CENTURY, DAY, SHORTEST, WEEK, duration, whole
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.core.periodic import ScheduleDefinition, configured
 from sqlqueue.core.setting.health import HealthLimits, health_limits
+from sqlqueue.core.setting.shards import shards
 from sqlqueue.core.setting.topics import HISTORIES, MOST_PARTITIONS, TopicOptions, topics
 
 PLAIN_ENCODER = "json.JSONEncoder"
@@ -48,7 +49,8 @@ TOKEN = re.compile(r"[!-~]{16,}")  # fits into a header, and is hard to guess
 class QueueOptions:
     """All options of SQLQUEUE with their defaults. Durations are seconds (a number or a timedelta)."""
 
-    DATABASE: str = "default"  # the alias that the queue's tables live on
+    DATABASE: str = "default"  # the alias that the queue's tables live on; with SHARDS: that of topics made before them
+    SHARDS: Any = None  # {name: {alias}}: the databases that share the log; None: DATABASE alone
     TOPICS: Any = None  # {name: {partitions, priorities, priority_weights, retention, history, unique_for, …}}
     STRICT_TOPICS: bool = False  # refuse topics that are not declared; default: True if TOPICS names one
     PARTITIONS: int = 32  # of a topic that TOPICS does not name
@@ -88,6 +90,7 @@ class ParsedSetting:
     limits: dict[str, HealthLimits]
     schedules: dict[str, ScheduleDefinition]
     problems: list[str]
+    shards: dict[str, str] = field(default_factory=dict)  # the aliases by name; none without SHARDS
 
 
 def read(given: Any) -> ParsedSetting:
@@ -95,11 +98,11 @@ def read(given: Any) -> ParsedSetting:
     problems: list[str] = []
     if not isinstance(given, Mapping):
         return ParsedSetting(QueueOptions(TOPICS={}), {}, {}, {}, [f"SQLQUEUE must be a dict, not {given!r}"])
-    known = {field.name: field.default for field in fields(QueueOptions)}
+    names = {field.name for field in fields(QueueOptions)}
     values: dict[str, Any] = {}
     for name, value in given.items():
-        if name not in known:
-            problems.append(f"SQLQUEUE has no option {name!r}.{did_you_mean(str(name), known)}")
+        if name not in names:
+            problems.append(f"SQLQUEUE has no option {name!r}.{did_you_mean(str(name), names)}")
         elif name in DURATIONS and not (name in FOR_EVER and value is None):
             seconds = duration(value, name, problems, *DURATIONS[name])
             if seconds is not None:  # else the default, so that what is computed from it is not wrong, too
@@ -131,5 +134,6 @@ def read(given: Any) -> ParsedSetting:
         )
     limits = health_limits(options.HEALTH, problems)
     of_others = TopicOptions(options.PARTITIONS, 1, options.RETENTION, options.HISTORY)
-    named = topics(options.TOPICS, of_others, problems)
-    return ParsedSetting(options, named, limits, configured(options.SCHEDULES, problems), problems)
+    known = shards(options.SHARDS, options.DATABASE, problems)
+    named = topics(options.TOPICS, of_others, problems, known)
+    return ParsedSetting(options, named, limits, configured(options.SCHEDULES, problems), problems, known)

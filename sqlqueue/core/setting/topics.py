@@ -10,6 +10,7 @@ from typing import Any, get_origin
 from sqlqueue.core.bounds import CENTURY, SHORTEST, WEEK, duration, whole
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_consumed, checked_topic, did_you_mean
 from sqlqueue.core.periodic import PERIODIC_TOPIC
+from sqlqueue.core.setting.shards import topic_shards
 from sqlqueue.core.unique_for import checked_unique_for
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 
@@ -35,7 +36,8 @@ class TopicOptions:
     collected messages are kept in a table of their own; None: not at all. worked_by: "people": each message becomes a
     work item. decisions, notices: the topics that get what people decided, and what they should know. teams: the names
     of the Django groups whose members may work on the topic's items; (): all who have the permission. work_within:
-    seconds after which an item is overdue."""
+    seconds after which an item is overdue. shards: the names of those that its keys are spread over; (): all of
+    them."""
 
     partitions: int = 32
     priorities: int = 1
@@ -52,10 +54,14 @@ class TopicOptions:
     notices: str | None = None
     teams: Sequence[str] = ()
     work_within: float | None = None
+    shards: Sequence[str] = ()
 
 
-def topics(given: Any, defaults: TopicOptions, problems: list[str]) -> dict[str, TopicOptions]:
-    """Return the options of the topics that TOPICS names. defaults: of what it does not say."""
+def topics(
+    given: Any, defaults: TopicOptions, problems: list[str], shards: Mapping[str, str]
+) -> dict[str, TopicOptions]:
+    """Return the options of the topics that TOPICS names. defaults: of what it does not say; shards: those of
+    SHARDS."""
     found: dict[str, TopicOptions] = {}
     if not isinstance(given, Mapping):
         problems.append(f"TOPICS must be a dict of topic names to options, not {given!r}")
@@ -72,7 +78,11 @@ def topics(given: Any, defaults: TopicOptions, problems: list[str]) -> dict[str,
         unknown = [name for name in own if name not in known]
         problems += [f"TOPICS[{topic!r}] has no option {name!r}.{did_you_mean(str(name), known)}" for name in unknown]
         partitions = 1 if topic == PERIODIC_TOPIC else defaults.partitions
-        values = {"partitions": partitions, "retention": defaults.retention, "history": defaults.history}
+        values: dict[str, Any] = {
+            "partitions": partitions,
+            "retention": defaults.retention,
+            "history": defaults.history,
+        }
         values.update({name: value for name, value in own.items() if name in known})
         if values["retention"] is not None:
             values["retention"] = duration(values["retention"], f"TOPICS[{topic!r}]['retention']", problems, 0, CENTURY)
@@ -100,8 +110,9 @@ def topics(given: Any, defaults: TopicOptions, problems: list[str]) -> dict[str,
                 f"TOPICS[{topic!r}]['payload_type'] must be a class or its dotted path, not {values['payload_type']!r}"
             )
         _check_work(topic, values, problems)
+        values["shards"] = topic_shards(topic, values.get("shards"), shards, problems)
         values["unique_for"] = _unique_for(topic, values.get("unique_for"), problems)
-        found[topic] = TopicOptions(**values)  # type: ignore[arg-type]
+        found[topic] = TopicOptions(**values)
     return found
 
 

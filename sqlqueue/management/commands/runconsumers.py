@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.checks import ERROR, run_checks
 from django.core.management.base import BaseCommand, CommandError
-from django.db import connections
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 from django.utils import autoreload
 
 from sqlqueue.checks import TAG
@@ -22,6 +23,7 @@ from sqlqueue.consumers.process.supervisor import Supervisor
 from sqlqueue.consumers.process.worker import WorkerOptions, serve
 from sqlqueue.consumers.registry import Consumer, registry
 from sqlqueue.core.bounds import whole
+from sqlqueue.core.keys import did_you_mean
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition_numbers import Numbers, numbers_text
 from sqlqueue.core.setting.queue import MOST_THREADS
@@ -55,7 +57,15 @@ class Command(BaseCommand):
             metavar="NUMBERS",
             help="only these partitions of each topic, such as 0-15 or 0-3,8 (default: all)",
         )
-        parser.add_argument("--processes", type=int, default=1, help="consumer processes (default 1; 0: no supervisor)")
+        parser.add_argument(
+            "--shard", action="append", default=[], metavar="NAME", help="only this one of SHARDS (repeatable)"
+        )
+        parser.add_argument(
+            "--processes",
+            type=int,
+            default=1,
+            help="consumer processes, of each shard (default 1; 0: no supervisor)",
+        )
         parser.add_argument("--threads", type=int, help="handler threads of each process (default SQLQUEUE['THREADS'])")
         parser.add_argument(
             "--health-port", type=int, metavar="PORT", help="answer /health/live, /health/ready and more"
@@ -74,9 +84,11 @@ class Command(BaseCommand):
         logs.show(options["verbosity"])
         if options["check"]:
             self.stdout.write(self._plan(consumers, options))
-            for one in all_differences(settings.DATABASE):
-                text = "overridden, so it stays" if one.overridden else f"{told(one.wanted)} once consumers start"
-                self.stdout.write(f"{one.option} of topic {one.topic!r}: {told(one.stored)}, {text}")
+            for alias in self._answering:
+                for one in all_differences(alias):
+                    text = "overridden, so it stays" if one.overridden else f"{told(one.wanted)} once consumers start"
+                    there = f" on shard {settings.shard_name(alias)!r}" if settings.sharded else ""
+                    self.stdout.write(f"{one.option} of topic {one.topic!r}{there}: {told(one.stored)}, {text}")
             self.stdout.write(self.style.SUCCESS("All is well."))
             return
         reload = django_settings.DEBUG and not options["noreload"] and not options["drain"] and options["processes"] > 0
@@ -96,16 +108,18 @@ class Command(BaseCommand):
             options["partitions"],
         )
         logs.logger.info(self._plan(consumers, options))
-        late = SettingsTask(settings.DATABASE) if apply_settings(settings.DATABASE) else None
+        # A shard that does not answer has its settings applied once it does.
+        late = [SettingsTask(each) for each in self._aliases if each not in self._answering or apply_settings(each)]
         connections.close_all()
         ports = Endpoints(_address(options, "health"), _address(options, "metrics"))
-        if late is not None:
-            late.start()
+        for task in late:
+            task.start()
+        served = self._aliases if settings.sharded else ("",)
         try:
             if options["processes"] == 0:
-                serve(worker_options, subscriber_name(), None, Liveness(), ports)
+                serve(replace(worker_options, alias=served[0]), subscriber_name(), None, Liveness(), ports)
                 return
-            status = Supervisor(worker_options, options["processes"], ports).run()
+            status = Supervisor(worker_options, options["processes"], ports, served).run()
         except ConfigurationError as error:
             raise CommandError(f"runconsumers cannot continue: {error}") from error
         except RuntimeError as error:
@@ -125,7 +139,11 @@ class Command(BaseCommand):
             if options[name] is not None:
                 whole(options[name], f"--{name}", most, problems, least)
         problems += self._ports(options)
-        found = run_checks(tags=[TAG], databases=[] if settings.problems() else [settings.DATABASE])
+        self._aliases: tuple[str, ...] = ()
+        self._answering: list[str] = []
+        if not settings.problems():
+            problems += self._choose_shards(options)
+        found = run_checks(tags=[TAG], databases=self._answering or list(self._aliases[:1]))
         for message in found:
             if message.level >= ERROR:
                 problems.append(f"{message.msg} ({message.id})" + (f": {message.hint}" if message.hint else ""))
@@ -133,8 +151,11 @@ class Command(BaseCommand):
                 self.stderr.write(self.style.WARNING(f"{message.msg} ({message.id}): {message.hint}"))
         consumers: list[Consumer] = []
         if not problems:
-            if pending_migrations(settings.DATABASE):
-                problems.append("the queue's tables are not up to date: run `python manage.py migrate sqlqueue`")
+            for alias in self._answering:
+                if pending_migrations(alias):
+                    where = "" if alias == DEFAULT_DB_ALIAS else f" --database {alias}"
+                    text = f"the queue's tables are not up to date: run `python manage.py migrate sqlqueue{where}`"
+                    problems.append(text)
             try:
                 consumers = registry.select(options["group"], options["topic"])
             except ConfigurationError as error:
@@ -148,13 +169,36 @@ class Command(BaseCommand):
             raise CommandError("runconsumers cannot start:\n- " + "\n- ".join(problems))
         return consumers
 
+    def _choose_shards(self, options: dict[str, Any]) -> list[str]:
+        """Note the shards that are to be served, and which of them answer; return what is wrong with --shard."""
+        if unknown := [name for name in options["shard"] if name not in settings.shards]:
+            hint = did_you_mean(unknown[0], settings.shards) or " There are no SHARDS."
+            return [f"--shard {unknown[0]}: SHARDS does not have it.{hint}"]
+        names = list(dict.fromkeys(options["shard"]))
+        self._aliases = tuple(settings.shards[name] for name in names) or settings.aliases
+        if options["processes"] == 0 and len(self._aliases) > 1:
+            return ["--processes 0 serves one shard, in this process: say which with --shard"]
+        self._answering = [alias for alias in self._aliases if len(self._aliases) == 1 or self._answers(alias)]
+        return []
+
+    def _answers(self, alias: str) -> bool:
+        """Tell whether a shard answers: the others are served all the same, and it is once it does."""
+        try:
+            connections[alias].ensure_connection()
+        except DatabaseError as error:
+            text = f"shard {settings.shard_name(alias)!r} does not answer, and is served once it does: {error}"
+            self.stderr.write(self.style.WARNING(text))
+            return False
+        return True
+
     def _partitions(self, consumers: list[Consumer], asked: Numbers | None) -> list[str]:
         """Return what is wrong with --partitions: no topic has any of them."""
         if asked is None or not consumers:
             return []
         counts = {name: settings.topic(name).partitions for name in {each.topic for each in consumers}}
-        stored = Topic.objects.using(settings.DATABASE).filter(name__in=counts)
-        counts.update(stored.values_list("name", "partitions"))
+        for alias in self._answering:
+            stored = Topic.objects.using(alias).filter(name__in=counts)
+            counts.update(stored.values_list("name", "partitions"))
         name = max(counts, key=lambda topic: counts[topic])
         if min(asked) < counts[name]:
             return []
@@ -188,7 +232,7 @@ class Command(BaseCommand):
             threads=options["threads"] or settings.THREADS,
             drain=options["drain"],
             partitions=numbers_text(options["partitions"]) or "all",
-            database=f"{settings.DATABASE}: {describe(settings.DATABASE)}",
+            database=", ".join(f"{alias}: {describe(alias)}" for alias in self._answering),
             lease=settings.LEASE_DURATION,
             handlers=handlers,
         )

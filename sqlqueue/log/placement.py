@@ -1,0 +1,203 @@
+"""The placement of topics: which shards a topic is on, and in which of them a message belongs.
+
+A topic's row on DATABASE's shard fixes its shards when it is first used, as it fixes its partitions; the rows on the
+other shards repeat them, so that a process can start while DATABASE's shard is down.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+
+from django.db import Error, connections, transaction
+
+from sqlqueue.conf import settings
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic
+from sqlqueue.core.shards import shard_of
+from sqlqueue.database import retries
+from sqlqueue.database.retries import ErrorKind
+from sqlqueue.database.transactions import in_callers_transaction, in_test_case
+from sqlqueue.exceptions import ConfigurationError, InvalidMessage
+from sqlqueue.log.stored_topics import Placement, insert_placed, require_declared, stored_placement
+
+_known: dict[str, Placement] = {}
+
+
+class Destination(NamedTuple):
+    """Where a message goes: the alias of its shard, and that of the caller's transaction whose database relays it; ""
+    if it enters its shard at once."""
+
+    alias: str
+    relay: str = ""
+
+
+def placement(name: str) -> Placement:
+    """Return what is fixed of a topic; a new one gets it from the settings. Remembered once committed.
+
+    Raises ConfigurationError for one that is not declared, or has a shard that SHARDS does not name any more.
+    """
+    try:
+        return _known[name]
+    except (KeyError, TypeError):
+        pass
+    checked_topic(name)
+    return existing_placement(name) or _remembered(settings.home, name, _new(settings.home, name))
+
+
+def existing_placement(name: str) -> Placement | None:
+    """Return the same of a topic that exists; None for another."""
+    if name in _known:
+        return _known[name]
+    home = settings.home
+    try:
+        found = stored_placement(home, name)
+    except Error as error:
+        if retries.classify(error) is not ErrorKind.GONE or connections[home].in_atomic_block:
+            raise
+        retries.drop_connection(home)
+        found = _elsewhere(home, name)
+        if found is None:
+            raise
+    return None if found is None else _remembered(home, name, found)
+
+
+def _new(home: str, name: str) -> Placement:
+    own = name.removesuffix(DEAD_LETTER_SUFFIX)
+    if own != name:  # dead letters stay where their messages are
+        return insert_placed(home, name, placement(own))
+    require_declared(home, name)
+    options = settings.topic(name)
+    return insert_placed(home, name, Placement(options.partitions, options.priorities, settings.shards_of(name)))
+
+
+def _elsewhere(home: str, name: str) -> Placement | None:
+    """Return what another shard says of a topic, while DATABASE's is down."""
+    for shard in settings.shards_of(name):
+        alias = settings.shards[shard]
+        if alias == home:
+            continue
+        try:
+            found = stored_placement(alias, name)
+        except Error as error:
+            if retries.classify(error) is not ErrorKind.GONE or connections[alias].in_atomic_block:
+                raise
+            retries.drop_connection(alias)
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _remembered(home: str, name: str, found: Placement) -> Placement:
+    if gone := [shard for shard in found.shards if shard not in settings.shards]:
+        raise ConfigurationError(
+            f"topic {name!r} has messages on shard {gone[0]!r}, which SQLQUEUE['SHARDS'] does not have: name it there"
+        )
+    connection = connections[home]
+    if not connection.in_atomic_block:
+        _known[name] = found
+    elif not in_test_case(connection):
+        transaction.on_commit(lambda: _known.setdefault(name, found), using=home)
+    return found
+
+
+def forget_placements() -> None:
+    """Forget all of them, so that they are looked up again."""
+    _known.clear()
+
+
+def open_shards() -> list[str]:
+    """Return the names of the shards on which the caller has a transaction open."""
+    return [name for name, alias in settings.shards.items() if in_callers_transaction(connections[alias])]
+
+
+def destination(topic: str, key: str, id: str | None, relay: bool) -> Destination:
+    """Return where a message goes: the shard of its key, or of its id; without both that of the open transaction, or
+    any of the topic's.
+
+    Raises InvalidMessage if the caller's transaction is on another shard than the message's, unless `relay` is given:
+    two databases do not commit together.
+    """
+    return chooser(topic, relay)(key, id)
+
+
+def chooser(topic: str, relay: bool) -> Callable[[str, str | None], Destination]:
+    """Return what `destination` does for messages of one topic, by key and id."""
+    shards, opened = placement(topic).shards, open_shards()
+
+    def choose(key: str, id: str | None) -> Destination:
+        shard = _shard(shards, key, id, opened)
+        if opened and shard not in opened:
+            _refuse_transaction(topic, key, shard, opened, relay)
+            return Destination(settings.shards[shard], settings.shards[opened[0]])
+        return Destination(settings.shards[shard])
+
+    return choose
+
+
+def destination_on_commit(topic: str, key: str, id: str | None) -> tuple[str, str]:
+    """Return the alias of the shard that a message goes to, and of the one after whose commit. Raises InvalidMessage if
+    it cannot be told which transaction is meant."""
+    shards, opened = placement(topic).shards, open_shards()
+    shard = _shard(shards, key, id, opened)
+    alias = settings.shards[shard]
+    if not opened or shard in opened:
+        return alias, alias
+    if len(opened) > 1:
+        raise InvalidMessage(
+            f"transactions are open on the shards {_told(opened)}, and the message of topic {topic!r} goes to "
+            f"{shard!r}: say which commit is meant with transaction.on_commit(…, using=…)"
+        )
+    return alias, settings.shards[opened[0]]
+
+
+def _refuse_transaction(topic: str, key: str, shard: str, opened: list[str], relay: bool) -> None:
+    what = f"key {key!r}" if key else "this message"
+    if not relay:
+        raise InvalidMessage(
+            f"{what} of topic {topic!r} belongs to shard {shard!r}, and the open transaction is on shard "
+            f"{_told(opened)}: they would not commit together. Use publish_on_commit, or relay=True, which commits "
+            "with the transaction and moves the message to its shard afterwards, once"
+        )
+    if len(opened) > 1:
+        raise InvalidMessage(
+            f"{what} of topic {topic!r} belongs to shard {shard!r}, and transactions are open on the shards "
+            f"{_told(opened)}: relay=True needs one of them only, with which it commits"
+        )
+
+
+def _shard(shards: tuple[str, ...], key: str, id: str | None, opened: list[str]) -> str:
+    text = key or id
+    if isinstance(text, str) and text:  # what is no string is refused with the message
+        return shard_of(text, shards)
+    return next((shard for shard in opened if shard in shards), None) or random.choice(shards)
+
+
+def _told(shards: list[str]) -> str:
+    return " and ".join(map(repr, shards))
+
+
+def searched(topic: str, key: str, id: str = "") -> list[str]:
+    """Return the aliases of the shards where a message of this topic, key and id can be, the likeliest first: one that
+    has a key is on one only, and a keyless one may be where its publisher's transaction was."""
+    if not settings.sharded:
+        return [settings.DATABASE]
+    found = existing_placement(topic)
+    shards = settings.shards_of(topic) if found is None else found.shards
+    first = shard_of(key or id, shards)
+    others = () if key else tuple(shard for shard in shards if shard != first)
+    return [settings.shards[shard] for shard in (first, *others)]
+
+
+def require_one_shard(topic: str, what: str) -> None:
+    """Raise ConfigurationError if a topic is anywhere but on DATABASE's shard alone: `what` works on one shard."""
+    if not settings.sharded:
+        return
+    home = settings.shard_name(settings.home)
+    shards = placement(topic).shards
+    if shards != (home,):
+        raise ConfigurationError(
+            f"{what} works on DATABASE's shard only, and topic {topic!r} is on {_told(list(shards))}: use a topic with "
+            f"SQLQUEUE['TOPICS'][…]['shards'] = [{home!r}]"
+        )

@@ -1,0 +1,127 @@
+"""The rows of topics: looked for, and added; and whether a topic may have one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from sqlqueue.conf import settings
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.core.periodic import PERIODIC_TOPIC
+from sqlqueue.core.shards import as_stored, from_stored
+from sqlqueue.database.aside import aside
+from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.validation import (
+    CREATE_PLACED_TOPIC,
+    CREATE_TOPIC,
+    STORED_PLACEMENT,
+    STORED_TOPIC,
+    TopicInfo,
+    undeclared,
+)
+from sqlqueue.models import Topic
+
+
+class Placement(NamedTuple):
+    """What is fixed of a topic, on all shards: how many partitions and priorities it has on each, and the names of the
+    shards that its keys are spread over."""
+
+    partitions: int
+    priorities: int
+    shards: tuple[str, ...]
+
+
+def is_declared(alias: str, name: str) -> bool:
+    """Tell whether a topic may be used: TOPICS names it, another setting declares it, it exists, it is that of periodic
+    schedules, or STRICT_TOPICS is off. A dead-letter topic is declared with its topic."""
+    own = name.removesuffix(DEAD_LETTER_SUFFIX)
+    if not settings.STRICT_TOPICS or settings.names(name) or settings.declares(own) or own == PERIODIC_TOPIC:
+        return True
+    return bool(existing(alias, {name}))
+
+
+def existing(alias: str, names: Collection[str]) -> set[str]:
+    """Return those of the topics that exist; a dead-letter topic also counts if its topic exists."""
+    own = {name: name.removesuffix(DEAD_LETTER_SUFFIX) for name in names}
+    found = Topic.objects.using(alias).filter(name__in={*own, *own.values()})
+    there = set(found.values_list("name", flat=True))
+    return {name for name in names if name in there or own[name] in there}
+
+
+def require_declared(alias: str, name: str) -> None:
+    """Raise ConfigurationError for a topic that is not declared; the error suggests the nearest name."""
+    if not is_declared(alias, name):
+        there = Topic.objects.using(alias).exclude(name__endswith=DEAD_LETTER_SUFFIX).values_list("name", flat=True)
+        raise undeclared(name, {*settings.TOPICS, *there})
+
+
+def stored(alias: str, name: str) -> TopicInfo | None:
+    """Return a topic as this shard has it, None if it has not."""
+    return _topic_of(execute(alias, STORED_TOPIC, (name,)))
+
+
+def stored_aside(alias: str, name: str) -> TopicInfo | None:
+    """Return the same as last committed: the caller's snapshot may be older than the row."""
+    with aside(alias) as run:
+        return _topic_of(run(STORED_TOPIC, (name,)))
+
+
+def stored_placement(alias: str, name: str) -> Placement | None:
+    """Return what this shard says of a topic, as last committed; None if it has no such topic."""
+    with aside(alias) as run:
+        return _placement_of(alias, run(STORED_PLACEMENT, (name,)))
+
+
+def stored_placements(alias: str) -> dict[str, Placement]:
+    """Return what this shard says of all its topics, by name."""
+    rows = Topic.objects.using(alias).values_list("name", "partitions", "priorities", "shards")
+    here = (settings.shard_name(alias),)
+    return {
+        name: Placement(partitions, priorities, from_stored(shards) or here)
+        for name, partitions, priorities, shards in rows
+    }
+
+
+def insert(alias: str, name: str, partitions: int | None) -> TopicInfo:
+    """Insert a topic's row if there is none, and return what is stored.
+
+    Inside a caller's transaction it uses a separate connection, so that a long transaction which happens to publish
+    first does not hold up other publishers of the topic.
+    """
+    with aside(alias) as run:
+        run(CREATE_TOPIC + dialect(alias).ignore("name"), _values(name, partitions))
+        # Here, for the caller's snapshot may be older than the row.
+        info = _topic_of(run(STORED_TOPIC, (name,)))
+    assert info is not None
+    return info
+
+
+def insert_placed(alias: str, name: str, placed: Placement) -> Placement:
+    """Insert the row of a topic of several shards if there is none, and return what is stored."""
+    name, _, _, *rest = _values(name, None)
+    values = (name, placed.partitions, placed.priorities, *rest, as_stored(placed.shards))
+    with aside(alias) as run:
+        run(CREATE_PLACED_TOPIC + dialect(alias).ignore("name"), values)
+        found = _placement_of(alias, run(STORED_PLACEMENT, (name,)))
+    assert found is not None
+    return found
+
+
+def _topic_of(cursor: Any) -> TopicInfo | None:
+    row = cursor.fetchone()
+    return TopicInfo(*row) if row else None
+
+
+def _placement_of(alias: str, cursor: Any) -> Placement | None:
+    row = cursor.fetchone()
+    if not row:
+        return None
+    partitions, priorities, shards = row
+    return Placement(partitions, priorities, from_stored(shards) or (settings.shard_name(alias),))
+
+
+def _values(name: str, partitions: int | None) -> tuple[Any, ...]:
+    options = settings.topic(name)
+    # Dead letters are kept until an operator replays or discards them.
+    retention = None if name.endswith(DEAD_LETTER_SUFFIX) else options.retention
+    return name, partitions or options.partitions, options.priorities, retention, options.history
