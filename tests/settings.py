@@ -27,9 +27,9 @@ DATABASE_OPTIONS = {
 }
 
 
-def database() -> dict:
-    """Return the settings of the database that DATABASE_URL names; options in its query win over these."""
-    config = env.db_url("DATABASE_URL", default=f"sqlite:///{BASE_DIR / 'tests.sqlite3'}")
+def database(url: str) -> dict:
+    """Return the settings of the database of a URL; options in its query win over these."""
+    config = env.db_url_config(url)
     engine = config["ENGINE"]
     config["OPTIONS"] = DATABASE_OPTIONS.get(engine, {}) | config.get("OPTIONS", {})
     if engine == "django.db.backends.sqlite3":
@@ -41,7 +41,9 @@ def database() -> dict:
     return config
 
 
-DATABASES = {"default": database()}
+DATABASES = {"default": database(env("DATABASE_URL", default=f"sqlite:///{BASE_DIR / 'tests.sqlite3'}"))}
+# Further ones, for processes of tests with shards: alias=URL, with spaces between them.
+DATABASES |= {alias: database(url) for alias, _, url in (one.partition("=") for one in env("SHARD_URLS", default="").split())}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 SECRET_KEY = "only for tests"
