@@ -44,11 +44,12 @@ def prepare(alias: str) -> None:
     """Make the database and its tables, or empty those that there are."""
     connection = connections[alias]
     name = str(connection.settings_dict["NAME"])
-    if connection.vendor != "sqlite" and name not in _migrated:
-        with connections["default"].cursor() as cursor:
+    place = f"{connection.settings_dict['PORT']} {name}"
+    if connection.vendor != "sqlite" and place not in _migrated:
+        with connection._nodb_cursor() as cursor:
             cursor.execute(f"DROP DATABASE IF EXISTS {connection.ops.quote_name(name)}")
             cursor.execute(f"CREATE DATABASE {connection.ops.quote_name(name)}")
-    if name in _migrated:
+    if place in _migrated:
         empty(alias)
     elif connection.vendor == "sqlite" and _template:
         Path(name).write_bytes(_template[0])
@@ -58,7 +59,7 @@ def prepare(alias: str) -> None:
             connection.close()  # the last one writes everything into the file
             _template.append(Path(name).read_bytes())
         else:
-            _migrated.add(name)
+            _migrated.add(place)
 
 
 @contextmanager
@@ -74,14 +75,14 @@ def _allowed() -> Iterator[None]:
 
 
 @contextmanager
-def further(urls: dict[str, str], migrate: bool = True) -> Iterator[None]:
+def further(urls: dict[str, str]) -> Iterator[None]:
     """Add aliases for a while, for this process and for those that it starts."""
     for alias, url in urls.items():
         add(alias, url)
     os.environ["SHARD_URLS"] = environ_text(urls)
     try:
         with _allowed():
-            for alias in urls if migrate else ():
+            for alias in urls:
                 prepare(alias)
             forget_topics()
             yield

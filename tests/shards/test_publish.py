@@ -45,11 +45,14 @@ def test_each_key_is_on_its_own_shard_and_every_partition_of_each_has_keys() -> 
 def test_keyless_messages_are_spread_and_those_of_an_id_are_together() -> None:
     for number in range(40):
         publish("t", number)
-    assert stored(A) and stored(B) and len(stored(A)) + len(stored(B)) == 40
+    assert stored(A)
+    assert stored(B)
+    assert len(stored(A)) + len(stored(B)) == 40
     first, second = publish("t", 1, id="one"), publish("t", 1, id="one")
     assert (first.status, second.status, second.offset) == ("created", "ignored", first.offset)
     status = get_status("t", id="one")
-    assert status is not None and status.shard == first.shard == shard_of("one", ["a", "b"])
+    assert status is not None
+    assert status.shard == first.shard == shard_of("one", ["a", "b"])
 
 
 @pytest.mark.parametrize("alias", [A, B])
@@ -77,9 +80,9 @@ def test_a_transaction_on_another_shard_is_refused_with_what_to_do_instead(alias
 
 
 def test_a_transaction_on_its_own_shard_decides_over_it() -> None:
-    with pytest.raises(ZeroDivisionError), transaction.atomic(using=B):
+    with transaction.atomic(using=B):
         publish("t", 1, key=OF_B)
-        raise ZeroDivisionError
+        transaction.set_rollback(True, using=B)
     with transaction.atomic(using=A), transaction.atomic(using=B):
         publish_many("t", [NewMessage(2, key=OF_A), NewMessage(3, key=OF_B)])
     assert (stored(A), stored(B)) == ([2], [3])
@@ -113,16 +116,14 @@ def test_relay_refuses_what_only_the_other_shard_could_answer() -> None:
             publish("t", 1, key=OF_B, unique_for="key", relay=True)
         with pytest.raises(InvalidMessage, match="'replace' cannot be relayed"):
             publish("t", 1, key=OF_B, id="i", on_conflict="replace", relay=True)
-        with pytest.raises(InvalidMessage, match="one of them only"), transaction.atomic(using=B):
-            publish("u", 1, key="x", relay=True)
-            raise InvalidMessage("one of them only")  # with both open any key's own is
 
 
 def test_scheduled_messages_are_on_their_shard() -> None:
     publish("t", 1, key=OF_B, id="later", delay=60)
     assert ScheduledMessage.objects.using(B).count() == 1
     found = get_scheduled("t", id="later", key=OF_B)
-    assert found is not None and found.payload == 1
+    assert found is not None
+    assert found.payload == 1
     assert cancel("t", id="later", key=OF_B)
     assert not ScheduledMessage.objects.using(B).exists()
 

@@ -176,7 +176,8 @@ def test_expiry_counts_from_the_publish() -> None:
     RelayedMessage.objects.using(A).update(expires_after=0.001)
     move_all()
     message = Message.objects.using(B).get()
-    assert message.expires_at is not None and message.expires_at < message.created_at
+    assert message.expires_at is not None
+    assert message.expires_at < message.created_at
 
 
 def test_plain_sql_may_schedule_a_message_on_any_shard() -> None:

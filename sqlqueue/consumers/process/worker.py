@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sqlqueue")
 
+SHARD_RETRY = 1.0  # seconds between two looks whether a shard answers
 STOP, LEAVE = "stop", "leave"
 INTERRUPTED = 130
 SHOW_STACKS = signal.SIGUSR1  # writes every thread's stack to standard error, even in a process that hangs
@@ -70,7 +72,17 @@ def serve(
     registry.discover()
     if options.alias:
         settings.serve(options.alias)
-    consumers = of_shard(registry.select(options.groups, options.topics), settings.DATABASE)
+    chosen = registry.select(options.groups, options.topics)
+    consumers = of_shard(chosen)
+    while consumers is None:  # its shard does not answer: the other shards have processes of their own
+        liveness.mark_iteration()
+        if options.drain:
+            sys.exit(1)
+        if pipe is None:
+            time.sleep(SHARD_RETRY)
+        elif pipe.poll(SHARD_RETRY):  # it is to stop, or its supervisor has ended
+            return
+        consumers = of_shard(chosen)
     subscriber = Subscriber(
         consumers, name=name, threads=options.threads, liveness=liveness, partitions=options.partitions
     )

@@ -1,0 +1,180 @@
+"""Consumer processes of several shards: one that is down holds up no other, and drains by itself once it is back."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import Error, connections, transaction
+
+from sqlqueue import NewMessage, PartlyPublished, publish, publish_many
+from sqlqueue.core.shards import shard_of
+from sqlqueue.log.topics import forget_topics
+from sqlqueue.models import SubscriberHeartbeat
+from tests.consumer_processes import QUICK, Consumers
+from tests.processes import ManageCommands, wait_until
+from tests.servers import PRIVATE
+from tests.servers.private import PrivateServer
+from tests.shards.aliases import SHARDS, A, B, further, url_of
+
+KEYS = {shard: [f"{shard}{n}" for n in range(100) if shard_of(f"{shard}{n}", "ab") == shard][:20] for shard in "ab"}
+
+
+@pytest.fixture
+def consumer_options(settings: Any) -> dict[str, Any]:
+    settings.SQLQUEUE = QUICK | {"SHARDS": SHARDS}
+    return settings.SQLQUEUE
+
+
+@pytest.fixture
+def second_database(transactional_db: None, tmp_path: Path) -> Iterator[None]:
+    """Shard b, beside the test database."""
+    with further({B: url_of(B, tmp_path)}):
+        yield
+
+
+@pytest.fixture
+def second_server(transactional_db: None, database_name: str) -> Iterator[PrivateServer]:
+    """A server of its own for shard b."""
+    server = PRIVATE[database_name]()
+    server.start()
+    try:
+        with further({B: server.url("shard_b")}):
+            yield server
+    finally:
+        server.close()
+
+
+def published(consumers: Consumers, shard: str, *names: str) -> None:
+    """Publish messages of a shard's keys; their ids are the names."""
+    for number, name in enumerate(names):
+        publish("steady", {"notes": str(consumers.notes)}, key=KEYS[shard][number % 20], id=name)
+
+
+def handled(consumers: Consumers, *names: str) -> bool:
+    """Tell whether these were handled, each once."""
+    ended = consumers.noted("end")
+    return all(ended[name, 1] for name in names)
+
+
+def names(prefix: str, count: int = 30) -> list[str]:
+    return [f"{prefix}{number}" for number in range(count)]
+
+
+def test_one_command_serves_all_shards(second_database: None, consumers: Consumers) -> None:
+    running = consumers.start("steady")
+    published(consumers, "a", *names("a"))
+    published(consumers, "b", *names("b"))
+    with transaction.atomic(using=A):
+        publish("steady", {"notes": str(consumers.notes)}, key=KEYS["b"][0], id="relayed", relay=True)
+    wait_until(lambda: handled(consumers, *names("a"), *names("b"), "relayed"))
+    assert [SubscriberHeartbeat.objects.using(alias).alive().count() for alias in (A, B)] == [1, 1]
+    running.terminate()
+    assert running.wait() == 0
+    assert not any(SubscriberHeartbeat.objects.using(alias).exists() for alias in (A, B))
+    assert set(consumers.noted("begin").values()) == {1}
+
+
+def test_a_drain_ends_when_all_shards_are_drained(second_database: None, consumers: Consumers) -> None:
+    published(consumers, "a", *names("a"))
+    published(consumers, "b", *names("b"))
+    assert consumers.start("steady", drain=True).wait() == 0
+    assert handled(consumers, *names("a"), *names("b"))
+
+
+def test_only_the_shards_that_are_asked_for(
+    second_database: None, manage: ManageCommands, consumers: Consumers, consumer_options: dict[str, Any]
+) -> None:
+    published(consumers, "a", *names("a"))
+    published(consumers, "b", *names("b"))
+    env = {"SQLQUEUE": json.dumps(consumer_options)}
+    words = ("runconsumers", "--topic=steady", "--drain")
+    assert manage(*words, "--shard=b", "--processes=0", env=env).wait() == 0
+    assert not consumers.noted("end").keys() & {(name, 1) for name in names("a")}
+    assert handled(consumers, *names("b"))
+    for refused, why in ((["--processes=0"], "say which with --shard"), (["--shard=c"], "Did you mean|Known are")):
+        command = manage(*words, *refused, env=env)
+        assert command.wait() == 1
+        command.wait_for_line(why)
+
+
+def test_a_killed_process_of_one_shard_is_replaced(second_database: None, consumers: Consumers) -> None:
+    consumers.start("steady")
+    published(consumers, "a", "a0")
+    published(consumers, "b", "b0")
+    wait_until(lambda: handled(consumers, "a0", "b0"))
+    (of_b,) = SubscriberHeartbeat.objects.using(B).alive().values_list("pid", flat=True)
+    os.kill(of_b, 9)
+    published(consumers, "b", "b1")
+    wait_until(lambda: handled(consumers, "b1"))
+
+
+@pytest.mark.database("mariadb", "postgresql")
+def test_a_shard_that_is_down_holds_up_no_other_and_drains_once_it_is_back(
+    second_server: PrivateServer, consumers: Consumers
+) -> None:
+    published(consumers, "a", "a-before")
+    published(consumers, "b", *names("b-before"))
+    second_server.kill()
+    connections[B].close()
+    forget_topics()  # as in a process that starts now
+    running = consumers.start("steady")
+    running.wait_for_line("shard 'b' does not answer, and is served once it does")
+
+    published(consumers, "a", *names("a-down"))
+    with pytest.raises(Error):
+        published(consumers, "b", "b-down")
+    messages = [NewMessage({"notes": str(consumers.notes)}, key=KEYS[shard][0], id=f"{shard}-many") for shard in "ab"]
+    with pytest.raises(PartlyPublished) as partly:
+        publish_many("steady", messages)
+    assert (partly.value.unpublished, list(partly.value.failed)) == ([1], ["b"])
+    with transaction.atomic(using=A):
+        for name in names("relayed", 5):
+            publish("steady", {"notes": str(consumers.notes)}, key=KEYS["b"][0], id=name, relay=True)
+    wait_until(lambda: handled(consumers, "a-before", "a-many", *names("a-down")))
+
+    second_server.start()
+    connections[B].close()
+    wait_until(lambda: handled(consumers, *names("b-before"), *names("relayed", 5)))
+    published(consumers, "b", *names("b-after"))
+    wait_until(lambda: handled(consumers, *names("b-after")))
+
+    second_server.kill()  # under its consumers
+    published(consumers, "a", *names("a-again"))
+    wait_until(lambda: handled(consumers, *names("a-again")))
+    second_server.start()
+    connections[B].close()
+    published(consumers, "b", *names("b-again"))
+    wait_until(lambda: handled(consumers, *names("b-again")))
+    running.terminate()
+    assert running.wait() == 0
+
+
+@pytest.mark.database("mariadb", "postgresql")
+def test_the_shard_that_database_names_may_be_down_too(
+    second_server: PrivateServer, consumers: Consumers, consumer_options: dict[str, Any], settings: Any
+) -> None:
+    settings.SQLQUEUE = consumer_options | {"DATABASE": B}
+    consumers._options = settings.SQLQUEUE
+    published(consumers, "a", "a-before")
+    published(consumers, "b", "b-before")
+    second_server.kill()
+    connections[B].close()
+    forget_topics()
+    consumers.start("steady")
+    published(consumers, "a", *names("a-down"))
+    wait_until(lambda: handled(consumers, "a-before", *names("a-down")))
+    second_server.start()
+    wait_until(lambda: handled(consumers, "b-before"))
+
+
+def test_without_any_shard_nothing_starts(
+    second_database: None, manage: ManageCommands, consumer_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = "sqlite:////nowhere/there.sqlite3"
+    monkeypatch.setenv("SHARD_URLS", f"{B}={gone}")
+    command = manage("runconsumers", "--shard=b", env={"SQLQUEUE": json.dumps(consumer_options)})
+    assert command.wait() == 1
+    command.wait_for_line("does not answer")
