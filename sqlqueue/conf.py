@@ -97,6 +97,11 @@ class Settings:
         finally:
             _at_work.reset(token)
 
+    @property
+    def is_at_shard(self) -> bool:
+        """Whether this thread is in a block of `at`."""
+        return bool(_at_work.get())
+
     def serve(self, alias: str) -> None:
         """Let DATABASE be this shard's alias in this whole process, which consumes there."""
         self._served = alias

@@ -16,6 +16,7 @@ from sqlqueue.consumers.inline_executor import Failures
 from sqlqueue.consumers.periodic import declared
 from sqlqueue.consumers.pools import InlinePool
 from sqlqueue.consumers.registry import Consumer, registry
+from sqlqueue.consumers.shard_consumers import of_shard
 from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.core.periodic import tick_id
 from sqlqueue.database import clock
@@ -24,6 +25,7 @@ from sqlqueue.log.batch_ends import sweep
 from sqlqueue.log.calls import carried_out
 from sqlqueue.log.due_times import move, next_due
 from sqlqueue.log.publish import publish
+from sqlqueue.log.relay import move as move_relayed
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, PeriodicSchedule, ScheduledMessage
 from sqlqueue.payloads.content_types import content_type_of
@@ -63,16 +65,36 @@ def drain(
     """
     refuse_in_async("drain", "await sync_to_async(drain)()")
     timeout = seconds(timeout, "timeout")
-    alias: str = settings.DATABASE
-    end = _end(alias, until, ahead)
     registry.discover()
     consumers = registry.select(groups, topics)
+    if settings.sharded:
+        if (until, ahead) != (None, None):
+            raise ConfigurationError("time cannot be let pass on several shards: leave out until and ahead")
+        return _drain_shards(consumers, timeout, Failures(raise_errors))
+    alias = settings.DATABASE
+    end = _end(alias, until, ahead)
     deadline, failures = time.monotonic() + timeout, Failures(raise_errors)
     with _time_passing(alias, consumers) as passing:
         settled = _run_due(consumers, deadline, timeout, failures)
         while end is not None and passing.to_next([(each.group, each.topic) for each in consumers], end):
             settled += _run_due(consumers, deadline, timeout, failures)
     return settled
+
+
+def _drain_shards(consumers: Sequence[Consumer], timeout: float, failures: Failures) -> int:
+    """Drain one shard after another, until none has anything left."""
+    deadline, settled = time.monotonic() + timeout, 0
+    while True:
+        before = settled
+        relayed = 0
+        for name, alias in settings.shards.items():
+            with settings.at(alias):
+                settled += _run_due(of_shard(consumers) or [], deadline, timeout, failures)
+            for other in settings.shards:
+                while other != name and (moved := move_relayed(alias, other)).more:
+                    relayed += moved.messages
+        if settled == before and not relayed:
+            return settled
 
 
 @contextmanager
@@ -227,11 +249,15 @@ class PublishedMessage:
 
 def published(topic: str = "") -> list[PublishedMessage]:
     """Return the published messages, of one topic or of all: first those in the log by offset, then the scheduled ones
-    by due time."""
+    by due time; with several shards those of one after another."""
     refuse_in_async("published", "await sync_to_async(published)()")
     named = {"topic": topic} if topic else {}
-    log = Message.objects.using(settings.DATABASE).filter(**named).order_by("offset")
-    later = ScheduledMessage.objects.using(settings.DATABASE).filter(**named).order_by("due_at", "id")
+    return [one for alias in settings.aliases for one in _published_on(alias, named)]
+
+
+def _published_on(alias: str, named: dict[str, str]) -> list[PublishedMessage]:
+    log = Message.objects.using(alias).filter(**named).order_by("offset")
+    later = ScheduledMessage.objects.using(alias).filter(**named).order_by("due_at", "id")
     return [
         *(_published(message, offset=message.offset, due_at=None, refusal="") for message in log),
         *(_published(message, offset=None, due_at=message.due_at, refusal=message.refusal or "") for message in later),

@@ -18,6 +18,7 @@ from sqlqueue.admin.receipts import ReceiptAdmin
 from sqlqueue.admin.replays import ReplayAdmin
 from sqlqueue.admin.reschedulings import ReschedulingAdmin
 from sqlqueue.admin.scheduled_messages import ScheduledMessageAdmin
+from sqlqueue.admin.shard_site import ShardSite
 from sqlqueue.admin.subscribers import SubscriberAdmin
 from sqlqueue.admin.topics import TopicAdmin
 from sqlqueue.admin.work_items import WorkItemAdmin
@@ -41,6 +42,7 @@ __all__ = [
     "TopicAdmin",
     "WorkItemAdmin",
     "register",
+    "shard_site",
 ]
 
 
@@ -49,3 +51,12 @@ def register(site: AdminSite) -> None:
     for model, model_admin in default_site._registry.items():
         if model._meta.app_label == "sqlqueue" and not site.is_registered(model):
             site.register(model, type(model_admin))
+
+
+def shard_site(shard: str) -> ShardSite:
+    """Return an admin site with every page over one of SHARDS, for the urls of a project: `path("shards/b/",
+    shard_site("b").urls)`. The other sites show DATABASE's shard. Raises ConfigurationError if there is no such
+    shard."""
+    site = ShardSite(shard)
+    register(site)
+    return site

@@ -7,13 +7,13 @@ other shards repeat them, so that a process can start while DATABASE's shard is 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from django.db import Error, connections, transaction
 
 from sqlqueue.conf import settings
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic, did_you_mean
 from sqlqueue.core.shards import shard_of
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
@@ -201,3 +201,25 @@ def require_one_shard(topic: str, what: str) -> None:
             f"{what} works on DATABASE's shard only, and topic {topic!r} is on {_told(list(shards))}: use a topic with "
             f"SQLQUEUE['TOPICS'][…]['shards'] = [{home!r}]"
         )
+
+
+def worked_on(topic: str, shard: str, offsets: Iterable[int] | None) -> list[str]:
+    """Return the aliases of the shards that an operation on a topic is about: the one that is named, or worked on; else
+    those of the topic.
+
+    Raises ConfigurationError for a shard that there is not, and for offsets of a topic of several shards: an offset is
+    one shard's.
+    """
+    if shard:
+        if shard not in settings.shards:
+            raise ConfigurationError(f"there is no shard {shard!r}.{did_you_mean(shard, settings.shards)}")
+        return [settings.shards[shard]]
+    if not settings.sharded or settings.is_at_shard:
+        return [settings.DATABASE]
+    found = existing_placement(topic)
+    shards = settings.shards_of(topic) if found is None else found.shards
+    if offsets is not None and len(shards) > 1:
+        raise ConfigurationError(
+            f"topic {topic!r} is on the shards {_told(list(shards))}, and an offset is one shard's: say which with shard=…"
+        )
+    return [settings.shards[each] for each in shards]

@@ -8,7 +8,7 @@ import select
 import sys
 import time
 from argparse import SUPPRESS, ArgumentParser
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Any
@@ -24,6 +24,7 @@ from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.management import terminal
 from sqlqueue.management.arguments import refuse_broken_texts
+from sqlqueue.management.shards import chosen
 
 # Exit codes besides 0 (done), 1 (refused or failed, with the reason on standard error) and 2 (wrong arguments).
 DECLINED = 3  # the operator did not answer yes: nothing was done
@@ -46,27 +47,38 @@ class OperationParser(CommandParser):
         super().__init__(**options)
         common = self.add_argument_group("common options of every command")
         common.add_argument("-v", "--verbosity", type=int, choices=range(4), default=SUPPRESS)
-        for name in ("--settings", "--pythonpath"):
+        for name in ("--settings", "--pythonpath", "--shard"):
             common.add_argument(name, default=SUPPRESS)
         for name in ("--traceback", "--no-color", "--force-color", "--skip-checks"):
             common.add_argument(name, action="store_true", default=SUPPRESS)
 
 
 class QueueCommand(BaseCommand):
-    """A command on the queue's database, SQLQUEUE["DATABASE"]. An error of sqlqueue is one line on standard error."""
+    """A command on the queue's database, SQLQUEUE["DATABASE"], or with SHARDS on those of `--shard` or of its topic. An
+    error of sqlqueue is one line on standard error."""
 
     requires_system_checks: list[str] = []
+    # Operations ("": of a command without them) that are done on every shard if none is named, and those that are done
+    # on DATABASE's, or find the shards themselves. Of any other, the operator names the shard.
+    every_shard: Collection[str] = ()
+    home_shard: Collection[str] = ()
 
     @property
     def alias(self) -> str:
-        """The alias of the queue's database."""
-        return str(settings.DATABASE)
+        """The alias of the queue's database; with SHARDS: of the shard that the command works on."""
+        return settings.DATABASE
+
+    def create_parser(self, prog_name: str, subcommand: str, **options: Any) -> CommandParser:
+        """Add the option --shard."""
+        parser = super().create_parser(prog_name, subcommand, **options)
+        parser.add_argument("--shard", metavar="NAME", help="on this one of SHARDS")
+        return parser
 
     def execute(self, *args: Any, **options: Any) -> Any:
         """Run the command and turn errors into exit codes. A closed pipe (`| head`) is not an error."""
         try:
             refuse_broken_texts(options)
-            result = super().execute(*args, **options)
+            result = self._on_shards(*args, **options)
             self.stdout.flush()
             return result
         except SqlqueueError as error:
@@ -86,6 +98,31 @@ class QueueCommand(BaseCommand):
             return None
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
+
+    def _on_shards(self, *args: Any, **options: Any) -> Any:
+        if settings.problems() or settings.is_at_shard:  # another command calls this one
+            return super().execute(*args, **options)
+        aliases = chosen(options, self.every_shard, self.home_shard)
+        if len(aliases) == 1:
+            with settings.at(aliases[0]):
+                return super().execute(*args, **options)
+        if endless := next((name for name in ("json", "watch") if options.get(name)), None):
+            names = ", ".join(settings.shard_name(alias) for alias in aliases)
+            raise CommandError(f"--{endless} shows one shard: say which with --shard: {names}")
+        failed: Exception | None = None
+        for alias in aliases:
+            try:
+                with settings.at(alias):
+                    (options.get("stdout") or self.stdout).write(f"shard {settings.shard_name(alias)}\n")
+                    super().execute(*args, **options)
+            except DatabaseError as error:
+                if retries.classify(error) is not retries.ErrorKind.GONE:
+                    raise
+                self.note(f"shard {settings.shard_name(alias)!r} does not answer, or cannot write: {error}")
+                failed = error
+        if failed is not None:
+            raise CommandError("not every shard has answered", returncode=UNREACHABLE)
+        return None
 
     # -- arguments of several commands --------------------------------------------------------------------------------
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client.core import GaugeMetricFamily
 
+from sqlqueue.conf import settings
 from sqlqueue.exceptions import ConfigurationError, Unreachable
 from sqlqueue.stats.cached import recent_survey
 from sqlqueue.stats.groups import GroupSurvey
@@ -70,33 +71,58 @@ UP = ("sqlqueue_database_up", "1 if the queue's database answered when the gauge
 
 
 class StatsCollector:
-    """Yields the gauges when a registry collects. If the database is unreachable, only the gauge `database_up` is
-    reported, as 0."""
+    """Yields the gauges when a registry collects, with several shards labelled with theirs. Of a database that is
+    unreachable only the gauge `database_up` is reported, as 0."""
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Return the gauges without values, so that registering needs no database."""
-        return list(_families(None))
+        return list(_families({}, False))
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Return the gauges with their current values."""
         try:
-            survey = recent_survey.get()
-        except (Unreachable, ConfigurationError):
+            aliases, sharded = settings.aliases, settings.sharded
+        except ConfigurationError:
             return [GaugeMetricFamily(*UP, value=0)]
-        return list(_families(survey))
+        surveys = {settings.shard_name(alias): _survey(alias) for alias in aliases}
+        return list(_families(surveys, sharded))
 
 
-def _families(survey: Survey | None) -> Iterator[GaugeMetricFamily]:
-    yield GaugeMetricFamily(*UP, value=None if survey is None else 1)
-    for name, (text, of_all) in OF_ALL.items():
-        yield GaugeMetricFamily(name, text, value=None if survey is None else of_all(survey))
-    for name, (text, of_topic) in OF_TOPIC.items():
-        family = GaugeMetricFamily(name, text, labels=["topic"])
-        for topic in survey.topics if survey is not None else ():
-            family.add_metric([topic.name], float(of_topic(topic)))
+def _survey(alias: str) -> Survey | None:
+    try:
+        return recent_survey.get(alias)
+    except Unreachable:
+        return None
+
+
+def _families(surveys: Mapping[str, Survey | None], sharded: bool) -> Iterator[GaugeMetricFamily]:
+    """surveys: by shard, None for one that does not answer."""
+    shard = ["shard"] if sharded else []
+
+    def labels(name: str, *others: str) -> list[str]:
+        return [*([name] if sharded else []), *others]
+
+    up = GaugeMetricFamily(*UP, labels=shard)
+    for name, survey in surveys.items():
+        up.add_metric(labels(name), float(survey is not None))
+    yield up
+    known = {name: survey for name, survey in surveys.items() if survey is not None}
+    if surveys and not known:
+        return
+    for metric, (text, of_all) in OF_ALL.items():
+        family = GaugeMetricFamily(metric, text, labels=shard)
+        for name, survey in known.items():
+            family.add_metric(labels(name), of_all(survey))
         yield family
-    for name, (text, of_group) in OF_GROUP.items():
-        family = GaugeMetricFamily(name, text, labels=["topic", "group"])
-        for group in survey.groups if survey is not None else ():
-            family.add_metric([group.topic, group.group], float(of_group(group) or 0))
+    for metric, (text, of_topic) in OF_TOPIC.items():
+        family = GaugeMetricFamily(metric, text, labels=[*shard, "topic"])
+        for name, survey in known.items():
+            for topic in survey.topics:
+                family.add_metric(labels(name, topic.name), float(of_topic(topic)))
+        yield family
+    for metric, (text, of_group) in OF_GROUP.items():
+        family = GaugeMetricFamily(metric, text, labels=[*shard, "topic", "group"])
+        for name, survey in known.items():
+            for group in survey.groups:
+                family.add_metric(labels(name, group.topic, group.group), float(of_group(group) or 0))
         yield family

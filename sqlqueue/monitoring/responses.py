@@ -6,6 +6,7 @@ With `detailed` a response has names and figures; without, it says only whether 
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -63,12 +64,21 @@ def live() -> HealthResponse:
 
 
 def ready(detailed: bool) -> HealthResponse:
-    """Return 200 if the database answers and its tables are those of this version."""
+    """Return 200 if the database answers and its tables are those of this version; with several shards: any of them."""
+    problems = {alias: _unready(alias) for alias in settings.aliases}
+    if all(problems.values()):
+        return not_ready(problems[settings.home], detailed)
+    if detailed and settings.sharded:
+        told = {settings.shard_name(alias): {"ok": not problem} for alias, problem in problems.items()}
+        return HealthResponse(200, {"ok": True, "shards": told})
+    return HealthResponse(200, {"ok": True})
+
+
+def _unready(alias: str) -> str:
     try:
-        problem = "migrations are not applied" if _pending.get() else ""
+        return "migrations are not applied" if _pending.get(alias) else ""
     except Unreachable as error:
-        problem = str(error)
-    return not_ready(problem, detailed) if problem else HealthResponse(200, {"ok": True})
+        return str(error)
 
 
 def not_ready(problem: str, detailed: bool) -> HealthResponse:
@@ -77,9 +87,25 @@ def not_ready(problem: str, detailed: bool) -> HealthResponse:
 
 
 def health(detailed: bool) -> HealthResponse:
-    """Return 200 if no health limit is exceeded; with details also what needs attention, and each group's figures."""
+    """Return 200 if no health limit is exceeded; with details also what needs attention, and each group's figures. With
+    several shards: of each by its name, and 200 if all are well."""
+    return _of_shards(lambda alias: _health(alias, detailed), detailed)
+
+
+def _of_shards(answer: Callable[[str], HealthResponse], detailed: bool) -> HealthResponse:
+    if not settings.sharded:
+        return answer(settings.DATABASE)
+    answers = {name: answer(alias) for name, alias in settings.shards.items()}
+    ok = all(one.status == 200 for one in answers.values())
+    body: dict[str, Any] = {"ok": ok and all(one.body.get("ok") for one in answers.values())}
+    if detailed:
+        body["shards"] = {name: one.body for name, one in answers.items()}
+    return HealthResponse(200 if ok else 503, body)
+
+
+def _health(alias: str, detailed: bool) -> HealthResponse:
     try:
-        survey = recent_survey.get()
+        survey = recent_survey.get(alias)
     except Unreachable as error:
         return not_ready(str(error), detailed)
     exceeded = excesses(survey)
@@ -90,9 +116,13 @@ def health(detailed: bool) -> HealthResponse:
 
 
 def status() -> HealthResponse:
-    """Return all stats. Only for authorized requests."""
+    """Return all stats, with several shards by their names. Only for authorized requests."""
+    return _of_shards(_status, detailed=True)
+
+
+def _status(alias: str) -> HealthResponse:
     try:
-        survey = recent_survey.get()
+        survey = recent_survey.get(alias)
     except Unreachable as error:
         return not_ready(str(error), detailed=True)
     groups = [{**asdict(group), "away": group.away} for group in survey.groups]

@@ -9,6 +9,7 @@ from django.db import IntegrityError, transaction
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import checked_consumed
+from sqlqueue.core.shards import as_stored
 from sqlqueue.database.validation import refuse_dead_letters
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.topic_options import CHANGEABLE, checked_overrides
@@ -30,6 +31,7 @@ def planned_topic(
         name=name,
         partitions=partitions or wanted.partitions,
         priorities=priorities or wanted.priorities,
+        shards=as_stored(settings.shards_of(name)) if settings.sharded else "",
         **{option: own.get(option, getattr(wanted, option)) for option in CHANGEABLE},
         **{f"{option}_overridden": option in own for option in CHANGEABLE},
     )

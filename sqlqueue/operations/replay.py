@@ -23,6 +23,7 @@ from sqlqueue.log import batch_parts
 from sqlqueue.log.batch_parts import PartKey
 from sqlqueue.log.groups import lock_topic, registered
 from sqlqueue.log.notifier import notify_after_commit
+from sqlqueue.log.placement import worked_on
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import Message, Topic
 from sqlqueue.models.message import MessageQuerySet
@@ -108,6 +109,7 @@ def replay(
     offsets: Iterable[int] | None = None,
     fingerprint: str = "",
     limit: int | None = None,
+    shard: str = "",
 ) -> int:
     """Deliver dead letters of a topic again, oldest first; return how many.
 
@@ -115,13 +117,23 @@ def replay(
     in the dead-letter topic); fingerprint: only those that failed like this; limit: at most so many. Each becomes a
     fresh message at the log's end, for its group alone, and its dead letter is deleted in the same transaction: none
     is lost, and none is delivered twice. Attempts are counted anew. Dead letters of groups that are not registered any
-    more stay.
+    more stay. shard: only those of this one of SHARDS, which `offsets` need if the topic is on several; otherwise one
+    shard after another, each in its own transactions.
 
     Raises ConfigurationError if `group` is not registered any more.
     """
     refuse_in_async("replay", "await sync_to_async(replay)(…)")
-    alias = settings.DATABASE
     limit = _limit(limit)
+    done = 0
+    for alias in worked_on(topic, shard, offsets):
+        left = None if limit is None else limit - done
+        done += _replay(alias, topic, group, offsets, fingerprint, left)
+    return done
+
+
+def _replay(
+    alias: str, topic: str, group: str, offsets: Iterable[int] | None, fingerprint: str, limit: int | None
+) -> int:
     if group and (gone := DeadLetterSelection(topic, group).undeliverable(alias)):
         raise ConfigurationError(gone)
     # A message that becomes a dead letter again meanwhile is above this, and left for another call.
@@ -146,20 +158,22 @@ def discard(
     fingerprint: str = "",
     through: int | None = None,
     limit: int | None = None,
+    shard: str = "",
 ) -> int:
     """Delete dead letters of a topic for good, oldest first; return how many. Selected as in replay.
 
     through: only those up to this offset, so that none is discarded unseen; limit: at most so many.
     """
     refuse_in_async("discard", "await sync_to_async(discard)(…)")
-    alias = settings.DATABASE
     limit = _limit(limit)
+    of_one = offsets if offsets is not None else None if through is None else [through]
     chosen = DeadLetterSelection(topic, group, fingerprint, None if offsets is None else sorted(set(offsets)), through)
     done = 0
-    for rows in chosen.querysets(alias):
-        found = rows.order_by("offset").values_list("offset", flat=True)
-        while some := list(found[: DISCARDED_AT_ONCE if limit is None else min(DISCARDED_AT_ONCE, limit - done)]):
-            done += _delete(alias, some)
+    for alias in worked_on(topic, shard, of_one):
+        for rows in chosen.querysets(alias):
+            found = rows.order_by("offset").values_list("offset", flat=True)
+            while some := list(found[: DISCARDED_AT_ONCE if limit is None else min(DISCARDED_AT_ONCE, limit - done)]):
+                done += _delete(alias, some)
     return done
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from sqlqueue.conf import settings
 from sqlqueue.core.keys import GROUP_LENGTH, checked_name, new_id
 from sqlqueue.database import retries
 from sqlqueue.database.gate import insert_many
@@ -15,6 +14,7 @@ from sqlqueue.exceptions import InvalidMessage, seconds
 from sqlqueue.log import batch_parts
 from sqlqueue.log.batch_parts import PartKey
 from sqlqueue.log.notifier import notify_after_commit
+from sqlqueue.log.placement import worked_on
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import Message
 
@@ -28,22 +28,24 @@ def republish(
     *,
     priority: int | None = None,
     delay: float = 0.0,
+    shard: str = "",
 ) -> int:
     """Publish copies of a topic's messages for one group, in the order of their offsets; return how many.
 
     The messages in the log stay. A copy has that target group and a fresh id, and stands at the log's end. priority: of
-    the copies (None: as before); delay: in so many seconds. Offsets that the log does not hold are left out.
+    the copies (None: as before); delay: in so many seconds. Offsets that the log does not hold are left out. shard: the
+    one of SHARDS that they are on, if the topic is on several.
 
     A copy of a batch's member is one more member of it.
 
     Raises InvalidMessage for a priority that the topic does not have, and for an invalid delay.
     """
-    alias = settings.DATABASE
+    wanted = sorted(set(offsets))
+    (alias,) = worked_on(topic, shard, wanted)
     delay = seconds(delay)
     checked_name(group, "group", GROUP_LENGTH)
     if priority is not None:
         check_priority(alias, topic, priority)
-    wanted = sorted(set(offsets))
     done = 0
     for start in range(0, len(wanted), AT_ONCE):
         done += retries.run(alias, copy, alias, topic, group, wanted[start : start + AT_ONCE], priority, delay)

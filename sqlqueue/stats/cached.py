@@ -24,32 +24,35 @@ logger = logging.getLogger("sqlqueue")
 
 
 class Cached(Generic[T]):
-    """One value that is read from the queue's database. A failure is cached as long as a value, so that an unreachable
-    database is not asked with every request."""
+    """One value that is read from the queue's database, of each shard. A failure is cached as long as a value, so that
+    an unreachable database is not asked with every request."""
 
     def __init__(self, read_value: Callable[[str], T]):
         self._read_value = read_value
-        self._lock = threading.Lock()
-        self._cached: tuple[str, float, T | None] | None = None
+        self._locks: dict[str, threading.Lock] = {}  # by alias, so that one that hangs holds up no other
+        self._cached: dict[str, tuple[float, T | None]] = {}
 
-    def get(self) -> T:
-        """Return the value, at most STATS_INTERVAL old. A thread that asks during a read waits for its result.
+    def get(self, alias: str = "") -> T:
+        """Return the value of a shard, of this alias (DATABASE), at most STATS_INTERVAL old. A thread that asks during
+        a read waits for its result.
 
         Raises Unreachable if the database does not answer.
         """
-        if not self._lock.acquire(timeout=WAIT_TIMEOUT):
+        alias = alias or settings.DATABASE
+        lock = self._locks.setdefault(alias, threading.Lock())
+        if not lock.acquire(timeout=WAIT_TIMEOUT):
             raise Unreachable(UNREACHABLE)
         try:
-            value = self._refreshed(settings.DATABASE)
+            value = self._refreshed(alias)
         finally:
-            self._lock.release()
+            lock.release()
         if value is None:
             raise Unreachable(UNREACHABLE)
         return value
 
     def _refreshed(self, alias: str) -> T | None:
-        cached = self._cached
-        if cached is None or cached[0] != alias or time.monotonic() - cached[1] >= settings.STATS_INTERVAL:
+        cached = self._cached.get(alias)
+        if cached is None or time.monotonic() - cached[0] >= settings.STATS_INTERVAL:
             value: T | None = None
             try:
                 value = self._read_value(alias)
@@ -57,12 +60,12 @@ class Cached(Generic[T]):
                 logger.warning(logfmt("stats_failed", error=error))
                 if retries.classify(error) is retries.ErrorKind.GONE:
                     retries.drop_connection(alias)
-            cached = self._cached = (alias, time.monotonic(), value)
-        return cached[2]
+            cached = self._cached[alias] = (time.monotonic(), value)
+        return cached[1]
 
     def forget(self) -> None:
-        """Drop the value: the next get() reads the database."""
-        self._cached = None
+        """Drop the values: the next get() reads the database."""
+        self._cached.clear()
 
 
 recent_survey: Cached[Survey] = Cached(survey)

@@ -28,6 +28,7 @@ LOOK_EVERY = 0.5  # seconds between two looks at a request
 class Command(QueueCommand):
     """Has the operations list, show, replay, orders, cancel and discard."""
 
+    every_shard = ("list", "orders")
     help = "Dead letters: list them by fingerprint, show one, deliver them again, discard them."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -21,6 +21,7 @@ from sqlqueue.stats.survey import survey
 class Command(QueueCommand):
     """Has the operations list, rewind, skip and remove."""
 
+    every_shard = ("list", "sharing")
     help = "List consumer groups, rewind them, let them skip, or remove one."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

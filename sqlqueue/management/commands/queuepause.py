@@ -13,6 +13,8 @@ from sqlqueue.operations.pause import pause
 class PausingCommand(QueueCommand):
     """A command whose arguments are a topic and, with --group, one group of it."""
 
+    every_shard = ("",)
+
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""
         parser.add_argument("topic")

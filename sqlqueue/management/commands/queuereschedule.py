@@ -27,6 +27,7 @@ LOOK_EVERY = 0.5  # seconds between two looks at a request
 class Command(QueueCommand):
     """Has the operations order, orders and cancel."""
 
+    every_shard = ("orders",)
     help = "Make many waiting deliveries of a group due, at once or at a rate: those that failed or were postponed."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -15,6 +15,7 @@ from sqlqueue.stats.periodic import MOST_DAYS, MOST_UPCOMING, schedules, upcomin
 class Command(QueueCommand):
     """Has the operations list, upcoming, pause, resume, run and remove."""
 
+    home_shard = ("list", "upcoming", "pause", "resume", "run", "remove")
     help = "List periodic schedules and what they will do; pause, resume, run or remove one."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

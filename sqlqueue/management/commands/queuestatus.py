@@ -41,6 +41,7 @@ STUCK = {
 class Command(QueueCommand):
     """Reads the tables only, in a handful of statements; it works while no consumer process runs."""
 
+    every_shard = ("",)
     help = (
         "Show the state of every topic and group: lag, age, failures, dead letters, processes, stuck messages. With "
         "--id: of one message in every group."

@@ -16,6 +16,7 @@ from sqlqueue.core.setting.topics import ACKED, HISTORIES, MOST_PARTITIONS, MOST
 from sqlqueue.database import clock
 from sqlqueue.log.seek import offset_before
 from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, differences, of_settings, override, told
+from sqlqueue.log.topics import existing
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.positions import HELP, known_topic
@@ -40,6 +41,8 @@ PARTITIONS_STAY = (
 class Command(QueueCommand):
     """Has the operations list, create, alter, purge and drop."""
 
+    every_shard = ("list", "alter")
+    home_shard = ("create",)
     help = "List topics, create one, change its options, purge or drop it."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -194,6 +197,7 @@ class Command(QueueCommand):
 
     def _drop(self, options: dict[str, Any]) -> None:
         name = known_topic(self.alias, options["topic"]).name
+        self._refuse_to_drop_first(name)
         if options["json"] and not (options["no_input"] or options["dry_run"]):
             raise CommandError("--json needs --no-input or --dry-run: it asks no questions")
         found = preview_drop(self.alias, name)
@@ -215,6 +219,16 @@ class Command(QueueCommand):
             self.say("Nothing was done.")
         else:
             self.say(f"Dropped. Restart what still publishes to {name!r}.", done=True)
+
+    def _refuse_to_drop_first(self, name: str) -> None:
+        """Refuse to drop a topic on DATABASE's shard, which fixes its shards, before it is dropped on the others."""
+        others = [alias for alias in settings.aliases if alias != self.alias] if self.alias == settings.home else []
+        for alias in others:
+            if existing(alias, {name}):
+                shard = settings.shard_name(alias)
+                raise CommandError(
+                    f"topic {name!r} is on shard {shard!r}, too: drop it there first, with --shard {shard}"
+                )
 
     def _show_losses(self, name: str, found: DropPreview) -> None:
         about = "~" if found.estimated else ""
