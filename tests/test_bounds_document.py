@@ -11,6 +11,7 @@ from sqlqueue.core.bounds import CENTURY, DAY, SHORTEST
 from sqlqueue.core.flow import MOST_AT_ONCE, MOST_OF_A_RATE
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, TOPIC_LENGTH
 from sqlqueue.core.setting.queue import DURATIONS, MOST_PAYLOAD, MOST_THREADS, TOKEN
+from sqlqueue.core.setting.shards import MOST_SHARDS
 from sqlqueue.core.setting.topics import MOST_PARTITIONS, MOST_PRIORITIES
 from sqlqueue.core.slices import MOST_SLICES
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE
@@ -64,6 +65,7 @@ def test_a_length_of_time(name: str, bounds: tuple[float, float]) -> None:
         ("commit_every", MOST_OF_A_BATCH),
         ("concurrency_limit", MOST_AT_ONCE),
         ("sharing", MOST_SLICES),
+        ("SHARDS", MOST_SHARDS),
     ],
 )
 def test_a_whole_number(name: str, most: int) -> None:

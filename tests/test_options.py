@@ -68,6 +68,7 @@ SETTINGS: dict[str, list[Any]] = {
     "THREADS": [*NO_WHOLE, None, 0],
     "CONSUMERS_MODULE": [*NO_TEXTS, "a b", ".x"],
     "JSON_ENCODER": [*NO_TEXTS, "json", "a b.c", ".x"],
+    "SHARDS": [5, "", b"x", [], {}, {"A b": {"alias": "default"}}, {"a": "default"}, {"a": {"alias": ""}}, {"a": {}}],
     "WAKE": NO_SWITCHES,
     "WAKE_ADDRESS": [*NO_TEXTS, "a b", "::1"],
     "HEALTH": NO_MAPPINGS,
@@ -91,6 +92,7 @@ OF_TOPICS: dict[str, list[Any]] = {
     "worked_by": [5, "", "\0", b"x", [], "robots"],
     "decisions": [5, "", "\0", b"x", [], "a b"],
     "notices": [5, "", "\0", b"x", [], "a b"],
+    "shards": [5, "", "a", b"x", [], {}, 1.5, True],
     "teams": [5, "", b"x", {}, 1.5, True, [3], [""]],
     "work_within": [value for value in NO_DURATIONS if value is not None] + [0],
 }

@@ -26,7 +26,7 @@ class ShardSite(AdminSite):
         self.site_header = self.index_title = _("Shard %(shard)s") % {"shard": shard}
         self.site_title = self.site_header
 
-    def admin_view(self, view: Callable[..., Any], cacheable: bool = False) -> Callable[..., Any]:
+    def admin_view(self, view: Callable[..., Any], cacheable: bool = False) -> Any:
         """Return a view that works on the shard, until its page is rendered."""
         inner = super().admin_view(view, cacheable)
 

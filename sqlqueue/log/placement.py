@@ -220,6 +220,7 @@ def worked_on(topic: str, shard: str, offsets: Iterable[int] | None) -> list[str
     shards = settings.shards_of(topic) if found is None else found.shards
     if offsets is not None and len(shards) > 1:
         raise ConfigurationError(
-            f"topic {topic!r} is on the shards {_told(list(shards))}, and an offset is one shard's: say which with shard=…"
+            f"topic {topic!r} is on the shards {_told(list(shards))}, and an offset is one shard's: say which with "
+            "shard=…"
         )
     return [settings.shards[each] for each in shards]

@@ -62,7 +62,7 @@ class RuntimeSettings:
 class Diagnostics:
     """What the doctor judges. pending: migrations are not applied, and the tables were not read: what follows
     `handlers` has its default; processes: how many consumer processes are to run; more_refusals: there are more than
-    `refusals`; periodic: there are periodic schedules."""
+    `refusals`; periodic: there are periodic schedules; others: how many shards there are beside this one."""
 
     pending: bool
     limits: ServerLimits
@@ -76,6 +76,7 @@ class Diagnostics:
     refusals: Sequence[RefusedMessage] = ()
     more_refusals: bool = False
     periodic: bool = False
+    others: int = 0
 
 
 def read(
@@ -106,6 +107,7 @@ def read(
         refusals[:MOST_REFUSALS],
         len(refusals) > MOST_REFUSALS,
         PeriodicSchedule.objects.using(alias).exists(),
+        len(settings.aliases) - 1,
     )
 
 

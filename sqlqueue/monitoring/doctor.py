@@ -16,7 +16,8 @@ from sqlqueue.stats.survey import Survey
 ERROR, WARNING, NOTE = attention.ERROR, attention.WARNING, attention.NOTE
 OK: Final = "ok"
 
-# Of a consumer process: the control thread and its six background tasks; with periodic schedules there is a seventh.
+# Of a consumer process: the control thread and its six background tasks; with periodic schedules there is a seventh, with
+# several shards one for each other one.
 OWN_CONNECTIONS = 7
 NEARLY_FULL = 0.8  # of the connections that the server allows
 CLOCK_TOLERANCE = 1.0  # seconds
@@ -74,9 +75,13 @@ def connections(read: Diagnostics) -> Iterator[Diagnosis]:
     if allowed is None:
         yield Diagnosis(OK, "connections", "this database counts none")
         return
-    own = OWN_CONNECTIONS + read.periodic
+    own = OWN_CONNECTIONS + read.periodic + read.others
     needed = read.processes * (threads + own)
-    text = f"{read.processes} × ({threads} threads + {own}) = {needed} for the consumers, of {allowed}"
+    text = f"{read.processes} × ({threads} threads + {own})"
+    if read.others:  # as many processes of each: they relay to this one, and their handlers publish to it
+        needed += read.others * read.processes * (1 + threads)
+        text += f" + {read.others} × {read.processes} × (1 + {threads}) of other shards"
+    text += f" = {needed} for the consumers, of {allowed}"
     if read.limits.connections is not None:
         text += f"; {read.limits.connections} are open now"
     hint = "Raise max_connections, or run fewer processes or threads; the web's workers need theirs, too."

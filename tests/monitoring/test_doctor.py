@@ -47,6 +47,10 @@ def test_the_arithmetic_of_connections_is_the_documents() -> None:
     assert "2 × (4 threads + 7) = 22 for the consumers, of 151; 12 are open now" in found.text
     [found] = of("connections", replace(WELL, periodic=True))
     assert "2 × (4 threads + 8) = 24 for the consumers" in found.text
+    [found] = of("connections", replace(WELL, others=2))
+    assert "2 × (4 threads + 9) + 2 × 2 × (1 + 4) of other shards = 46 for the consumers" in found.text
+    formula = "processes × (threads + 7 + s − 1)", "(s − 1) × processes × (1 + threads)"
+    assert all(part in (ROOT / "docs/shards.md").read_text() for part in formula)
 
 
 @pytest.mark.parametrize(("processes", "level"), [(10, OK), (11, WARNING), (13, WARNING), (14, ERROR)])

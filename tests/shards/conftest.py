@@ -16,8 +16,8 @@ def shards(transactional_db: None, settings: "Settings", tmp_path: Path) -> Iter
     from tests.consuming import QUICK  # the apps are ready only now
     from tests.shards.aliases import SHARDS, B, further, url_of
 
-    settings.DATABASE_ROUTERS = ["sqlqueue.database.router.Router"]
     with further({B: url_of(B, tmp_path)}):
+        settings.DATABASE_ROUTERS = ["sqlqueue.database.router.Router"]
         settings.SQLQUEUE = QUICK | {"SHARDS": SHARDS}
         yield settings.SQLQUEUE
         settings.SQLQUEUE = QUICK
