@@ -200,6 +200,8 @@ def check_topics(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
     SCHEDULES, or a topic's `decisions` or `notices`, needs a topic that is not declared. Runs with `check
     --database`."""
     examined = _examined(databases)
+    if not examined:
+        return []
     try:
         found = [message for alias in examined[:1] for message in (*_fixed_options(alias), *_undeclared(alias))]
         return found + (_of_placements(examined) if settings.sharded else [])

@@ -25,6 +25,7 @@ OVER: dict[str, str] = {
     "admin.reschedulings:MOST_GROUPS": "tests/admin/test_by_hand.py::test_offers_no_more_groups_than_a_list_holds",
     "admin.scheduled_form:MOST_EDITED": "tests/admin/test_scheduled.py::test_what_is_too_long_to_be_edited_is_left_as_it_is",
     "core.bounds:CENTURY": "tests/test_options.py::test_a_setting",
+    "core.setting.shards:SHARD_LENGTH": "tests/shards/test_settings.py::test_what_is_wrong_is_said",
     "core.setting.shards:MOST_SHARDS": "tests/shards/test_settings.py::test_what_is_wrong_is_said",
     "log.relay:MOVED_AT_ONCE": "tests/shards/test_relay.py::test_messages_arrive_in_their_order_as_they_were_published",
     "core.setting.topics:MOST_PARTITIONS": "tests/test_options.py::test_a_setting",
@@ -291,7 +292,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "tasks.enqueueing:LOWEST",
         "tasks.queues:STREAMS",
     ),
-    "a number of a hash": ("core.slices:FACTOR", "core.slices:HASHES"),
+    "a number of a hash": ("core.shards:DIGITS", "core.slices:FACTOR", "core.slices:HASHES"),
     "a unit": (
         "core.active_hours:DAY_MINUTES",
         "stats.durations:DAY",

@@ -11,7 +11,7 @@ from sqlqueue.core.bounds import CENTURY, DAY, SHORTEST
 from sqlqueue.core.flow import MOST_AT_ONCE, MOST_OF_A_RATE
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, TOPIC_LENGTH
 from sqlqueue.core.setting.queue import DURATIONS, MOST_PAYLOAD, MOST_THREADS, TOKEN
-from sqlqueue.core.setting.shards import MOST_SHARDS
+from sqlqueue.core.setting.shards import MOST_SHARDS, SHARD_LENGTH
 from sqlqueue.core.setting.topics import MOST_PARTITIONS, MOST_PRIORITIES
 from sqlqueue.core.slices import MOST_SLICES
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE
@@ -85,6 +85,7 @@ def test_texts_and_rates() -> None:
     names = table["a topic's, a group's name"][1]
     assert names.startswith(f"{TOPIC_LENGTH} ")
     assert names.endswith(f" {TOPIC_LENGTH + len(DEAD_LETTER_SUFFIX)}")
+    assert table["a shard's name"][1].startswith(f"{SHARD_LENGTH} ")
     assert table["a user's name at a work item"][1] == f"{USER_LENGTH} characters"
     assert table["a comment on a work item"][1] == f"{COMMENT_LENGTH:,} characters"
     assert KEY_LENGTH == ID_LENGTH

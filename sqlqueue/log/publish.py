@@ -105,10 +105,10 @@ def _publish(
     if not alias:
         alias = settings.DATABASE
         if settings.sharded:
-            place = destination(topic, message.key, message.id, relay)
-            if place.relay:
-                return shard_publish.relay_one(topic, message, headers, place)
-            alias = place.alias
+            to = destination(topic, message.key, message.id, relay)
+            if to.relay:
+                return shard_publish.relay_one(topic, message, headers, to)
+            alias = to.alias
     row = row_of(alias, dialect(alias), to_publish(alias, topic), message, headers, reply_kept)
     offer = offer_of(row, message)
     offset, id, status = add_offer(alias, offer)
@@ -144,13 +144,13 @@ def _publish_many(
     """traced: returns the headers to store for those of a message; None: the same."""
     alias = settings.DATABASE
     if settings.sharded:
-        place = shard_publish.only_place(topic, relay)
-        if place is None or place.relay:
+        to = shard_publish.only_destination(topic, relay)
+        if to is None or to.relay:
             entered, published = shard_publish.publish_many(topic, messages, traced, relay)
             if entered:
                 announce(message_published, publish_many, topic=topic, count=entered)
             return published
-        alias = place.alias
+        alias = to.alias
     offers = _offers(alias, topic, messages, traced)
     if not isinstance(messages, Iterator):
         given = list(offers)

@@ -30,14 +30,14 @@ def fixed(topic: str) -> TopicInfo:
     return TopicInfo(topic, placed.partitions, placed.priorities)
 
 
-def relay_one(topic: str, message: NewMessage, headers: Any, place: Destination) -> Published:
+def relay_one(topic: str, message: NewMessage, headers: Any, to: Destination) -> Published:
     """Let a message wait in the caller's transaction for its way to its shard."""
-    offer = _offer(topic, message, headers, place)
-    relays.add(place.relay, settings.shard_name(place.alias), [offer])
-    return Published(None, offer.message.row.id, CREATED, settings.shard_name(place.alias))
+    offer = _offer(topic, message, headers, to)
+    relays.add(to.relay, settings.shard_name(to.alias), [offer])
+    return Published(None, offer.message.row.id, CREATED, settings.shard_name(to.alias))
 
 
-def only_place(topic: str, relay: bool) -> Destination | None:
+def only_destination(topic: str, relay: bool) -> Destination | None:
     """Return where all messages of a topic go, if it is on one shard; else None."""
     return chooser(topic, relay)("", None) if len(placement(topic).shards) == 1 else None
 
@@ -52,39 +52,39 @@ def publish_many(
         )
     new = [message if isinstance(message, NewMessage) else NewMessage(message) for message in messages]
     choose = chooser(topic, relay)
-    places = [choose(message.key, message.id) for message in new]
-    if relay and len(set(places)) > 1 and not open_shards():
-        with transaction.atomic(using=places[0].alias):
+    destinations = [choose(message.key, message.id) for message in new]
+    if relay and len(set(destinations)) > 1 and not open_shards():
+        with transaction.atomic(using=destinations[0].alias):
             return publish_many(topic, new, traced, relay)
     headers = [message.headers if traced is None else traced(message.headers) for message in new]
-    call = _Call(topic, places)
+    call = _Call(topic, destinations)
     call.check(new, headers)  # all of them, before one is published
     return call.run()
 
 
-def _offer(topic: str, message: NewMessage, headers: Any, place: Destination) -> Offer:
-    alias = place.relay or place.alias
-    info = fixed(topic) if place.relay else to_publish(alias, topic)
+def _offer(topic: str, message: NewMessage, headers: Any, to: Destination) -> Offer:
+    alias = to.relay or to.alias
+    info = fixed(topic) if to.relay else to_publish(alias, topic)
     return offer_of(row_of(alias, dialect(alias), info, message, headers), message)
 
 
 class _Call:
     """One call of publish_many: its messages by where they go. A shard that does not answer fails alone."""
 
-    def __init__(self, topic: str, places: Sequence[Destination]):
+    def __init__(self, topic: str, destinations: Sequence[Destination]):
         self.topic = topic
         self.parts: dict[Destination, list[int]] = {}
-        for index, place in enumerate(places):
-            self.parts.setdefault(place, []).append(index)
+        for index, to in enumerate(destinations):
+            self.parts.setdefault(to, []).append(index)
         self.offers: dict[int, Offer] = {}
-        self.statuses: list[Status] = [CREATED] * len(places)
-        self.ids = [""] * len(places)
+        self.statuses: list[Status] = [CREATED] * len(destinations)
+        self.ids = [""] * len(destinations)
         self.entered = 0
         self.failed: dict[Destination, Error] = {}
 
     def check(self, messages: Sequence[NewMessage], headers: Sequence[Any]) -> None:
         """Check and encode all messages. Raises InvalidMessage."""
-        self._each(lambda place, indexes: self._encode(place, indexes, messages, headers))
+        self._each(lambda to, indexes: self._encode(to, indexes, messages, headers))
 
     def run(self) -> tuple[int, PublishedMany]:
         """Publish them; return how many have entered a log, and what publish_many returns."""
@@ -92,40 +92,40 @@ class _Call:
         if self.failed:
             if len(self.failed) == len(self.parts):
                 raise next(iter(self.failed.values()))
-            unpublished = sorted(index for place in self.failed for index in self.parts[place])
-            failed = {settings.shard_name(place.alias): error for place, error in self.failed.items()}
+            unpublished = sorted(index for to in self.failed for index in self.parts[to])
+            failed = {settings.shard_name(to.alias): error for to, error in self.failed.items()}
             raise PartlyPublished(self.topic, failed, unpublished)
         counts = (self.statuses.count(status) for status in (CREATED, UPDATED, IGNORED))
         return self.entered, PublishedMany(self.ids, self.statuses, *counts)
 
     def _each(self, do: Callable[[Destination, Sequence[int]], None]) -> None:
-        for place, indexes in self.parts.items():
-            if place in self.failed:
+        for to, indexes in self.parts.items():
+            if to in self.failed:
                 continue
             try:
-                do(place, indexes)
+                do(to, indexes)
             except Error as error:
                 if open_shards() or len(self.parts) == 1:
                     raise
                 if retries.classify(error) is ErrorKind.GONE:
-                    retries.drop_connection(place.alias)
-                self.failed[place] = error
+                    retries.drop_connection(to.alias)
+                self.failed[to] = error
 
     def _encode(
-        self, place: Destination, indexes: Sequence[int], messages: Sequence[NewMessage], headers: Sequence[Any]
+        self, to: Destination, indexes: Sequence[int], messages: Sequence[NewMessage], headers: Sequence[Any]
     ) -> None:
         for index in indexes:
-            self.offers[index] = _offer(self.topic, messages[index], headers[index], place)
+            self.offers[index] = _offer(self.topic, messages[index], headers[index], to)
 
-    def _add(self, place: Destination, indexes: Sequence[int]) -> None:
+    def _add(self, to: Destination, indexes: Sequence[int]) -> None:
         offers = [self.offers[index] for index in indexes]
-        if place.relay:
-            relays.add(place.relay, settings.shard_name(place.alias), offers)
+        if to.relay:
+            relays.add(to.relay, settings.shard_name(to.alias), offers)
             statuses: list[Status] = [CREATED] * len(offers)
             ids = [offer.message.row.id for offer in offers]
         else:
-            statuses, ids = add_offers(place.alias, offers)
+            statuses, ids = add_offers(to.alias, offers)
             added = [offer for offer, status in zip(offers, statuses) if status != IGNORED]
-            self.entered += notify_of(place.alias, added)
+            self.entered += notify_of(to.alias, added)
         for index, status, id in zip(indexes, statuses, ids):
             self.statuses[index], self.ids[index] = status, id

@@ -6,10 +6,9 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.keys import GROUP_LENGTH, ID_LENGTH, KEY_LENGTH
+from sqlqueue.core.setting.shards import SHARD_LENGTH
 from sqlqueue.database.fields import DatabaseNow, ExactField, UnicodeTextField
 from sqlqueue.models.topic import TOPIC_COLUMN
-
-SHARD_LENGTH = 30
 
 
 class RelayedMessage(models.Model):

@@ -26,6 +26,7 @@ ONE = {"a": {"alias": "default"}}
         ),
         ({"SHARDS": ONE | {"b": {"alias": "default"}}}, "'a' and 'b' both have the alias 'default'"),
         ({"SHARDS": {"a": {"alias": "default", "host": "x"}}}, "has no option 'host'"),
+        ({"SHARDS": {"x" * 31: {"alias": "default"}}}, "use up to 30 lower-case letters"),
         ({"SHARDS": {"a,b": {"alias": "default"}}}, "'a,b' is not a name"),
         ({"SHARDS": ONE | {f"s{n}": {"alias": f"d{n}"} for n in range(64)}}, "has 65 shards; 64 are the most"),
         ({"SHARDS": ONE, "TOPICS": {"t": {"shards": ["b"]}}}, "names 'b', which SHARDS does not have. Known are: a"),

@@ -9,7 +9,8 @@ from typing import Any
 from sqlqueue.core.keys import did_you_mean
 
 MOST_SHARDS = 64
-SHARD_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,29}")
+SHARD_LENGTH = 30
+SHARD_NAME = re.compile(rf"[a-z0-9][a-z0-9_-]{{0,{SHARD_LENGTH - 1}}}")
 
 
 def shards(given: Any, database: object, problems: list[str]) -> dict[str, str]:
@@ -23,7 +24,7 @@ def shards(given: Any, database: object, problems: list[str]) -> dict[str, str]:
     for name, options in given.items():
         if not isinstance(name, str) or not SHARD_NAME.fullmatch(name):
             problems.append(
-                f"SHARDS: {name!r} is not a name: use up to 30 lower-case letters, digits, _ and -, and begin with a "
+                f"SHARDS: {name!r} is not a name: use up to {SHARD_LENGTH} lower-case letters, digits, _ and -, and begin with a "
                 "letter or digit"
             )
             continue
