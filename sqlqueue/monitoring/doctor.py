@@ -16,8 +16,8 @@ from sqlqueue.stats.survey import Survey
 ERROR, WARNING, NOTE = attention.ERROR, attention.WARNING, attention.NOTE
 OK: Final = "ok"
 
-# Of a consumer process: the control thread and its six background tasks. With periodic schedules there is a seventh, and
-# with several shards one for each other one.
+# Of a consumer process: the control thread and its six background tasks. Periodic schedules have a seventh, and so has
+# each other shard.
 OWN_CONNECTIONS = 7
 NEARLY_FULL = 0.8  # of the connections that the server allows
 CLOCK_TOLERANCE = 1.0  # seconds

@@ -24,8 +24,8 @@ def shards(given: Any, database: object, problems: list[str]) -> dict[str, str]:
     for name, options in given.items():
         if not isinstance(name, str) or not SHARD_NAME.fullmatch(name):
             problems.append(
-                f"SHARDS: {name!r} is not a name: use up to {SHARD_LENGTH} lower-case letters, digits, _ and -, and begin with a "
-                "letter or digit"
+                f"SHARDS: {name!r} is not a name: use up to {SHARD_LENGTH} lower-case letters, digits, _ and -, "
+                "and begin with a letter or digit"
             )
             continue
         alias = options.get("alias") if isinstance(options, Mapping) else None
