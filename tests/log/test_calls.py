@@ -245,8 +245,8 @@ class TestNoReply:
         groups.register("default", "default", "t")
         publishing = calls.publish_message
 
-        def publish_and_delete(*given: Any) -> Any:
-            published = publishing(*given)
+        def publish_and_delete(*given: Any, **options: Any) -> Any:
+            published = publishing(*given, **options)
             delete("default", "t", [published.offset], also_unsettled=True)
             return published
 

@@ -240,7 +240,7 @@ class TestAStream:
             sizes.append(len(offers))
             return add_many(alias, offers)
 
-        monkeypatch.setattr("sqlqueue.log.publish.add_many", note)
+        monkeypatch.setattr("sqlqueue.log.adding.add_many", note)
         publish_many(TOPIC, iter(range(2_500)))
         publish_many(TOPIC, (str(n) * 700_000 for n in range(3)))  # by their bytes as well
         assert sizes == [1_000, 1_000, 500, 2, 1]

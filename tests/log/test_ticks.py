@@ -265,10 +265,10 @@ class TestRefused:
     def test_what_the_database_refuses_holds_back_no_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
         original = ticks.publish_many
 
-        def refusing(topic: str, messages: Any) -> Any:
+        def refusing(topic: str, messages: Any, **options: Any) -> Any:
             if topic == "bad":
                 raise DatabaseError("no")
-            return original(topic, messages)
+            return original(topic, messages, **options)
 
         monkeypatch.setattr(ticks, "publish_many", refusing)
         digests = declared(schedule("bad", topic="bad"), schedule("good"))
