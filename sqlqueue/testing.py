@@ -25,7 +25,7 @@ from sqlqueue.log.batch_ends import sweep
 from sqlqueue.log.calls import carried_out
 from sqlqueue.log.due_times import move, next_due
 from sqlqueue.log.publish import publish
-from sqlqueue.log.relay import move as move_relayed
+from sqlqueue.log.relay_moves import move as move_relayed
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, PeriodicSchedule, ScheduledMessage
 from sqlqueue.payloads.content_types import content_type_of

@@ -1,48 +1,20 @@
-"""The relay: messages that were published in a transaction on one shard and belong to another.
-
-They wait in a table of the database whose transaction has published them, and a consumer process of that shard moves
-them to their own, in the order of their keys. Two databases do not commit together, so what has been moved is known on
-the side of the arrival: the transaction that adds messages there also stores their numbers and ids, on the condition
-that no other process has added any since they were read. They are deleted afterwards; what is still there although it
-is stored as arrived is only deleted. So a process that is killed, or frozen for hours, at any point leaves each message
-in the log once.
-"""
+"""The relay, where it begins: messages that are published in a transaction on one shard and belong to another wait in
+a table of that transaction's database."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any, NamedTuple
-
-from django.db import Error
 
 from sqlqueue.conf import settings
-from sqlqueue.core.keys import new_id, partition_of
-from sqlqueue.core.logfmt import logfmt
-from sqlqueue.core.outcomes import storable
+from sqlqueue.core.keys import new_id
 from sqlqueue.core.shards import shard_of
-from sqlqueue.database import retries
 from sqlqueue.database.chunks import insert_all
-from sqlqueue.database.clock import moment
-from sqlqueue.database.insert_sql import LogRow
-from sqlqueue.database.limits import check_sendable, check_storable
-from sqlqueue.database.retries import ErrorKind
-from sqlqueue.database.scheduling import Due
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.validation import scheduled
-from sqlqueue.database.weight import STATEMENT
-from sqlqueue.exceptions import InvalidMessage, SqlqueueError
-from sqlqueue.log.conflicts import Offer, add_many
-from sqlqueue.log.notifier import notify_after_commit
+from sqlqueue.exceptions import InvalidMessage
+from sqlqueue.log.conflicts import Offer
 from sqlqueue.log.placement import placement
-from sqlqueue.log.topics import topic_info
-from sqlqueue.models import RelayedMessage
-from sqlqueue.signals import announce, message_refused
 
-logger = logging.getLogger("sqlqueue")
-
-MOVED_AT_ONCE = 200
 TABLE = "sqlqueue_relayed_message"
 COLUMNS = (
     "topic, partition_key, message_id, payload, headers, priority, target_group, body, expires_after, shard, due_at"
@@ -54,52 +26,6 @@ TAKE_OVER = f"""
     SELECT topic, partition_key, COALESCE(message_id, %s), {{payload}}, {{headers}}, priority, target_group, body,
     %s, %s, NULL FROM sqlqueue_scheduled_message WHERE id = %s
 """
-# The next ones of a shard, and how much they are. Index: (refused, shard, id).
-NEXT = f"""
-    SELECT id, LENGTH(payload) + COALESCE(LENGTH(body), 0) FROM {TABLE}
-    WHERE refused = {{false}} AND shard = %s AND id > %s ORDER BY id LIMIT {MOVED_AT_ONCE}
-"""
-READ = f"""
-    SELECT id, topic, partition_key, message_id, payload, headers, priority, target_group, body, expires_after,
-    {{due}}, {{left}} FROM {TABLE}
-    WHERE refused = {{false}} AND shard = %s AND id BETWEEN %s AND %s ORDER BY id
-"""
-STILL_THERE = f"SELECT id FROM {TABLE} WHERE id IN ({{marks}})"
-FIRST_ARRIVAL = "INSERT INTO sqlqueue_relay_arrival (source, version) VALUES (%s, 0) "
-ARRIVALS = "SELECT version, arrived FROM sqlqueue_relay_arrival WHERE source = %s"
-ARRIVE = "UPDATE sqlqueue_relay_arrival SET version = version + 1, arrived = %s WHERE source = %s AND version = %s"
-
-
-class Relayed(NamedTuple):
-    """A message that waits, as READ reads it. left: seconds until it was published, so it is negative."""
-
-    number: int
-    topic: str
-    key: str
-    id: str
-    payload: str
-    headers: str | None
-    priority: int
-    group: str
-    body: Any
-    expires_after: float | None
-    due: Any
-    left: float
-
-    @property
-    def mark(self) -> str:
-        """What tells it from every other one, also from one that gets its number after a restore."""
-        return f"{self.number} {self.id}"
-
-
-class Moved(NamedTuple):
-    """How many messages have left the table, and whether there may be more."""
-
-    messages: int
-    more: bool
-
-
-# -- publishing -------------------------------------------------------------------------------------------------------
 
 
 def add(source: str, shard: str, offers: Sequence[Offer]) -> None:
@@ -160,152 +86,3 @@ def take_over(alias: str, number: int, shard: str, expires: float | None) -> Non
     syntax = dialect(alias)
     text = TAKE_OVER.replace("{payload}", syntax.json_text("payload")).replace("{headers}", syntax.json_text("headers"))
     execute(alias, text, (new_id(), expires, shard, number))
-
-
-# -- moving -----------------------------------------------------------------------------------------------------------
-
-
-def move(source: str, shard: str) -> Moved:
-    """Move the next messages that wait here for a shard, at most 200, in their order. From any process, outside a
-    transaction."""
-    found = execute(source, NEXT, (shard, 0)).fetchall()
-    if not found:
-        return Moved(0, False)
-    last = _last(found)
-    target, name = settings.shards[shard], settings.shard_name(source)
-    version, arrived = _arrivals(target, name)
-    rows = _read(source, shard, found[0][0], last)  # after the version: what is there now is what that one knows of
-    known = _still_there(source, arrived)
-    new = [row for row in rows if row.mark not in known]
-    refused: list[int] = []
-    if new:
-        marks = [row.mark for row in rows] + sorted(known.difference(row.mark for row in rows))
-        try:
-            refused, done = _bring(source, target, name, version, marks, new)
-        except Error as error:
-            if retries.classify(error) is not ErrorKind.OTHER or len(new) == 1:
-                raise
-            logger.info(logfmt("relay_one_by_one", shard=shard, error=error))
-            return _one_by_one(source, shard, rows, new)
-        if not done:  # another process has moved some
-            return Moved(0, True)
-    _delete(source, [row.number for row in rows if row.number not in refused])
-    return Moved(len(rows), True)
-
-
-def _one_by_one(source: str, shard: str, rows: Sequence[Relayed], new: Sequence[Relayed]) -> Moved:
-    """Move messages of which the shard's database refuses one, each by itself; the refused one keeps the reason."""
-    target, name = settings.shards[shard], settings.shard_name(source)
-    moved = 0
-    for row in new:
-        version, arrived = _arrivals(target, name)
-        known = _still_there(source, arrived)
-        if row.mark in known or not _is_there(source, row.number):
-            continue
-        try:
-            refused, done = _bring(source, target, name, version, [row.mark, *sorted(known)], [row])
-        except Error as error:
-            if retries.classify(error) is not ErrorKind.OTHER:
-                raise
-            _refuse(source, row, f"the database of shard {shard!r} refuses it: {error}")
-            continue
-        if not done:
-            return Moved(moved, True)
-        if not refused:
-            _delete(source, [row.number])
-            moved += 1
-    return Moved(moved, True)
-
-
-def _last(found: Sequence[tuple[int, int]]) -> int:
-    """Return the number up to which messages make one transaction of some megabyte."""
-    total = 0
-    for number, size in found:
-        total += size
-        if total >= STATEMENT:
-            return number
-    return found[-1][0]
-
-
-def _read(source: str, shard: str, first: int, last: int) -> list[Relayed]:
-    syntax = dialect(source)
-    text = READ.replace("{due}", syntax.epoch("due_at")).replace("{left}", syntax.remaining("created_at"))
-    return [Relayed(*row) for row in execute(source, text, (shard, first, last)).fetchall()]
-
-
-def _arrivals(target: str, name: str) -> tuple[int, set[str]]:
-    found = execute(target, ARRIVALS, (name,)).fetchone()
-    if found is None:
-        execute(target, FIRST_ARRIVAL + dialect(target).ignore("source"), (name,))
-        found = execute(target, ARRIVALS, (name,)).fetchone()
-    version, arrived = found
-    return version, set((arrived or "").splitlines())
-
-
-def _still_there(source: str, arrived: set[str]) -> set[str]:
-    """Return those that have arrived and not been deleted here."""
-    if not arrived:
-        return set()
-    numbers = {int(mark.partition(" ")[0]): mark for mark in arrived}
-    text = STILL_THERE.replace("{marks}", ", ".join(["%s"] * len(numbers)))
-    return {numbers[number] for (number,) in execute(source, text, list(numbers)).fetchall()}
-
-
-def _is_there(source: str, number: int) -> bool:
-    return execute(source, STILL_THERE.replace("{marks}", "%s"), (number,)).fetchone() is not None
-
-
-def _bring(
-    source: str, target: str, name: str, version: int, marks: Sequence[str], rows: Sequence[Relayed]
-) -> tuple[list[int], bool]:
-    """Add messages to their shard. Return the numbers of those that it refuses, and whether the others are there now:
-    False if another process has added some since the version was read."""
-    offers, refused = [], []
-    for row in rows:
-        try:
-            offers.append(_offer(target, row))
-        except SqlqueueError as error:
-            _refuse(source, row, str(error))
-            refused.append(row.number)
-    if not offers:
-        return refused, True
-    return refused, retries.run(target, _arrive, target, name, version, "\n".join(marks), offers)
-
-
-def _arrive(target: str, name: str, version: int, arrived: str, offers: Sequence[Offer]) -> bool:
-    if not execute(target, ARRIVE, (arrived, name, version)).rowcount:
-        return False
-    add_many(target, offers)
-    notify_after_commit(target)
-    return True
-
-
-def _offer(target: str, row: Relayed) -> Offer:
-    """Return a message as it is added to its shard. Raises InvalidMessage for what that cannot store."""
-    info = topic_info(target, row.topic)
-    if not 0 <= row.priority < info.priorities:
-        raise InvalidMessage(f"priority {row.priority} is not one of topic {row.topic!r}, which has {info.priorities}")
-    due: datetime | None = None if row.due is None else moment(row.due)
-    expires = row.expires_after
-    if expires is not None and due is None:  # it counts from the publish
-        expires += float(row.left)
-    partition = partition_of(row.key or row.id, info.partitions)
-    new = LogRow(row.topic, partition, row.priority, row.key, row.id, row.payload, row.headers, row.group)
-    new = new._replace(
-        body=None if row.body is None else bytes(row.body),
-        expires=None if expires is None else round(expires * 1_000) * 1_000,  # SQLite reads no exponents
-    )
-    check_storable(target, new, settings.MAX_PAYLOAD_BYTES)
-    check_sendable(target, new)
-    return Offer(Due(new, None, due), named=True, replace=False, scheduled=due is not None)
-
-
-def _refuse(source: str, row: Relayed, reason: str) -> None:
-    reason = storable(reason)
-    RelayedMessage.objects.using(source).filter(pk=row.number).update(refused=True, refusal=reason)
-    announce(message_refused, move, id=row.number, topic=row.topic, reason=reason)
-
-
-def _delete(source: str, numbers: Sequence[int]) -> None:
-    if numbers:
-        execute(source, dialect(source).delete(TABLE, "id", len(numbers)), numbers)

@@ -47,7 +47,7 @@ class RelayedMessage(models.Model):
 
 
 class RelayArrival(models.Model):
-    """What has arrived here from another shard and may still be in its table: number and id of each, one a line. Who
+    """What has arrived here from another shard and may still be in its table: number and id of each, in a JSON array. Who
     adds messages that were relayed changes the version, on the condition that it is still what it was before they were
     read there; so each is added once."""
 

@@ -7,7 +7,7 @@ from django.db import Error
 from sqlqueue.conf import settings
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.database import retries
-from sqlqueue.log.relay import move
+from sqlqueue.log.relay_moves import move
 
 INTERVAL = 0.5  # seconds
 
