@@ -47,9 +47,9 @@ class RelayedMessage(models.Model):
 
 
 class RelayArrival(models.Model):
-    """What has arrived here from another shard and may still be in its table: number and id of each, in a JSON array. Who
-    adds messages that were relayed changes the version, on the condition that it is still what it was before they were
-    read there; so each is added once."""
+    """What has arrived here from another shard and may still be in its table: number and id of each, in a JSON array.
+    What adds messages that were relayed changes the version, on the condition that it is still what it was before they
+    were read there; so each is added once."""
 
     source = ExactField(_("shard"), max_length=SHARD_LENGTH, primary_key=True)
     version = models.BigIntegerField(_("version"), db_default=0)

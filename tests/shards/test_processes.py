@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from django.db import Error, connections, transaction
 from sqlqueue import NewMessage, PartlyPublished, publish, publish_many
 from sqlqueue.core.shards import shard_of
 from sqlqueue.log.topics import forget_topics
-from sqlqueue.models import SubscriberHeartbeat
+from sqlqueue.models import Message, RelayedMessage, SubscriberHeartbeat
 from tests.consumer_processes import QUICK, Consumers
 from tests.processes import ManageCommands, wait_until
 from tests.servers import PRIVATE
@@ -152,6 +153,30 @@ def test_a_shard_that_is_down_holds_up_no_other_and_drains_once_it_is_back(
     assert running.wait() == 0
 
 
+@pytest.mark.long
+def test_kills_leave_each_relayed_message_once(second_database: None, consumers: Consumers) -> None:
+    every: list[str] = []
+    for kill in range(6):
+        running = consumers.start("steady")
+        running.wait_for_line("event=process_started .*shard=b")
+        for number in range(60):
+            with transaction.atomic(using=A):
+                for part in range(5):
+                    every.append(f"{kill}-{number}-{part}")
+                    key = KEYS["b"][number % 20]
+                    publish("steady", {"notes": str(consumers.notes)}, key=key, id=every[-1], relay=True)
+        wait_until(lambda: RelayedMessage.objects.using(A).count() < 250)
+        running.kill_all()
+    consumers.start("steady")
+    wait_until(lambda: not RelayedMessage.objects.using(A).exists())
+    assert Counter(Message.objects.using(B).values_list("message_id", flat=True)) == dict.fromkeys(every, 1)
+    for key in KEYS["b"]:
+        arrived = Message.objects.using(B).filter(partition_key=key).order_by("offset")
+        ids = list(arrived.values_list("message_id", flat=True))
+        assert ids == [id for id in every if id in set(ids)]
+
+
+@pytest.mark.long
 @pytest.mark.database("mariadb", "postgresql")
 def test_the_shard_that_database_names_may_be_down_too(
     second_server: PrivateServer, consumers: Consumers, consumer_options: dict[str, Any], settings: Any
