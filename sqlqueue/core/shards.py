@@ -13,8 +13,8 @@ def shard_of(text: str, shards: Sequence[str]) -> str:
     """Return the shard of a key, or of a keyless message's id, of these, whatever their order.
 
     The number that begins SHA-256 of its UTF-8 bytes, modulo their count, of the names in their order: what MySQL gives
-    as `CAST(CONV(LEFT(SHA2(partition_key, 256), 15), 16, 10) AS UNSIGNED) % n`. A key's partition is its crc32, of which
-    this is independent: every partition of a shard has its keys.
+    as `CAST(CONV(LEFT(SHA2(partition_key, 256), 15), 16, 10) AS UNSIGNED) % n`. A key's partition is its crc32, of
+    which this is independent: every partition of a shard has its keys.
     """
     if len(shards) == 1:
         return shards[0]

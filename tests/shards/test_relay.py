@@ -11,9 +11,11 @@ from django.db.models import JSONField, Value
 
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.core.shards import shard_of
+from sqlqueue.database.statements import dialect
 from sqlqueue.log import relay_moves
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, RelayArrival, RelayedMessage, ScheduledMessage, Topic
+from tests.database.plans import an_index_if_there_is_one, full_scans
 from tests.shards.aliases import A, B
 
 pytestmark = pytest.mark.usefixtures("shards")
@@ -221,6 +223,16 @@ def test_two_processes_at_once_move_each_message_once() -> None:
         for moving in [threads.submit(move_and_close) for _ in range(3)]:
             moving.result(60)
     assert Counter(arrived()) == dict.fromkeys(names, 1)
+
+
+def test_what_waits_is_found_by_an_index() -> None:
+    relayed(*(f"m{number}" for number in range(300)))
+    syntax = dialect(A)
+    read = relay_moves.READ.replace("{due}", syntax.epoch("due_at")).replace("{left}", syntax.remaining("created_at"))
+    with an_index_if_there_is_one():
+        assert not full_scans(syntax.sql(relay_moves.NEXT), ("b", 0))
+        assert not full_scans(syntax.sql(read), ("b", 1, 10))
+        assert not full_scans(syntax.sql(relay_moves.STILL_THERE.replace("{marks}", "%s")), (1,))
 
 
 def _die(*values: Any) -> None:
