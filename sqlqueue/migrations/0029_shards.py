@@ -3,10 +3,29 @@
 MySQL has no transaction for it: run again, it goes on where it was.
 """
 
+from typing import Any
+
+from django.core.management.base import CommandError
 from django.db import migrations, models
 
 import sqlqueue.database.fields
 from sqlqueue.database import online_migration
+
+
+def refuse_if_sharded(apps: Any, schema_editor: Any) -> None:
+    """Raise CommandError, before anything is changed, if messages wait for their shard, or a topic has several."""
+    alias = schema_editor.connection.alias
+    if waiting := apps.get_model("sqlqueue", "RelayedMessage").objects.using(alias).count():
+        raise CommandError(
+            f"{waiting} messages wait for their way to another shard. Nothing was changed: let consumers relay them, "
+            "and migrate again."
+        )
+    spread = apps.get_model("sqlqueue", "Topic").objects.using(alias).filter(shards__contains=",")
+    if names := ", ".join(spread.order_by("name").values_list("name", flat=True)[:3]):
+        raise CommandError(
+            f"the keys of these topics are spread over several shards: {names}. Nothing was changed: drain and drop "
+            "them, and migrate again."
+        )
 
 
 class Migration(online_migration.Migration):
@@ -77,4 +96,5 @@ class Migration(online_migration.Migration):
                 "db_table": "sqlqueue_relay_arrival",
             },
         ),
+        migrations.RunPython(migrations.RunPython.noop, refuse_if_sharded, elidable=True),
     ]

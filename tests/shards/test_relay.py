@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import connections, transaction
 from django.db.models import JSONField, Value
 
@@ -233,6 +234,18 @@ def test_what_waits_is_found_by_an_index() -> None:
         assert not full_scans(syntax.sql(relay_moves.NEXT), ("b", 0))
         assert not full_scans(syntax.sql(read), ("b", 1, 10))
         assert not full_scans(syntax.sql(relay_moves.STILL_THERE.replace("{marks}", "%s")), (1,))
+
+
+def test_the_migration_is_not_taken_back_while_shards_are_in_use() -> None:
+    relayed("one")
+    with pytest.raises(CommandError, match=r"1 messages wait for their way.*Nothing was changed"):
+        call_command("migrate", "sqlqueue", "0028", database=A, verbosity=0)
+    move_all()
+    with pytest.raises(CommandError, match=r"spread over several shards: t\. Nothing was changed"):
+        call_command("migrate", "sqlqueue", "0028", database=A, verbosity=0)
+    relayed("two")
+    move_all()
+    assert arrived() == ["one", "two"]
 
 
 def _die(*values: Any) -> None:
