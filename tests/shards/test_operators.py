@@ -19,7 +19,8 @@ from sqlqueue.stats.cached import recent_survey
 from sqlqueue.testing import drain, published
 from tests.shards.aliases import A, B
 
-KEYS = {shard: [f"{shard}{n}" for n in range(60) if shard_of(f"{shard}{n}", "ab") == shard][:10] for shard in "ab"}
+NAMES = {shard: [f"key-of-{shard}-{number}" for number in range(60)] for shard in "ab"}
+KEYS = {shard: [name for name in names if shard_of(name, "ab") == shard] for shard, names in NAMES.items()}
 urlpatterns: list[Any] = []
 
 
