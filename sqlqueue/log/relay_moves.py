@@ -96,13 +96,12 @@ def move(source: str, shard: str) -> Moved:
     target, name = settings.shards[shard], settings.shard_name(source)
     version, arrived = _arrivals(target, name)
     rows = _read(source, shard, found[0][0], last)  # after the version: what is there now is what that one knows of
-    known = _still_there(source, arrived)
-    new = [row for row in rows if row.mark not in known]
+    # Not by what is still there: another process may have deleted some of them since they were read.
+    new = [row for row in rows if row.mark not in arrived]
     refused: list[int] = []
     if new:
-        marks = [row.mark for row in rows] + sorted(known.difference(row.mark for row in rows))
         try:
-            refused, done = _bring(source, target, name, version, marks, new)
+            refused, done = _bring(source, target, name, version, _still_there(source, arrived), new)
         except Error as error:
             if retries.classify(error) is not ErrorKind.OTHER or len(new) == 1:
                 raise
@@ -124,7 +123,7 @@ def _one_by_one(source: str, shard: str, rows: Sequence[Relayed], new: Sequence[
         if row.mark in known or not _is_there(source, row.number):
             continue
         try:
-            refused, done = _bring(source, target, name, version, [row.mark, *sorted(known)], [row])
+            refused, done = _bring(source, target, name, version, known, [row])
         except Error as error:
             if retries.classify(error) is not ErrorKind.OTHER:
                 raise
@@ -177,14 +176,15 @@ def _is_there(source: str, number: int) -> bool:
 
 
 def _bring(
-    source: str, target: str, name: str, version: int, marks: Sequence[str], rows: Sequence[Relayed]
+    source: str, target: str, name: str, version: int, known: set[str], rows: Sequence[Relayed]
 ) -> tuple[list[int], bool]:
     """Add messages to their shard. Return the numbers of those that it refuses, and whether the others are there now:
-    False if another process has added some since the version was read."""
-    offers, refused = [], []
+    False if another process has added some since the version was read. known: those that have arrived before."""
+    offers, refused, marks = [], [], sorted(known)
     for row in rows:
         try:
             offers.append(_offer(target, row))
+            marks.append(row.mark)  # not of a refused one: it may be corrected, and moved then
         except SqlqueueError as error:
             _refuse(source, row, str(error))
             refused.append(row.number)

@@ -106,6 +106,25 @@ def test_one_that_was_frozen_since_it_read_adds_nothing_that_another_has_moved(m
     assert arrived() == []
 
 
+def test_one_that_another_deletes_since_it_was_read_is_not_moved_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    relayed("one")
+    with monkeypatch.context() as patch:
+        patch.setattr(relay_moves, "_delete", _die)
+        with pytest.raises(Killed):
+            relay_moves.move(A, "b")
+    Message.objects.using(B).all().delete()  # collected, so that its id is free again
+
+    def other_process(source: str, arrived: set[str]) -> set[str]:
+        RelayedMessage.objects.using(A).filter(message_id="one").delete()
+        return still_there(source, arrived)
+
+    still_there = relay_moves._still_there
+    monkeypatch.setattr(relay_moves, "_still_there", other_process)
+    relayed("two")
+    move_all()
+    assert arrived() == ["two"]
+
+
 def test_one_that_was_frozen_before_it_deletes_deletes_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     relayed("one")
     delete = relay_moves._delete
@@ -154,7 +173,11 @@ def test_one_that_its_shard_refuses_stays_with_the_reason_and_holds_nothing_up()
     RelayedMessage.objects.using(A).filter(message_id="two").update(priority=7)
     move_all()
     assert arrived() == ["one", "three"]
-    assert "priority 7 is not one of topic" in str(RelayedMessage.objects.using(A).get(refused=True).refusal)
+    refused = RelayedMessage.objects.using(A).filter(refused=True)
+    assert "priority 7 is not one of topic" in str(refused.get().refusal)
+    refused.update(priority=0, refused=False, refusal=None)  # an operator corrects it
+    move_all()
+    assert arrived() == ["one", "three", "two"]
 
 
 def test_one_that_the_database_refuses_stays_with_the_reason_and_holds_nothing_up(
