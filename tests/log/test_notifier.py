@@ -164,7 +164,7 @@ class TestFromElsewhere:
 
 
 def test_polling_is_the_safety_net(consuming: Consuming, monkeypatch) -> None:
-    monkeypatch.setattr("sqlqueue.log.publish.notify_after_commit", lambda alias: None)
+    monkeypatch.setattr("sqlqueue.log.adding.notify_after_commit", lambda alias: None)
     seen: list[object] = []
     asleep(consuming, seen)
     publish("t", "second")
