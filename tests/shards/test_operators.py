@@ -144,6 +144,13 @@ def test_endpoints_and_gauges_tell_the_shards_apart(handler: list[Any]) -> None:
         assert f'sqlqueue_database_up{{shard="{shard}"}} 1.0' in text
 
 
+def test_the_site_is_ready_without_asking_a_second_shard_which_may_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(responses, "_unready", lambda alias: asked.append(alias) or "")
+    assert responses.ready(detailed=False).status == 200
+    assert asked == [A]
+
+
 def test_each_shard_has_pages_of_its_own(handler: list[Any]) -> None:
     from sqlqueue.admin import shard_site
 
@@ -160,6 +167,10 @@ def test_each_shard_has_pages_of_its_own(handler: list[Any]) -> None:
         page = client.get(f"/shards/b/sqlqueue/message/{number}/change/", follow=True).content.decode()
         assert KEYS["b"][0] in page
         assert client.get("/shards/b/sqlqueue/overview/").status_code == 200
+        publish("t", "bad", key=KEYS["b"][0])
+        drain()
+        groups = client.get("/shards/b/sqlqueue/consumergroup/").content.decode()
+        assert 'href="/shards/b/sqlqueue/message/dead-letters/?topic=t' in groups
     with pytest.raises(ConfigurationError, match="SHARDS has no shard 'c'"):
         shard_site("c")
 
