@@ -280,6 +280,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "management.commands.queuereschedule:LOOK_EVERY",
         "management.commands.queuetail:NOTE_AFTER",
         "stats.cached:WAIT_TIMEOUT",
+        "management.commands.runconsumers:ANSWER_TIMEOUT",
         "monitoring.shared_metrics:YOUNG",
         "tracing.spans:PROVIDER_INTERVAL",
         "spark.membership:ACQUIRE_TIMEOUT",

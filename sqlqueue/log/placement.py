@@ -19,7 +19,7 @@ from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.transactions import in_callers_transaction, in_test_case
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
-from sqlqueue.log.stored_topics import Placement, insert_placed, require_declared, stored_placement
+from sqlqueue.log.stored_topics import Placement, insert_placed, repeated_placement, require_declared, stored_placement
 
 _known: dict[str, Placement] = {}
 
@@ -49,7 +49,10 @@ def existing_placement(name: str) -> Placement | None:
     """Return the same of a topic that exists; None for another."""
     if name in _known:
         return _known[name]
-    home = settings.home
+    home, here = settings.home, settings.DATABASE
+    # What serves another shard asks that one, so that it does not wait for DATABASE's.
+    if here != home and (repeated := repeated_placement(here, name)) is not None:
+        return _remembered(here, name, repeated)
     try:
         found = stored_placement(home, name)
     except Error as error:
@@ -89,16 +92,16 @@ def _elsewhere(home: str, name: str) -> Placement | None:
     return None
 
 
-def _remembered(home: str, name: str, found: Placement) -> Placement:
+def _remembered(alias: str, name: str, found: Placement) -> Placement:
     if gone := [shard for shard in found.shards if shard not in settings.shards]:
         raise ConfigurationError(
             f"topic {name!r} has messages on shard {gone[0]!r}, which SQLQUEUE['SHARDS'] does not have: name it there"
         )
-    connection = connections[home]
+    connection = connections[alias]
     if not connection.in_atomic_block:
         _known[name] = found
     elif not in_test_case(connection):
-        transaction.on_commit(lambda: _known.setdefault(name, found), using=home)
+        transaction.on_commit(lambda: _known.setdefault(name, found), using=alias)
     return found
 
 

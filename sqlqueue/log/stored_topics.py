@@ -72,6 +72,14 @@ def stored_placement(alias: str, name: str) -> Placement | None:
         return _placement_of(alias, run(STORED_PLACEMENT, (name,)))
 
 
+def repeated_placement(alias: str, name: str) -> Placement | None:
+    """Return what a shard beside DATABASE's repeats of a topic; None if it has no such topic, or one of the time when
+    it was a queue of its own."""
+    with aside(alias) as run:
+        row = run(STORED_PLACEMENT, (name,)).fetchone()
+    return Placement(row[0], row[1], from_stored(row[2])) if row and row[2] else None
+
+
 def stored_placements(alias: str) -> dict[str, Placement]:
     """Return what this shard says of all its topics, by name."""
     rows = Topic.objects.using(alias).values_list("name", "partitions", "priorities", "shards")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,6 +152,28 @@ def test_a_shard_that_is_down_holds_up_no_other_and_drains_once_it_is_back(
     wait_until(lambda: handled(consumers, *names("b-again")))
     running.terminate()
     assert running.wait() == 0
+
+
+@pytest.mark.long
+@pytest.mark.database("mariadb", "postgresql")
+@pytest.mark.parametrize("home", [A, B])
+def test_consumers_start_beside_a_shard_that_hangs(
+    second_server: PrivateServer, consumers: Consumers, consumer_options: dict[str, Any], settings: Any, home: str
+) -> None:
+    settings.SQLQUEUE = consumer_options | {"DATABASE": home}
+    consumers._options = settings.SQLQUEUE
+    published(consumers, "a", "a-before")
+    published(consumers, "b", "b-before")
+    connections[B].close()
+    pid = second_server.pid
+    assert pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        consumers.start("steady")
+        wait_until(lambda: handled(consumers, "a-before"))
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: handled(consumers, "b-before"))
 
 
 @pytest.mark.long

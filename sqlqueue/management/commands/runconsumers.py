@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from argparse import ArgumentParser
 from dataclasses import replace
 from importlib.util import find_spec
@@ -39,6 +40,7 @@ from sqlqueue.monitoring import logs
 from sqlqueue.monitoring.http_server import refusal
 
 PURPOSES = ("health", "metrics")
+ANSWER_TIMEOUT = 5.0  # seconds that one of several shards has to answer: one that hangs is not to hold up the others
 
 
 class Command(BaseCommand):
@@ -183,13 +185,24 @@ class Command(BaseCommand):
 
     def _answers(self, alias: str) -> bool:
         """Tell whether a shard answers: the others are served all the same, and it is once it does."""
-        try:
-            connections[alias].ensure_connection()
-        except DatabaseError as error:
-            text = f"shard {settings.shard_name(alias)!r} does not answer, and is served once it does: {error}"
+        problem = [f"not within {ANSWER_TIMEOUT:g} seconds"]
+
+        def connect() -> None:
+            try:
+                connections[alias].ensure_connection()
+                problem.clear()
+            except DatabaseError as error:
+                problem[:] = [str(error)]
+            finally:
+                connections[alias].close()
+
+        asking = threading.Thread(target=connect, daemon=True)
+        asking.start()
+        asking.join(ANSWER_TIMEOUT)
+        if problem:
+            text = f"shard {settings.shard_name(alias)!r} does not answer, and is served once it does: {problem[0]}"
             self.stderr.write(self.style.WARNING(text))
-            return False
-        return True
+        return not problem
 
     def _partitions(self, consumers: list[Consumer], asked: Numbers | None) -> list[str]:
         """Return what is wrong with --partitions: no topic has any of them."""
