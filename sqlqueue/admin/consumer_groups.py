@@ -56,7 +56,7 @@ class ConsumerGroupAdmin(PausableAdmin):
 
     def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> Page:
         """Return a page, each row with its stats."""
-        request.current_app = self.admin_site.name  # type: ignore[attr-defined]  # for links: Django sets it later
+        request.current_app = self.admin_site.name  # for links: Django sets it later
         found = super().get_page(request, changes)
         topics = {row.topic for row in found.rows}
         only = next(iter(topics)) if len(topics) == 1 else ""
