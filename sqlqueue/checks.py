@@ -23,7 +23,7 @@ from sqlqueue.database.server_checks import findings, findings_of_settings
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import topic_options
 from sqlqueue.log.encoding import writer
-from sqlqueue.log.stored_topics import require_declared, stored_placements
+from sqlqueue.log.stored_topics import missing_shards, require_declared, stored_placements
 from sqlqueue.payloads.topic_types import type_of
 
 TAG = "sqlqueue"
@@ -204,13 +204,14 @@ def check_topics(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
         return []
     try:
         found = [message for alias in examined[:1] for message in (*_fixed_options(alias), *_undeclared(alias))]
-        return found + (_of_placements(examined) if settings.sharded else [])
+        return found + _of_placements(examined)
     except DatabaseError:  # E008 says so, or the tables are not there yet
         return []
 
 
 def _of_placements(aliases: Sequence[str]) -> list[CheckMessage]:
-    """E029: two shards say different things of a topic; W030: a topic is on other shards than the settings say."""
+    """E029: two shards say different things of a topic, or it is on one that SHARDS does not name; W030: a topic is on
+    other shards than the settings say."""
     placements = {alias: stored_placements(alias) for alias in aliases}
     found: list[CheckMessage] = []
     for name in sorted({name for each in placements.values() for name in each}):
@@ -227,7 +228,13 @@ def _of_placements(aliases: Sequence[str]) -> list[CheckMessage]:
             )
             found.append(Error(text, hint=hint, id="sqlqueue.E029"))
             continue
-        shards, wanted = next(iter(said.values())).shards, settings.shards_of(name)
+        shards = next(iter(said.values())).shards
+        if missing := missing_shards(shards):
+            text = f"topic {name!r} is on shard {missing[0]!r}, which SQLQUEUE['SHARDS'] does not have"
+            hint = "Name it there again: without it, the topic's keys would move to other shards."
+            found.append(Error(text, hint=hint, id="sqlqueue.E029"))
+            continue
+        wanted = settings.shards_of(name) if settings.sharded else shards
         if shards != wanted and not name.endswith(DEAD_LETTER_SUFFIX):
             text = f"topic {name!r} is on the shards {', '.join(shards)}, and the settings say {', '.join(wanted)}"
             hint = f"They cannot be changed yet: say {list(shards)} in SQLQUEUE['TOPICS'][{name!r}]['shards']."

@@ -32,7 +32,8 @@ CREATE_PLACED_TOPIC = (
 )
 # Index: the primary key.
 STORED_PLACEMENT = "SELECT partitions, priorities, shards FROM sqlqueue_topic WHERE name = %s"
-STORED_TOPIC = "SELECT name, partitions, priorities FROM sqlqueue_topic WHERE name = %s"  # index: the primary key
+# Index of both: the primary key.
+STORED_TOPIC = "SELECT name, partitions, priorities, shards FROM sqlqueue_topic WHERE name = %s"
 SCHEDULE = (
     "INSERT INTO sqlqueue_scheduled_message"
     " (topic, partition_key, message_id, payload, headers, priority, target_group, body, expires_after, due_at)"

@@ -19,7 +19,14 @@ from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.transactions import in_callers_transaction, in_test_case
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
-from sqlqueue.log.stored_topics import Placement, insert_placed, repeated_placement, require_declared, stored_placement
+from sqlqueue.log.stored_topics import (
+    Placement,
+    insert_placed,
+    refuse_missing,
+    repeated_placement,
+    require_declared,
+    stored_placement,
+)
 
 _known: dict[str, Placement] = {}
 
@@ -93,10 +100,7 @@ def _elsewhere(home: str, name: str) -> Placement | None:
 
 
 def _remembered(alias: str, name: str, found: Placement) -> Placement:
-    if gone := [shard for shard in found.shards if shard not in settings.shards]:
-        raise ConfigurationError(
-            f"topic {name!r} has messages on shard {gone[0]!r}, which SQLQUEUE['SHARDS'] does not have: name it there"
-        )
+    refuse_missing(name, found.shards)
     connection = connections[alias]
     if not connection.in_atomic_block:
         _known[name] = found

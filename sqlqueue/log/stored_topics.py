@@ -19,6 +19,7 @@ from sqlqueue.database.validation import (
     TopicInfo,
     undeclared,
 )
+from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import Topic
 
 
@@ -90,6 +91,20 @@ def stored_placements(alias: str) -> dict[str, Placement]:
     }
 
 
+def missing_shards(shards: Collection[str]) -> list[str]:
+    """Return those of a topic's stored shards that SHARDS does not name, or not any more."""
+    return [shard for shard in shards if shard and shard not in settings.shards]
+
+
+def refuse_missing(name: str, shards: Collection[str]) -> None:
+    """Raise ConfigurationError for a topic that is on a shard which SHARDS does not name: its keys would move."""
+    if missing := missing_shards(shards):
+        raise ConfigurationError(
+            f"topic {name!r} has messages on shard {missing[0]!r}, which SQLQUEUE['SHARDS'] does not have: name it "
+            "there"
+        )
+
+
 def insert(alias: str, name: str, partitions: int | None) -> TopicInfo:
     """Insert a topic's row if there is none, and return what is stored.
 
@@ -117,7 +132,11 @@ def insert_placed(alias: str, name: str, placed: Placement) -> Placement:
 
 def _topic_of(cursor: Any) -> TopicInfo | None:
     row = cursor.fetchone()
-    return TopicInfo(*row) if row else None
+    if not row:
+        return None
+    *fixed, shards = row
+    refuse_missing(fixed[0], from_stored(shards))
+    return TopicInfo(*fixed)
 
 
 def _placement_of(alias: str, cursor: Any) -> Placement | None:

@@ -148,7 +148,7 @@ class _Task:
                 self._connection.again(self._connection.execute, text, self._topics.values(name))
                 found = self._stored(name)
             assert found is not None
-            info = self._known[name] = TopicInfo(*found)
+            info = self._known[name] = TopicInfo(*found[:3])
         return info
 
     def _topic_names(self) -> list[str]:

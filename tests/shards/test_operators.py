@@ -12,6 +12,7 @@ from django.urls import include, path
 from sqlqueue import ConfigurationError, NewMessage, Reject, consumer, discard, publish, publish_many, replay
 from sqlqueue.consumers.registry import registry
 from sqlqueue.core.shards import shard_of
+from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import Message, Topic
 from sqlqueue.monitoring import responses
 from sqlqueue.operations.republish import republish
@@ -188,3 +189,16 @@ def test_what_differs_from_the_settings_is_reported(shards: dict[str, Any], sett
     Topic.objects.using(B).create(name="u", partitions=9, shards="a,b")
     Topic.objects.using(A).create(name="u", partitions=4, shards="a,b")
     assert "sqlqueue.E029" in {found.id for found in check_topics(databases=[A, B])}
+
+
+@pytest.mark.parametrize("left", [{}, {"SHARDS": {"a": {"alias": A}}}])
+def test_a_shard_that_is_taken_away_moves_no_key(shards: dict[str, Any], settings: Any, left: dict[str, Any]) -> None:
+    from sqlqueue.checks import check_topics
+
+    publish("t", 1, key=KEYS["b"][0])
+    settings.SQLQUEUE = {name: value for name, value in shards.items() if name != "SHARDS"} | left
+    forget_topics()
+    with pytest.raises(ConfigurationError, match=r"topic 't' has messages on shard '[ab]', which .* does not have"):
+        publish("t", 2, key=KEYS["b"][0])
+    assert [found.id for found in check_topics(databases=[A])] == ["sqlqueue.E029"]
+    assert Message.objects.using(A).count() == 0
