@@ -19,12 +19,14 @@ from sqlqueue.consumers.registry import registry
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import sequence
 from sqlqueue.database.replication_checks import ServerProblem
-from sqlqueue.database.server_checks import findings, findings_of_settings
+from sqlqueue.database.server_checks import findings, findings_of_settings, same_kind
+from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import topic_options
 from sqlqueue.log.encoding import writer
 from sqlqueue.log.stored_topics import missing_shards, require_declared, stored_placements
 from sqlqueue.payloads.topic_types import type_of
+from sqlqueue.stats.replica import missing_tables
 
 TAG = "sqlqueue"
 MOST_LISTED = 5  # topics of a warning
@@ -134,6 +136,23 @@ def check_aliases(**kwargs: Any) -> list[CheckMessage]:
         text = "USE_TZ is False: the queue's times, which are UTC, are shown as local ones; queueanalytics does not run"
         found.append(Caution(text, hint="Set USE_TZ = True.", id="sqlqueue.W021"))
     return found
+
+
+@register(TAG)
+def check_replica(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """E032: READ_ALIAS is no replica of DATABASE: another kind of database, or, with `check --database` of it, one
+    without the queue's tables."""
+    if settings.problems() or not settings.is_replica(settings.reading_alias):
+        return []
+    alias = settings.reading_alias
+    if not same_kind(alias, settings.DATABASE):
+        text = f"READ_ALIAS {alias!r} is another kind of database than DATABASE {settings.DATABASE!r}: no replica of it"
+        return [Error(text, hint="Name the alias of a replica, or leave READ_ALIAS out.", id="sqlqueue.E032")]
+    try:
+        lacks = alias in (databases or ()) and pending_migrations(alias)
+    except DatabaseError as error:
+        return [Error(f"the replica {alias!r} (READ_ALIAS) does not answer: {error}", id="sqlqueue.E032")]
+    return [Error(missing_tables(alias), id="sqlqueue.E032")] if lacks else []
 
 
 @register(TAG)

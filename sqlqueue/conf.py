@@ -152,12 +152,24 @@ class Settings:
             return reading.problems
         named = {"DATABASE": reading.options.DATABASE}
         named |= {f"SHARDS[{name!r}]": alias for name, alias in reading.shards.items()}
+        if reading.options.READ_ALIAS is not None:
+            named["READ_ALIAS"] = reading.options.READ_ALIAS
         known = ", ".join(connections)
         return [
             f"{name} names the alias {alias!r}, which DATABASES does not have; it has: {known}"
             for name, alias in named.items()
             if alias not in connections
         ]
+
+    @property
+    def reading_alias(self) -> str:
+        """The alias for what only looks: READ_ALIAS, a replica of the shard that `home` names, or DATABASE without one
+        and on other shards. What it finds may be behind: nothing that changes the queue may follow from it."""
+        return str(self.READ_ALIAS or self.home) if self.home == self.DATABASE else self.DATABASE
+
+    def is_replica(self, alias: str) -> bool:
+        """Tell whether an alias is READ_ALIAS, and not a shard's own."""
+        return alias == self.READ_ALIAS and alias not in self.aliases
 
     def given_alias(self) -> str:
         """Return the alias that the setting names, whatever else is wrong with it; the default if it names none."""

@@ -222,6 +222,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
     "a length of time between two looks or tries, or how long something is trusted": (
         "consumers.connections:CONNECTIONS_LAST",
         "admin.pages:LOCK_TIMEOUT",
+        "admin.replica:OWN_CHANGE_SEEN",
         "consumers.atomic_executor:NOT_BEGUN_PAUSE",
         "consumers.loop:CLOCK_STEP",
         "consumers.loop:OPTIONS_CHECK",

@@ -70,6 +70,7 @@ SETTINGS: dict[str, list[Any]] = {
     "JSON_ENCODER": [*NO_TEXTS, "json", "a b.c", ".x"],
     "SHARDS": [5, "", b"x", [], {}, {"A b": {"alias": "default"}}, {"a": "default"}, {"a": {"alias": ""}}, {"a": {}}],
     "WAKE": NO_SWITCHES,
+    "READ_ALIAS": ["", 5, True, [], "nowhere"],
     "WAKE_ADDRESS": [*NO_TEXTS, "a b", "::1"],
     "HEALTH": NO_MAPPINGS,
     "STATUS_TOKEN": [5, None, "short", "\0" * 20],

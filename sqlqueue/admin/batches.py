@@ -51,7 +51,7 @@ class BatchAdmin(SectionedAdmin):
     def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> Page:
         """Return the rows of a page, each with its status; six statements more."""
         page = super().get_page(request, changes)
-        found = statuses(settings.DATABASE, [row.pk for row in page.rows])
+        found = statuses(changes.alias, [row.pk for row in page.rows])
         for row in page.rows:
             row.status = found.get(row.pk)  # None: it was collected just now
         return page

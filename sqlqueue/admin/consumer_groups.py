@@ -60,7 +60,7 @@ class ConsumerGroupAdmin(PausableAdmin):
         found = super().get_page(request, changes)
         topics = {row.topic for row in found.rows}
         only = next(iter(topics)) if len(topics) == 1 else ""
-        stats = {(one.topic, one.group): one for one in survey(settings.DATABASE, only).groups} if topics else {}
+        stats = {(one.topic, one.group): one for one in survey(changes.alias, only).groups} if topics else {}
         for row in found.rows:
             row.stats = stats.get((row.topic, row.consumer_group))  # None: removed meanwhile
             row.dead_letters_url = dead_letters_url(request, row.stats) if row.stats else ""

@@ -13,6 +13,7 @@ from sqlqueue.admin.actions.dead_letter_actions import DEAD_LETTER_ACTIONS, LIST
 from sqlqueue.admin.keyset import cut, page_keys
 from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import ModelAdmin, may, require
+from sqlqueue.admin.replica import list_alias, replica
 from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import storable
 from sqlqueue.models import ConsumerGroup
@@ -48,7 +49,7 @@ class DeadLetterPages:
     def failures(self, request: HttpRequest) -> HttpResponse:
         """Show the failures, most frequent first, of one topic or all and of one group or all."""
         require(request, "view_message")
-        alias = settings.DATABASE
+        alias = list_alias(request)
         topics = topics_with_dead_letters(alias)
         topic, group = self._topic(request.GET.get("topic", ""), topics), storable(request.GET.get("group", ""))
         groups = ConsumerGroup.objects.using(alias).order_by("consumer_group").distinct()
@@ -60,13 +61,14 @@ class DeadLetterPages:
             "group": group,
             "most": MOST_READ,
             "actions": permitted_actions(request),
+            "replica": replica(alias),
         }
         return show(self.admin, request, "dead_letters", _("Dead letters"), context)
 
     def dead_letters(self, request: HttpRequest) -> HttpResponse:
         """List dead letters of one topic, newest first, of one group or all and of one fingerprint or any."""
         require(request, "view_message")
-        alias = settings.DATABASE
+        alias = list_alias(request)
         topic, group = request.GET.get("topic", ""), storable(request.GET.get("group", ""))
         if not self._topic(topic, topics_with_dead_letters(alias)):
             raise Http404
@@ -92,6 +94,7 @@ class DeadLetterPages:
             "group": group,
             "fingerprint": fingerprint,
             "actions": permitted_actions(request),
+            "replica": replica(alias),
         }
         return show(self.admin, request, "dead_letter_list", _("Dead letters of %s") % topic, context)
 

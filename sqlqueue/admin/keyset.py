@@ -16,6 +16,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from sqlqueue.admin.permissions import ReadOnlyAdmin
+from sqlqueue.admin.replica import Replica, list_alias, replica
 from sqlqueue.core.outcomes import storable
 from sqlqueue.stats.moments import moment
 
@@ -70,6 +71,14 @@ class KeysetChangeList(ChangeList):
 
     model_admin: KeysetAdmin
     page: Page
+    alias: str  # of the database that the list is read from
+    replica: Replica | None
+
+    def get_queryset(self, request: HttpRequest, *args: Any, **options: Any) -> QuerySet[Any]:
+        """Return the rows on the database that lists are read from."""
+        self.alias = list_alias(request)
+        self.replica = replica(self.alias)
+        return super().get_queryset(request, *args, **options).using(self.alias)
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
         """Return the only order that there is: newest first."""

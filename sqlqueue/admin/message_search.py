@@ -10,7 +10,6 @@ from django.utils.translation import gettext_lazy
 
 from sqlqueue.admin.keyset import Page, cut, page_of
 from sqlqueue.admin.times import MomentField
-from sqlqueue.conf import settings
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
 from sqlqueue.database import header_index
 from sqlqueue.database.validation import TopicInfo
@@ -64,13 +63,14 @@ class SearchForm(forms.Form):
         help_text=gettext_lazy("to within some seconds"),
     )
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, alias: str, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        names = Topic.objects.using(settings.DATABASE).order_by("name").values_list("name", flat=True)
+        self.alias = alias
+        names = Topic.objects.using(alias).order_by("name").values_list("name", flat=True)
         topic = self.fields["topic"]
         assert isinstance(topic, forms.ChoiceField)
         topic.choices = [("", _("all")), *((name, name) for name in names)]
-        self.indexed = header_index.indexed_headers(settings.DATABASE)
+        self.indexed = header_index.indexed_headers(alias)
         for header in self.indexed:
             self.fields[HEADER_FIELD + header] = forms.CharField(
                 label=_("Header %s") % header,
@@ -104,7 +104,7 @@ class SearchForm(forms.Form):
 
 def found(form: SearchForm, most: int, before: int | None, after: int | None) -> tuple[Page, int | None]:
     """Return the page that a valid form asks for, and down to which offset a key was searched (None: to the end)."""
-    alias, wanted = settings.DATABASE, form.cleaned_data
+    alias, wanted = form.alias, form.cleaned_data
     name = wanted["topic"]
     if wanted["offset"] is not None:
         rows = messages_at(alias, [wanted["offset"]], *SHOWN)
@@ -124,18 +124,25 @@ def found(form: SearchForm, most: int, before: int | None, after: int | None) ->
             form.add_error("key", text % most)
         return Page(messages_at(alias, offsets[:most], *SHOWN)), None
     if form.header is not None:
-        return _by_header(topic, *form.header, most, low, high, before, after), None
+        return _by_header(alias, topic, *form.header, most, low, high, before, after), None
     if wanted["key"]:
         scan = by_key(alias, topic, wanted["key"], most, low, high if before is None else min(high, before - 1))
         return Page(messages_at(alias, scan.offsets, *SHOWN), scan.reached), scan.reached
-    return _in_topic(topic, most, low, high, before, after), None
+    return _in_topic(alias, topic, most, low, high, before, after), None
 
 
 def _by_header(
-    topic: TopicInfo, name: str, value: str, most: int, low: int, high: int, before: int | None, after: int | None
+    alias: str,
+    topic: TopicInfo,
+    name: str,
+    value: str,
+    most: int,
+    low: int,
+    high: int,
+    before: int | None,
+    after: int | None,
 ) -> Page:
     """Return a page of a topic's messages with this header, by its index."""
-    alias = settings.DATABASE
     if after is not None:
         above = header_index.find(alias, name, value, topic.name, most + 1, max(low, after), high, newest_first=False)
         if len(above) >= most:
@@ -147,9 +154,10 @@ def _by_header(
     return cut(messages_at(alias, below, *SHOWN), most, before=before)
 
 
-def _in_topic(topic: TopicInfo, most: int, low: int, high: int, before: int | None, after: int | None) -> Page:
+def _in_topic(
+    alias: str, topic: TopicInfo, most: int, low: int, high: int, before: int | None, after: int | None
+) -> Page:
     """Return a page of a topic, by the index of (topic, partition, priority, offset)."""
-    alias = settings.DATABASE
     if after is not None:
         above = oldest(alias, topic, most + 1, max(low, after), high)
         if len(above) >= most:

@@ -146,7 +146,7 @@ class MessageAdmin(OffersActions, KeysetAdmin):
 
     def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> Page:
         """Return the page that the search form asks for; an empty one if the form is not valid."""
-        form = SearchForm(request.GET)
+        form = SearchForm(changes.alias, request.GET)
         changes.search = form  # type: ignore[attr-defined]
         if not form.is_valid():
             return Page([])
@@ -192,7 +192,7 @@ class MessageAdmin(OffersActions, KeysetAdmin):
         context = {
             "message": message,
             "payload": pretty(message.payload),
-            "body": bodies(Message, [message.pk]).get(message.pk) if message.payload is None else None,
+            "body": bodies(alias, Message, [message.pk]).get(message.pk) if message.payload is None else None,
             "headers": pretty(message.headers) if message.headers else "",
             "exception": last_line(message.last_error or ""),
             "original": original,

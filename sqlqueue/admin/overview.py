@@ -19,7 +19,7 @@ from sqlqueue.admin.links import page_url
 from sqlqueue.admin.navigation import arrange, internals
 from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import ReadOnlyAdmin
-from sqlqueue.conf import settings
+from sqlqueue.admin.replica import list_alias, replica
 from sqlqueue.models import ConsumerGroup, Overview
 from sqlqueue.stats.attention import findings, of_group
 from sqlqueue.stats.durations import duration
@@ -223,7 +223,7 @@ class OverviewAdmin(ReadOnlyAdmin):
         """Show the stats of all topics and groups."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        alias, hours = settings.DATABASE, requested_hours(request)
+        alias, hours = list_alias(request), requested_hours(request)
         stats = survey(alias)
         request.current_app = self.admin_site.name
         rows = OverviewRows(request, alias, stats)
@@ -233,6 +233,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             "attention": rows.attention(),
             "topics": rows.topics(),
             "charts": all_charts(alias, TimeRange(stats.taken_at, timedelta(hours=hours))),
+            "replica": replica(alias),
             "hours": hours,
             "choices": HOURS,
             **(extra_context or {}),

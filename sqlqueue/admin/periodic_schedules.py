@@ -55,7 +55,7 @@ class PeriodicScheduleAdmin(PausableAdmin):
     def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> Page:
         """Return the rows of a page, each with its status; one statement more."""
         page = super().get_page(request, changes)
-        statuses = {one.name: one for one in schedules(settings.DATABASE)}
+        statuses = {one.name: one for one in schedules(changes.alias)}
         for row in page.rows:
             row.status = statuses.get(row.name)  # None: it was removed just now
         return page

@@ -11,7 +11,6 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
 from sqlqueue.admin.bodies import described
-from sqlqueue.conf import settings
 from sqlqueue.log.encoding import NOTHING
 from sqlqueue.models import Message, Receipt
 from sqlqueue.stats.bodies import bodies
@@ -23,11 +22,14 @@ MOST_RECEIPTS_READ = 2_000  # for a page of messages
 
 def show_previews(model: type[models.Model], rows: Sequence[Any]) -> None:
     """Set `preview` of rows: the beginning of the payload as the database has it; of bytes, their type and size. One
-    statement, and another one if there may be bytes."""
-    texts = model._default_manager.using(settings.DATABASE).filter(pk__in=[row.pk for row in rows])
+    statement, and another one if there may be bytes, on the database that the rows were read from."""
+    if not rows:
+        return
+    alias = rows[0]._state.db
+    texts = model._default_manager.using(alias).filter(pk__in=[row.pk for row in rows])
     beginning = Left(Cast("payload", models.TextField()), BEGINNING + 1)
-    found = dict(texts.annotate(beginning=beginning).values_list("pk", "beginning")) if rows else {}
-    bytes_of = bodies(model, empty) if (empty := [key for key, text in found.items() if text == NOTHING]) else {}
+    found = dict(texts.annotate(beginning=beginning).values_list("pk", "beginning"))
+    bytes_of = bodies(alias, model, empty) if (empty := [key for key, text in found.items() if text == NOTHING]) else {}
     for row in rows:
         shown = described(bytes_of[row.pk]) if row.pk in bytes_of else found.get(row.pk)
         row.preview = Truncator(shown or "").chars(BEGINNING)
@@ -38,17 +40,18 @@ def show_outcomes(rows: Sequence[Message]) -> None:
     text, if there is a receipt."""
     if not rows:
         return
-    found, seconds = statuses_of(settings.DATABASE, rows), _seconds([row.offset for row in rows])
+    alias = str(rows[0]._state.db)
+    found, seconds = statuses_of(alias, rows), _seconds(alias, [row.offset for row in rows])
     for row in rows:
         row.outcomes = [(one, _text(seconds.get((row.offset, one.group)))) for one in found[row.offset]]  # type: ignore[attr-defined]
 
 
-def _seconds(offsets: Sequence[int]) -> dict[tuple[int, str], float]:
+def _seconds(alias: str, offsets: Sequence[int]) -> dict[tuple[int, str], float]:
     """Return the seconds of the last delivery of each message to each group.
 
     Index: (message_offset, consumer_group).
     """
-    receipts = Receipt.objects.using(settings.DATABASE).filter(message_offset__in=offsets)
+    receipts = Receipt.objects.using(alias).filter(message_offset__in=offsets)
     columns = ("message_offset", "consumer_group", "started_at", "finished_at")
     newest = receipts.order_by("-id").values_list(*columns)[:MOST_RECEIPTS_READ]
     return {

@@ -87,7 +87,7 @@ class ScheduledPages(OffersActions, SectionedAdmin):
             for field in form.fields.values():
                 field.disabled = True
         hidden = message.payload_text is None  # type: ignore[attr-defined]
-        body = bodies(ScheduledMessage, [message.pk]).get(message.pk) if hidden else None
+        body = bodies(settings.DATABASE, ScheduledMessage, [message.pk]).get(message.pk) if hidden else None
         context = {
             "row": message,
             "form": form,

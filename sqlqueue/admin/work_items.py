@@ -22,6 +22,7 @@ from sqlqueue.admin.cells import key_id, tag
 from sqlqueue.admin.keyset import KeysetAdmin
 from sqlqueue.admin.links import page_url
 from sqlqueue.admin.pages import show
+from sqlqueue.admin.replica import remember_change
 from sqlqueue.admin.work_forms import AssignForm, CommentForm, DecisionForm, LaterForm, ReviewForm, TakeForm
 from sqlqueue.admin.work_permissions import (
     ASSIGN,
@@ -206,6 +207,7 @@ class WorkItemAdmin(KeysetAdmin):
                 form.add_error(None, str(error))
                 item = self._item(request, object_id)  # as it is now
             else:
+                remember_change(request)
                 messages.success(request, str(deed.done))
                 return HttpResponseRedirect(request.path)
         return self._page(request, item, {name: form})

@@ -186,6 +186,11 @@ def _is_wal(name: str) -> bool:
         return False
 
 
+def same_kind(alias: str, other: str) -> bool:
+    """Tell whether two aliases are of the same kind of database, so that one can be a replica of the other."""
+    return connections[alias].vendor == connections[other].vendor
+
+
 def describe(alias: str) -> str:
     """Return the server's name and version, for people; nothing secret."""
     connection = connections[alias]

@@ -25,6 +25,7 @@ from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.management import terminal
 from sqlqueue.management.arguments import refuse_broken_texts
 from sqlqueue.management.shards import chosen
+from sqlqueue.stats.replica import missing_tables, newest_heartbeat
 
 # Exit codes besides 0 (done), 1 (refused or failed, with the reason on standard error) and 2 (wrong arguments).
 DECLINED = 3  # the operator did not answer yes: nothing was done
@@ -35,6 +36,8 @@ INTERRUPTED = 130
 def migrate_first(alias: str, error: DatabaseError) -> CommandError | None:
     """Return the CommandError for a database error that missing or outdated tables cause; None for any other cause."""
     if retries.classify(error) is retries.ErrorKind.OTHER and pending_migrations(alias):
+        if settings.is_replica(alias):
+            return CommandError(missing_tables(alias))
         text = f"the queue's tables in {alias!r} are not up to date: run `python manage.py migrate sqlqueue`"
         return CommandError(text if alias == DEFAULT_DB_ALIAS else f"{text[:-1]} --database {alias}`")
     return None
@@ -62,6 +65,7 @@ class QueueCommand(BaseCommand):
     # on DATABASE's, or find the shards themselves. Of any other, the operator names the shard.
     every_shard: Collection[str] = ()
     home_shard: Collection[str] = ()
+    _replica = ""
 
     @property
     def alias(self) -> str:
@@ -73,6 +77,22 @@ class QueueCommand(BaseCommand):
         parser = super().create_parser(prog_name, subcommand, **options)
         parser.add_argument("--shard", metavar="NAME", help="on this one of SHARDS")
         return parser
+
+    @property
+    def asked(self) -> str:
+        """The alias of the database that an error comes from: the queue's, or the replica if the command reads that."""
+        return self._replica or self.alias
+
+    def reading_alias(self) -> str:
+        """Return the alias for a command that only looks, and say so if it is a replica's. Nothing that changes the
+        queue may follow from what is read there."""
+        alias = settings.reading_alias
+        if settings.is_replica(alias):
+            self._replica = alias
+            age = newest_heartbeat(alias)
+            beat = "it has no heartbeat" if age is None else f"its newest heartbeat is {terminal.ago(age)} old"
+            self.note(f"Read from the replica {alias!r}, which may be behind: {beat}.")
+        return alias
 
     def execute(self, *args: Any, **options: Any) -> Any:
         """Run the command and turn errors into exit codes. A closed pipe (`| head`) is not an error."""
@@ -86,11 +106,11 @@ class QueueCommand(BaseCommand):
         except CommandError as error:
             raise CommandError(printable(str(error), keep="\n"), returncode=error.returncode) from error
         except DatabaseError as error:
-            if (first := migrate_first(self.alias, error)) is not None:
+            if (first := migrate_first(self.asked, error)) is not None:
                 raise first from error
             if retries.classify(error) is not retries.ErrorKind.GONE:
                 raise
-            text = f"the database {settings.DATABASE!r} does not answer, or cannot write: {error}"
+            text = f"the database {self.asked!r} does not answer, or cannot write: {error}"
             raise CommandError(printable(text), returncode=UNREACHABLE) from error
         except BrokenPipeError:
             # Python flushes what is left in the buffer when it exits, which would fail again.

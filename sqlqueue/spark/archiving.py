@@ -100,7 +100,7 @@ def _archive_segment(
     topic = owner.topic
     rows, total = owner.held_in(kind, first, last)
     path = staging / f"{kind}-{first}"
-    source = rows_between(spark, kind, topic, first, last)
+    source = rows_between(spark, owner.alias, kind, topic, first, last)
     observed = _write(archived(source, kind), kind, str(path), files=-(-rows // ROWS_OF_A_FILE))
     read_back = totals_of(spark.read.schema(schema(kind)).parquet(str(path)), kind)
     if not (observed == read_back and (rows, total) == (read_back.rows, read_back.total)):

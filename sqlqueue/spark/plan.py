@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, partition_of
 from sqlqueue.database.horizon import Horizon
@@ -86,8 +86,14 @@ def counter(alias: str, table: Table, conditions: Sequence[Condition]) -> Count:
     return count
 
 
-def batch(alias: str, options: SourceOptions, tasks: int) -> list[Portion]:
-    """Plan a batch read up to the present horizon, for at most `tasks` tasks. Raises HorizonUnknown."""
+def batch(
+    alias: str, options: SourceOptions, tasks: int, known_horizon: Callable[[str], int] | None = None
+) -> list[Portion]:
+    """Plan a batch read up to the present horizon, for at most `tasks` tasks. known_horizon: tells that of an alias
+    whose server cannot be probed, a replica.
+
+    Raises HorizonUnknown.
+    """
     table = options.table
     if not table.offset_column:
         return [Portion(restrictions(alias, options), [(0, 0, "")])]
@@ -95,7 +101,7 @@ def batch(alias: str, options: SourceOptions, tasks: int) -> list[Portion]:
         low, high = receipts_ends(alias)
         high = high if options.high is None else min(high, options.high)
         return portions(alias, options, max(low, options.low), high, tasks)
-    high = wait_for_horizon(alias, options.horizon_timeout)
+    high = known_horizon(alias) if known_horizon else wait_for_horizon(alias, options.horizon_timeout)
     high = high if options.high is None else min(high, options.high)
     low = options.low if table is RECEIPTS else max(options.low, lowest(alias))
     return portions(alias, options, low, high, tasks)

@@ -29,6 +29,11 @@ class Project:
     options: Mapping[str, Any] = field(repr=False)  # SQLQUEUE
     topics: Topics  # how topics are created
     most_bytes: int  # of a payload and its headers
+    reading: str = ""  # the alias of batch reads; "": default
+
+    def is_replica(self, alias: str) -> bool:
+        """Tell whether an alias is that of the replica that batch reads use."""
+        return alias == self.reading and alias not in ("", self.default)
 
     def access(self, alias: str = "") -> Access:
         """Return the connection parameters of an alias; raise ConfigurationError for an unknown one."""
@@ -91,7 +96,9 @@ def of_django() -> Project:
     options = dict(getattr(settings, "SQLQUEUE", {}))
     accesses = {alias: access(alias) for alias in aliases}
     topics, most_bytes = _topics(queue_settings), queue_settings.MAX_PAYLOAD_BYTES
-    return Project(queue_settings.DATABASE, accesses, databases, options, topics, most_bytes)
+    return Project(
+        queue_settings.DATABASE, accesses, databases, options, topics, most_bytes, queue_settings.reading_alias
+    )
 
 
 def _vendor(alias: str) -> str:

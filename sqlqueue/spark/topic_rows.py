@@ -15,12 +15,18 @@ DEAD_LETTERS = "dead_letters"
 
 
 def rows_between(
-    spark: SparkSession, table: str, topic: str, first: int, last: int | None, **options: str
+    spark: SparkSession, alias: str, table: str, topic: str, first: int, last: int | None, **options: str
 ) -> DataFrame:
     """Return a topic's messages (or dead letters) in the database with offsets from `first` to `last`, or its receipts
-    with ids in that range, both ends included. options: further options of the data source."""
+    with ids in that range, both ends included. alias: of the database. options: further ones of the data source."""
     low, high = ("fromId", "toId") if table == RECEIPTS else ("from", "to")
-    reader = spark.read.format("sqlqueue").option("table", table).option("topic", topic).options(**options)
+    reader = (
+        spark.read.format("sqlqueue")
+        .option("table", table)
+        .option("topic", topic)
+        .option("alias", alias)
+        .options(**options)
+    )
     reader = reader.option(low, first)
     return (reader if last is None else reader.option(high, last)).load()
 
@@ -31,6 +37,7 @@ class TopicRows:
     from the database, so that rows in both are read once."""
 
     spark: SparkSession
+    alias: str
     topic: str
     horizon: int
     archive: Folder | None
@@ -44,7 +51,7 @@ class TopicRows:
         last = self.horizon if kind == MESSAGES and last is None else last
         frontier = self.frontiers[kind] if self.archive and (self.archive.root / kind).is_dir() else 0
         options = {"since": days[0], "until": str(date.fromisoformat(days[1]) + timedelta(1))} if days else {}
-        live = rows_between(self.spark, kind, self.topic, max(first, frontier + 1), last, **options)
+        live = rows_between(self.spark, self.alias, kind, self.topic, max(first, frontier + 1), last, **options)
         rows = live
         if self.archive and first <= frontier:
             offset = F.col(OFFSET_COLUMN[kind])
@@ -61,4 +68,4 @@ class TopicRows:
 
     def dead_letters(self) -> DataFrame:
         """Return the topic's dead letters, which are never archived."""
-        return rows_between(self.spark, DEAD_LETTERS, self.topic, 1, self.horizon)
+        return rows_between(self.spark, self.alias, DEAD_LETTERS, self.topic, 1, self.horizon)

@@ -6,6 +6,7 @@ import time
 
 from django.db import connections
 
+from sqlqueue.conf import settings
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.transactions import refusal
@@ -18,7 +19,12 @@ ABOVE = 'SELECT {remaining} FROM sqlqueue_message{by_offset} WHERE "offset" > %s
 
 def probed(alias: str, known: int, highest: int) -> int:
     """Return the horizon after a few probes, at least `known`: what consumers know is as old as their heartbeats, and
-    so behind messages published since."""
+    so behind messages published since.
+
+    A replica does not show which transactions hold its primary's gate: there the log's end counts as the horizon.
+    """
+    if settings.is_replica(alias):
+        return highest
     if known < highest and not refusal(connections[alias]):
         horizon = Horizon(alias)
         for pause in PROBE_PAUSES:

@@ -17,6 +17,7 @@ from django.utils.translation import gettext as _
 
 from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import ModelAdmin, may, require
+from sqlqueue.admin.replica import remember_change
 from sqlqueue.exceptions import SqlqueueError
 
 CONFIRMED = "confirmed"
@@ -119,6 +120,7 @@ def chosen_offsets(request: HttpRequest) -> list[int]:
 
 
 def log_action(request: HttpRequest, objects: Iterable[models.Model], flag: int, sentence: str) -> None:
-    """Write an entry to Django's log for each object: what the user has done to it."""
+    """Write an entry to Django's log for each object: what the user has done to it, which lists show from now on."""
+    remember_change(request)
     logged: Any = list(objects)
     LogEntry.objects.log_actions(request.user.pk, logged, flag, sentence)

@@ -51,6 +51,7 @@ class QueueOptions:
 
     DATABASE: str = "default"  # the alias that the queue's tables live on; with SHARDS: that of topics made before them
     SHARDS: Any = None  # {name: {alias}}: the databases that share the log; None: DATABASE alone
+    READ_ALIAS: str | None = None  # of a replica of it, for what only looks; None: DATABASE
     TOPICS: Any = None  # {name: {partitions, priorities, priority_weights, retention, history, unique_for, …}}
     STRICT_TOPICS: bool = False  # refuse topics that are not declared; default: True if TOPICS names one
     PARTITIONS: int = 32  # of a topic that TOPICS does not name
@@ -118,6 +119,8 @@ def read(given: Any) -> ParsedSetting:
         text = getattr(options, name)
         if not isinstance(text, str) or not form.fullmatch(text):
             problems.append(f"{name} must be a string, {what}, not {text!r}")
+    if options.READ_ALIAS is not None and not (isinstance(options.READ_ALIAS, str) and options.READ_ALIAS):
+        problems.append(f"READ_ALIAS must be None or a string, a database alias, not {options.READ_ALIAS!r}")
     if not isinstance(options.STATUS_TOKEN, str) or not (
         options.STATUS_TOKEN == "" or TOKEN.fullmatch(options.STATUS_TOKEN)
     ):

@@ -17,11 +17,13 @@ from sqlqueue.core.hours import merged
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon
+from sqlqueue.exceptions import HorizonUnknown
 from sqlqueue.log.seek import receipt_before
 from sqlqueue.management import arguments
 from sqlqueue.management.spark import SparkCommand
 from sqlqueue.models import ArchiveSegment, HourlyError, HourlyStatistic, Topic
 from sqlqueue.models.archive_segment import MESSAGES, RECEIPTS
+from sqlqueue.stats.replica import replicated_horizon
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,9 +75,13 @@ class Command(SparkCommand):
             )
         if options["archive"]:
             existing(options["archive"])  # before Spark starts
-        alias = settings.DATABASE
-        deadline = time.monotonic() + options["wait"]
-        horizon = Horizon(alias).wait(give_up=lambda: time.monotonic() > deadline)
+        alias = settings.reading_alias
+        if settings.is_replica(alias):
+            horizon = replicated_horizon(alias)
+            self.say(f"read from the replica {alias!r}, up to offset {horizon}")
+        else:
+            deadline = time.monotonic() + options["wait"]
+            horizon = Horizon(alias).wait(give_up=lambda: time.monotonic() > deadline)
         topics = options["topic"] or [
             name
             for name in Topic.objects.using(alias).order_by("name").values_list("name", flat=True)
@@ -99,8 +105,10 @@ class Command(SparkCommand):
             except ForeignSegment as error:
                 raise CommandError(str(error)) from error
         frontiers = {kind: segments.frontier(topic, kind) for kind in (MESSAGES, RECEIPTS)}
+        if frontiers[MESSAGES] > horizon:  # only a replica's: dead letters up to the archive's end may not be there yet
+            raise HorizonUnknown(f"the replica is behind the archive of {topic}: try again when it has caught up")
         done = (0, 0) if options["everything"] else reached(topic, options["receipt_lag"])
-        hours = analyse(TopicRows(spark, topic, horizon, archive, frontiers), *done)
+        hours = analyse(TopicRows(spark, settings.reading_alias, topic, horizon, archive, frontiers), *done)
         if hours is None:
             self.say(f"{topic}: nothing new")
             return

@@ -76,10 +76,11 @@ class Command(QueueCommand):
         operations[options["operation"]](options)
 
     def _list(self, options: dict[str, Any]) -> None:
+        alias = self.reading_alias()
         if options["topic"]:
-            known_topic(self.alias, options["topic"])
-        topics = [options["topic"]] if options["topic"] else topics_with_dead_letters(self.alias)
-        found = failures(self.alias, topics, options["group"])
+            known_topic(alias, options["topic"])
+        topics = [options["topic"]] if options["topic"] else topics_with_dead_letters(alias)
+        found = failures(alias, topics, options["group"])
         if options["json"]:
             self.as_json({"kinds": found.kinds, "topics_with_more": found.unread, "hidden": found.hidden})
             return
@@ -106,12 +107,11 @@ class Command(QueueCommand):
             self.say(f"Topic {topic!r} has more than were read.")
 
     def _show(self, options: dict[str, Any]) -> None:
-        dead_letter = (
-            Message.objects.using(self.alias).dead_letters().filter(offset=options["offset"]).defer("body").first()
-        )
+        alias = self.reading_alias()
+        dead_letter = Message.objects.using(alias).dead_letters().filter(offset=options["offset"]).defer("body").first()
         if dead_letter is None:
             raise CommandError(f"there is no dead letter at offset {options['offset']}: `queuedlq list` names samples")
-        body = bodies(Message, [dead_letter.pk]).get(dead_letter.pk)
+        body = bodies(alias, Message, [dead_letter.pk]).get(dead_letter.pk)
         values = {
             "offset": dead_letter.offset,
             "topic": dead_letter.original_topic,

@@ -53,12 +53,13 @@ class Command(QueueCommand):
         operations[options["operation"]](options)
 
     def _list(self, options: dict[str, Any]) -> None:
+        alias = self.reading_alias()
         if options["topic"]:
-            known_topic(self.alias, options["topic"])
-        groups = [one for one in survey(self.alias).groups if options["topic"] in ("", one.topic)]
+            known_topic(alias, options["topic"])
+        groups = [one for one in survey(alias).groups if options["topic"] in ("", one.topic)]
         starts = {
             (topic, group): (start, created, sharing)
-            for topic, group, start, created, sharing in ConsumerGroup.objects.using(self.alias).values_list(
+            for topic, group, start, created, sharing in ConsumerGroup.objects.using(alias).values_list(
                 "topic", "consumer_group", "start", "created_at", "sharing"
             )
         }

@@ -50,7 +50,8 @@ class Command(QueueCommand):
         operations[options["operation"]](options)
 
     def _list(self, options: dict[str, Any]) -> None:
-        found = schedules(self.alias)
+        alias = self.reading_alias()
+        found = schedules(alias)
         if options["json"]:
             self.as_json(found)
             return

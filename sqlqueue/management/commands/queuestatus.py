@@ -89,7 +89,7 @@ class Command(QueueCommand):
             if retries.classify(error) is not retries.ErrorKind.GONE:
                 raise
             self.note(f"the database does not answer: {error}")
-            retries.drop_connection(self.alias)
+            retries.drop_connection(self.asked)
 
     def _show(self, options: dict[str, Any]) -> None:
         if options["id"] is not None:
@@ -118,7 +118,8 @@ class Command(QueueCommand):
             self.say("No group is registered that gets it.")
 
     def _show_queue(self, options: dict[str, Any]) -> None:
-        stats = survey(self.alias)
+        alias = self.reading_alias()
+        stats = survey(alias)
         wanted_topics, wanted_groups = options["topic"], options["group"]
         groups = [
             group
@@ -127,12 +128,12 @@ class Command(QueueCommand):
             and (not wanted_groups or group.group in wanted_groups)
         ]
         topics = [topic for topic in stats.topics if not wanted_topics or topic.name in wanted_topics]
-        all_rates = rates(self.alias, stats.taken_at)
+        all_rates = rates(alias, stats.taken_at)
         if options["json"]:
             self.as_json(_plain(stats, topics, groups, all_rates), indent=None if options["watch"] else 2)
             return
         self.say(
-            f"{stats.taken_at:%Y-%m-%d %H:%M:%S} UTC, {self.alias}: {describe(self.alias)}."
+            f"{stats.taken_at:%Y-%m-%d %H:%M:%S} UTC, {alias}: {describe(alias)}."
             f" Consumer processes alive: {stats.subscribers}. Highest offset: {stats.highest_offset}."
         )
         if stats.horizon_age > 1:

@@ -98,7 +98,8 @@ class Command(QueueCommand):
     # -- list ---------------------------------------------------------------------------------------------------------
 
     def _list(self, options: dict[str, Any]) -> None:
-        found = survey(self.alias)
+        alias = self.reading_alias()
+        found = survey(alias)
         groups = {topic.name: [one.group for one in found.groups if one.topic == topic.name] for topic in found.topics}
         if options["json"]:
             self.as_json(
