@@ -57,10 +57,10 @@ def test_a_callback_that_the_database_refuses_holds_up_no_other(
 ) -> None:
     publish_message = batch_ends.publish_message
 
-    def refuse(topic: str, message: Any) -> Any:
+    def refuse(topic: str, message: Any, **options: Any) -> Any:
         if message.payload == "refused":
             raise DataError("too long")
-        return publish_message(topic, message)
+        return publish_message(topic, message, **options)
 
     monkeypatch.setattr(batch_ends, "publish_message", refuse)
     batches = []
