@@ -13,11 +13,9 @@ import functools
 import logging
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -25,12 +23,10 @@ from rich.table import Table
 
 from tests.benchmarks.batches import settling
 from tests.benchmarks.calls import answers
+from tests.benchmarks.databases import NAMES, migrated
 from tests.benchmarks.filtering import Figure, filtering
 from tests.benchmarks.lateness import lateness
 from tests.benchmarks.scheduling import falling_due, waiting_for_their_time
-from tests.servers.mariadb import PrivateMariaDB
-from tests.servers.mysql import PrivateMySQL
-from tests.servers.postgresql import PrivatePostgreSQL
 from tests.transactions import OpenTransaction
 
 PARTITIONS = 16
@@ -53,20 +49,12 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=50_000)
     parser.add_argument("--scheduled", type=int, default=1_000_000, help="messages that wait for their time")
     parser.add_argument("--processes", type=int, default=4, help="consumer processes of the batches")
-    parser.add_argument("--database", choices=["mariadb", "mysql", "postgresql", "sqlite"], default="mariadb")
+    parser.add_argument("--database", choices=NAMES, default="mariadb")
     parser.add_argument("--only", choices=PARTS, action="append", help="repeatable (default: all)")
     arguments = parser.parse_args()
     count, parts = arguments.messages, arguments.only or PARTS
     logging.basicConfig(filename=os.devnull)  # failures are logged, as everywhere; the terminal is not measured
-    with database(arguments.database) as url:
-        os.environ["DATABASE_URL"] = url
-        os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
-        import django
-
-        django.setup()
-        from django.core.management import call_command
-
-        call_command("migrate", verbosity=0)
+    with migrated(arguments.database):
         if "publish" in parts:
             show("Publish", publishing(count))
         if "consume" in parts:
@@ -86,18 +74,6 @@ def main() -> None:
         if "schedule" in parts:
             show_looks(waiting_for_their_time(arguments.scheduled))
             show("Schedule", falling_due(), "publish_many")
-
-
-@contextmanager
-def database(name: str) -> Iterator[str]:
-    """Yield the DATABASE_URL of a private server, or of a file."""
-    if name == "sqlite":
-        with tempfile.TemporaryDirectory() as folder:
-            yield f"sqlite:///{Path(folder, 'benchmark.sqlite3')}"
-        return
-    servers = {"mariadb": PrivateMariaDB, "mysql": PrivateMySQL}
-    with servers[name]() if name in servers else PrivatePostgreSQL(durable=True) as server:
-        yield server.url("mysql" if name in servers else "postgres")
 
 
 def show(title: str, figures: Iterator[tuple[str, float, float]], other: str = "the bare statement") -> None:

@@ -18,6 +18,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.databases import NAMES, migrated
+
 PARTITIONS = 16
 KINDS = {"handler": {}, "batch handler (500)": {"batch": True, "batch_size": 500}}
 SHARES = {"": 0, ", 1 % fail once": 100, ", 10 % fail once": 10}  # one in so many
@@ -25,24 +27,14 @@ ORDERINGS = ("key", "none")
 
 
 def main() -> None:
-    from tests.benchmarks.__main__ import database
-
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--database", choices=["mariadb", "mysql", "postgresql", "sqlite"], default="mariadb")
+    parser.add_argument("--database", choices=NAMES, default="mariadb")
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ordering", choices=ORDERINGS, default="key")
     arguments = parser.parse_args()
     logging.basicConfig(filename=os.devnull)
-    with database(arguments.database) as url:
-        os.environ["DATABASE_URL"] = url
-        os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
-        import django
-
-        django.setup()
-        from django.core.management import call_command
-
-        call_command("migrate", verbosity=0)
+    with migrated(arguments.database):
         rates = measure(arguments.messages, arguments.rounds, arguments.ordering)
     table = Table(title=f"Failures, {arguments.database}, ordering {arguments.ordering}")
     for name in ("what", "messages/s", "ratio to no failures"):

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.__main__ import BATCH, PARTITIONS, database, publish_some
+from tests.benchmarks.__main__ import BATCH, PARTITIONS, publish_some
+from tests.benchmarks.databases import NAMES, migrated
 
 KINDS: dict[str, dict[str, Any]] = {
     "handler": {},
@@ -33,21 +34,13 @@ class Cost(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--database", choices=["mariadb", "mysql", "postgresql", "sqlite"], default="mariadb")
+    parser.add_argument("--database", choices=NAMES, default="mariadb")
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
-    with database(arguments.database) as url:
-        os.environ["DATABASE_URL"] = url
-        os.environ["DJANGO_SETTINGS_MODULE"] = "tests.benchmarks.settings"
-        import django
-
-        django.setup()
-        from django.core.management import call_command
-
+    with migrated(arguments.database, "tests.benchmarks.settings"):
         from sqlqueue.log.topics import create
 
-        call_command("migrate", verbosity=0)
         create("default", "bench", PARTITIONS)
         publish_some(arguments.messages)
         table = Table(title=f"With the server's identity, by the same without it, {arguments.database}")

@@ -17,6 +17,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.databases import NAMES, migrated
+
 PARTITIONS = 16
 TOGETHER = 100
 ALONE, GROUPED = "atomic=True", f"atomic=True, commit_every={TOGETHER}"
@@ -24,24 +26,14 @@ BARE, BARE_TOGETHER = "the inserts alone, one a transaction", f"the inserts alon
 
 
 def main() -> None:
-    from tests.benchmarks.__main__ import database
-
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--database", choices=["mariadb", "mysql", "postgresql", "sqlite"], default="mariadb")
+    parser.add_argument("--database", choices=NAMES, default="mariadb")
     parser.add_argument("--messages", type=int, default=8_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=4)
     arguments = parser.parse_args()
     logging.basicConfig(filename=os.devnull)
-    with database(arguments.database) as url:
-        os.environ["DATABASE_URL"] = url
-        os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
-        import django
-
-        django.setup()
-        from django.core.management import call_command
-
-        call_command("migrate", run_syncdb=True, verbosity=0)
+    with migrated(arguments.database):
         rates = measure(arguments.messages, arguments.rounds, arguments.threads)
 
     def ratio(one: str, other: str) -> str:

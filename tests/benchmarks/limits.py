@@ -23,7 +23,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.__main__ import database
+from tests.benchmarks.databases import NAMES, migrated
 from tests.processes import ROOT, wait_until
 
 STEADY = 10.0  # seconds of steady demand before the measurement
@@ -33,25 +33,20 @@ EVERY = 0.2  # seconds between two publishes of what arrives
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--database", choices=["mariadb", "mysql", "postgresql", "sqlite"], default="mariadb")
+    parser.add_argument("--database", choices=NAMES, default="mariadb")
     parser.add_argument("--processes", type=int, default=20)
     parser.add_argument("--rate", default="100/s")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--killed", type=int, default=5, help="processes, after the measurement")
     arguments = parser.parse_args()
-    with database(arguments.database) as url, tempfile.TemporaryDirectory() as folder:
-        os.environ["DATABASE_URL"] = url
-        os.environ["DJANGO_SETTINGS_MODULE"] = "tests.benchmarks.settings"
-        os.environ["PARTITIONS"] = str(2 * arguments.processes)
-        os.environ["RATE_LIMIT"] = arguments.rate
-        os.environ["LIMITED_FILE"] = str(Path(folder, "notes"))
-        import django
-
-        django.setup()
-        from django.core.management import call_command
-
-        call_command("migrate", verbosity=0)
-        measure(arguments, Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {
+            "PARTITIONS": str(2 * arguments.processes),
+            "RATE_LIMIT": arguments.rate,
+            "LIMITED_FILE": str(Path(folder, "notes")),
+        }
+        with migrated(arguments.database, "tests.benchmarks.settings", **settings):
+            measure(arguments, Path(folder))
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.__main__ import database
+from tests.benchmarks.databases import NAMES, migrated
 from tests.processes import ROOT, wait_until
 
 TOPIC, GROUP = "shared", "default"
@@ -27,19 +27,11 @@ ENDS = 600.0  # seconds that the last message is waited for
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--database", choices=["mariadb", "mysql", "postgresql", "sqlite"], default="mariadb")
+    parser.add_argument("--database", choices=NAMES, default="mariadb")
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--messages", type=int, default=500, help="for each process")
     arguments = parser.parse_args()
-    with database(arguments.database) as url:
-        os.environ["DATABASE_URL"] = url
-        os.environ["DJANGO_SETTINGS_MODULE"] = "tests.benchmarks.settings"
-        import django
-
-        django.setup()
-        from django.core.management import call_command
-
-        call_command("migrate", verbosity=0)
+    with migrated(arguments.database, "tests.benchmarks.settings"):
         table = Table(title=f"One partition, shared, {arguments.database}")
         for name in ("processes", "messages/s", "ratio to the first"):
             table.add_column(name, justify="right")
