@@ -21,7 +21,13 @@ from typing import Any
 from django.db import connections
 
 from sqlqueue.database.insert_sql import ADVISORY, SLOTS
-from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
+from sqlqueue.database.server_identity import (
+    ServerChanged,
+    ServerIdentity,
+    SessionReplaced,
+    proof_column,
+    proof_condition,
+)
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.transactions import refusal
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
@@ -44,9 +50,8 @@ def highest_offset(alias: str, server: ServerIdentity | None = None) -> int:
 
     server: whose answer is wanted. Raises ServerChanged or SessionReplaced if another one has answered, or may have.
     """
-    proof, values = ("", ()) if server is None else server.proof()
-    text = HIGHEST.replace("{proof}", f", CASE WHEN {proof} THEN 1 ELSE 0 END" if proof else "")
-    row = execute(alias, text, values).fetchone()
+    proof, values = proof_column(server)
+    row = execute(alias, HIGHEST.replace("{proof}", proof), values).fetchone()
     if server is not None and proof and not row[1]:
         server.refuted()
     return row[0] or 0
@@ -105,13 +110,12 @@ class Horizon:
         text, asked = PROBE, []
         if wanted and len(wanted) <= 32:
             text, asked = PROBE_SOME.replace("{slots}", ", ".join(["%s"] * len(wanted))), wanted
-        proof, values = self._proof()  # to another server they all seem to be held
-        text = text.replace("{proof}", f" AND {proof}" if proof else "")
-        cursor = execute(self.alias, text, (*asked, *values))
+        proof, values = proof_condition(self.server)  # to another server they all seem to be held
+        cursor = execute(self.alias, text.replace("{proof}", proof), (*asked, *values))
         return set(wanted or range(SLOTS)) - {slot for (slot,) in cursor.fetchall()}
 
     def _publishing_transactions(self) -> set[Any]:
-        proof, values = self._proof()
+        proof, values = ("", ()) if self.server is None else self.server.proof()
         text = HOLDERS + PROVEN.replace("{proof}", proof) if proof else HOLDERS
         holders = {holder for (holder,) in execute(self.alias, text, values).fetchall()}
         if self.server is not None and proof and "" not in holders:
@@ -120,9 +124,6 @@ class Horizon:
         if not self._holders:
             return holders
         return {holder for holder in holders if holder in self._holders or holder.startswith(PREPARED)}
-
-    def _proof(self) -> tuple[str, tuple[object, ...]]:
-        return ("", ()) if self.server is None else self.server.proof()
 
     def wait(self, give_up: Callable[[], bool] = lambda: False, pause: float = 0.01) -> int:
         """Probe until a candidate read after this call is the horizon; return it.

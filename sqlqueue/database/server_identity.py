@@ -80,6 +80,21 @@ class Session(NamedTuple):
     shared: bool = True
 
 
+def proof_condition(server: ServerIdentity | None) -> tuple[str, tuple[object, ...]]:
+    """Return the end of a WHERE that holds on this server only, with its parameters; "" if nothing is compared.
+
+    Raises ServerChanged if this thread's connection is known to lead to another one.
+    """
+    proof, values = ("", ()) if server is None else server.proof()
+    return f" AND {proof}" if proof else "", values
+
+
+def proof_column(server: ServerIdentity | None) -> tuple[str, tuple[object, ...]]:
+    """Return a column more of a SELECT, which is 1 on this server only, with its parameters. As proof_condition()."""
+    proof, values = ("", ()) if server is None else server.proof()
+    return f", CASE WHEN {proof} THEN 1 ELSE 0 END" if proof else "", values
+
+
 def look(alias: str) -> Session:
     """Ask the server which one it is; over a new connection if the last one was lost."""
     connection: Any = connections[alias]

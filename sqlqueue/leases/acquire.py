@@ -11,7 +11,7 @@ from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import COUNTED, StoredRow
 from sqlqueue.database import retries
 from sqlqueue.database.chunks import insert_all
-from sqlqueue.database.server_identity import ServerIdentity
+from sqlqueue.database.server_identity import ServerIdentity, proof_condition
 from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.blocked_ranges import ranges
@@ -219,8 +219,8 @@ def _hold(
     alias: str, subscriber: str, ids: Sequence[int], lease_duration: float, server: ServerIdentity | None
 ) -> None:
     """Take leases that are locked, on this server."""
-    proof, values = ("", ()) if server is None else server.proof()
-    text = HOLD.replace("{marks}", _marks(ids)).replace("{proof}", f" AND {proof}" if proof else "")
+    proof, values = proof_condition(server)
+    text = HOLD.replace("{marks}", _marks(ids)).replace("{proof}", proof)
     held = execute(alias, text, (subscriber, round(lease_duration * 1_000_000), *ids, *values)).rowcount
     if server is not None and proof and held != len(ids):
         server.refuted()

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from sqlqueue.database import retries
-from sqlqueue.database.server_identity import ServerIdentity
+from sqlqueue.database.server_identity import ServerIdentity, proof_condition
 from sqlqueue.database.statements import execute
 from sqlqueue.models.subscriber_heartbeat import AHEAD
 
@@ -46,8 +46,8 @@ def renew(alias: str, subscriber: str, lease_duration: float, server: ServerIden
     An expired lease that no other subscriber has taken still belongs to its holder: the token is the same. server:
     where they were acquired. Raises ServerChanged or SessionReplaced if it is another one, or may be.
     """
-    proof, values = ("", ()) if server is None else server.proof()
-    text = RENEW.replace("{proof}", f" AND {proof}" if proof else "")
+    proof, values = proof_condition(server)
+    text = RENEW.replace("{proof}", proof)
     count = retries.run_statement(alias, _count, alias, text, (round(lease_duration * 1_000_000), subscriber, *values))
     if server is not None and not count:
         server.confirm()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from sqlqueue.database.server_identity import ServerIdentity
+from sqlqueue.database.server_identity import ServerIdentity, proof_condition
 from sqlqueue.database.statements import execute
 
 # With the server's identity behind it, see owned(). Index: the primary key.
@@ -39,10 +39,8 @@ class Owner(Protocol):
 
 def owned(owner: Owner) -> tuple[str, tuple[object, ...]]:
     """Return {fence} and its parameters. Raises ServerChanged if the connection is known to lead to another server."""
-    if owner.server is None:
-        return PREDICATE, (owner.id, owner.token)
-    proof, values = owner.server.proof()
-    return f"{PREDICATE} AND {proof}" if proof else PREDICATE, (owner.id, owner.token, *values)
+    proof, values = proof_condition(owner.server)
+    return PREDICATE + proof, (owner.id, owner.token, *values)
 
 
 def advance(alias: str, owner: Owner, position: int, watermark: int, claimed: int) -> bool:

@@ -13,7 +13,7 @@ from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.settle_plan import COUNTED, FetchedMessage, StoredRow
 from sqlqueue.database.dialects import Dialect
-from sqlqueue.database.server_identity import ServerIdentity
+from sqlqueue.database.server_identity import ServerIdentity, proof_column
 from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
 
@@ -91,8 +91,8 @@ def poll_head(alias: str, server: ServerIdentity | None = None) -> tuple[int, fl
     server: whose answer is wanted, here and below. Raises ServerChanged or SessionReplaced if another one has answered,
     or may have.
     """
-    proof, values = ("", ()) if server is None else server.proof()
-    text = POLL_HEAD.replace("{proof}", f", CASE WHEN {proof} THEN 1 ELSE 0 END" if proof else "")
+    proof, values = proof_column(server)
+    text = POLL_HEAD.replace("{proof}", proof)
     row = execute(alias, text.replace("{due_in}", dialect(alias).remaining("due_at")), values).fetchone()
     if server is not None and proof and not row[2]:
         server.refuted()
