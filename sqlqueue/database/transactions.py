@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -10,6 +10,8 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 View = TypeVar("View", bound=Callable[..., object])
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 def outside_transactions(view: View) -> View:
@@ -30,6 +32,16 @@ def in_callers_transaction(connection: BaseDatabaseWrapper) -> bool:
     if not connection.in_atomic_block:
         return not connection.get_autocommit() if connection.connection is not None else False
     return not all(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+
+
+def remember_once_committed(alias: str, known: MutableMapping[Key, Value], key: Key, value: Value) -> None:
+    """Remember what was read of a row, unless the transaction that may have inserted it is rolled back. A TestCase's
+    always is, although its commit hooks may be run (captureOnCommitCallbacks)."""
+    connection = connections[alias]
+    if not connection.in_atomic_block:
+        known[key] = value
+    elif not in_test_case(connection):
+        transaction.on_commit(lambda: known.setdefault(key, value), using=alias)
 
 
 def refusal(connection: BaseDatabaseWrapper) -> str:

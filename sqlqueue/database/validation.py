@@ -30,9 +30,8 @@ CREATE_PLACED_TOPIC = (
     "INSERT INTO sqlqueue_topic (name, partitions, priorities, retention, history, shards)"
     " VALUES (%s, %s, %s, %s, %s, %s) "
 )
-# Index: the primary key.
-STORED_PLACEMENT = "SELECT partitions, priorities, shards FROM sqlqueue_topic WHERE name = %s"
 # Index of both: the primary key.
+STORED_PLACEMENT = "SELECT partitions, priorities, shards FROM sqlqueue_topic WHERE name = %s"
 STORED_TOPIC = "SELECT name, partitions, priorities, shards FROM sqlqueue_topic WHERE name = %s"
 SCHEDULE = (
     "INSERT INTO sqlqueue_scheduled_message"

@@ -10,14 +10,14 @@ import random
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from django.db import Error, connections, transaction
+from django.db import Error, connections
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic, did_you_mean
 from sqlqueue.core.shards import shard_of
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
-from sqlqueue.database.transactions import in_callers_transaction, in_test_case
+from sqlqueue.database.transactions import in_callers_transaction, remember_once_committed
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 from sqlqueue.log.stored_topics import (
     Placement,
@@ -60,15 +60,9 @@ def existing_placement(name: str) -> Placement | None:
     # What serves another shard asks that one, so that it does not wait for DATABASE's.
     if here != home and (repeated := repeated_placement(here, name)) is not None:
         return _remembered(here, name, repeated)
-    try:
-        found = stored_placement(home, name)
-    except Error as error:
-        if retries.classify(error) is not ErrorKind.GONE or connections[home].in_atomic_block:
-            raise
-        retries.drop_connection(home)
-        found = _elsewhere(home, name)
-        if found is None:
-            raise
+    found, gone = _ask(home, name)
+    if gone is not None and (found := _elsewhere(home, name)) is None:
+        raise gone
     return None if found is None else _remembered(home, name, found)
 
 
@@ -85,27 +79,25 @@ def _elsewhere(home: str, name: str) -> Placement | None:
     """Return what another shard says of a topic, while DATABASE's is down."""
     for shard in settings.shards_of(name):
         alias = settings.shards[shard]
-        if alias == home:
-            continue
-        try:
-            found = stored_placement(alias, name)
-        except Error as error:
-            if retries.classify(error) is not ErrorKind.GONE or connections[alias].in_atomic_block:
-                raise
-            retries.drop_connection(alias)
-            continue
-        if found is not None:
+        if alias != home and (found := _ask(alias, name)[0]) is not None:
             return found
     return None
 
 
+def _ask(alias: str, name: str) -> tuple[Placement | None, Error | None]:
+    """Return what a shard says of a topic, and the error if it does not answer."""
+    try:
+        return stored_placement(alias, name), None
+    except Error as error:
+        if retries.classify(error) is not ErrorKind.GONE or connections[alias].in_atomic_block:
+            raise
+        retries.drop_connection(alias)
+        return None, error
+
+
 def _remembered(alias: str, name: str, found: Placement) -> Placement:
     refuse_missing(name, found.shards)
-    connection = connections[alias]
-    if not connection.in_atomic_block:
-        _known[name] = found
-    elif not in_test_case(connection):
-        transaction.on_commit(lambda: _known.setdefault(name, found), using=alias)
+    remember_once_committed(alias, _known, name, found)
     return found
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from django.db import connections, transaction
-
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import checked_topic
-from sqlqueue.database.transactions import in_test_case
+from sqlqueue.database.transactions import remember_once_committed
 from sqlqueue.database.validation import TopicInfo, refuse_dead_letters
 from sqlqueue.log.placement import existing_placement, forget_placements, placement
 from sqlqueue.log.stored_topics import (
@@ -75,13 +73,7 @@ def _info(alias: str, name: str, partitions: int | None) -> TopicInfo:
         if info is None:
             require_declared(alias, name)
     info = info or create(alias, name, partitions)
-    connection = connections[alias]
-    if not connection.in_atomic_block:
-        _known[alias, name] = info
-    elif not in_test_case(
-        connection
-    ):  # whose commit hooks may be run (captureOnCommitCallbacks), and then it rolls back
-        transaction.on_commit(lambda: _known.setdefault((alias, name), info), using=alias)
+    remember_once_committed(alias, _known, (alias, name), info)
     return info
 
 

@@ -341,7 +341,7 @@ class TestFailures:
         assert all(found == {1} for found in handler.attempts.values())
 
     def test_an_ack_that_fails_is_divided(self, consuming: Consuming, monkeypatch) -> None:
-        """As a deferred constraint at the commit: nobody knows which message it was."""
+        """As a deferred constraint at the commit, whose error does not name the message."""
         settle = atomic.settle_execution
 
         def refuse(alias, execution, attempts, guard=None):

@@ -85,7 +85,7 @@ def test_members_of_a_batch_of_work_are_counted_once(consuming: Consuming) -> No
 
 
 def test_a_constraint_that_is_checked_at_the_commit(consuming: Consuming) -> None:
-    """PostgreSQL and SQLite check foreign keys there; nobody knows which message it was."""
+    """PostgreSQL and SQLite check foreign keys there; the error does not name the message."""
     attempts: dict[int, set[int]] = {}
 
     @consuming.consumer("t", atomic=True, commit_every=10, backoff=0, max_attempts=2)
