@@ -29,7 +29,7 @@ LET_GO = f"UPDATE {TABLE} SET refused = {{false}}, refusal = NULL WHERE refusal 
 PRESENT = f"SELECT id, message_id FROM {TABLE} WHERE refused = {{true}} AND shard = %s AND id IN ({{marks}})"
 DROP = f"DELETE FROM {TABLE} WHERE refused = {{true}} AND shard = %s AND id IN ({{marks}})"
 # No process adds what it read with an earlier version. Index: the primary key.
-TURN = "UPDATE sqlqueue_relay_arrival SET version = version + 1 WHERE source = %s"
+ADVANCE = "UPDATE sqlqueue_relay_arrival SET version = version + 1 WHERE source = %s"
 # Index: (topic, partition_key, message_id).
 OF_KEY = f"SELECT id, shard FROM {TABLE} WHERE topic = %s AND partition_key = %s"
 OF_ID = f"{OF_KEY} AND message_id = %s"
@@ -52,7 +52,7 @@ def hold(source: str, shard: str, numbers: Sequence[int], reason: str) -> list[i
     arrivals(target, name)  # it answers
     _of(source, HOLD, numbers, reason)
     try:
-        retries.run_statement(target, execute, target, TURN, (name,))
+        retries.run_statement(target, execute, target, ADVANCE, (name,))
         _, arrived = arrivals(target, name)
     except Error:
         _of(source, LET_GO, numbers, reason)

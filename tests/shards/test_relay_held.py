@@ -128,9 +128,10 @@ def test_what_has_arrived_and_was_not_deleted_stays_in_the_log(how: str, monkeyp
         raise Killed
 
     relay("one")
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(relay_moves, "delete", die)
-        relay_moves.move(A, "b")
+        with pytest.raises(Killed):
+            relay_moves.move(A, "b")
     assert not MOVING[how]()
     assert not RelayedMessage.objects.using(A).exists()
     move_all()
@@ -153,35 +154,34 @@ def test_in_a_transaction_it_is_not_cancelled_and_what_does_not_wait_may_be() ->
     assert RelayedMessage.objects.using(A).filter(refused=False).count() == 1
 
 
-def test_if_its_shard_does_not_answer_it_goes_on_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fails_at", [1, 2])
+def test_if_its_shard_does_not_answer_it_goes_on_as_before(fails_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     relay("one")
     before = RelayedMessage.objects.using(A).values().get()
-    for fails_at in (1, 2):
-        looks = 0
-        arrivals = relay_moves.arrivals
+    arrivals, looks = relay_moves.arrivals, 0
 
-        def down(*values: Any, fails_at: int = fails_at) -> Any:
-            nonlocal looks
-            looks += 1
-            if looks == fails_at:
-                raise OperationalError(2013, "Lost connection")
-            return arrivals(*values)
+    def down(*values: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == fails_at:
+            raise OperationalError(2013, "Lost connection")
+        return arrivals(*values)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(relay_hold, "arrivals", down)
-            with pytest.raises((OperationalError, Unreachable)):
-                relayed.discard(A, [number()])
-        assert RelayedMessage.objects.using(A).values().get() == before
+    with monkeypatch.context() as patch:
+        patch.setattr(relay_hold, "arrivals", down)
+        with pytest.raises((OperationalError, Unreachable)):
+            relayed.discard(A, [number()])
+    assert RelayedMessage.objects.using(A).values().get() == before
     move_all()
     assert arrived() == ["one"]
 
 
 def test_killed_while_it_is_cancelled_it_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     relay("one")
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(relay_hold, "TURN", "SELECT {nothing}")
+    with monkeypatch.context() as patch:
         patch.setattr(relay_hold.retries, "run_statement", interrupted)
-        cancel("t", id="one", key=KEY)
+        with pytest.raises(KeyboardInterrupt):
+            cancel("t", id="one", key=KEY)
     move_all()
     row = RelayedMessage.objects.using(A).get()
     assert (row.refused, row.refusal) == (True, relay_hold.BEING_CANCELLED)
@@ -262,6 +262,17 @@ def test_with_another_topic_it_goes_to_that_ones_shard(shards: dict[str, Any], s
     move_all()
     assert Message.objects.using(B).get().topic == "u"
     assert Topic.objects.using(B).filter(name="u").exists()
+
+
+def test_more_than_one_statement_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (relay_hold, relayed):
+        monkeypatch.setattr(module, "AT_ONCE", 2)
+    relay(*(f"m{number}" for number in range(10)))
+    numbers = list(RelayedMessage.objects.using(A).order_by("pk").values_list("pk", flat=True))
+    assert relayed.discard(A, numbers[:5]) == Changed(5, 0)
+    RelayedMessage.objects.using(A).update(refused=True)
+    assert relayed.retry(A, numbers) == Changed(5, 5)
+    assert cancel_all("t", key=KEY) == 5
 
 
 def test_only_refused_ones_are_tried_again() -> None:
