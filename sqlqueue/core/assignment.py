@@ -3,18 +3,45 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+
+MULTIPLIER: Final = 0x9E3779B97F4A7C15  # odd: 2^64 divided by the golden ratio (Knuth, TAOCP, 6.4)
+MODULUS: Final = 2**64
 
 
-def fair_share(partitions: int, subscribers: Sequence[str], me: str, salt: str) -> int:
+def fair_share(partitions: int, subscribers: Collection[str], me: str, salt: str) -> int:
     """Return how many partitions `me` may hold: every one at least the quotient, the remainder one more each.
 
-    12 on 5 is 3, 3, 2, 2, 2. The salt (group and topic) rotates which subscribers get the remainder, so that no
-    subscriber has the larger share everywhere.
+    12 on 5 is 3, 3, 2, 2, 2. The salt (group and topic) decides which subscribers get the remainder, so that no
+    subscriber has the larger share everywhere. Each has a rank of its own, whoever the others are (rendezvous hashing:
+    Thaler and Ravishankar, 1998): if one comes or goes, the others' shares change by what it gets or leaves.
     """
-    if me not in subscribers:
-        subscribers = [*subscribers, me]
-    ordered = sorted(set(subscribers))
+    others = set(subscribers) - {me}
+    quotient, remainder = divmod(partitions, len(others) + 1)
+    if not remainder:
+        return quotient
+    mine = _rank(me, salt)
+    ahead = sum(_rank(other, salt) < mine for other in others)
+    return quotient + (ahead < remainder)
+
+
+def _rank(subscriber: str, salt: str) -> tuple[int, str]:
+    """Return what orders the subscribers where the salt is used, unlike their order where another one is."""
+    mixed = (_hash(subscriber) ^ _hash(salt)) * MULTIPLIER % MODULUS
+    return (mixed ^ mixed >> 32) * MULTIPLIER % MODULUS, subscriber
+
+
+@lru_cache(maxsize=4096)
+def _hash(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def former_share(partitions: int, subscribers: Collection[str], me: str, salt: str) -> int:
+    """Return the share by the rule of the versions before 0030: all subscribers of a group must use the same."""
+    ordered = sorted({*subscribers, me})
     quotient, remainder = divmod(partitions, len(ordered))
     rank = (ordered.index(me) + zlib.crc32(salt.encode())) % len(ordered)
     return quotient + (rank < remainder)

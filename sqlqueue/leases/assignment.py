@@ -1,42 +1,39 @@
 """Balance: how many partitions of each group a subscriber should hold, and which it may take. Of a group that shares
 its partitions, slices are meant: each has a lease, and a number among all of them (core.slices.lease_number).
 
-All groups of a subscriber together, in two statements, however many there are.
+All groups of a subscriber together, in two statements. What they read grows with the living subscribers and with the
+leases that are free, have expired or are its own; not with those that others hold.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from sqlqueue.core.assignment import excess, fair_share
+from sqlqueue.core.assignment import excess, fair_share, former_share
+from sqlqueue.core.cohorts import GroupTopic
 from sqlqueue.core.orphans import Orphans
-from sqlqueue.core.partition_numbers import Numbers, parts_by_sharers, stored_numbers
+from sqlqueue.core.partition_numbers import Numbers, parts_by_sharers
 from sqlqueue.core.slices import asked, lease_number, leased_by
 from sqlqueue.database.statements import execute
-from sqlqueue.models.subscriber_heartbeat import AHEAD
+from sqlqueue.leases.sharers import Lookout, Sharers
 
-GroupTopic = tuple[str, str]  # (group, topic)
-
-# The subscribers that share its groups. Index: the heartbeats' subscriber; their unique (topic, group, subscriber).
-SHARERS = """
-    SELECT other.consumer_group, other.topic, other.subscriber, other.server, other.partitions, other.sharing
-    FROM sqlqueue_subscriber_heartbeat mine {then} sqlqueue_subscriber_heartbeat other
-    ON other.topic = mine.topic AND other.consumer_group = mine.consumer_group
-    WHERE mine.subscriber = %s AND other.expires_at > {now} AND other.beat_at < {later}
-"""
-# The leases of its groups that are free, expired, or its own. Index: the heartbeats' subscriber; the leases' unique
-# (topic, group, partition).
+# The leases that are free or have expired, of these groups, and its own. Index: the leases' (topic, consumer_group,
+# valid_until); their holder.
 FREE = """
-    SELECT lease.consumer_group, lease.topic, lease."partition", lease.slice, lease.id, lease.fencing_token,
-    lease.holder
-    FROM sqlqueue_subscriber_heartbeat {then} sqlqueue_partition_lease lease
-    ON lease.topic = sqlqueue_subscriber_heartbeat.topic
-    AND lease.consumer_group = sqlqueue_subscriber_heartbeat.consumer_group
-    WHERE subscriber = %s AND (lease.holder = '' OR lease.holder = %s OR lease.valid_until <= {now})
-    ORDER BY lease.topic, lease.consumer_group, lease."partition", lease.slice
+    SELECT consumer_group, topic, "partition", slice, id, fencing_token, holder
+    FROM sqlqueue_partition_lease WHERE {of_groups} UNION ALL
+    SELECT consumer_group, topic, "partition", slice, id, fencing_token, holder
+    FROM sqlqueue_partition_lease WHERE holder = %s
 """
+# Two conditions, each of them a range of the index.
+OF_GROUP = """
+    topic = %s AND consumer_group = %s AND valid_until IS NULL
+    OR topic = %s AND consumer_group = %s AND valid_until <= {now}
+"""
+GROUPS_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +66,30 @@ class Balance:
 
 
 @dataclass(slots=True)
-class _Seen:
-    sharers: dict[str, Numbers | None] = field(default_factory=dict)  # with the partitions that each serves
-    sharing: set[int] = field(default_factory=set)  # what each asks for
-    ids: dict[int, int] = field(default_factory=dict)  # of leases that can be taken, by partition
-    tokens: dict[int, int] = field(default_factory=dict)  # likewise
-    unknown: set[int] = field(default_factory=set)  # its own that it does not serve
+class _Free:
+    """Leases that can be taken: their ids and tokens by number; and those of its own that it does not serve."""
+
+    ids: dict[int, int] = field(default_factory=dict)
+    tokens: dict[int, int] = field(default_factory=dict)
+    unknown: set[int] = field(default_factory=set)
+
+
+class _Part(NamedTuple):
+    """Partitions (None: all) that the same subscribers share: how many leases of them the subscriber may hold, and
+    which place it has among so many."""
+
+    partitions: Numbers | None
+    share: int
+    place: int
+    sharers: int
+
+
+class _Shares(NamedTuple):
+    """The subscriber's parts of a group, and what they were computed from."""
+
+    sharers: Sharers
+    of: tuple[object, ...]
+    parts: list[_Part]
 
 
 class Balancer:
@@ -85,69 +100,97 @@ class Balancer:
 
     def __init__(self, alias: str, subscriber: str, orphan_timeout: float):
         self.alias, self.subscriber, self.orphan_timeout = alias, subscriber, orphan_timeout
-        self.servers: set[str] = set()  # identities of the servers in the heartbeats of its groups
         self._orphans: dict[GroupTopic, Orphans] = {}
+        self._lookout = Lookout(alias)
+        self._shares: dict[GroupTopic, _Shares] = {}
+
+    @property
+    def servers(self) -> set[str]:
+        """The identities of the servers in the heartbeats of its groups."""
+        return self._lookout.servers
 
     def compare(self, holdings: Mapping[GroupTopic, Holding], now: float) -> dict[GroupTopic, Balance]:
-        """Return what to do about each (group, topic) in which the subscriber shows a heartbeat.
+        """Return what to do about each (group, topic).
 
         Free and expired leases are taken up to the share, in a fixed order that is rotated by the subscriber's index,
         so that subscribers that start together do not all try the same ones. Partitions that only some subscribers
         serve are shared among these.
         """
-        seen = self._look(holdings)
+        sharers = self._lookout.look(holdings)
+        free = self._free(holdings)
         return {
-            group_topic: self._decide(group_topic, holdings[group_topic], found, now)
-            for group_topic, found in seen.items()
+            group_topic: self._decide(group_topic, holding, sharers[group_topic], free[group_topic], now)
+            for group_topic, holding in holdings.items()
         }
 
-    def _look(self, holdings: Mapping[GroupTopic, Holding]) -> dict[GroupTopic, _Seen]:
-        seen: dict[GroupTopic, _Seen] = defaultdict(_Seen)
-        self.servers = set()
-        sharers = (self.subscriber, round(AHEAD.total_seconds() * 1_000_000))
-        for group, topic, subscriber, server, partitions, sharing in execute(self.alias, SHARERS, sharers).fetchall():
-            seen[group, topic].sharers[subscriber] = stored_numbers(partitions)
-            seen[group, topic].sharing.add(sharing)
-            self.servers.add(server)
-        for group, topic, partition, slice, id, token, holder in execute(
-            self.alias, FREE, (self.subscriber, self.subscriber)
-        ).fetchall():
+    def _free(self, holdings: Mapping[GroupTopic, Holding]) -> dict[GroupTopic, _Free]:
+        """Return the leases that can be taken: those of partitions that the subscriber serves, without those that it
+        holds."""
+        free: dict[GroupTopic, _Free] = defaultdict(_Free)
+        for group, topic, partition, slice, id, token, holder in self._leases(list(holdings)):
             holding = holdings.get((group, topic))
             if holding is None or slice >= holding.slices:  # the group has just begun to share its partitions
                 continue
             number = lease_number(partition, slice, holding.slices)
             if number in holding.held:
                 continue
-            found = seen[group, topic]
+            found = free[group, topic]
             if holding.served is None or partition in holding.served:
                 found.ids[number], found.tokens[number] = id, token
             # The reply to its acquisition was lost, or the server was restarted. It is renewed with the others: if its
             # holder did not free it, no process would ever serve it.
             if holder == self.subscriber:
                 found.unknown.add(number)
-        return {group_topic: found for group_topic, found in seen.items() if group_topic in holdings}
+        return free
 
-    def _decide(self, group_topic: GroupTopic, holding: Holding, seen: _Seen, now: float) -> Balance:
-        salt, subscribers = "/".join(group_topic), {**seen.sharers, self.subscriber: holding.served}
+    def _leases(self, groups: Sequence[GroupTopic]) -> list[tuple[str, str, int, int, int, int, str]]:
+        """Return the leases of these groups that are free or have expired, and all that the subscriber holds, by topic,
+        group, partition and slice. The only place where those are chosen that may be taken."""
+        found: set[tuple[str, str, int, int, int, int, str]] = set()
+        for start in range(0, len(groups), GROUPS_AT_ONCE):
+            some = groups[start : start + GROUPS_AT_ONCE]
+            values = [value for group, topic in some for value in (topic, group, topic, group)]
+            text = FREE.replace("{of_groups}", " OR ".join([OF_GROUP] * len(some)))
+            found.update(map(tuple, execute(self.alias, text, (*values, self.subscriber)).fetchall()))
+        return sorted(found, key=lambda row: (row[1], row[0], row[2], row[3]))
+
+    def _parts(self, group_topic: GroupTopic, holding: Holding, sharers: Sharers) -> list[_Part]:
+        """Return what the subscriber may hold: computed anew when something has changed only."""
+        of = (holding.partitions, holding.slices, holding.served)
+        known = self._shares.get(group_topic)
+        if known is None or known.sharers is not sharers or known.of != of:
+            parts = self._computed(group_topic, holding, sharers)
+            known = self._shares[group_topic] = _Shares(sharers, of, parts)
+        return known.parts
+
+    def _computed(self, group_topic: GroupTopic, holding: Holding, sharers: Sharers) -> list[_Part]:
+        rule = former_share if sharers.outdated else fair_share
+        subscribers = {**sharers.subscribers, self.subscriber: holding.served}
+        parts: list[_Part] = []
+        for numbers, names in parts_by_sharers(holding.partitions, subscribers):
+            if self.subscriber in names:
+                count = (holding.partitions if numbers is None else len(numbers)) * holding.slices
+                share = rule(count, names, self.subscriber, "/".join(group_topic))
+                parts.append(_Part(numbers, share, names.index(self.subscriber), len(names)))
+        return parts
+
+    def _decide(self, group_topic: GroupTopic, holding: Holding, sharers: Sharers, free: _Free, now: float) -> Balance:
         take: list[int] = []
         beyond_share: list[int] = []
-        for numbers, sharers in parts_by_sharers(holding.partitions, subscribers):
-            if self.subscriber not in sharers:
-                continue
-            free = holding.of_partitions(seen.ids, numbers)
-            held = sorted(holding.of_partitions(holding.held, numbers))
-            partitions = holding.partitions if numbers is None else len(numbers)
-            share = fair_share(partitions * holding.slices, sharers, self.subscriber, salt)
-            rotation = sharers.index(self.subscriber) * len(free) // len(sharers)
-            take += (free[rotation:] + free[:rotation])[: max(0, share - len(held))]
-            beyond_share += excess(held, share)
+        for part in self._parts(group_topic, holding, sharers):
+            wanted = holding.of_partitions(free.ids, part.partitions)
+            held = holding.of_partitions(holding.held, part.partitions)
+            rotation = part.place * len(wanted) // part.sharers
+            take += (wanted[rotation:] + wanted[:rotation])[: max(0, part.share - len(held))]
+            beyond_share += excess(held, part.share)
         orphans = self._orphans.setdefault(group_topic, Orphans(self.orphan_timeout))
-        beyond = [partition for partition in orphans.find(seen.tokens, now) if partition not in take]
+        subscribers = {*sharers.subscribers, self.subscriber}
+        beyond = [partition for partition in orphans.find(free.tokens, now) if partition not in take]
         if beyond:
             orphans.take(beyond, subscribers, now)
             take += beyond
         give_up = orphans.spare(beyond_share, holding.held, subscribers, now)
-        unknown = sorted(seen.unknown.difference(take))
+        unknown = sorted(free.unknown.difference(take))
         # Its own heartbeat may have expired, and it takes its share all the same.
-        sharing = asked({*seen.sharing, holding.asked}) if seen.sharing else None
-        return Balance({p: seen.ids[p] for p in take}, give_up, unknown, sharing)
+        sharing = asked({*sharers.sharing, holding.asked}) if sharers.sharing else None
+        return Balance({p: free.ids[p] for p in take}, give_up, unknown, sharing)

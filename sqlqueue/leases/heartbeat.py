@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from sqlqueue.core.cohorts import cohort_of
 from sqlqueue.database import retries
 from sqlqueue.database.cluster import identity
 from sqlqueue.database.statements import dialect, execute
@@ -18,10 +19,10 @@ from sqlqueue.version import __version__
 BEAT = """
     INSERT INTO sqlqueue_subscriber_heartbeat
     (subscriber, consumer_group, topic, sharing, host, pid, address, activity, horizon, failing, version, server,
-    beat_at, partitions, expires_at)
+    beat_at, partitions, cohort, expires_at)
     VALUES
 """
-ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, {later})"
+ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, %s, {later})"
 UPDATES = {
     name: "{new:" + name + "}"
     for name in ("activity", "address", "horizon", "failing", "version", "server", "beat_at", "expires_at")
@@ -59,8 +60,10 @@ def beat(
     host, microseconds = socket.gethostname()[:255], round(lease_duration * 1_000_000)
     values: list[object] = []
     shown = (host, os.getpid(), address, activity[:200], horizon, failing[:200], __version__, server)
-    for group, topic in pairs:
-        values += (subscriber, group, topic, sharing.get((group, topic), 0), *shown, partitions, microseconds)
+    cohort = cohort_of({pair: (partitions, sharing.get(pair, 0)) for pair in pairs})
+    for pair in pairs:
+        lead = cohort if pair == min(pairs) else ""
+        values += (subscriber, *pair, sharing.get(pair, 0), *shown, partitions, lead, microseconds)
     upsert = dialect(alias).upsert("topic, consumer_group, subscriber", UPDATES)
     execute(alias, f"{BEAT} {', '.join([ROW] * len(pairs))} {upsert}", values)
 

@@ -9,6 +9,7 @@ from sqlqueue.models.blocked_range import BlockedRange
 from sqlqueue.models.collected_message import CollectedMessage
 from sqlqueue.models.consumer_group import ConsumerGroup
 from sqlqueue.models.delivery_state import DeliveryState
+from sqlqueue.models.duty import Duty
 from sqlqueue.models.hourly_error import HourlyError
 from sqlqueue.models.hourly_statistic import HourlyStatistic
 from sqlqueue.models.limit_share import LimitShare
@@ -44,6 +45,7 @@ __all__ = [
     "CollectedMessage",
     "ConsumerGroup",
     "DeliveryState",
+    "Duty",
     "HourlyError",
     "HourlyStatistic",
     "LimitShare",

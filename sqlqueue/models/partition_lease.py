@@ -29,7 +29,7 @@ class PartitionLease(models.Model):
         verbose_name = _("partition lease")
         verbose_name_plural = _("partition leases")
         constraints = [
-            # Supports: SELECT … WHERE topic AND consumer_group (free or expired ones, fair share).
+            # Supports: SELECT … WHERE topic AND consumer_group (all of a group).
             models.UniqueConstraint(
                 fields=["topic", "consumer_group", "partition", "slice"], name="sqlqueue_lease_slice"
             ),
@@ -37,6 +37,9 @@ class PartitionLease(models.Model):
         indexes = [
             # Supports: UPDATE … WHERE holder = ? (renew all of a subscriber's leases, free a dead one's).
             models.Index(fields=["holder"], name="sqlqueue_lease_holder"),
+            # Supports: SELECT … WHERE topic AND consumer_group AND (valid_until IS NULL OR valid_until <= ?) (free or
+            # expired ones, however many are held).
+            models.Index(fields=["topic", "consumer_group", "valid_until"], name="sqlqueue_lease_until"),
         ]
 
     def __str__(self) -> str:

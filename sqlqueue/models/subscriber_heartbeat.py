@@ -16,6 +16,8 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 # How far a beat may lie ahead of the database's clock and still count. One that is further ahead was written before the
 # clock was set back: a live process beats again, and a dead one must not count as alive until that time.
 AHEAD = timedelta(seconds=60)
+COHORT_LENGTH = 40
+ALONE = "alone"  # the cohort of a row that says nothing of the subscriber's others: of an older version
 
 
 class SubscriberHeartbeatQuerySet(models.QuerySet["SubscriberHeartbeat"]):
@@ -58,6 +60,12 @@ class SubscriberHeartbeat(models.Model):
     sharing = models.SmallIntegerField(
         _("sharing"), db_default=0, help_text=_("slices that its consumer asks for; 0: it needs whole partitions")
     )
+    cohort = ExactField(
+        _("cohort"),
+        max_length=COHORT_LENGTH,
+        db_default=ALONE,
+        help_text=_("a digest of all that it serves, in one of its rows"),
+    )
     started_at = models.DateTimeField(_("started at"), db_default=DatabaseNow())
     beat_at = models.DateTimeField(_("last beat"), db_default=DatabaseNow())
     expires_at = models.DateTimeField(_("expires at"))
@@ -78,6 +86,8 @@ class SubscriberHeartbeat(models.Model):
         indexes = [
             # Supports: UPDATE/DELETE … WHERE subscriber = ? (one process's beats, its end).
             models.Index(fields=["subscriber"], name="sqlqueue_heartbeat_beat"),
+            # Supports: SELECT … WHERE cohort > '' (a row of each subscriber).
+            models.Index(fields=["cohort"], name="sqlqueue_heartbeat_cohort"),
         ]
 
     def __str__(self) -> str:

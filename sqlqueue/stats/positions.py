@@ -10,14 +10,16 @@ from sqlqueue.database.statements import dialect, execute
 from sqlqueue.stats import sampling
 
 # One row for each (group, topic, partition, priority, slice). The gate's slots are the numbers of
-# the priorities. Index: the unique keys of groups, leases and offsets.
+# the priorities: without the range that all topics have, all of them would be read for each lease. Index: the unique
+# keys of groups, leases and offsets; the gate's primary key.
 PARTITIONS = """
     SELECT g.topic, g.consumer_group, l."partition", n.slot, COALESCE(o.position, g.start),
     COALESCE(o.offset_acked, g.start), COALESCE(o.claimed_to, g.start), {settled},
     l.holder <> '' AND l.valid_until > {now}, g.paused OR t.paused, l.slice, g.sharing
     FROM sqlqueue_consumer_group g JOIN sqlqueue_topic t ON t.name = g.topic
     JOIN sqlqueue_partition_lease l ON l.topic = g.topic AND l.consumer_group = g.consumer_group
-    JOIN sqlqueue_publish_gate n ON n.slot >= 0 AND n.slot < t.priorities
+    JOIN sqlqueue_publish_gate n ON n.slot < t.priorities
+    AND n.slot BETWEEN 0 AND (SELECT MAX(priorities) - 1 FROM sqlqueue_topic)
     LEFT JOIN sqlqueue_offset o ON o.topic = g.topic AND o.consumer_group = g.consumer_group
     AND o."partition" = l."partition" AND o.priority = n.slot AND o.slice = l.slice
 """

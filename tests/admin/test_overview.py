@@ -93,7 +93,7 @@ def test_a_partition_without_owner_is_told(consuming: Consuming, admin_client: C
 
     beat("default", "somebody", [("mail", "orders")], 60.0)
     PartitionLease.objects.update(holder="somebody", valid_until=timezone.now() + timedelta(hours=1))
-    PartitionLease.objects.filter(partition=2).update(holder="")
+    PartitionLease.objects.filter(partition=2).update(holder="", valid_until=None)
     assert "1 partition of mail of orders has no owner: it is not read." in words(page(admin_client))
 
 

@@ -234,7 +234,7 @@ def test_one_that_was_in_flight_with_a_killed_process_is_not_delivered_again(con
     groups.register("default", "g", "t")
     acquire("default", "killed", "g", "t", [0], priorities=1, lease_duration=3600, horizon=horizon)
     Offset.objects.update(claimed_to=horizon)
-    PartitionLease.objects.update(holder="")
+    PartitionLease.objects.update(holder="", valid_until=None)
     end_time(0)
     seen: list[int] = []
     consuming.consumer("t", keep(seen), group="g")

@@ -225,7 +225,7 @@ def test_what_a_killed_process_had_claimed_is_left_out_by_its_successor(consumin
     groups.register("default", "default", "t")
     acquire("default", "killed", "default", "t", [0], priorities=1, lease_duration=3600, horizon=horizon)
     Offset.objects.update(claimed_to=horizon)
-    PartitionLease.objects.update(holder="")
+    PartitionLease.objects.update(holder="", valid_until=None)
     seen: list[int] = []
     before = filtered()
     consuming.consumer("t", keep(seen), where=EVEN)
@@ -244,7 +244,7 @@ def test_what_a_killed_process_had_left_out_is_not_loaded_one_by_one(
     groups.register("default", "default", "t")
     acquire("default", "killed", "default", "t", [0], priorities=1, lease_duration=3600, horizon=horizon)
     Offset.objects.update(claimed_to=horizon)
-    PartitionLease.objects.update(holder="")
+    PartitionLease.objects.update(holder="", valid_until=None)
     loads: list[int] = []
     load = reader_module.load
 

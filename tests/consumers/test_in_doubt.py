@@ -24,7 +24,7 @@ IN_DOUBT = 30
 def leave_in_flight(topic: str) -> None:
     """What a process leaves behind that is killed while it has a partition's messages in flight."""
     have_in_flight(topic)
-    PartitionLease.objects.filter(topic=topic).update(holder="")
+    PartitionLease.objects.filter(topic=topic).update(holder="", valid_until=None)
 
 
 def have_in_flight(topic: str) -> None:
@@ -125,7 +125,7 @@ def test_what_runs_for_long_keeps_its_own_group_waiting_and_no_other(
     have_in_flight("in_doubt")
     host = consuming.start()
     wait_until(lambda: host.subscriber.dispatcher.outstanding == 1)
-    PartitionLease.objects.filter(topic="in_doubt").update(holder="")
+    PartitionLease.objects.filter(topic="in_doubt").update(holder="", valid_until=None)
     wait_until(lambda: any(stream.has_in_doubt for stream in host.subscriber.ownership.assigned_partitions()))
     publish("long", "another")
     publish("others", None)
@@ -184,7 +184,7 @@ def test_a_group_with_a_long_handler_does_not_wait_for_all_messages_in_doubt(
         consuming.consumer(topic, handle, group="g", ordering="none")
     host = consuming.start()
     wait_until(lambda: host.subscriber.dispatcher.outstanding == 1)
-    PartitionLease.objects.filter(topic="in_doubt").update(holder="")
+    PartitionLease.objects.filter(topic="in_doubt").update(holder="", valid_until=None)
     wait_until(lambda: any(stream.has_in_doubt for stream in host.subscriber.ownership.assigned_partitions()))
     time.sleep(0.1)  # the messages in doubt wait for longer than a phase
     gate.set()

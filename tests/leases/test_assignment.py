@@ -38,7 +38,7 @@ def take_turns(*subscribers: str, rounds: int = 3) -> list[int]:
     for _ in range(rounds):
         for name in subscribers:
             plan = balance(name, held_by(name))
-            PartitionLease.objects.filter(holder=name, partition__in=plan.give_up).update(holder="")
+            PartitionLease.objects.filter(holder=name, partition__in=plan.give_up).update(holder="", valid_until=None)
             if plan.take and not plan.give_up:
                 acquire("default", name, "g", "t", list(plan.take), priorities=1, lease_duration=300, horizon=0)
     return [len(held_by(name)) for name in subscribers]
@@ -54,7 +54,7 @@ def take_turns_of(served: dict[str, range | None], rounds: int = 3) -> dict[str,
             count = PartitionLease.objects.filter(topic="t", consumer_group="g").count()
             balancer = Balancer("default", name, orphan_timeout=30.0)
             plan = balancer.compare({("g", "t"): Holding(count, held_by(name), numbers)}, 0.0)["g", "t"]
-            PartitionLease.objects.filter(holder=name, partition__in=plan.give_up).update(holder="")
+            PartitionLease.objects.filter(holder=name, partition__in=plan.give_up).update(holder="", valid_until=None)
             if plan.take and not plan.give_up:
                 acquire("default", name, "g", "t", list(plan.take), priorities=1, lease_duration=300, horizon=0)
     return {name: held_by(name) for name in served}
@@ -100,7 +100,7 @@ class TestArithmetic:
         partitions(9, settings)
         beat("a", "b", "c")
         take_turns("a", "b", "c")
-        PartitionLease.objects.filter(holder="c").update(holder="")
+        PartitionLease.objects.filter(holder="c").update(holder="", valid_until=None)
         heartbeat.leave("default", "c")
         assert sorted(take_turns("a", "b")) == [4, 5]
 

@@ -31,7 +31,7 @@ def take(subscriber: str = "me", horizon: int | None = None) -> list[AcquiredPar
 def claim(to: int) -> None:
     """What an owner that dies then has written before it dispatched."""
     Offset.objects.update(claimed_to=to)
-    PartitionLease.objects.update(holder="")
+    PartitionLease.objects.update(holder="", valid_until=None)
 
 
 def test_what_was_dispatched_and_not_settled_is_in_doubt() -> None:

@@ -51,14 +51,14 @@ def dump() -> Restore:
 def test_an_owner_from_after_the_dump_is_taken_for_nobody_elses_token(topic: str) -> None:
     take("before")
     restore = dump()
-    PartitionLease.objects.update(holder="")
+    PartitionLease.objects.update(holder="", valid_until=None)
     forgotten = take("after")
     for recovers in (False, True):
         restore()
         if recovers:
             recover("default")
         else:
-            PartitionLease.objects.update(holder="")
+            PartitionLease.objects.update(holder="", valid_until=None)
         take("new")
         # Without a recovery the new owner has the token of one that the dump does not know.
         assert fence.advance("default", forgotten, 0, 0, 0) is not recovers

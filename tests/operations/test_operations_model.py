@@ -244,7 +244,7 @@ class OperationsMachine(RuleBasedStateMachine):
     def lose_the_leases(self, index: int) -> None:
         """It goes on, and does not know that another process may take its partitions."""
         heartbeat.leave(ALIAS, self.subscribers[index].name)
-        PartitionLease.objects.filter(holder=self.subscribers[index].name).update(holder="")
+        PartitionLease.objects.filter(holder=self.subscribers[index].name).update(holder="", valid_until=None)
         self.interrupted()
         self.balance(1 - index)
 

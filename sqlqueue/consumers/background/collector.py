@@ -7,14 +7,14 @@ from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
 from sqlqueue.leases import heartbeat, release
-from sqlqueue.log import batch_collect, task_states, unique_messages, work_collect
+from sqlqueue.log import batch_collect, duties, task_states, unique_messages, work_collect
 from sqlqueue.log.collect import collect, report_absent
 
 
 class CollectorTask(BackgroundTask):
     """Collects, deletes the states of tasks that have expired, batches and work items whose retention is over and what
     is known of unique messages that are settled, reports groups that are away, deletes heartbeats of dead subscribers,
-    and shortens stale leases."""
+    and shortens stale leases. One process of all does it, about every interval."""
 
     name = "collector"
 
@@ -22,6 +22,7 @@ class CollectorTask(BackgroundTask):
         super().__init__(alias, interval)
         self._lease_duration = lease_duration
         self._horizon: Horizon | None = None
+        self._more = False  # the last batch was not the end of it
         self._unique_beyond = ""  # where the purge of unique messages goes on
 
     def forget(self) -> None:
@@ -29,9 +30,14 @@ class CollectorTask(BackgroundTask):
         self._horizon = None
 
     def run_once(self) -> bool:
-        """Collect one bounded batch; return whether there is more."""
+        """Collect one bounded batch, unless another process has begun to within half the interval; return whether there
+        is more."""
+        if not self._more and not duties.begin(self.alias, duties.COLLECT, self.interval / 2):
+            return False
+        self._more = False
         try:
-            return self._collect()
+            self._more = self._collect()
+            return self._more
         except (ServerChanged, SessionReplaced):
             self.forget()
             retries.drop_connection(self.alias)  # it may lead to a server of the past for as long as it lives

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from sqlqueue.consumers.background.outcome_counter import OutcomeCounter
 from sqlqueue.consumers.background.task import BackgroundTask
+from sqlqueue.log import duties
 from sqlqueue.stats.survey import survey
 from sqlqueue.stats.throughput import add, forget, has_backlogs, record_backlogs
 
 INTERVAL = 10.0  # seconds
 FORGET_EVERY = 100  # iterations
+SURVEY_LASTS = 20.0  # seconds after which another process makes the survey of this minute
 
 
 class StatsRecorder(BackgroundTask):
@@ -25,7 +27,7 @@ class StatsRecorder(BackgroundTask):
     def run_once(self) -> bool:
         """Add the counts, record the backlogs if no process has in this minute, and now and then delete old minutes."""
         self.finish()
-        if not has_backlogs(self.alias):
+        if not has_backlogs(self.alias) and duties.begin(self.alias, duties.SURVEY, SURVEY_LASTS):
             record_backlogs(self.alias, survey(self.alias))
         if self._iterations % FORGET_EVERY == 0:
             forget(self.alias)

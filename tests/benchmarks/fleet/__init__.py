@@ -1,0 +1,1 @@
+"""Hundreds of subscribers and thousands of partitions: `make benchmark-fleet`."""
