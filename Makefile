@@ -52,7 +52,7 @@ ifndef SUITES
 .NOTPARALLEL:
 endif
 .PHONY: help develop demo pipeline site test test-sqlite test-beside-sqlite test-beside-mariadb test-mariadb test-mysql test-postgresql test-matrix test-spark test-long test-browser \
-	test-protocol soak benchmark benchmark-spark screenshots lint translations format clean system system-mysql system-postgresql system-topologies \
+	test-protocol soak benchmark benchmark-fleet benchmark-spark screenshots lint translations format clean system system-mysql system-postgresql system-topologies \
 	system-faketime system-prometheus system-systemd system-spark system-jdbc system-browser
 
 help: ## Say what each target does
@@ -122,6 +122,9 @@ test-protocol: system $(VENV)/.mysql ## Explore the protocol at length, statemen
 
 benchmark: system $(VENV)/.mysql ## Measure publishing and consuming on a private MariaDB server
 	env -u DATABASE_URL $(BIN)/python -m tests.benchmarks
+
+benchmark-fleet: system $(VENV)/.mysql ## Measure how 300 subscribers share 5,000 partitions on a private MariaDB server, also after deaths (FLEET="--subscribers 60 --leases 1000": fewer)
+	env -u DATABASE_URL $(BIN)/python -m tests.benchmarks.fleet $(FLEET)
 
 benchmark-spark: system system-spark system-jdbc $(VENV)/.spark ## Measure reading, streaming and publishing with Spark, beside JDBC and no Spark at all
 	env -u DATABASE_URL $(BIN)/python -m tests.benchmarks.spark

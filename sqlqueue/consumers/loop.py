@@ -33,6 +33,7 @@ logger = logging.getLogger("sqlqueue")
 REGISTER_CHECK = 0.1  # seconds between two attempts to register groups with start="latest"
 OPTIONS_CHECK = 0.8  # seconds between two reads of what is paused: nothing starts a second after a pause
 SESSION_PAUSE = 0.05  # seconds before the next iteration when a statement has run in an unknown session
+LACKING = 4  # so much sooner than usual it balances again while it is below its share
 CLOCK_STEP = 0.001  # seconds: the step of the databases' coarsest clock, SQLite's
 
 
@@ -67,6 +68,8 @@ class Loop:
         self._pause: float = settings.POLL_INTERVAL
         self._scheduled_at = math.inf
         self._poll_at = self._balance_at = self._options_at = self._notice_at = self._register_at = 0.0
+        self._balance_pause: float = settings.BALANCE_INTERVAL
+        self._lacked = False  # it was below its share after the last balance
 
     def notify(self) -> None:
         """Wake the loop because something was published. From any thread."""
@@ -148,11 +151,21 @@ class Loop:
         return self._sleep(assigned_partitions)
 
     def balance(self) -> None:
-        """Acquire partitions up to the fair share, and mark those beyond it as leaving."""
+        """Acquire partitions up to the fair share, and mark those beyond it as leaving. Below its share it looks again
+        sooner, less and less so while there is nothing to get."""
         self.registration.register_declared()
-        if self.ownership.balance(self.reader.horizon.value, self.clock):
+        acquired = self.ownership.balance(self.reader.horizon.value, self.clock)
+        if acquired:
             self._poll_at = 0.0
-        self._balance_at = self.clock() + settings.BALANCE_INTERVAL
+        longest = settings.BALANCE_INTERVAL
+        if not self.ownership.lacks:
+            self._balance_pause = longest
+        elif acquired or not self._lacked:
+            self._balance_pause = longest / LACKING
+        else:
+            self._balance_pause = min(2 * self._balance_pause, longest)
+        self._lacked = self.ownership.lacks
+        self._balance_at = self.clock() + self._balance_pause
 
     def _renew_shares(self, now: float) -> None:
         """Take shares of the groups' limits where that is due. While the process stops, handlers still hold slots."""

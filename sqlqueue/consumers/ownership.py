@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from django.dispatch import Signal
 
 from sqlqueue.consumers.subscription import Subscription
+from sqlqueue.core.cohorts import GroupTopic
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.assigned import AssignedPartition
@@ -24,6 +25,8 @@ from sqlqueue.log.groups import served
 from sqlqueue.signals import announce, lease_acquired, lease_lost, lease_released
 
 logger = logging.getLogger("sqlqueue")
+
+Lease = tuple[int, int]  # (partition, slice)
 
 
 class Ownership:
@@ -43,6 +46,7 @@ class Ownership:
         self.alias, self.subscriber, self.subscriptions = alias, subscriber, subscriptions
         self.lease_duration, self.served = lease_duration, served
         self.server = ServerIdentity(alias)
+        self.lacks = False  # the last balance has left it below its share: others have yet to give up, or were faster
         self.progress: Callable[[], None] = lambda: None
         self.lost: Callable[[Iterable[HeldLease]], None] = self.lose  # called for leases that others have revoked
         self._several_since: float | None = None
@@ -84,7 +88,16 @@ class Ownership:
 
     def balance(self, horizon: int, clock: Callable[[], float]) -> bool:
         """Acquire partitions up to the fair share of every subscription, and mark those beyond it as leaving; return
-        whether any was acquired. A few statements for all subscriptions together."""
+        whether any was acquired. A few statements for all subscriptions together, and for AT_ONCE leases: others may
+        come while many are acquired, and the shares become smaller."""
+        acquired, more = self._balance(horizon, clock)
+        any_acquired = acquired
+        while acquired and more:
+            acquired, more = self._balance(horizon, clock)
+        return any_acquired
+
+    def _balance(self, horizon: int, clock: Callable[[], float]) -> tuple[bool, bool]:
+        """Do so with AT_ONCE leases at most; return whether any was acquired, and whether there were more to take."""
         plans = self._compare(clock())
         if self._change_sharing(plans, clock()):
             plans = self._compare(clock())
@@ -102,7 +115,9 @@ class Ownership:
                 take += plan.take.values()
         if free:
             release.release(self.alias, self.subscriber, free)
-        return bool(take) and self._take(take, horizon, clock)
+        found = self._take(take[:AT_ONCE], horizon, clock) if take else {}
+        self.lacks = any(plan.wanted > len(found.get(group_topic, ())) for group_topic, plan in plans.items())
+        return bool(found), len(take) > AT_ONCE
 
     def _compare(self, now: float) -> dict[tuple[str, str], Balance]:
         self.refresh()
@@ -162,22 +177,21 @@ class Ownership:
             for subscription in timed:
                 subscription.look_at_clock(now)
 
-    def _take(self, leases: list[int], horizon: int, clock: Callable[[], float]) -> bool:
+    def _take(self, leases: list[int], horizon: int, clock: Callable[[], float]) -> dict[GroupTopic, set[Lease]]:
+        """Acquire leases; return those that it has got."""
         priorities = {subscription.group_topic: subscription.priorities for subscription in self.subscriptions}
-        found: dict[Subscription, set[tuple[int, int]]] = defaultdict(set)
-        for start in range(0, len(leases), AT_ONCE):
-            some = leases[start : start + AT_ONCE]
-            now = clock()
-            for taken in acquire_leases(
-                self.alias, self.subscriber, some, priorities, self.lease_duration, horizon, self.server
-            ):
-                subscription = self._by_group_topic[taken.ref.group, taken.ref.topic]
-                assigned = subscription.adopt(taken, now + self.lease_duration, now)
-                assigned.lease.holder, assigned.lease.server = self.subscriber, taken.server
-                found[subscription].add((taken.ref.partition, taken.ref.slice))
-            self.progress()
+        found: dict[Subscription, set[Lease]] = defaultdict(set)
+        now = clock()
+        for taken in acquire_leases(
+            self.alias, self.subscriber, leases, priorities, self.lease_duration, horizon, self.server
+        ):
+            subscription = self._by_group_topic[taken.ref.group, taken.ref.topic]
+            assigned = subscription.adopt(taken, now + self.lease_duration, now)
+            assigned.lease.holder, assigned.lease.server = self.subscriber, taken.server
+            found[subscription].add((taken.ref.partition, taken.ref.slice))
+        self.progress()
         self._announce(lease_acquired, found)
-        return bool(found)
+        return {subscription.group_topic: some for subscription, some in found.items()}
 
     def _announce(self, signal: Signal, leases: Mapping[Subscription, Iterable[tuple[int, int]]]) -> None:
         for subscription, some in leases.items():

@@ -16,8 +16,8 @@ def fair_share(partitions: int, subscribers: Collection[str], me: str, salt: str
     """Return how many partitions `me` may hold: every one at least the quotient, the remainder one more each.
 
     12 on 5 is 3, 3, 2, 2, 2. The salt (group and topic) decides which subscribers get the remainder, so that no
-    subscriber has the larger share everywhere. Each has a rank of its own, whoever the others are (rendezvous hashing:
-    Thaler and Ravishankar, 1998): if one comes or goes, the others' shares change by what it gets or leaves.
+    subscriber has the larger share everywhere. Each has a rank that no other one changes (rendezvous hashing: Thaler
+    and Ravishankar, 1998): if one comes or goes, the others' shares change by what it gets or leaves.
     """
     others = set(subscribers) - {me}
     quotient, remainder = divmod(partitions, len(others) + 1)

@@ -24,7 +24,7 @@ from sqlqueue.leases.sharers import Lookout, Sharers
 # valid_until); their holder.
 FREE = """
     SELECT consumer_group, topic, "partition", slice, id, fencing_token, holder
-    FROM sqlqueue_partition_lease WHERE {of_groups} UNION ALL
+    FROM sqlqueue_partition_lease{by_end} WHERE {of_groups} UNION ALL
     SELECT consumer_group, topic, "partition", slice, id, fencing_token, holder
     FROM sqlqueue_partition_lease WHERE holder = %s
 """
@@ -57,12 +57,13 @@ class Holding:
 class Balance:
     """What to do about one (group, topic): partitions to take, with their leases' ids; partitions to give up once they
     are drained; and partitions to free at once, whose leases the subscriber holds without serving them. sharing: what
-    its subscribers ask for, see asked()."""
+    its subscribers ask for, see asked(). wanted: how many the subscriber is short of its share."""
 
     take: dict[int, int] = field(default_factory=dict)
     give_up: list[int] = field(default_factory=list)
     free: list[int] = field(default_factory=list)
     sharing: int | None = None
+    wanted: int = 0
 
 
 @dataclass(slots=True)
@@ -76,11 +77,11 @@ class _Free:
 
 class _Part(NamedTuple):
     """Partitions (None: all) that the same subscribers share: how many leases of them the subscriber may hold, and
-    which place it has among so many."""
+    which index it has among so many."""
 
     partitions: Numbers | None
     share: int
-    place: int
+    index: int
     sharers: int
 
 
@@ -177,11 +178,14 @@ class Balancer:
     def _decide(self, group_topic: GroupTopic, holding: Holding, sharers: Sharers, free: _Free, now: float) -> Balance:
         take: list[int] = []
         beyond_share: list[int] = []
+        wanted = 0
         for part in self._parts(group_topic, holding, sharers):
-            wanted = holding.of_partitions(free.ids, part.partitions)
+            free_ones = holding.of_partitions(free.ids, part.partitions)
             held = holding.of_partitions(holding.held, part.partitions)
-            rotation = part.place * len(wanted) // part.sharers
-            take += (wanted[rotation:] + wanted[:rotation])[: max(0, part.share - len(held))]
+            missing = max(0, part.share - len(held))
+            wanted += missing
+            rotation = part.index * len(free_ones) // part.sharers
+            take += (free_ones[rotation:] + free_ones[:rotation])[:missing]
             beyond_share += excess(held, part.share)
         orphans = self._orphans.setdefault(group_topic, Orphans(self.orphan_timeout))
         subscribers = {*sharers.subscribers, self.subscriber}
@@ -193,4 +197,4 @@ class Balancer:
         unknown = sorted(free.unknown.difference(take))
         # Its own heartbeat may have expired, and it takes its share all the same.
         sharing = asked({*sharers.sharing, holding.asked}) if sharers.sharing else None
-        return Balance({p: free.ids[p] for p in take}, give_up, unknown, sharing)
+        return Balance({p: free.ids[p] for p in take}, give_up, unknown, sharing, wanted)

@@ -19,7 +19,7 @@ from sqlqueue.models.subscriber_heartbeat import AHEAD, ALONE
 # A row of each living subscriber; all rows of one of an older version. Index: the heartbeats' cohort.
 LIVING = """
     SELECT cohort, subscriber, server, consumer_group, topic, partitions, sharing
-    FROM sqlqueue_subscriber_heartbeat WHERE cohort > '' AND expires_at > {now} AND beat_at < {later}
+    FROM sqlqueue_subscriber_heartbeat{by_cohort} WHERE cohort > '' AND expires_at > {now} AND beat_at < {later}
 """
 # All rows of these subscribers. Index: the heartbeats' subscriber.
 SERVING = """

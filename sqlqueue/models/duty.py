@@ -7,13 +7,11 @@ from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.database.fields import ExactField
 
-DUTY_LENGTH = 30
-
 
 class Duty(models.Model):
     """A row for each such duty: see log.duties."""
 
-    name = ExactField(_("name"), max_length=DUTY_LENGTH, primary_key=True)
+    name = ExactField(_("name"), max_length=30, primary_key=True)
     began_at = models.DateTimeField(_("began at"))
 
     class Meta:

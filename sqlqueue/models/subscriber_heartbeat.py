@@ -16,7 +16,6 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 # How far a beat may lie ahead of the database's clock and still count. One that is further ahead was written before the
 # clock was set back: a live process beats again, and a dead one must not count as alive until that time.
 AHEAD = timedelta(seconds=60)
-COHORT_LENGTH = 40
 ALONE = "alone"  # the cohort of a row that says nothing of the subscriber's others: of an older version
 
 
@@ -62,7 +61,7 @@ class SubscriberHeartbeat(models.Model):
     )
     cohort = ExactField(
         _("cohort"),
-        max_length=COHORT_LENGTH,
+        max_length=40,
         db_default=ALONE,
         help_text=_("a digest of all that it serves, in one of its rows"),
     )

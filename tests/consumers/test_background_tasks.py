@@ -17,7 +17,15 @@ from sqlqueue.consumers.background.scheduler import SchedulerTask
 from sqlqueue.consumers.background.stats_recorder import StatsRecorder
 from sqlqueue.consumers.background.task import FAILING, BackgroundTask
 from sqlqueue.core.lease import HeldLease
-from sqlqueue.models import Activity, Message, PartitionLease, Replay, ScheduledMessage, SubscriberHeartbeat
+from sqlqueue.models import (
+    Activity,
+    Duty,
+    Message,
+    PartitionLease,
+    Replay,
+    ScheduledMessage,
+    SubscriberHeartbeat,
+)
 from sqlqueue.monitoring import diagnostics, doctor
 from sqlqueue.monitoring.responses import health
 from sqlqueue.operations.replay_requests import request_replay
@@ -63,6 +71,7 @@ class TestEachGetsOn:
     def test_the_collector(self, died: Consuming) -> None:
         died.drain()
         SubscriberHeartbeatFactory(subscriber="long ago", consumer_group="default", beat_at=LONG_AGO)
+        Duty.objects.update(began_at=LONG_AGO)
         CollectorTask("default", 1.0, 1.0).run_once()
         assert not Message.objects.filter(topic="t").exists()
         assert not SubscriberHeartbeat.objects.filter(subscriber="long ago").exists()

@@ -33,6 +33,8 @@ class MySQL(Dialect):
         "by_due": " FORCE INDEX (sqlqueue_scheduled_due)",
         "by_receipt": " FORCE INDEX (sqlqueue_receipt_message)",
         "by_id": " FORCE INDEX (PRIMARY)",
+        "by_end": " FORCE INDEX (sqlqueue_lease_until)",
+        "by_cohort": " FORCE INDEX (sqlqueue_heartbeat_cohort)",
         "by_message_id": " FORCE INDEX (sqlqueue_message_id)",
         "by_scheduled_id": " FORCE INDEX (sqlqueue_scheduled_id)",
         "then": "STRAIGHT_JOIN",

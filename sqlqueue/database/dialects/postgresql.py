@@ -35,6 +35,8 @@ class PostgreSQL(WithOnConflict):
         "by_due": "",
         "by_receipt": "",
         "by_id": "",
+        "by_end": "",
+        "by_cohort": "",
         "by_message_id": "",
         "by_scheduled_id": "",
         "then": "JOIN",

@@ -36,6 +36,8 @@ class SQLite(WithOnConflict):
         "by_due": " INDEXED BY sqlqueue_scheduled_due",
         "by_receipt": " INDEXED BY sqlqueue_receipt_message",
         "by_id": " NOT INDEXED",
+        "by_end": "",
+        "by_cohort": "",
         "by_message_id": "",
         "by_scheduled_id": "",
         "then": "CROSS JOIN",

@@ -13,8 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -83,7 +81,14 @@ class Measurement:
         self.hosts: list[subprocess.Popen[bytes]] = []
         self.meter = Meter()
         self.times = Table(title="Until the leases are shared evenly", show_lines=False)
-        columns = ("after", "seconds", "of them after the last lease's end", "lock waits", "ms waited", "deadlocks")
+        columns = (
+            "after",
+            "seconds",
+            "of them after the last lease's end, or start",
+            "lock waits",
+            "ms waited",
+            "deadlocks",
+        )
         for name in (*columns, "slowest balancing statement, ms", "which"):
             self.times.add_column(name, justify="left" if name in ("after", "which") else "right")
 
@@ -96,7 +101,9 @@ class Measurement:
         try:
             began = time.monotonic()
             self.hosts = [self.start() for _ in range(self.arguments.processes)]
-            self.balanced("the start", began)
+            self.started(len(self.hosts) * self.each)
+            print(f"{len(self.hosts) * self.each} subscribers after {time.monotonic() - began:.1f} s", flush=True)
+            self.balanced("the start", began, time.monotonic())
             self.loaded("Idle", self.idle())
             self.loaded(f"{self.arguments.rate} messages/s", self.busy())
             self.admin()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from django.db import connection
 
-# The kinds of statements by what their text matches, the first one that does. `watch` are those of the benchmark itself.
+# The kinds of statements by what their text matches, the first that does. `watch` are those of the benchmark itself.
 KINDS = [
     ("watch", r"watched|performance_schema|^(SHOW|TRUNCATE)"),
     ("survey of the positions", r"`slot`.*sqlqueue_partition_lease"),

@@ -1,0 +1,297 @@
+"""Balancing costs what the living subscribers and the leases that can be taken make of it, however many leases others
+hold: its statements, and the rows that they examine."""
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.db import connection
+
+from sqlqueue.consumers.background.collector import CollectorTask
+from sqlqueue.core.assignment import former_share
+from sqlqueue.core.cohorts import cohort_of
+from sqlqueue.leases import heartbeat
+from sqlqueue.leases.assignment import Balancer, Holding
+from sqlqueue.leases.sharers import Lookout
+from sqlqueue.log import duties
+from sqlqueue.log.groups import register
+from sqlqueue.models import Duty, PartitionLease, SubscriberHeartbeat
+from sqlqueue.stats.positions import all_partitions
+from tests.consuming import Consuming
+from tests.factories import now
+from tests.processes import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ALIAS = "default"
+
+
+def groups(count: int, topic: str = "t") -> list[tuple[str, str]]:
+    return [(f"g{number}", topic) for number in range(count)]
+
+
+def fleet(subscribers: int, group_topics: list[tuple[str, str]], partitions: int, settings) -> None:
+    """Let so many subscribers, the first one called "me", hold all partitions of these groups."""
+    settings.SQLQUEUE = {"PARTITIONS": partitions}
+    names = ["me", *(f"s{number}" for number in range(1, subscribers))]
+    for name in names:
+        heartbeat.beat(ALIAS, name, group_topics, 300)
+    for group, topic in group_topics:
+        register(ALIAS, group, topic)
+    later = now().replace(year=now().year + 1)
+    for number, name in enumerate(names):
+        mine = [partition for partition in range(partitions) if partition % subscribers == number]
+        leases = PartitionLease.objects.filter(topic=group_topics[0][1], partition__in=mine)
+        leases.update(holder=name, valid_until=later)
+
+
+def holdings(group_topics: list[tuple[str, str]], partitions: int, subscribers: int) -> dict:
+    return {pair: Holding(partitions, set(range(0, partitions, subscribers))) for pair in group_topics}
+
+
+def recorded(act: Callable[[], object]) -> list[str]:
+    """Return the statements of something."""
+    statements: list[str] = []
+
+    def record(execute, sql, params, many, context):
+        statements.append(sql)
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(record):
+        act()
+    return statements
+
+
+def examined(act: Callable[[], object]) -> int:
+    """Return how many rows MySQL reads for something."""
+    before = _read()
+    act()
+    return _read() - before
+
+
+def _read() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read%%'", ())
+        return sum(int(value) for name, value in cursor.fetchall() if name != "Handler_read_rnd_deleted")
+
+
+class TestWhatARoundCosts:
+    @pytest.mark.parametrize(("subscribers", "count"), [(2, 1), (20, 12)])
+    def test_two_statements(self, settings, subscribers: int, count: int) -> None:
+        fleet(subscribers, groups(count), 40, settings)
+        balancer = Balancer(ALIAS, "me", 30.0)
+        asked = holdings(groups(count), 40, subscribers)
+        assert len(recorded(lambda: balancer.compare(asked, 0.0))) == 3, "and one for what the others serve"
+        assert len(recorded(lambda: balancer.compare(asked, 0.0))) == 2
+
+    def test_more_groups_than_one_statement_asks_for(self, settings, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sqlqueue.leases.assignment.GROUPS_AT_ONCE", 2)
+        fleet(2, groups(5), 4, settings)
+        PartitionLease.objects.filter(partition=1).update(holder="", valid_until=None)
+        plans = Balancer(ALIAS, "me", 30.0).compare({pair: Holding(4, {0}) for pair in groups(5)}, 0.0)
+        assert [set(plans[pair].take) for pair in groups(5)] == [{1}] * 5
+
+    @pytest.mark.database("mariadb", "mysql")
+    def test_what_others_hold_is_not_read(self, settings) -> None:
+        rows = []
+        for partitions in (200, 800):
+            some = groups(3, f"with-{partitions}")
+            fleet(10, some, partitions, settings)
+            PartitionLease.objects.filter(holder="me").update(holder="s1")
+            balancer = Balancer(ALIAS, "me", 30.0)
+            asked = {pair: Holding(partitions, set(range(partitions))) for pair in some}
+            balancer.compare(asked, 0.0)
+            rows.append(examined(lambda: balancer.compare(asked, 0.0)))  # noqa: B023  called at once
+        assert abs(rows[1] - rows[0]) < 20, rows
+
+    @pytest.mark.database("mariadb", "mysql")
+    def test_a_subscriber_is_a_row_whatever_number_of_groups_it_serves(self, settings) -> None:
+        rows = []
+        for subscribers, count in ((100, 2), (100, 12), (200, 12)):
+            SubscriberHeartbeat.objects.all().delete()
+            fleet(subscribers, groups(count), 1, settings)
+            lookout = Lookout(ALIAS)
+            lookout.look(groups(count))
+            rows.append(examined(lambda: lookout.look(groups(count))))  # noqa: B023  called at once
+        few, more_groups, more_subscribers = rows
+        assert more_groups < 2.5 * few, rows
+        assert more_subscribers < 2.5 * more_groups, rows
+
+    @pytest.mark.database("mariadb", "mysql")
+    def test_a_survey_reads_a_few_rows_for_each_lease(self, settings) -> None:
+        fleet(2, groups(5), 100, settings)
+        assert examined(lambda: all_partitions(ALIAS)) < 6 * 500
+
+    def test_a_lease_that_is_free_or_has_expired_is_found_among_those_that_are_held(self, settings) -> None:
+        fleet(2, groups(3), 30, settings)
+        PartitionLease.objects.filter(partition=7, consumer_group="g1").update(holder="", valid_until=None)
+        PartitionLease.objects.filter(partition=9, consumer_group="g2").update(valid_until=now())
+        plans = Balancer(ALIAS, "me", 30.0).compare({pair: Holding(30, set(range(14))) for pair in groups(3)}, 0.0)
+        free = {pair: plans[pair].take.keys() - set(range(0, 30, 2)) for pair in groups(3)}
+        assert free == {("g0", "t"): set(), ("g1", "t"): set(), ("g2", "t"): set()}
+        plans = Balancer(ALIAS, "me", 30.0).compare({pair: Holding(30, set()) for pair in groups(3)}, 0.0)
+        free = {pair: plans[pair].take.keys() - set(range(0, 30, 2)) for pair in groups(3)}
+        assert free == {("g0", "t"): set(), ("g1", "t"): {7}, ("g2", "t"): {9}}
+
+
+class TestWhomItSharesWith:
+    @pytest.fixture
+    def lookout(self) -> Lookout:
+        return Lookout(ALIAS)
+
+    def seen(self, lookout: Lookout, *groups: str) -> list[set[str]]:
+        found = lookout.look([(group, "t") for group in groups])
+        return [set(found[group, "t"].subscribers) for group in groups]
+
+    def test_those_of_other_groups_too(self, lookout: Lookout) -> None:
+        heartbeat.beat(ALIAS, "a", [("g", "t"), ("h", "t")], 300)
+        heartbeat.beat(ALIAS, "b", [("g", "t"), ("h", "t")], 300)
+        heartbeat.beat(ALIAS, "c", [("h", "t")], 300)
+        heartbeat.beat(ALIAS, "d", [("h", "another")], 300)
+        assert self.seen(lookout, "g", "h") == [{"a", "b"}, {"a", "b", "c"}]
+        heartbeat.leave(ALIAS, "a")
+        heartbeat.beat(ALIAS, "b", [("g", "t"), ("h", "t")], 0)
+        heartbeat.beat(ALIAS, "e", [("g", "t")], 300)
+        assert self.seen(lookout, "g", "h") == [{"e"}, {"c"}]
+
+    def test_what_each_serves_and_asks_for(self, lookout: Lookout) -> None:
+        heartbeat.beat(ALIAS, "a", [("g", "t")], 300, partitions="0-3", sharing={("g", "t"): 2})
+        heartbeat.beat(ALIAS, "b", [("g", "t")], 300)
+        found = lookout.look([("g", "t")])["g", "t"]
+        assert found.subscribers == {"a": frozenset(range(4)), "b": None}
+        assert found.sharing == {0, 2}
+
+    def test_while_nothing_changes_it_is_the_same_and_one_statement(self, lookout: Lookout) -> None:
+        for name in ("a", "b"):
+            heartbeat.beat(ALIAS, name, [("g", "t")], 300)
+        first = lookout.look([("g", "t")])["g", "t"]
+        for name in ("a", "b"):
+            heartbeat.beat(ALIAS, name, [("g", "t")], 300)
+        assert len(recorded(lambda: lookout.look([("g", "t")]))) == 1
+        assert lookout.look([("g", "t")])["g", "t"] is first
+
+    def test_of_a_known_kind_a_newcomer_is_one_statement(self, lookout: Lookout) -> None:
+        heartbeat.beat(ALIAS, "a", [("g", "t")], 300)
+        self.seen(lookout, "g")
+        heartbeat.beat(ALIAS, "b", [("g", "t")], 300)
+        assert len(recorded(lambda: self.seen(lookout, "g"))) == 1
+        assert self.seen(lookout, "g") == [{"a", "b"}]
+
+    def test_one_that_leaves_as_it_is_asked_for_the_others_takes_none_of_them_away(
+        self, lookout: Lookout, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The others are asked for themselves, here in several statements."""
+        monkeypatch.setattr("sqlqueue.leases.sharers.AT_ONCE", 2)
+        names = {"a", "b", "c", "d", "e", "f"}
+        for name in names:
+            heartbeat.beat(ALIAS, name, [("g", "t"), ("h", "t")], 300)
+        read, asked = Lookout._read, []
+
+        def leaves_first(self: Lookout, names) -> dict:
+            asked.extend(names)
+            if len(asked) == 1:
+                heartbeat.leave(ALIAS, asked[0])
+            return read(self, names)
+
+        monkeypatch.setattr(Lookout, "_read", leaves_first)
+        assert self.seen(lookout, "g") == [names - {asked[0]}]
+
+    def test_an_older_version_is_seen_in_each_of_its_rows_and_its_rule_holds_for_all(self, lookout: Lookout) -> None:
+        for name in ("a", "b", "c"):
+            heartbeat.beat(ALIAS, name, [("g", "t"), ("h", "t")], 300)
+        SubscriberHeartbeat.objects.filter(subscriber="a").update(cohort="alone")
+        SubscriberHeartbeat.objects.filter(subscriber="a", consumer_group="g").delete()
+        assert self.seen(lookout, "g", "h") == [{"b", "c"}, {"a", "b", "c"}]
+        found = lookout.look([("g", "t"), ("h", "t")])
+        assert [found[group, "t"].outdated for group in ("g", "h")] == [False, True]
+        register(ALIAS, "h", "t")
+        shares = {}
+        for name in ("a", "b", "c"):
+            plan = Balancer(ALIAS, name, 30.0).compare({("h", "t"): Holding(32, set())}, 0.0)["h", "t"]
+            shares[name] = plan.wanted
+        assert shares == {name: former_share(32, ["a", "b", "c"], name, "h/t") for name in shares}
+
+    def test_what_is_served_decides_the_cohort(self) -> None:
+        one = cohort_of({("g", "t"): ("", 0), ("h", "t"): ("0-3", 2)})
+        assert one == cohort_of({("h", "t"): ("0-3", 2), ("g", "t"): ("", 0)})
+        others = [{("g", "t"): ("", 0)}, {("g", "t"): ("", 1), ("h", "t"): ("0-3", 2)}, {("t", "g"): ("", 0)}]
+        assert len({one, *map(cohort_of, others)}) == 4
+
+
+class TestDuties:
+    def test_one_of_many_begins_it(self) -> None:
+        began = []
+        barrier = threading.Barrier(4)
+
+        def ask() -> None:
+            try:
+                barrier.wait()
+                began.append(duties.begin(ALIAS, "some", 60.0))
+            finally:
+                connection.close()
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(began) == [False, False, False, True]
+
+    def test_it_is_due_again_after_its_rest_and_when_the_clock_was_set_back(self) -> None:
+        assert duties.begin(ALIAS, "some", 60.0)
+        assert not duties.begin(ALIAS, "some", 60.0)
+        assert duties.begin(ALIAS, "some", 0.0)
+        Duty.objects.update(began_at=now().replace(year=now().year + 1))
+        assert duties.begin(ALIAS, "some", 60.0)
+        assert not duties.begin(ALIAS, "some", 60.0)
+        assert duties.begin(ALIAS, "another", 60.0)
+
+    def test_who_need_not_collect_asks_once(self) -> None:
+        CollectorTask(ALIAS, 60.0, 30.0).run_once()
+        assert len(recorded(CollectorTask(ALIAS, 60.0, 30.0).run_once)) == 1
+
+
+@pytest.fixture
+def one(consuming: Consuming, settings) -> Iterator:
+    settings.SQLQUEUE = {"PARTITIONS": 4, "BALANCE_INTERVAL": 60.0, "WAKE": False}
+    consuming.consumer("t", lambda delivery: None, group="g")
+    register(ALIAS, "g", "t")
+    subscriber = consuming.subscriber(background_tasks=False)
+    subscriber.start()
+    yield subscriber
+    subscriber.close()
+
+
+def test_below_its_share_it_looks_again_sooner_but_less_and_less_so(one) -> None:
+    heartbeat.beat(ALIAS, "greedy", [("g", "t")], 300)
+    greedy = PartitionLease.objects.filter(topic="t")
+    greedy.update(holder="greedy", valid_until=now().replace(year=now().year + 1))
+    pauses = []
+    for _ in range(5):
+        one.loop.balance()
+        pauses.append(one.loop._balance_pause)
+    assert pauses == [15.0, 30.0, 60.0, 60.0, 60.0]
+    greedy.filter(partition=0).update(holder="", valid_until=None)
+    one.loop.balance()
+    assert one.loop._balance_pause == 15.0, "it has got one of two"
+    greedy.filter(partition=1).update(holder="", valid_until=None)
+    one.loop.balance()
+    assert (one.loop._balance_pause, one.ownership.lacks) == (60.0, False)
+
+
+def test_shares_that_become_smaller_while_many_leases_are_acquired_are_kept_to(
+    consuming: Consuming, settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.SQLQUEUE = {"PARTITIONS": 40, "BALANCE_INTERVAL": 60.0, "WAKE": False}
+    monkeypatch.setattr("sqlqueue.consumers.ownership.AT_ONCE", 10)
+    consuming.consumer("t", lambda delivery: None, group="g")
+    register(ALIAS, "g", "t")
+    subscriber = consuming.subscriber(background_tasks=False)
+    subscriber.start()
+    subscriber.ownership.progress = lambda: heartbeat.beat(ALIAS, "another", [("g", "t")], 300)
+    try:
+        subscriber.loop.balance()
+        assert PartitionLease.objects.filter(holder=subscriber.name).count() == 20
+    finally:
+        subscriber.close()
+    wait_until(lambda: not PartitionLease.objects.filter(holder=subscriber.name).exists())
