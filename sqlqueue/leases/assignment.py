@@ -77,11 +77,11 @@ class _Free:
 
 class _Part(NamedTuple):
     """Partitions (None: all) that the same subscribers share: how many leases of them the subscriber may hold, and
-    which index it has among so many."""
+    where it comes among so many."""
 
     partitions: Numbers | None
     share: int
-    index: int
+    at: int
     sharers: int
 
 
@@ -184,7 +184,7 @@ class Balancer:
             held = holding.of_partitions(holding.held, part.partitions)
             missing = max(0, part.share - len(held))
             wanted += missing
-            rotation = part.index * len(free_ones) // part.sharers
+            rotation = part.at * len(free_ones) // part.sharers
             take += (free_ones[rotation:] + free_ones[:rotation])[:missing]
             beyond_share += excess(held, part.share)
         orphans = self._orphans.setdefault(group_topic, Orphans(self.orphan_timeout))

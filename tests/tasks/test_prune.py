@@ -119,7 +119,7 @@ def test_more_than_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def collect() -> bool:
-    return CollectorTask("default", 60, 30).run_once()
+    return CollectorTask("default", 0, 30).run_once()
 
 
 def test_results_are_kept_as_long_as_the_options_say(settings: Any) -> None:
