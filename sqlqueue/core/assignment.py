@@ -40,7 +40,7 @@ def _hash(text: str) -> int:
 
 
 def former_share(partitions: int, subscribers: Collection[str], me: str, salt: str) -> int:
-    """Return the share by the rule of the versions before 0030: all subscribers of a group must use the same."""
+    """Return the share by the rule of versions that know no cohorts: all subscribers of a group must use the same."""
     ordered = sorted({*subscribers, me})
     quotient, remainder = divmod(partitions, len(ordered))
     rank = (ordered.index(me) + zlib.crc32(salt.encode())) % len(ordered)
