@@ -237,6 +237,21 @@ class TestDuties:
             thread.join()
         assert sorted(began) == [False, False, False, True]
 
+    def test_who_has_seen_that_it_is_due_may_be_too_late(self) -> None:
+        duties.begin(ALIAS, "some", 60.0)
+        long_ago = now().replace(year=now().year - 1)
+        Duty.objects.update(began_at=long_ago)
+
+        def another_begins(execute, sql, params, many, context):
+            found = execute(sql, params, many, context)
+            if sql.startswith("SELECT"):
+                assert Duty.objects.filter(began_at=long_ago).update(began_at=now()) <= 1
+            return found
+
+        with connection.execute_wrapper(another_begins):
+            assert not duties.begin(ALIAS, "some", 60.0)
+        assert not duties.begin(ALIAS, "some", 60.0)
+
     def test_it_is_due_again_after_its_rest_and_when_the_clock_was_set_back(self) -> None:
         assert duties.begin(ALIAS, "some", 60.0)
         assert not duties.begin(ALIAS, "some", 60.0)

@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=30.0, help="of idling, and of work")
     parser.add_argument("--rate", type=int, default=100, help="messages a second while there is work")
+    parser.add_argument("--at-once", action="store_true", help="start all processes at once, not one after the other")
     parser.add_argument("--no-restart", action="store_true", help="leave out the rolling restart")
     arguments = parser.parse_args()
     options = (
@@ -100,7 +101,10 @@ class Measurement:
             register("default", group, topic)
         try:
             began = time.monotonic()
-            self.hosts = [self.start() for _ in range(self.arguments.processes)]
+            for _ in range(self.arguments.processes):
+                self.hosts.append(self.start())
+                if not self.arguments.at_once:
+                    self.started(len(self.hosts) * self.each)
             self.started(len(self.hosts) * self.each)
             print(f"{len(self.hosts) * self.each} subscribers after {time.monotonic() - began:.1f} s", flush=True)
             self.balanced("the start", began, time.monotonic())
