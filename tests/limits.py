@@ -120,6 +120,7 @@ OVER: dict[str, str] = {
     "leases.sharers:AT_ONCE": "tests/leases/test_fleet.py::test_one_that_leaves_as_it_is_asked_for_the_others_takes_none_of_them_away",
     "leases.acquire:AT_ONCE": "tests/test_over_limits.py::test_partitions_are_taken_past_one_transaction",
     "leases.acquire:ROWS_AT_ONCE": "tests/leases/test_takeover.py::test_however_many_rows_there_are_all_are_remembered",
+    "leases.release:RENEWED_AT_ONCE": "tests/leases/test_fleet.py::test_more_leases_than_one_statement_renews",
     "leases.release:SHORTENED_AT_ONCE": "tests/leases/test_leases.py::test_more_than_one_statement_takes",
     "leases.release:GROUP_TOPICS_AT_ONCE": "tests/consumers/test_over_limits.py::test_everything_is_handled_once_and_in_order",
     "log.publish:MOST_AT_ONCE": "tests/log/test_conflicts.py::test_is_not_held_in_memory",

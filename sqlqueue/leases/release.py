@@ -10,8 +10,13 @@ from sqlqueue.database.server_identity import ServerIdentity, proof_condition
 from sqlqueue.database.statements import execute
 from sqlqueue.models.subscriber_heartbeat import AHEAD
 
-# All of a subscriber's leases at once. Index: holder.
-RENEW = "UPDATE sqlqueue_partition_lease SET valid_until = {later} WHERE holder = %s{proof}"
+# Index: holder.
+MINE = "SELECT id FROM sqlqueue_partition_lease WHERE holder = %s"
+# By the primary key, in its order, as leases are acquired: an update that looked them up by their holder would lock
+# that index first and the rows after it, while acquiring locks a row first and changes the index then. Index: the
+# primary key.
+RENEW = "UPDATE sqlqueue_partition_lease{by_id} SET valid_until = {later} WHERE id IN ({marks}) AND holder = %s{proof}"
+RENEWED_AT_ONCE = 1_000
 HELD = """
     SELECT consumer_group, topic, "partition", slice, fencing_token FROM sqlqueue_partition_lease WHERE holder = %s
 """
@@ -47,10 +52,19 @@ def renew(alias: str, subscriber: str, lease_duration: float, server: ServerIden
     where they were acquired. Raises ServerChanged or SessionReplaced if it is another one, or may be.
     """
     proof, values = proof_condition(server)
-    text = RENEW.replace("{proof}", proof)
-    count = retries.run_statement(alias, _count, alias, text, (round(lease_duration * 1_000_000), subscriber, *values))
-    if server is not None and not count:
-        server.confirm()
+    found = (
+        execute(alias, MINE, (subscriber,)).fetchall() if server is None else server.select(MINE, (subscriber,), 1, 0)
+    )
+    mine = sorted(id for (id,) in found)
+    count = 0
+    for start in range(0, len(mine), RENEWED_AT_ONCE):
+        some = mine[start : start + RENEWED_AT_ONCE]
+        text = RENEW.replace("{marks}", ", ".join(["%s"] * len(some))).replace("{proof}", proof)
+        parameters = (round(lease_duration * 1_000_000), *some, subscriber, *values)
+        renewed = retries.run_statement(alias, _count, alias, text, parameters)
+        if server is not None and not renewed:
+            server.confirm()
+        count += renewed
     return count
 
 

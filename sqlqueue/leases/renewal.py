@@ -64,7 +64,7 @@ class Renewal:
         )
 
     def prolong(self, server: ServerIdentity | None = None) -> Renewed:
-        """Prolong all leases, in one statement; on this server, see release.renew."""
+        """Prolong all leases; on this server, see release.renew."""
         began = time.monotonic()
         return Renewed(release.renew(self.alias, self.subscriber, self.lease_duration, server), began)
 

@@ -10,7 +10,8 @@ from django.db import connection
 from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.core.assignment import former_share
 from sqlqueue.core.cohorts import cohort_of
-from sqlqueue.leases import heartbeat
+from sqlqueue.database.server_identity import ServerIdentity
+from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.assignment import Balancer, Holding
 from sqlqueue.leases.sharers import Lookout
 from sqlqueue.log import duties
@@ -20,6 +21,8 @@ from sqlqueue.stats.positions import all_partitions
 from tests.consuming import Consuming
 from tests.factories import now
 from tests.processes import wait_until
+from tests.servers.session import wait_for_locks
+from tests.transactions import OpenTransaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -264,6 +267,27 @@ class TestDuties:
     def test_who_need_not_collect_asks_once(self) -> None:
         CollectorTask(ALIAS, 60.0, 30.0).run_once()
         assert len(recorded(CollectorTask(ALIAS, 60.0, 30.0).run_once)) == 1
+
+
+class TestRenewing:
+    def test_more_leases_than_one_statement_renews(self, settings, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sqlqueue.leases.release.RENEWED_AT_ONCE", 4)
+        fleet(2, groups(1), 22, settings)
+        PartitionLease.objects.update(valid_until=now())
+        server = ServerIdentity(ALIAS)
+        assert release.renew(ALIAS, "me", 300.0, server) == 11
+        ended = PartitionLease.objects.filter(valid_until__lte=now())
+        assert set(ended.values_list("holder", flat=True)) == {"s1"}
+        assert ended.count() == 11
+
+    @pytest.mark.database("mariadb", "mysql")
+    def test_it_waits_for_no_lease_that_is_being_acquired(self, settings) -> None:
+        """Not even of its own subscriber: by the index of the holders it would, and deadlock with the acquiring."""
+        fleet(2, groups(1), 6, settings)
+        with OpenTransaction() as acquiring:
+            acquiring.do(lambda: PartitionLease.objects.filter(partition=1).update(holder="me", fencing_token=7))
+            wait_for_locks(1)
+            assert release.renew(ALIAS, "me", 300.0) == 3
 
 
 @pytest.fixture

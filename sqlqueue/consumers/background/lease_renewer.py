@@ -74,7 +74,7 @@ class LeaseRenewer(BackgroundTask):
         self.renewal.beat()
 
     def run_once(self) -> bool:
-        """Write the heartbeat, renew all leases in one statement, and find the lost ones by their tokens: the
+        """Write the heartbeat, renew all leases, and find the lost ones by their tokens: the
         subscriber may hold leases that this process does not know."""
         if self._hangs():
             return False

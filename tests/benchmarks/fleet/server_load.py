@@ -12,8 +12,10 @@ KINDS = [
     ("watch", r"watched|performance_schema|^(SHOW|TRUNCATE)"),
     ("survey of the positions", r"`slot`.*sqlqueue_partition_lease"),
     ("heartbeat", r"^INSERT INTO `sqlqueue_subscriber_heartbeat"),
-    ("renew the leases", r"^UPDATE `sqlqueue_partition_lease` SET `valid_until"),
+    ("renew the leases", r"^UPDATE `sqlqueue_partition_lease`( FORCE INDEX \( PRIMARY \))? SET `valid_until"),
+    ("ids of the held leases", r"^SELECT `id` FROM `sqlqueue_partition_lease` WHERE `holder`"),
     (
+        "ids of the held leases",
         "tokens of the held leases",
         r"^SELECT `consumer_group` .*`fencing_token` FROM `sqlqueue_partition_lease` WHERE `holder",
     ),
@@ -35,6 +37,7 @@ KINDS = [
 BALANCING = {
     "heartbeat",
     "renew the leases",
+    "ids of the held leases",
     "tokens of the held leases",
     "options of the groups",
     "who shares the groups",
