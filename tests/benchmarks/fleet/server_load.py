@@ -15,7 +15,6 @@ KINDS = [
     ("renew the leases", r"^UPDATE `sqlqueue_partition_lease`( FORCE INDEX \( PRIMARY \))? SET `valid_until"),
     ("ids of the held leases", r"^SELECT `id` FROM `sqlqueue_partition_lease` WHERE `holder`"),
     (
-        "ids of the held leases",
         "tokens of the held leases",
         r"^SELECT `consumer_group` .*`fencing_token` FROM `sqlqueue_partition_lease` WHERE `holder",
     ),
