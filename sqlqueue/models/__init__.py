@@ -11,6 +11,7 @@ from sqlqueue.models.consumer_group import ConsumerGroup
 from sqlqueue.models.delivery_state import DeliveryState
 from sqlqueue.models.hourly_error import HourlyError
 from sqlqueue.models.hourly_statistic import HourlyStatistic
+from sqlqueue.models.layout import EpochEnd, EpochSlot, Layout
 from sqlqueue.models.limit_share import LimitShare
 from sqlqueue.models.message import Message, dead_letter_topic
 from sqlqueue.models.offset import Offset
@@ -44,8 +45,11 @@ __all__ = [
     "CollectedMessage",
     "ConsumerGroup",
     "DeliveryState",
+    "EpochEnd",
+    "EpochSlot",
     "HourlyError",
     "HourlyStatistic",
+    "Layout",
     "LimitShare",
     "Message",
     "Offset",

@@ -16,6 +16,9 @@ class PublishGate(models.Model):
     A few more, on every database, are locked by exclusive tasks."""
 
     slot = models.IntegerField(_("slot"), primary_key=True)
+    generation = models.IntegerField(
+        _("generation"), db_default=0, help_text=_("of the topics' layouts; who publishes by another one is refused")
+    )
 
     class Meta:
         db_table = "sqlqueue_publish_gate"

@@ -1,0 +1,25 @@
+"""The layouts of topics: their epochs, as this shard's tables have them."""
+
+from __future__ import annotations
+
+from sqlqueue.core.epochs import Epoch
+from sqlqueue.database.statements import execute
+from sqlqueue.exceptions import ConfigurationError
+
+# The epochs of a topic that are not retired, the first as the topic's own row has it. Index: the topics' primary key;
+# the layouts' and the ends' unique keys.
+EPOCHS = """
+    SELECT 0, 0, t.partitions, e."end", e.retired_at FROM sqlqueue_topic t
+    LEFT JOIN sqlqueue_epoch_end e ON e.topic = t.name AND e.epoch = 0 WHERE t.name = %s
+    UNION SELECT l.epoch, l.base, l.partitions, e."end", e.retired_at FROM sqlqueue_layout l
+    LEFT JOIN sqlqueue_epoch_end e ON e.topic = l.topic AND e.epoch = l.epoch WHERE l.topic = %s
+"""
+
+
+def epochs(alias: str, topic: str) -> tuple[Epoch, ...]:
+    """Return the epochs of a topic that are not retired, oldest first: the last one is open, or about to be. Raises
+    ConfigurationError if there is no such topic."""
+    rows = sorted(execute(alias, EPOCHS, (topic, topic)).fetchall(), key=lambda row: row[0])
+    if not rows:
+        raise ConfigurationError(f"there is no topic {topic!r}")
+    return tuple(Epoch(*row[:4]) for row in rows if row[4] is None)
