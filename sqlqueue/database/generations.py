@@ -37,7 +37,7 @@ class Block(NamedTuple):
 
 
 class Placing(NamedTuple):
-    """Where a topic's keys go. earlier: the epoch that those of a slot go to until that has turned; None if all have."""
+    """Where a topic's keys go. earlier: where those of a slot go until that has turned; None if all have."""
 
     block: Block
     earlier: Block | None = None

@@ -151,6 +151,11 @@ class Horizon:
         self._holders = self._publishing_transactions() or {""}
         return self._holders == {""}
 
+    @property
+    def waits_for(self) -> int:
+        """How many slots or transactions the candidate waits for."""
+        return len(self._holders)
+
     def wait(self, give_up: Callable[[], bool] = lambda: False, pause: float = 0.01) -> int:
         """Probe until a candidate read after this call is the horizon; return it.
 

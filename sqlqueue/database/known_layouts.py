@@ -40,7 +40,7 @@ def learn(alias: str, at: int, before: Known) -> Known:
     with aside(alias) as run:
 
         def read(text: str, values: Sequence[object]) -> Sequence[Sequence[Any]]:
-            return run(text, values).fetchall()  # type: ignore[no-any-return]
+            return run(text, values).fetchall()
 
         found = as_of(generation, read)
     _known[alias] = found

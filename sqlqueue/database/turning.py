@@ -114,4 +114,3 @@ def _locked(alias: str, table: str, key: str, rows: Sequence[int], wait: bool) -
         return []
     finally:
         execute(alias, LIMIT, (before,))
-

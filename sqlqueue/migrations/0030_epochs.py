@@ -1,9 +1,26 @@
-"""The epochs of topics: repartitioning while publishers and consumers run."""
+"""The epochs of topics: repartitioning while publishers and consumers run.
 
+MySQL has no transaction for it: run again, it goes on where it was.
+"""
+
+from typing import Any
+
+from django.core.management.base import CommandError
 from django.db import migrations, models
 
 import sqlqueue.database.fields
 from sqlqueue.database import online_migration
+
+
+def refuse_if_altered(apps: Any, schema_editor: Any) -> None:
+    """Raise CommandError, before anything is changed, if the partitions of a topic have been changed: processes of the
+    version before would publish into epochs that are closed, and find no message of a later one."""
+    layouts = apps.get_model("sqlqueue", "Layout").objects.using(schema_editor.connection.alias)
+    if names := ", ".join(sorted(set(layouts.values_list("topic", flat=True)))[:3]):
+        raise CommandError(
+            f"the partitions of these topics have been changed: {names}. Nothing was changed: the version before knows"
+            " nothing of that, and would lose messages."
+        )
 
 
 class Migration(online_migration.Migration):
@@ -80,4 +97,5 @@ class Migration(online_migration.Migration):
                 ],
             },
         ),
+        migrations.RunPython(migrations.RunPython.noop, refuse_if_altered, elidable=True),
     ]

@@ -10,8 +10,8 @@ from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.stats import sampling
 
-# One row for each (group, topic, partition, priority, slice). The gate's slots are the numbers of
-# the priorities (from the first one of those that publishers use). Index: the unique keys of groups, leases and offsets.
+# One row for each (group, topic, partition, priority, slice). The gate's slots are the numbers of the priorities, from
+# the first one of those that publishers use. Index: the unique keys of groups, leases and offsets.
 PARTITIONS = """
     SELECT g.topic, g.consumer_group, l."partition", n.slot - f.first, COALESCE(o.position, g.start),
     COALESCE(o.offset_acked, g.start), COALESCE(o.claimed_to, g.start), {settled},
