@@ -34,7 +34,7 @@ from sqlqueue.models import EpochEnd, EpochSlot, Layout, SubscriberHeartbeat, To
 
 # Generations of one database differ by chance: one that a failover has lost is not taken for the next one.
 FURTHER: Final = 10_000
-STUBBORN: Final = 50  # passes in which nothing was free, after which one row is waited for
+STUBBORN: Final = 20  # passes in which nothing was free, after which one row is waited for
 # Versions whose processes know one epoch only.
 FORMER: Final = ("", "0.1.", "0.2.0.dev0")
 
