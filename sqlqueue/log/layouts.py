@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlqueue.core.epochs import Epoch
+from sqlqueue.core.epochs import Epoch, numbers_of
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
 
@@ -23,3 +23,9 @@ def epochs(alias: str, topic: str) -> tuple[Epoch, ...]:
     if not rows:
         raise ConfigurationError(f"there is no topic {topic!r}")
     return tuple(Epoch(*row[:4]) for row in rows if row[4] is None)
+
+
+def numbers(alias: str, topic: str) -> list[int]:
+    """Return the numbers of the partitions in which the topic can have messages: of all epochs that are not retired.
+    Raises ConfigurationError if there is no such topic."""
+    return numbers_of(epochs(alias, topic))

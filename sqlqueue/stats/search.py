@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, partition_of
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.validation import TopicInfo
+from sqlqueue.log import layouts
 from sqlqueue.models import Message, Topic
 
 PARTITIONS_AT_ONCE = 250
@@ -100,7 +101,7 @@ def _step(alias: str, topic: TopicInfo, partition: int, key: str, low: int, high
 
 def _ends(alias: str, text: str, topic: TopicInfo, most: int, low: int, high: int) -> list[int]:
     sql = dialect(alias)
-    partitions = [(number, priority) for number in range(topic.partitions) for priority in range(topic.priorities)]
+    partitions = [(number, priority) for number in layouts.numbers(alias, topic.name) for priority in range(topic.priorities)]
     found: list[int] = []
     for start in range(0, len(partitions), PARTITIONS_AT_ONCE):
         some = partitions[start : start + PARTITIONS_AT_ONCE]

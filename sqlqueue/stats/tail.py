@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.statements import dialect, execute
+from sqlqueue.log import layouts
 from sqlqueue.log.fetch import STREAMS_OF_ONE_FETCH, WATCH_SPAN, watch
 from sqlqueue.models import Message, Topic
 
@@ -21,8 +22,7 @@ class Tail:
 
     def __init__(self, alias: str, topic: Topic, after: int, partition: int | None = None):
         self.alias, self.topic, self.after = alias, topic.name, after
-        partitions = range(topic.partitions) if partition is None else [partition]
-        self._streams = [(number, priority) for number in partitions for priority in range(topic.priorities)]
+        self._partition, self._priorities = partition, topic.priorities
         self.forget()
 
     def forget(self) -> None:
@@ -41,12 +41,14 @@ class Tail:
         horizon = self._horizon.probe(self._highest)
         if horizon <= self.after:
             return []
-        offsets = self._next(horizon)
+        # After the probe: an epoch that begins later has nothing at or below the horizon.
+        partitions = layouts.numbers(self.alias, self.topic) if self._partition is None else [self._partition]
+        streams = [(number, priority) for number in partitions for priority in range(self._priorities)]
+        offsets = self._next(streams, horizon)
         self.after = offsets[-1] if len(offsets) == AT_ONCE else horizon
         return list(Message.objects.using(self.alias).filter(offset__in=offsets).order_by("offset"))
 
-    def _next(self, horizon: int) -> list[int]:
-        streams = self._streams
+    def _next(self, streams: list[tuple[int, int]], horizon: int) -> list[int]:
         if horizon - self.after <= WATCH_SPAN:
             counts = watch(self.alias, self.after, horizon)
             streams = [stream for stream in streams if (self.topic, *stream) in counts]
