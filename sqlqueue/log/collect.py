@@ -19,7 +19,8 @@ from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log import acked_marks, collected, layouts
-from sqlqueue.log.groups import lock_topic
+from sqlqueue.log.groups import lock_topic, start_all
+from sqlqueue.log.retirement import retire
 from sqlqueue.log.status import unacked_streams
 from sqlqueue.models import ConsumerGroup, Offset, SubscriberHeartbeat, Topic
 from sqlqueue.signals import announce, group_away, messages_collected, results_collected
@@ -99,6 +100,9 @@ def collect(
         more = more or left <= 0
         if deleted:
             announce(messages_collected, collect, topic=name, count=deleted)
+    for name in sorted(layouts.altered(alias)):
+        start_all(alias, name)
+        retire(alias, name)
     results = _collect_old(alias, "sqlqueue_result", EXPIRED_RESULTS)
     if results:
         announce(results_collected, collect, count=results)

@@ -15,7 +15,7 @@ from sqlqueue.database.horizon import Horizon, on_one_server
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import execute
 from sqlqueue.log import acked_marks, batch_recounts, layouts
-from sqlqueue.log.succession import give_leases
+from sqlqueue.log.succession import give_leases, leased
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, LimitShare, Offset, PartitionLease, Topic
 from sqlqueue.models.partition_lease import WAITING
@@ -134,6 +134,14 @@ def start_epochs(alias: str, group: str, topic: str) -> bool:
     return retries.run(alias, _start_epochs, alias, group, topic)
 
 
+def start_all(alias: str, topic: str) -> None:
+    """Do so for every group of a topic: also for those that no process serves, so that what waits for them is seen."""
+    groups = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
+    for group in groups.values_list("consumer_group", flat=True):
+        if leased(alias, group, topic)[1]:
+            start_epochs(alias, group, topic)
+
+
 def _start_epochs(alias: str, group: str, topic: str) -> bool:
     locked = lock_topic(alias, topic)
     registered = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).first()
@@ -212,7 +220,12 @@ def set_slices(alias: str, group: str, topic: str, slices: int) -> dict[int, int
         of_partition.filter(slice__gte=slices).delete()
         of_partition.update(fencing_token=row["highest"])
         missing = range(row["last"] + 1, slices)
-        columns: dict[str, object] = {"consumer_group": group, "topic": topic, "partition": partition, "fencing_token": row["highest"]}
+        columns: dict[str, object] = {
+            "consumer_group": group,
+            "topic": topic,
+            "partition": partition,
+            "fencing_token": row["highest"],
+        }
         columns["holder"] = row["holder"]  # free, or it waits
         leases.bulk_create([PartitionLease(**columns, slice=slice) for slice in missing])
     return tokens

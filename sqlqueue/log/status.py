@@ -44,7 +44,6 @@ WAITING = """
 """
 
 
-
 def anything_scheduled(alias: str, topics: Collection[str]) -> bool:
     """Tell whether a message of one of these topics is due and not in the log yet."""
     due = ScheduledMessage.objects.using(alias).filter(topic__in=topics, refused=False, due_at__lte=DatabaseNow())
@@ -112,9 +111,7 @@ def _may_start(alias: str, group: str, topic: str, epochs: Sequence[Epoch]) -> s
     return startable(closed, unfinished(alias, registered, priorities, epochs) if registered else ())
 
 
-def _streams(
-    alias: str, group: str, topic: str, column: str
-) -> tuple[dict[PartitionRef, int], Sequence[Epoch]]:
+def _streams(alias: str, group: str, topic: str, column: str) -> tuple[dict[PartitionRef, int], Sequence[Epoch]]:
     """Return a column of the offset row of each partition, one that was never acquired has no row: the group's start;
     and the topic's epochs."""
     options = Topic.objects.using(alias).filter(name=topic).first()

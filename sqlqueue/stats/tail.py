@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sqlqueue.core.epochs import numbers_of
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log import layouts
@@ -17,12 +18,15 @@ class Tail:
     """Reads a topic's messages above an offset in the order of their offsets, each exactly once.
 
     It reads up to the horizon only, so that no message of a transaction that commits late is missed. It registers
-    nothing and locks nothing. Not thread-safe; not for use inside a transaction.
+    nothing and locks nothing. partition: only of this one; key: only of the partitions that it belongs to, in each
+    epoch. Not thread-safe; not for use inside a transaction.
     """
 
-    def __init__(self, alias: str, topic: Topic, after: int, partition: int | None = None):
+    def __init__(
+        self, alias: str, topic: Topic, after: int, partition: int | None = None, key: str | None = None
+    ) -> None:
         self.alias, self.topic, self.after = alias, topic.name, after
-        self._partition, self._priorities = partition, topic.priorities
+        self._partition, self._key, self._priorities = partition, key, topic.priorities
         self.forget()
 
     def forget(self) -> None:
@@ -42,11 +46,16 @@ class Tail:
         if horizon <= self.after:
             return []
         # After the probe: an epoch that begins later has nothing at or below the horizon.
-        partitions = layouts.numbers(self.alias, self.topic) if self._partition is None else [self._partition]
-        streams = [(number, priority) for number in partitions for priority in range(self._priorities)]
+        streams = [(number, priority) for number in self._partitions() for priority in range(self._priorities)]
         offsets = self._next(streams, horizon)
         self.after = offsets[-1] if len(offsets) == AT_ONCE else horizon
         return list(Message.objects.using(self.alias).filter(offset__in=offsets).order_by("offset"))
+
+    def _partitions(self) -> list[int]:
+        if self._partition is not None:
+            return [self._partition]
+        epochs = layouts.epochs(self.alias, self.topic)
+        return numbers_of(epochs) if self._key is None else [epoch.partition_of(self._key) for epoch in epochs]
 
     def _next(self, streams: list[tuple[int, int]], horizon: int) -> list[int]:
         if horizon - self.after <= WATCH_SPAN:
