@@ -106,9 +106,12 @@ class Ownership:
 
     def _compare(self, now: float) -> dict[tuple[str, str], Balance]:
         self.refresh()
+        for each in self.subscriptions:
+            if stale := each.look_at_epochs():
+                self.lost(stale)
         holdings = {
             each.group_topic: Holding(
-                each.partitions, each.holding, self.served, each.sharing, each.consumer.options.asked
+                each.partitions, each.holding, self.served, each.sharing, each.consumer.options.asked, each.places
             )
             for each in self.subscriptions
         }

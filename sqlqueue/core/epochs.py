@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import gcd
 
@@ -44,3 +44,32 @@ def feeders(partition: int, later: Epoch, earlier: Epoch) -> list[int]:
     common = gcd(earlier.partitions, later.partitions)
     rest = (partition - later.base) % common
     return [number for number in earlier.numbers if (number - earlier.base) % common == rest]
+
+
+def place_of(epochs: Sequence[Epoch], partition: int) -> int:
+    """Return the number of a partition within its epoch. Raises LookupError if none of these has it."""
+    return partition - epoch_of(epochs, partition).base
+
+
+def numbers_of(epochs: Sequence[Epoch]) -> list[int]:
+    """Return the partition numbers of all these epochs."""
+    return [number for epoch in epochs for number in epoch.numbers]
+
+
+def startable(epochs: Sequence[Epoch], unfinished: Collection[int]) -> set[int]:
+    """Return the partitions that a group may start, if it has something left to settle in the `unfinished` ones.
+
+    Those of the oldest epoch; a later one's once every earlier epoch has ended, and the group has settled all of each
+    partition there that can hold keys of it.
+    """
+    found: set[int] = set()
+    for index, later in enumerate(epochs):
+        numbers = set(later.numbers)
+        for earlier in epochs[:index]:
+            if earlier.end is None:
+                return found
+            common = gcd(earlier.partitions, later.partitions)
+            behind = {(number - earlier.base) % common for number in earlier.numbers if number in unfinished}
+            numbers = {number for number in numbers if (number - later.base) % common not in behind}
+        found |= numbers
+    return found

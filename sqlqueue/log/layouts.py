@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from sqlqueue.core.epochs import Epoch
+from sqlqueue.core.epochs import Epoch, numbers_of
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.models import Layout
 
 # The epochs of a topic that are not retired, the first as the topic's own row has it. Index: the topics' primary key;
 # the layouts' and the ends' unique keys.
@@ -16,10 +17,21 @@ EPOCHS = """
 """
 
 
-def epochs(alias: str, topic: str) -> tuple[Epoch, ...]:
-    """Return the epochs of a topic that are not retired, oldest first: the last one is open, or about to be. Raises
-    ConfigurationError if there is no such topic."""
+def epochs(alias: str, topic: str, *, retired: bool = False) -> tuple[Epoch, ...]:
+    """Return the epochs of a topic that are not retired, oldest first: the last one is open, or about to be. retired:
+    also those that are. Raises ConfigurationError if there is no such topic."""
     rows = sorted(execute(alias, EPOCHS, (topic, topic)).fetchall(), key=lambda row: row[0])
     if not rows:
         raise ConfigurationError(f"there is no topic {topic!r}")
-    return tuple(Epoch(*row[:4]) for row in rows if row[4] is None)
+    return tuple(Epoch(*row[:4]) for row in rows if retired or row[4] is None)
+
+
+def numbers(alias: str, topic: str) -> list[int]:
+    """Return the numbers of the partitions in which the topic can have messages: of all epochs that are not retired.
+    Raises ConfigurationError if there is no such topic."""
+    return numbers_of(epochs(alias, topic))
+
+
+def altered(alias: str) -> set[str]:
+    """Return the topics that have had several epochs."""
+    return set(Layout.objects.using(alias).filter(base__gt=0).values_list("topic", flat=True).distinct())

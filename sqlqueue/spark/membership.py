@@ -25,7 +25,7 @@ from sqlqueue.leases.acquire import AcquiredPartition, acquire, not_taken
 from sqlqueue.leases.heartbeat import leave, subscriber_name
 from sqlqueue.leases.release import free, shorten_stale
 from sqlqueue.leases.renewal import Renewal, RenewalLoop, Renewed, Shown, skip
-from sqlqueue.log import fence
+from sqlqueue.log import fence, groups, layouts
 from sqlqueue.log.fetch import select
 from sqlqueue.log.groups import LATEST, lock_topic, register_at, revoke
 from sqlqueue.log.topics import topic_info
@@ -178,7 +178,8 @@ class Membership:
 
     def _take(self, topic: str, floor: int) -> list[AcquiredPartition]:
         info = topic_info(self.alias, topic)
-        wanted = list(range(info.partitions))
+        groups.start_epochs(self.alias, self.group, topic)
+        wanted = layouts.numbers(self.alias, topic)
         deadline = time.monotonic() + ACQUIRE_TIMEOUT
         owned: dict[int, AcquiredPartition] = {}
         while True:
@@ -192,6 +193,7 @@ class Membership:
                 lease_duration=settings.LEASE_DURATION,
                 horizon=floor,
                 server=self._server,
+                in_order=False,  # a micro-batch has all epochs up to an offset
             ):
                 owned[taken.id] = taken
             wanted = sorted({partition for partition, _ in not_taken(self.alias, self.group, topic, owned.values())})

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, partition_of
+from sqlqueue.core.epochs import Epoch, numbers_of
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import dialect, execute
+from sqlqueue.log import layouts
 from sqlqueue.spark.options import SourceOptions
 from sqlqueue.spark.ranges import Count, CountedRange, end_of, measure, share
 from sqlqueue.spark.scan import Condition, Portion, between, one_of, where
@@ -60,9 +62,15 @@ def index_conditions(alias: str, options: SourceOptions) -> list[Condition]:
         names = {topic + ending for topic in options.topics} & names
     if not names:
         return [NOTHING]
-    partitions: Sequence[int] = range(max(known[name][0] for name in names))
+    altered = layouts.altered(alias)
+    epochs = [
+        epoch
+        for name in names
+        for epoch in (layouts.epochs(alias, name) if name in altered else (Epoch(0, 0, known[name][0]),))
+    ]
+    partitions: Sequence[int] = sorted(set(numbers_of(epochs)))
     if options.keys and options.table is MESSAGES:
-        partitions = sorted({partition_of(key, known[name][0]) for key in options.keys for name in names})
+        partitions = sorted({epoch.partition_of(key) for key in options.keys for epoch in epochs})
     if options.partitions:
         partitions = [partition for partition in partitions if partition in options.partitions]
     priorities = range(max(known[name][1] for name in names))

@@ -30,7 +30,7 @@ from sqlqueue.log.publish import NewMessage
 from sqlqueue.log.schedule import move_due
 from sqlqueue.log.seek import offset_before
 from sqlqueue.log.sift import WHOLE
-from sqlqueue.log.status import ABOVE
+from sqlqueue.log.streams import ABOVE
 from sqlqueue.models import (
     AckedMark,
     BlockedRange,
