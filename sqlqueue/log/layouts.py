@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+
 from sqlqueue.core.epochs import Epoch, numbers_of
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.models import Layout
+from sqlqueue.models import Layout, Topic
 
 # The epochs of a topic that are not retired, the first as the topic's own row has it. Index: the topics' primary key;
 # the layouts' and the ends' unique keys.
@@ -35,3 +38,10 @@ def numbers(alias: str, topic: str) -> list[int]:
 def altered(alias: str) -> set[str]:
     """Return the topics that have had several epochs."""
     return set(Layout.objects.using(alias).filter(base__gt=0).values_list("topic", flat=True).distinct())
+
+
+def with_present(topics: QuerySet[Topic]) -> QuerySet[Topic]:
+    """Let topics have `present_partitions`: how many there are for new messages. The row's own are the first epoch's.
+    Index: the layouts' unique key."""
+    layouts = Layout.objects.filter(topic=OuterRef("name")).order_by("-generation")
+    return topics.annotate(present_partitions=Coalesce(Subquery(layouts.values("partitions")[:1]), "partitions"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.statements import dialect, execute
+from sqlqueue.log.layouts import with_present
 from sqlqueue.models import Topic, dead_letter_topic
 from sqlqueue.stats import sampling
 
@@ -60,7 +61,7 @@ class TopicSurvey:
 
 def topics_of(alias: str, only: str) -> list[Topic]:
     """Return every topic, or only one and its dead-letter topic."""
-    topics = Topic.objects.using(alias).order_by("name")
+    topics = with_present(Topic.objects.using(alias)).order_by("name")
     return list(topics.filter(name__in=[only, dead_letter_topic(only)]) if only else topics)
 
 
