@@ -10,7 +10,7 @@ from django.core.management.color import no_style
 from django.db import connections
 from django.test import TransactionTestCase
 
-from sqlqueue.database.turning import put_in_force
+from sqlqueue.database.turning import forget_guards, put_in_force
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import Layout, PublishGate
 from sqlqueue.models.publish_gate import fill
@@ -30,6 +30,7 @@ def empty(alias: str) -> None:
     forget_topics()
     if altered:  # back to the first generation
         PublishGate.objects.using(alias).filter(slot__gte=0).delete()
+        forget_guards(alias)
         if connection.vendor == "postgresql":
             put_in_force(alias, 0)
     if GATE in tables:

@@ -11,11 +11,12 @@ from sqlqueue.log.layouts import epochs
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.models import ConsumerGroup
 from sqlqueue.operations import repartition
-from sqlqueue.operations.repartition import END, GATE, KEYS, LAST, TRANSACTIONS, Change, Progress, Repartition
+from sqlqueue.operations.repartition import END, GATE, KEYS, LAST, TABLE, TRANSACTIONS, Change, Progress, Repartition
 
 TOLD: Final = {
     GATE: "Publishers learn of the new partitions",
     KEYS: "Keys go over to the new partitions",
+    TABLE: "Publishers of an older version are kept out, once no transaction has the log open",
     TRANSACTIONS: "Transactions that published before the change have to end",
     END: "The end of the former partitions is read",
     LAST: "Publishers go on with the new partitions alone",
@@ -33,7 +34,10 @@ def alter(command: QueueCommand, topic: str, options: dict[str, Any]) -> None:
     partitions = options["partitions"]
     mine = change is not None and change.topic == topic and change.going
     if change is not None and not change.going and not options["dry_run"]:
-        _carry_on(command)  # all publishers have gone over, and not all know that
+        _carry_on(command)  # all keys have gone over, and not all publishers know that
+        if change.topic == topic and change.later.partitions == partitions:
+            command.say(f"Topic {topic!r} has {partitions} partitions.", done=True)
+            return
     elif change is not None and change.going and not (mine and change.later.partitions == partitions):
         raise CommandError(
             f"topic {change.topic!r} is being changed to {change.later.partitions} partitions, and one change at a time"

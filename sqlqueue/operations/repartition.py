@@ -13,13 +13,17 @@ SQLite:     one transaction.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from django.db import ProgrammingError
+
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.setting.topics import MOST_PARTITIONS
 from sqlqueue.database import retries, turning
 from sqlqueue.database.fields import DatabaseNow
@@ -31,6 +35,8 @@ from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, Ses
 from sqlqueue.database.statements import dialect
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import EpochEnd, EpochSlot, Layout, SubscriberHeartbeat, Topic
+
+logger = logging.getLogger("sqlqueue")
 
 # Generations of one database differ by chance: one that a failover has lost is not taken for the next one.
 FURTHER: Final = 10_000
@@ -58,7 +64,8 @@ class Progress(NamedTuple):
     of: int
 
 
-GATE, KEYS, TRANSACTIONS, END, LAST = "publishers", "keys", "transactions", "end", "publishers again"
+GATE, KEYS, END, LAST = "publishers", "keys", "end", "publishers again"
+TABLE, TRANSACTIONS = "table", "transactions"
 
 
 def open_block(alias: str, topic: str) -> Block:
@@ -152,6 +159,7 @@ def _begin(alias: str, topic: str, partitions: int, server: ServerIdentity | Non
     )
     if server is not None:
         turning.put_in_force(alias, generation)
+        turning.refuse_first_epoch(alias, topic, blocks[0].partitions)
         _write_end(alias, topic, present.epoch)
         server.confirm()
         return
@@ -273,6 +281,8 @@ class Repartition:
         alias = self.alias
         if turning.newest_generation(alias) != change.generation or self._gone_for != change.generation:
             turning.put_in_force(alias, change.generation)
+            if not self._refused_former(change):
+                return Progress(TABLE, 1, 1)
             self._gone, self._gone_for = Horizon(alias, ServerIdentity(alias)), change.generation
         assert self._gone is not None
         if not self._gone.passed():
@@ -280,6 +290,13 @@ class Repartition:
         with on_one_server(alias) as server:
             retries.run(alias, _close, alias, change, server)
         return Progress(END, 0, 1)
+
+    def _refused_former(self, change: Change) -> bool:
+        try:
+            return turning.refuse_first_epoch(self.alias, change.topic, _blocks(self.alias, change.topic)[0].partitions)
+        except ProgrammingError as error:  # it is not ours to change the table
+            logger.warning(logfmt("old_publishers_not_refused", topic=change.topic, error=error))
+            return True
 
 
 def _turn(alias: str, change: Change, turn: Callable[..., int], to: int, rows: list[int], wait: bool = False) -> int:

@@ -26,6 +26,7 @@ from sqlqueue.models import Topic
 from sqlqueue.operations.create import create_topic, planned_topic
 from sqlqueue.operations.drop import DropPreview, drop, preview_drop
 from sqlqueue.operations.purge import preview
+from sqlqueue.operations.repartition import open_block
 from sqlqueue.stats.survey import survey
 from sqlqueue.stats.topics import TopicSurvey
 
@@ -146,6 +147,12 @@ class Command(QueueCommand):
             self.say("Nothing was done.")
             return
         create_topic(self.alias, topic)
+        present = open_block(self.alias, name).partitions
+        if present != topic.partitions:
+            self.note(
+                f"a topic of this name had {present} partitions when it was dropped, and goes on with them:"
+                f" `queuetopic alter {name} --partitions {topic.partitions}` changes that"
+            )
         self.say("Created.", done=True)
 
     # -- alter --------------------------------------------------------------------------------------------------------
