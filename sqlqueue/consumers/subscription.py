@@ -84,16 +84,18 @@ class Subscription:
             self.priorities = options.priorities
             self._shares = shares(self.priorities, settings.topic(self.consumer.topic).priority_weights)
 
-    def look_at_epochs(self) -> list[HeldLease]:
+    def look_at_epochs(self) -> tuple[list[HeldLease], set[int]]:
         """Read which partitions the group may start, and let it start more if there are any; return the leases that it
-        has lost: those of retired epochs, and those that wait again."""
+        has lost since they wait again, and the numbers of those of retired epochs, which are over."""
         if not self.altered:
-            return []
-        self.places, more = leased(self.alias, *self.group_topic)
-        if more and groups.start_epochs(self.alias, *self.group_topic):
-            self.places, _ = leased(self.alias, *self.group_topic)
-        self.partitions = len(self.places)
-        return [lease for ref, lease in self.leases.items() if ref.partition not in self.places]
+            return [], set()
+        found = leased(self.alias, *self.group_topic)
+        if found.more and groups.start_epochs(self.alias, *self.group_topic):
+            found = leased(self.alias, *self.group_topic)
+        self.places, self.partitions = found.places, len(found.places)
+        gone = [lease for ref, lease in self.leases.items() if ref.partition not in found.places]
+        lost = [lease for lease in gone if lease.ref.partition in found.waiting]
+        return lost, {lease.ref.lease_number for lease in gone if lease not in lost}
 
     def _apply_key_rate(self, rate: Rate | None) -> None:
         options = self.consumer.options

@@ -62,9 +62,9 @@ def anything_due(
 
     owned: partitions of the calling process, which are left out, since it knows what is to be done in them. In the
     others everything unsettled counts, except delayed messages and those behind them: partitions of a later epoch that
-    the group may not start yet are behind those of the earlier one. served: of these partitions, numbered within their
-    epochs, alone; None: of all. The tables are read in the order in which a message passes through them, so that none is
-    missed.
+    the group may not start yet are behind those of the earlier one. served: of these partitions alone, numbered within
+    their epochs; None: of all. The tables are read in the order in which a message passes through them, so that none
+    is missed.
     """
     streams, epochs = _streams(alias, group, topic, "position")
     others = {
