@@ -29,10 +29,11 @@ class Course:
         self._consumers = consumers
         register("default", GROUP, topic)
 
-    def publish(self, rounds: int = 6, **todo: Any) -> None:
+    def publish(self, rounds: int = 6) -> None:
         for _ in range(rounds):
-            trouble = {"then": TROUBLES[self.rounds % 10]} if self.rounds % 10 in TROUBLES else {}
-            payload = {"notes": str(self._consumers.notes), "sleep": 0.005, **trouble, **todo}
+            payload: dict[str, Any] = {"notes": str(self._consumers.notes), "sleep": 0.005}
+            if self.topic != "batches":  # there a trouble is that of all messages
+                payload["then"] = TROUBLES.get(self.rounds % 10)
             for key in KEYS:
                 epochs.publish_into(self.topic, payload, key, id=f"{key}-{self.rounds}")
             self.rounds += 1
