@@ -206,7 +206,7 @@ def _topic_surveys(reads: Reads) -> Iterator[TopicSurvey]:
         dead_letters = reads.all_dead_letters.get(dead_letter_topic(topic.name), 0)
         yield TopicSurvey(
             topic.name,
-            topic.present_partitions,  # type: ignore[attr-defined]  of the query
+            topic.present_partitions,  # type: ignore[attr-defined]
             topic.priorities,
             topic.paused,
             topic.retention,
