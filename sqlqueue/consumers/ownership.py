@@ -114,7 +114,7 @@ class Ownership:
                 self.release({each: over})
         holdings = {
             each.group_topic: Holding(
-                each.partitions, each.holding, self.served, each.sharing, each.consumer.options.asked, each.places
+                each.partitions, each.holding, self.served, each.sharing, each.consumer.options.asked, each.numbered
             )
             for each in self.subscriptions
         }

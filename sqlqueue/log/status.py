@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from sqlqueue.core.epochs import Epoch, numbers_of, place_of, startable
+from sqlqueue.core.epochs import Epoch, number_within, numbers_of, startable
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.statements import execute
@@ -70,7 +70,7 @@ def anything_due(
     others = {
         at: position
         for at, position in streams.items()
-        if at not in owned and (served is None or place_of(epochs, at.partition) in served)
+        if at not in owned and (served is None or number_within(epochs, at.partition) in served)
     }
     if len(epochs) > 1:
         ready = _may_start(alias, group, topic, epochs)

@@ -1,6 +1,6 @@
 """Succession: a group starts a partition of a later epoch behind all that the earlier epochs have of its keys.
 
-Until then its lease says WAITS, and nobody takes it. Whatever lets a watermark of the group fall lets the leases of
+Until then its lease says WAITS, and no process takes it. Whatever lets a watermark of the group fall lets the leases of
 later epochs wait again, with greater tokens (groups.revoke, under the lock of the topic's row). Acquiring looks once
 more, in its transaction.
 """
@@ -22,10 +22,10 @@ STREAM = ("partition", "priority", "slice")
 
 
 class Leased(NamedTuple):
-    """places: the partitions that count for balance, those whose leases do not wait, each with its number within its
+    """numbered: the partitions that count for balance, those whose leases do not wait, each with its number within its
     epoch; waiting: those whose leases wait; more: leases are missing, or some need not wait any longer."""
 
-    places: dict[int, int]
+    numbered: dict[int, int]
     waiting: set[int]
     more: bool
 
@@ -118,13 +118,13 @@ def leased(alias: str, group: str, topic: str) -> Leased:
     epochs = layouts.epochs(alias, topic)
     rows = PartitionLease.objects.using(alias).filter(topic=topic, consumer_group=group, slice=0)
     holders = dict(rows.values_list("partition", "holder"))
-    places = {number: place for epoch in epochs for place, number in enumerate(epoch.numbers)}
-    waiting = {number for number in places if holders.get(number) == WAITS}
-    counted = {number: place for number, place in places.items() if number in holders and number not in waiting}
-    if len(counted) == len(places):
+    numbered = {number: within for epoch in epochs for within, number in enumerate(epoch.numbers)}
+    waiting = {number for number in numbered if holders.get(number) == WAITS}
+    counted = {number: within for number, within in numbered.items() if number in holders and number not in waiting}
+    if len(counted) == len(numbered):
         return Leased(counted, waiting, False)
     registered = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).first()
     if registered is None:
         return Leased(counted, waiting, False)
-    missing = len(counted) + len(waiting) < len(places)
+    missing = len(counted) + len(waiting) < len(numbered)
     return Leased(counted, waiting, missing or bool(may_start(alias, registered, waiting)))

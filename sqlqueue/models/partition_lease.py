@@ -10,7 +10,7 @@ from sqlqueue.database.fields import ExactField
 from sqlqueue.models.topic import TOPIC_COLUMN
 
 HOLDER_LENGTH = 120
-WAITS = "-"  # no subscriber's name: its group may not start the partition yet, so nobody takes it
+WAITS = "-"  # no subscriber's name: its group may not start the partition yet, and no process takes it
 
 
 class PartitionLease(models.Model):

@@ -6,7 +6,7 @@ from django.db.models import Max
 from sqlqueue import publish
 from sqlqueue.core.keys import partition_of
 from sqlqueue.leases.acquire import acquire
-from sqlqueue.log import groups
+from sqlqueue.log import groups, succession
 from sqlqueue.log.collect import collect
 from sqlqueue.log.status import anything_due, unacked_streams
 from sqlqueue.log.succession import leased as counted
@@ -140,6 +140,15 @@ class TestStart:
         assert epochs.waiting("t", "new") == set(range(4, 12))
         settle(0, 1, 2, 3, group="new")
         assert start("new") == set()
+
+    def test_however_many_they_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(succession, "LEASES_AT_ONCE", 3)
+        groups.register("default", "g", "t")
+        publish_all()
+        epochs.alter("t", 16)
+        assert start() == set(range(4, 20))
+        settle(0, 1, 2, 3)
+        assert start() == set()
 
     def test_what_reads_all_epochs_by_offset_takes_all(self) -> None:
         groups.register("default", "g", "t")
