@@ -10,7 +10,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.epochs import Epoch
 from sqlqueue.log import layouts
 from sqlqueue.models import EpochEnd, Layout, Message, PartitionLease
-from sqlqueue.models.partition_lease import WAITING
+from sqlqueue.models.partition_lease import WAITS
 
 
 def epochs(topic: str) -> tuple[Epoch, ...]:
@@ -52,7 +52,7 @@ def publish_into(topic: str, payload: Any, key: str, **options: Any) -> int:
 
 def waiting(topic: str, group: str = "default") -> set[int]:
     """Return the partitions whose leases wait."""
-    leases = PartitionLease.objects.filter(topic=topic, consumer_group=group, holder=WAITING)
+    leases = PartitionLease.objects.filter(topic=topic, consumer_group=group, holder=WAITS)
     return set(leases.values_list("partition", flat=True))
 
 

@@ -45,7 +45,7 @@ class Subscription:
         self.history = "failures"
         self.partitions = 0
         self.altered = False  # the topic has had several epochs
-        self.places: Mapping[int, int] | None = None  # of such a topic, see Holding
+        self.numbered: Mapping[int, int] | None = None  # of such a topic, see Holding
         self.priorities = 1
         self.sharing = 1  # slices of each partition
         self._shares: tuple[float, ...] = (1.0,)  # of the deliveries, by priority
@@ -79,21 +79,23 @@ class Subscription:
         self.paused, self.history = options.paused, options.history
         self.altered, self.sharing = options.altered, options.sharing
         if not self.altered:
-            self.partitions, self.places = options.partitions, None
+            self.partitions, self.numbered = options.partitions, None
         if options.priorities != self.priorities:
             self.priorities = options.priorities
             self._shares = shares(self.priorities, settings.topic(self.consumer.topic).priority_weights)
 
-    def look_at_epochs(self) -> list[HeldLease]:
+    def look_at_epochs(self) -> tuple[list[HeldLease], set[int]]:
         """Read which partitions the group may start, and let it start more if there are any; return the leases that it
-        has lost: those of retired epochs, and those that wait again."""
+        has lost since they wait again, and the numbers of those of retired epochs, which are over."""
         if not self.altered:
-            return []
-        self.places, more = leased(self.alias, *self.group_topic)
-        if more and groups.start_epochs(self.alias, *self.group_topic):
-            self.places, _ = leased(self.alias, *self.group_topic)
-        self.partitions = len(self.places)
-        return [lease for ref, lease in self.leases.items() if ref.partition not in self.places]
+            return [], set()
+        found = leased(self.alias, *self.group_topic)
+        if found.more and groups.start_epochs(self.alias, *self.group_topic):
+            found = leased(self.alias, *self.group_topic)
+        self.numbered, self.partitions = found.numbered, len(found.numbered)
+        gone = [lease for ref, lease in self.leases.items() if ref.partition not in found.numbered]
+        lost = [lease for lease in gone if lease.ref.partition in found.waiting]
+        return lost, {lease.ref.lease_number for lease in gone if lease not in lost}
 
     def _apply_key_rate(self, rate: Rate | None) -> None:
         options = self.consumer.options

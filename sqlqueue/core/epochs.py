@@ -46,7 +46,7 @@ def feeders(partition: int, later: Epoch, earlier: Epoch) -> list[int]:
     return [number for number in earlier.numbers if (number - earlier.base) % common == rest]
 
 
-def place_of(epochs: Sequence[Epoch], partition: int) -> int:
+def number_within(epochs: Sequence[Epoch], partition: int) -> int:
     """Return the number of a partition within its epoch. Raises LookupError if none of these has it."""
     return partition - epoch_of(epochs, partition).base
 

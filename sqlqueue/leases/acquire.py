@@ -18,7 +18,7 @@ from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.blocked_ranges import ranges
 from sqlqueue.log.succession import may_start
 from sqlqueue.models import ConsumerGroup, Offset
-from sqlqueue.models.partition_lease import WAITING
+from sqlqueue.models.partition_lease import WAITS
 
 AT_ONCE = 200  # leases in one transaction
 ROWS_AT_ONCE = 10_000
@@ -38,7 +38,7 @@ TAKE = """
     SELECT id FROM sqlqueue_partition_lease{by_id} WHERE id IN ({marks})
     AND (holder = '' OR holder = %s OR valid_until <= {now}{waiting}){skip}
 """
-OR_WAITING = f" OR holder = '{WAITING}'"
+OR_WAITING = f" OR holder = '{WAITS}'"
 # Their offset rows, except those that another transaction has locked: the former owner is about to commit, or its host
 # was cut off while it was, and then the server may keep its transaction for hours. Index: the leases' primary key, the
 # offsets' unique key.
@@ -66,7 +66,7 @@ OFFSETS = """
 """
 # Lets leases that are locked wait. Index: the primary key.
 WAIT = f"""
-    UPDATE sqlqueue_partition_lease{{by_id}} SET holder = '{WAITING}', fencing_token = fencing_token + 1,
+    UPDATE sqlqueue_partition_lease{{by_id}} SET holder = '{WAITS}', fencing_token = fencing_token + 1,
     valid_until = NULL WHERE id IN ({{marks}})
 """
 HOLD = """
@@ -179,8 +179,8 @@ def acquire_leases(
     priorities: how many each (group, topic) has; horizon: known before this call: the position may move up to it, once
     the messages between have rows. server: the one from which the horizon is known, and to which the partitions are
     bound; None: no server is compared. in_order: a partition of a later epoch that its group may not start yet is not
-    taken; False for who reads all epochs together, by offset. Raises ServerChanged or SessionReplaced, and takes nothing more, if it is
-    another one.
+    taken; False for who reads all epochs together, by offset. Raises ServerChanged or SessionReplaced, and takes
+    nothing more, if it is another server.
     """
     taken: list[AcquiredPartition] = []
     for start in range(0, len(ids), AT_ONCE):

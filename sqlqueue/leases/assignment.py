@@ -43,23 +43,23 @@ FREE = """
 class Holding:
     """What a subscriber holds of one (group, topic): the numbers of its leases; how many partitions that has, which of
     them the subscriber serves (None: all), how many slices each has, and how many it asks for (0: it needs whole
-    partitions). places: of a topic with several epochs those partitions that the group may start, each with its number
-    within its epoch, by which `served` names it; None: all, from 0 on."""
+    partitions). numbered: of a topic with several epochs those partitions that the group may start, each with its
+    number within its epoch, by which `served` names it; None: all, from 0 on."""
 
     partitions: int
     held: set[int]
     served: Numbers | None = None
     slices: int = 1
     asked: int = 1
-    places: Mapping[int, int] | None = None
+    numbered: Mapping[int, int] | None = None
 
     def counts(self, partition: int) -> bool:
         """Tell whether the partition is shared among the group's subscribers now."""
-        return self.places is None or partition in self.places
+        return self.numbered is None or partition in self.numbered
 
     def serves(self, partition: int) -> bool:
         """Tell whether the subscriber serves a partition that counts."""
-        return self.served is None or (partition if self.places is None else self.places[partition]) in self.served
+        return self.served is None or (partition if self.numbered is None else self.numbered[partition]) in self.served
 
     def of_partitions(self, leases: Iterable[int], partitions: Numbers | None) -> list[int]:
         """Return those of some leases, by their numbers, that belong to these partitions (None: all)."""
@@ -143,7 +143,7 @@ class Balancer:
         salt, subscribers = "/".join(group_topic), {**seen.sharers, self.subscriber: holding.served}
         take: list[int] = []
         beyond_share: list[int] = []
-        for numbers, sharers in parts_by_sharers(holding.partitions, subscribers, holding.places):
+        for numbers, sharers in parts_by_sharers(holding.partitions, subscribers, holding.numbered):
             if self.subscriber not in sharers:
                 continue
             free = holding.of_partitions(seen.ids, numbers)

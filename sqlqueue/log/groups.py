@@ -18,7 +18,7 @@ from sqlqueue.log import acked_marks, batch_recounts, layouts
 from sqlqueue.log.succession import give_leases, leased
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, LimitShare, Offset, PartitionLease, Topic
-from sqlqueue.models.partition_lease import WAITING
+from sqlqueue.models.partition_lease import WAITS
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -138,7 +138,7 @@ def start_all(alias: str, topic: str) -> None:
     """Do so for every group of a topic: also for those that no process serves, so that what waits for them is seen."""
     groups = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
     for group in groups.values_list("consumer_group", flat=True):
-        if leased(alias, group, topic)[1]:
+        if leased(alias, group, topic).more:
             start_epochs(alias, group, topic)
 
 
@@ -194,7 +194,7 @@ def revoke(alias: str, group: str, topic: str, partition: int | None = None, *, 
         found = {id: number for id, number in found.items() if number in kept}
         offsets = offsets.filter(partition__in=kept)
     later = {number for epoch in epochs[1:] for number in epoch.numbers}
-    for holder, some in (("", False), (WAITING, True)):
+    for holder, some in (("", False), (WAITS, True)):
         ids = [id for id, number in found.items() if (number in later) is some]
         if ids:
             leases.filter(id__in=ids).update(fencing_token=F("fencing_token") + 1, holder=holder, valid_until=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from sqlqueue.core.epochs import Epoch, numbers_of, place_of, startable
+from sqlqueue.core.epochs import Epoch, number_within, numbers_of, startable
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.statements import execute
@@ -62,15 +62,15 @@ def anything_due(
 
     owned: partitions of the calling process, which are left out, since it knows what is to be done in them. In the
     others everything unsettled counts, except delayed messages and those behind them: partitions of a later epoch that
-    the group may not start yet are behind those of the earlier one. served: of these partitions, numbered within their
-    epochs, alone; None: of all. The tables are read in the order in which a message passes through them, so that none is
-    missed.
+    the group may not start yet are behind those of the earlier one. served: of these partitions alone, numbered within
+    their epochs; None: of all. The tables are read in the order in which a message passes through them, so that none
+    is missed.
     """
     streams, epochs = _streams(alias, group, topic, "position")
     others = {
         at: position
         for at, position in streams.items()
-        if at not in owned and (served is None or place_of(epochs, at.partition) in served)
+        if at not in owned and (served is None or number_within(epochs, at.partition) in served)
     }
     if len(epochs) > 1:
         ready = _may_start(alias, group, topic, epochs)

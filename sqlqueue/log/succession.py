@@ -1,6 +1,6 @@
 """Succession: a group starts a partition of a later epoch behind all that the earlier epochs have of its keys.
 
-Until then its lease says WAITING, and nobody takes it. Whatever lets a watermark of the group fall lets the leases of
+Until then its lease says WAITS, and no process takes it. Whatever lets a watermark of the group fall lets the leases of
 later epochs wait again, with greater tokens (groups.revoke, under the lock of the topic's row). Acquiring looks once
 more, in its transaction.
 """
@@ -8,16 +8,26 @@ more, in its transaction.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from sqlqueue.core.epochs import Epoch, feeders, numbers_of, startable
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.log import layouts
 from sqlqueue.log.streams import beyond
 from sqlqueue.models import ConsumerGroup, Offset, PartitionLease, Topic
-from sqlqueue.models.partition_lease import WAITING
+from sqlqueue.models.partition_lease import WAITS
 
 LEASES_AT_ONCE = 500
 STREAM = ("partition", "priority", "slice")
+
+
+class Leased(NamedTuple):
+    """numbered: the partitions that count for balance, those whose leases do not wait, each with its number within its
+    epoch; waiting: those whose leases wait; more: leases are missing, or some need not wait any longer."""
+
+    numbered: dict[int, int]
+    waiting: set[int]
+    more: bool
 
 
 def unfinished(
@@ -77,7 +87,7 @@ def give_leases(alias: str, group: ConsumerGroup, topic: Topic) -> bool:
     holders = dict(leases.values_list("partition", "holder"))
     epochs = layouts.epochs(alias, topic.name)
     missing = [number for number in numbers_of(epochs) if number not in holders]
-    waiting = {number for number, holder in holders.items() if holder == WAITING}
+    waiting = {number for number, holder in holders.items() if holder == WAITS}
     if not missing and not waiting:
         return False
     left = unfinished(alias, group, topic.priorities, epochs) if len(epochs) > 1 else set()
@@ -89,7 +99,7 @@ def give_leases(alias: str, group: ConsumerGroup, topic: Topic) -> bool:
                 topic=topic.name,
                 partition=number,
                 slice=slice,
-                holder="" if number in ready else WAITING,
+                holder="" if number in ready else WAITS,
             )
             for number in missing
             for slice in range(group.sharing)
@@ -98,23 +108,23 @@ def give_leases(alias: str, group: ConsumerGroup, topic: Topic) -> bool:
     )
     freed = sorted(waiting & ready)
     for start in range(0, len(freed), LEASES_AT_ONCE):
-        leases.filter(partition__in=freed[start : start + LEASES_AT_ONCE], holder=WAITING).update(holder="")
+        leases.filter(partition__in=freed[start : start + LEASES_AT_ONCE], holder=WAITS).update(holder="")
     return bool(freed) or not ready.isdisjoint(missing)
 
 
-def leased(alias: str, group: str, topic: str) -> tuple[dict[int, int], bool]:
-    """Return the partitions that count for balance, those whose leases do not wait, each with its number within its
-    epoch; and whether give_leases() has something to do. Two statements, a few more while leases wait."""
+def leased(alias: str, group: str, topic: str) -> Leased:
+    """Return what a group has leases of, and whether give_leases() has something to do. Two statements; a few more
+    while leases wait."""
     epochs = layouts.epochs(alias, topic)
     rows = PartitionLease.objects.using(alias).filter(topic=topic, consumer_group=group, slice=0)
     holders = dict(rows.values_list("partition", "holder"))
-    places = {number: place for epoch in epochs for place, number in enumerate(epoch.numbers)}
-    waiting = {number for number in places if holders.get(number) == WAITING}
-    counted = {number: place for number, place in places.items() if number in holders and number not in waiting}
-    if len(counted) == len(places):
-        return counted, False
+    numbered = {number: within for epoch in epochs for within, number in enumerate(epoch.numbers)}
+    waiting = {number for number in numbered if holders.get(number) == WAITS}
+    counted = {number: within for number, within in numbered.items() if number in holders and number not in waiting}
+    if len(counted) == len(numbered):
+        return Leased(counted, waiting, False)
     registered = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).first()
     if registered is None:
-        return counted, False
-    missing = len(counted) + len(waiting) < len(places)
-    return counted, missing or bool(may_start(alias, registered, waiting))
+        return Leased(counted, waiting, False)
+    missing = len(counted) + len(waiting) < len(numbered)
+    return Leased(counted, waiting, missing or bool(may_start(alias, registered, waiting)))

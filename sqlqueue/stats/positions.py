@@ -8,6 +8,7 @@ from typing import NamedTuple
 from sqlqueue.database.insert_sql import SLOTS
 from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
+from sqlqueue.models.partition_lease import WAITS
 from sqlqueue.stats import sampling
 
 # One row for each (group, topic, partition, priority, slice). The gate's slots are the numbers of the priorities, from
@@ -15,7 +16,8 @@ from sqlqueue.stats import sampling
 PARTITIONS = """
     SELECT g.topic, g.consumer_group, l."partition", n.slot - f.first, COALESCE(o.position, g.start),
     COALESCE(o.offset_acked, g.start), COALESCE(o.claimed_to, g.start), {settled},
-    l.holder <> '' AND l.valid_until > {now}, g.paused OR t.paused, l.slice, g.sharing
+    l.holder <> '' AND l.valid_until > {now}, g.paused OR t.paused, l.slice, g.sharing,
+    l.holder = '{waits}'
     FROM sqlqueue_consumer_group g JOIN sqlqueue_topic t ON t.name = g.topic
     JOIN sqlqueue_partition_lease l ON l.topic = g.topic AND l.consumer_group = g.consumer_group
     CROSS JOIN (SELECT CASE WHEN MAX(slot) < {slots} THEN 0 ELSE {slots} END AS first FROM sqlqueue_publish_gate) f
@@ -34,7 +36,7 @@ FIRST = """
 class StoredPartition(NamedTuple):
     """Position, watermark and claim of a group in a partition and priority, or a slice of it, as stored. settled: how
     many seconds ago the offset row was written, None without one; owned: its lease is held; paused: the group or its
-    topic is."""
+    topic is; waits: the group may not start it yet, since an earlier epoch has something of its keys."""
 
     topic: str
     group: str
@@ -48,6 +50,7 @@ class StoredPartition(NamedTuple):
     paused: bool
     slice: int = 0
     slices: int = 1
+    waits: bool = False
 
 
 def all_partitions(alias: str) -> list[StoredPartition]:
@@ -63,11 +66,12 @@ def partitions_of(alias: str, topic: str, group: str = "") -> list[StoredPartiti
 
 
 def _read(alias: str, statement: str, values: Sequence[object]) -> list[StoredPartition]:
-    text = statement.replace("{slots}", str(SLOTS)).replace("{settled}", dialect(alias).remaining("o.updated_at"))
+    text = statement.replace("{slots}", str(SLOTS)).replace("{waits}", WAITS)
+    text = text.replace("{settled}", dialect(alias).remaining("o.updated_at"))
     rows = execute(alias, text, values).fetchall()
     return [
         StoredPartition._make(
-            (*row[:7], None if row[7] is None else -float(row[7]), bool(row[8]), bool(row[9]), *row[10:])
+            (*row[:7], None if row[7] is None else -float(row[7]), *map(bool, row[8:10]), *row[10:12], bool(row[12]))
         )
         for row in rows
     ]

@@ -272,6 +272,7 @@ def _overrides(options: dict[str, Any]) -> dict[str, Any]:
 def _row(topic: TopicSurvey, groups: list[str]) -> tuple[object, ...]:
     state = ["paused"] if topic.paused else []
     state += [f"{option} overridden" for option in topic.overridden]
+    state += [f"epoch {topic.epoch}"] if topic.epoch else []
     state += by_settings(topic)
     state += [f"{one.option}: the settings say {_told(one.option, one.wanted)}" for one in differences(topic)]
     options = (topic.partitions, topic.priorities, _retention(topic.retention), topic.history)
