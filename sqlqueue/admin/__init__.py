@@ -15,6 +15,7 @@ from sqlqueue.admin.offsets import OffsetAdmin
 from sqlqueue.admin.overview import OverviewAdmin
 from sqlqueue.admin.periodic_schedules import PeriodicScheduleAdmin
 from sqlqueue.admin.receipts import ReceiptAdmin
+from sqlqueue.admin.relayed_messages import RelayedMessageAdmin
 from sqlqueue.admin.replays import ReplayAdmin
 from sqlqueue.admin.reschedulings import ReschedulingAdmin
 from sqlqueue.admin.scheduled_messages import ScheduledMessageAdmin
@@ -35,6 +36,7 @@ __all__ = [
     "OverviewAdmin",
     "PeriodicScheduleAdmin",
     "ReceiptAdmin",
+    "RelayedMessageAdmin",
     "ReplayAdmin",
     "ReschedulingAdmin",
     "ScheduledMessageAdmin",

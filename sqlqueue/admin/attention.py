@@ -27,6 +27,8 @@ PERMISSIONS = {
     attention.UNREAD: "view_topic",
     attention.REFUSED: "view_scheduledmessage",
     attention.LATE: "view_scheduledmessage",
+    attention.RELAY_REFUSED: "view_relayedmessage",
+    attention.RELAY_LATE: "view_relayedmessage",
     attention.OVERDUE_WORK: "view_workitem",
 }
 
@@ -63,5 +65,7 @@ def _links(request: HttpRequest, finding: Finding, group_url: Callable[[tuple[st
         yield _("The topic's page"), page_url(request, "topic", "change", finding.topic)
     if finding.kind in (attention.REFUSED, attention.LATE):
         yield _("Scheduled messages"), page_url(request, "scheduledmessage", "changelist")
+    if finding.kind in (attention.RELAY_REFUSED, attention.RELAY_LATE):
+        yield _("Relayed messages"), page_url(request, "relayedmessage", "changelist")
     if finding.kind == attention.OVERDUE_WORK:
         yield _("My work"), page_url(request, "workitem", "mine")

@@ -26,6 +26,7 @@ FIRST = (
     "ConsumerGroup",
     "Topic",
     "ScheduledMessage",
+    "RelayedMessage",
     "PeriodicSchedule",
     "Batch",
     "MyWork",

@@ -1,10 +1,11 @@
-"""The form that corrects a scheduled message: its values as they are stored, and which of them were changed."""
+"""The forms that correct a scheduled or a relayed message: its values as they are stored, and which of them were
+changed."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from django import forms
 from django.db.models import Case, TextField, When
@@ -14,18 +15,20 @@ from django.utils.translation import gettext_lazy
 
 from sqlqueue.admin.times import StoredMomentField
 from sqlqueue.core.keys import GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, TOPIC_LENGTH
-from sqlqueue.models import ScheduledMessage
+from sqlqueue.models import RelayedMessage, ScheduledMessage
+
+Waiting = TypeVar("Waiting", ScheduledMessage, RelayedMessage)
 
 MOST_EDITED = 100_000  # characters of payload and headers together; longer ones are not shown, and stay as they are
 
 
-def with_texts(alias: str, number: int) -> ScheduledMessage | None:
-    """Return a scheduled message with payload_text and headers_text: the JSON as the database has it, None if it is too
-    long to be edited, or the payload is bytes. Returns None if the message is not scheduled any more."""
+def with_texts(model: type[Waiting], alias: str, number: int) -> Waiting | None:
+    """Return a scheduled or relayed message with payload_text and headers_text: the JSON as the database has it, None
+    if it is too long to be edited, or the payload is bytes. Returns None if the message does not wait any more."""
     texts = {name: Cast(name, TextField()) for name in ("payload", "headers")}
     length = Length(texts["payload"]) + Coalesce(Length(texts["headers"]), 0)
     light = {f"{name}_text": Case(When(length__lte=MOST_EDITED, body=None, then=text)) for name, text in texts.items()}
-    rows = ScheduledMessage.objects.using(alias).defer("payload", "headers", "body").annotate(length=length)
+    rows = model._default_manager.using(alias).defer("payload", "headers", "body").annotate(length=length)
     return rows.annotate(**light).filter(pk=number).first()
 
 
@@ -56,14 +59,9 @@ def _flat(text: str) -> str:
     return text.replace("\r", "").replace("\n", "")
 
 
-class ScheduledForm(forms.Form):
-    """All values of a message that has not entered the log yet."""
+class WaitingForm(forms.Form):
+    """The values of a message that has not entered the log yet, but for when it is due."""
 
-    at = StoredMomentField(
-        label=gettext_lazy("Due"),
-        help_text=gettext_lazy("In this site's time zone; a time that is past: at once."),
-        widget=forms.DateTimeInput({"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
-    )
     topic = ExactText(gettext_lazy("Topic"), TOPIC_LENGTH, required=True)
     key = ExactText(gettext_lazy("Key"), KEY_LENGTH)
     id = ExactText(gettext_lazy("Id"), ID_LENGTH, help_text=gettext_lazy("Empty: a fresh one."))
@@ -80,24 +78,19 @@ class ScheduledForm(forms.Form):
         widget=forms.Textarea({"rows": 3}),
     )
 
-    def __init__(self, message: ScheduledMessage, data: Mapping[str, Any] | None = None) -> None:
-        due = message.due_at.replace(microsecond=0)
-        at = localtime(due) if is_aware(due) else due
+    def __init__(self, message: Any, data: Mapping[str, Any] | None = None, **also: Any) -> None:
         initial = {
-            "at": at,
+            **also,
             "topic": message.topic,
             "key": message.partition_key,
             "id": message.message_id or "",
             "priority": message.priority,
             "group": message.target_group,
-            "payload_json": readable(message.payload_text),  # type: ignore[attr-defined]
-            "headers": readable(message.headers_text),  # type: ignore[attr-defined]
+            "payload_json": readable(message.payload_text),
+            "headers": readable(message.headers_text),
         }
         super().__init__(data, initial=initial)
-        due_at = self.fields["at"]
-        assert isinstance(due_at, StoredMomentField)
-        due_at.stored = at
-        if message.payload_text is None:  # type: ignore[attr-defined]
+        if message.payload_text is None:
             del self.fields["payload_json"], self.fields["headers"]
 
     def clean_headers(self) -> dict[str, Any]:
@@ -112,3 +105,22 @@ class ScheduledForm(forms.Form):
     def changes(self) -> dict[str, Any]:
         """The changed values, by the names of the parameters of `operations.edit_scheduled.edit`."""
         return {name: self.cleaned_data[name] for name in self.changed_data}
+
+
+class ScheduledForm(WaitingForm):
+    """All values of a scheduled message."""
+
+    at = StoredMomentField(
+        label=gettext_lazy("Due"),
+        help_text=gettext_lazy("In this site's time zone; a time that is past: at once."),
+        widget=forms.DateTimeInput({"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
+    )
+    field_order = ("at",)
+
+    def __init__(self, message: ScheduledMessage, data: Mapping[str, Any] | None = None) -> None:
+        due = message.due_at.replace(microsecond=0)
+        at = localtime(due) if is_aware(due) else due
+        super().__init__(message, data, at=at)
+        due_at = self.fields["at"]
+        assert isinstance(due_at, StoredMomentField)
+        due_at.stored = at

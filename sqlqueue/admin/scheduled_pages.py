@@ -1,8 +1,9 @@
-"""The page on which a scheduled message can be corrected, and the actions on scheduled messages."""
+"""The page on which a message can be corrected that waits for its time, or for its way to another shard, and the
+actions on such messages."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib import messages
 from django.contrib.admin.models import CHANGE
@@ -11,6 +12,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from sqlqueue.admin.actions.base import OffersActions, chosen_offsets, log_action, run_action
 from sqlqueue.admin.actions.scheduled_actions import SCHEDULED_ACTIONS
@@ -21,60 +23,64 @@ from sqlqueue.admin.permissions import may, require
 from sqlqueue.admin.scheduled_form import MOST_EDITED, ScheduledForm, with_texts
 from sqlqueue.conf import settings
 from sqlqueue.exceptions import SqlqueueError
-from sqlqueue.models import ScheduledMessage
 from sqlqueue.operations.edit_scheduled import edit
 from sqlqueue.stats.bodies import bodies
 
 
-class ScheduledPages(OffersActions, SectionedAdmin):
-    """A list of scheduled messages with actions, whose rows have pages of their own."""
+class WaitingPages(OffersActions, SectionedAdmin):
+    """A list of messages that are not in the log yet, with actions, whose rows have pages of their own."""
 
-    action_classes = SCHEDULED_ACTIONS
+    form_class: ClassVar[type[Any]]
+    title: ClassVar[Any]  # of a row's page, with a placeholder for its number
+    gone: ClassVar[Any]  # what is said of one that does not wait any more, likewise
+
+    def edit_row(self, number: int, changes: dict[str, Any]) -> None:
+        """Change a row. Raises SqlqueueError."""
+        raise NotImplementedError
 
     def get_urls(self) -> list[URLPattern]:
         """Add the pages of actions and of bytes."""
         action, body = self.admin_site.admin_view(self.action_view), self.admin_site.admin_view(self.body_view)
         return [
-            path("action/<slug:name>/", action, name="sqlqueue_scheduledmessage_action"),
-            path("<int:number>/body/", body, name="sqlqueue_scheduledmessage_body"),
+            path("action/<slug:name>/", action, name=f"sqlqueue_{self.opts.model_name}_action"),
+            path("<int:number>/body/", body, name=f"sqlqueue_{self.opts.model_name}_body"),
             *super().get_urls(),
         ]
 
     def body_view(self, request: HttpRequest, number: int) -> HttpResponse:
-        """Return the bytes of a scheduled message as a file to save."""
-        require(request, "view_scheduledmessage")
-        return download(ScheduledMessage, number)
+        """Return the bytes of a message as a file to save."""
+        require(request, f"view_{self.opts.model_name}")
+        return download(self.model, number)
 
     def action_view(self, request: HttpRequest, name: str) -> HttpResponse:
         """Ask for confirmation of an action on the ticked messages, or carry it out."""
-        if name not in SCHEDULED_ACTIONS:
+        if name not in self.action_classes:
             raise Http404
-        action_class = SCHEDULED_ACTIONS[name]
+        action_class = self.action_classes[name]
         require(request, action_class.view_permission, *action_class.permissions)
-        site = self.admin_site.name
-        action = action_class(chosen_offsets(request), reverse(f"{site}:sqlqueue_scheduledmessage_changelist"))
-        return run_action(self, request, action, reverse(f"{site}:sqlqueue_scheduledmessage_action", args=[name]))
+        action = action_class(chosen_offsets(request), self._url("changelist"))
+        return run_action(self, request, action, self._url("action", name))
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """Show a scheduled message (GET), and change it (POST; permission `change_scheduledmessage`)."""
+        """Show a message (GET), and change it (POST; the permission to change the model)."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        editable = may(request, "change_scheduledmessage")
+        permission = f"change_{self.opts.model_name}"
+        editable = may(request, permission)
         if request.method == "POST":
-            require(request, "change_scheduledmessage")
+            require(request, permission)
         key = unquote(object_id)
         is_number = key.isascii() and key.isdigit() and len(key) < 19
-        message = with_texts(settings.DATABASE, int(key)) if is_number else None
+        message = with_texts(self.model, settings.DATABASE, int(key)) if is_number else None
         if message is None:
-            gone = _("Message %s is not scheduled any more: it has entered the log, or was taken back.")
-            messages.warning(request, gone % key)
-            return HttpResponseRedirect(reverse(f"{self.admin_site.name}:sqlqueue_scheduledmessage_changelist"))
-        form = ScheduledForm(message, request.POST if request.method == "POST" else None)
+            messages.warning(request, self.gone % key)
+            return HttpResponseRedirect(self._url("changelist"))
+        form = self.form_class(message, request.POST if request.method == "POST" else None)
         if request.method == "POST" and form.is_valid():
             try:
-                edit(settings.DATABASE, message.pk, **form.changes)
+                self.edit_row(message.pk, form.changes)
             except SqlqueueError as error:
                 form.add_error(None, str(error))
             else:
@@ -86,8 +92,8 @@ class ScheduledPages(OffersActions, SectionedAdmin):
         if not editable:
             for field in form.fields.values():
                 field.disabled = True
-        hidden = message.payload_text is None  # type: ignore[attr-defined]
-        body = bodies(settings.DATABASE, ScheduledMessage, [message.pk]).get(message.pk) if hidden else None
+        hidden = message.payload_text is None
+        body = bodies(settings.DATABASE, self.model, [message.pk]).get(message.pk) if hidden else None
         context = {
             "row": message,
             "form": form,
@@ -97,4 +103,20 @@ class ScheduledPages(OffersActions, SectionedAdmin):
             "most": MOST_EDITED,
             "actions": self.permitted_actions(request),
         }
-        return show(self, request, "scheduled", _("Scheduled message %d") % message.pk, context)
+        return show(self, request, "scheduled", self.title % message.pk, context)
+
+    def _url(self, page: str, *args: Any) -> str:
+        return reverse(f"{self.admin_site.name}:sqlqueue_{self.opts.model_name}_{page}", args=args)
+
+
+class ScheduledPages(WaitingPages):
+    """The same of scheduled messages."""
+
+    action_classes = SCHEDULED_ACTIONS
+    form_class = ScheduledForm
+    title = gettext_lazy("Scheduled message %d")
+    gone = gettext_lazy("Message %s is not scheduled any more: it has entered the log, or was taken back.")
+
+    def edit_row(self, number: int, changes: dict[str, Any]) -> None:
+        """Change a scheduled message."""
+        edit(settings.DATABASE, number, **changes)

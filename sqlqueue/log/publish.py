@@ -112,9 +112,10 @@ def _publish(
     row = row_of(alias, dialect(alias), to_publish(alias, topic), message, headers, reply_kept)
     offer = offer_of(row, message)
     offset, id, status = add_offer(alias, offer)
+    shard = settings.shard_name(alias)
     if status != IGNORED and notify_of(alias, [offer]):
-        announce(message_published, publish, topic=topic, count=1)
-    return Published(offset, id, status, settings.shard_name(alias))
+        announce(message_published, publish, topic=topic, count=1, shard=shard)
+    return Published(offset, id, status, shard)
 
 
 def publish_many(topic: str, messages: Iterable[NewMessage | Any], *, relay: bool = False) -> PublishedMany:
@@ -146,10 +147,7 @@ def _publish_many(
     if settings.sharded:
         to = shard_publish.only_destination(topic, relay)
         if to is None or to.relay:
-            entered, published = shard_publish.publish_many(topic, messages, traced, relay)
-            if entered:
-                announce(message_published, publish_many, topic=topic, count=entered)
-            return published
+            return shard_publish.publish_many(topic, messages, traced, relay)
         alias = to.alias
     offers = _offers(alias, topic, messages, traced)
     if not isinstance(messages, Iterator):
@@ -160,7 +158,7 @@ def _publish_many(
     else:
         entered, published = _publish_stream(alias, offers)
     if entered:
-        announce(message_published, publish_many, topic=topic, count=entered)
+        announce(message_published, publish_many, topic=topic, count=entered, shard=settings.shard_name(alias))
     return published
 
 

@@ -57,6 +57,11 @@ ARRIVALS = "SELECT version, arrived FROM sqlqueue_relay_arrival WHERE source = %
 ARRIVE = "UPDATE sqlqueue_relay_arrival SET version = version + 1, arrived = %s WHERE source = %s AND version = %s"
 
 
+def mark(number: int, id: str) -> str:
+    """Return what tells a relayed message from every other one, also from one that gets its number after a restore."""
+    return f"{number} {id}"
+
+
 class Relayed(NamedTuple):
     """A message that waits, as READ reads it. left: seconds until it was published, so it is negative."""
 
@@ -75,8 +80,8 @@ class Relayed(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """What tells it from every other one, also from one that gets its number after a restore."""
-        return f"{self.number} {self.id}"
+        """What tells it from every other one."""
+        return mark(self.number, self.id)
 
 
 class Moved(NamedTuple):
@@ -94,7 +99,7 @@ def move(source: str, shard: str) -> Moved:
         return Moved(0, False)
     last = _last(found)
     target, name = settings.shards[shard], settings.shard_name(source)
-    version, arrived = _arrivals(target, name)
+    version, arrived = arrivals(target, name)
     rows = _read(source, shard, found[0][0], last)  # after the version: what is there now is what that one knows of
     # Not by what is still there: another process may have deleted some of them since they were read.
     new = [row for row in rows if row.mark not in arrived]
@@ -103,25 +108,27 @@ def move(source: str, shard: str) -> Moved:
         try:
             refused, done = _bring(source, target, name, version, _still_there(source, arrived), new)
         except Error as error:
-            if retries.classify(error) is not ErrorKind.OTHER or len(new) == 1:
+            if retries.classify(error) is not ErrorKind.OTHER:
                 raise
             logger.info(logfmt("relay_one_by_one", shard=shard, error=error))
-            return _one_by_one(source, shard, rows, new)
+            return _one_by_one(source, shard, new)
         if not done:  # another process has moved some
             return Moved(0, True)
-    _delete(source, [row.number for row in rows if row.number not in refused])
+    delete(source, [row.number for row in rows if row.number not in refused])
     return Moved(len(rows), True)
 
 
-def _one_by_one(source: str, shard: str, rows: Sequence[Relayed], new: Sequence[Relayed]) -> Moved:
+def _one_by_one(source: str, shard: str, new: Sequence[Relayed]) -> Moved:
     """Move messages of which the shard's database refuses one, each by itself; the refused one keeps the reason."""
     target, name = settings.shards[shard], settings.shard_name(source)
     moved = 0
-    for row in new:
-        version, arrived = _arrivals(target, name)
+    for earlier in new:
+        version, arrived = arrivals(target, name)
         known = _still_there(source, arrived)
-        if row.mark in known or not _is_there(source, row.number):
+        fresh = _read(source, shard, earlier.number, earlier.number)  # after the version, as in `move`
+        if not fresh or fresh[0].mark in known:
             continue
+        [row] = fresh
         try:
             refused, done = _bring(source, target, name, version, known, [row])
         except Error as error:
@@ -132,7 +139,7 @@ def _one_by_one(source: str, shard: str, rows: Sequence[Relayed], new: Sequence[
         if not done:
             return Moved(moved, True)
         if not refused:
-            _delete(source, [row.number])
+            delete(source, [row.number])
             moved += 1
     return Moved(moved, True)
 
@@ -153,7 +160,9 @@ def _read(source: str, shard: str, first: int, last: int) -> list[Relayed]:
     return [Relayed(*row) for row in execute(source, text, (shard, first, last)).fetchall()]
 
 
-def _arrivals(target: str, name: str) -> tuple[int, set[str]]:
+def arrivals(target: str, name: str) -> tuple[int, set[str]]:
+    """Return the version of what has arrived on a shard from the one of this name, and the marks of what may still be
+    there."""
     found = execute(target, ARRIVALS, (name,)).fetchone()
     if found is None:
         execute(target, FIRST_ARRIVAL + dialect(target).ignore("source"), (name,))
@@ -169,10 +178,6 @@ def _still_there(source: str, arrived: set[str]) -> set[str]:
     numbers = {int(mark.partition(" ")[0]): mark for mark in arrived}
     text = STILL_THERE.replace("{marks}", ", ".join(["%s"] * len(numbers)))
     return {numbers[number] for (number,) in execute(source, text, list(numbers)).fetchall()}
-
-
-def _is_there(source: str, number: int) -> bool:
-    return execute(source, STILL_THERE.replace("{marks}", "%s"), (number,)).fetchone() is not None
 
 
 def _bring(
@@ -227,6 +232,7 @@ def _refuse(source: str, row: Relayed, reason: str) -> None:
     announce(message_refused, move, id=row.number, topic=row.topic, reason=reason)
 
 
-def _delete(source: str, numbers: Sequence[int]) -> None:
+def delete(source: str, numbers: Sequence[int]) -> None:
+    """Delete relayed messages that have arrived, or that are not to."""
     if numbers:
         execute(source, dialect(source).delete(TABLE, "id", len(numbers)), numbers)

@@ -16,7 +16,7 @@ from sqlqueue.database.clock import moment
 from sqlqueue.database.scheduling import OF_ID, TAKE
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import InvalidMessage
-from sqlqueue.log import batch_parts, task_states
+from sqlqueue.log import batch_parts, relay_hold, task_states
 from sqlqueue.log.placement import searched
 from sqlqueue.log.topics import planned
 from sqlqueue.models import ScheduledMessage
@@ -112,26 +112,32 @@ def cancel(topic: str, *, id: str, key: str = "") -> bool:
 
     True: it was still scheduled, is not delivered if that commits, and its id is free again. False: it is in the log
     already, or was never scheduled, as far as the caller's transaction sees: what another one has scheduled and not
-    committed is left.
+    committed is left. With SHARDS a message that waits for its way to another shard counts as scheduled, unless the
+    shard that keeps it does not answer.
 
-    Raises InvalidMessage and ConfigurationError for what publish would refuse.
+    Raises InvalidMessage and ConfigurationError for what publish would refuse; InvalidMessage, too, inside a
+    transaction, for one that waits for its way to another shard.
     """
     refuse_in_async("cancel", "await acancel(…)")
     identity = _identity(settings.DATABASE, topic, id, key)
     run = retries.run if task_states.has_tasks(topic) else retries.run_statement
-    return any(run(alias, _cancel, alias, identity) for alias in searched(topic, key, id))
+    relayed = settings.sharded and relay_hold.take_out(topic, key, id) > 0  # first: it may arrive meanwhile
+    taken = any(run(alias, _cancel, alias, identity) for alias in searched(topic, key, id))
+    return taken or (relayed and not relay_hold.in_log(topic, key, id))
 
 
 def cancel_all(topic: str, *, key: str) -> int:
     """Delete all messages of a topic and key from the schedule, all or none of them, in the caller's transaction;
-    return how many there were. Those that are entering the log are not among them.
+    return how many there were. Those that are entering the log are not among them; with SHARDS those that wait for
+    their way to another shard are.
 
-    Raises InvalidMessage and ConfigurationError for what publish would refuse.
+    Raises what `cancel` does.
     """
     refuse_in_async("cancel_all", "await sync_to_async(cancel_all)(…)")
     planned(settings.DATABASE, topic)
     checked_text(key, "key", KEY_LENGTH)
-    return sum(retries.run(alias, _cancel_all, alias, topic, key) for alias in searched(topic, key))
+    relayed = relay_hold.take_out(topic, key) if settings.sharded else 0
+    return relayed + sum(retries.run(alias, _cancel_all, alias, topic, key) for alias in searched(topic, key))
 
 
 acancel = async_twin(cancel)

@@ -21,6 +21,7 @@ from sqlqueue.log.offers import offer_of, row_of
 from sqlqueue.log.placement import Destination, chooser, open_shards, placement
 from sqlqueue.log.published import CREATED, IGNORED, UPDATED, Published, PublishedMany, Status
 from sqlqueue.log.topics import to_publish
+from sqlqueue.signals import announce, message_published
 
 
 def fixed(topic: str) -> TopicInfo:
@@ -44,8 +45,8 @@ def only_destination(topic: str, relay: bool) -> Destination | None:
 
 def publish_many(
     topic: str, messages: Iterable[NewMessage | Any], traced: Callable[[Any], Any] | None, relay: bool
-) -> tuple[int, PublishedMany]:
-    """Publish many messages, each on its shard; return how many have entered a log, and what publish_many returns."""
+) -> PublishedMany:
+    """Publish many messages, each on its shard."""
     if isinstance(messages, Iterator):
         raise InvalidMessage(
             f"topic {topic!r} is on several shards, so an iterator cannot be published in one transaction: give lists"
@@ -79,15 +80,14 @@ class _Call:
         self.offers: dict[int, Offer] = {}
         self.statuses: list[Status] = [CREATED] * len(destinations)
         self.ids = [""] * len(destinations)
-        self.entered = 0
         self.failed: dict[Destination, Error] = {}
 
     def check(self, messages: Sequence[NewMessage], headers: Sequence[Any]) -> None:
         """Check and encode all messages. Raises InvalidMessage."""
         self._each(lambda to, indexes: self._encode(to, indexes, messages, headers))
 
-    def run(self) -> tuple[int, PublishedMany]:
-        """Publish them; return how many have entered a log, and what publish_many returns."""
+    def run(self) -> PublishedMany:
+        """Publish them."""
         self._each(self._add)
         if self.failed:
             if len(self.failed) == len(self.parts):
@@ -96,7 +96,7 @@ class _Call:
             failed = {settings.shard_name(to.alias): error for to, error in self.failed.items()}
             raise PartlyPublished(self.topic, failed, unpublished)
         counts = (self.statuses.count(status) for status in (CREATED, UPDATED, IGNORED))
-        return self.entered, PublishedMany(self.ids, self.statuses, *counts)
+        return PublishedMany(self.ids, self.statuses, *counts)
 
     def _each(self, do: Callable[[Destination, Sequence[int]], None]) -> None:
         for to, indexes in self.parts.items():
@@ -126,6 +126,8 @@ class _Call:
         else:
             statuses, ids = add_offers(to.alias, offers)
             added = [offer for offer, status in zip(offers, statuses) if status != IGNORED]
-            self.entered += notify_of(to.alias, added)
+            if entered := notify_of(to.alias, added):
+                shard = settings.shard_name(to.alias)
+                announce(message_published, publish_many, topic=self.topic, count=entered, shard=shard)
         for index, status, id in zip(indexes, statuses, ids):
             self.statuses[index], self.ids[index] = status, id

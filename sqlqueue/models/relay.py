@@ -40,6 +40,8 @@ class RelayedMessage(models.Model):
         indexes = [
             # Supports: SELECT … WHERE refused = 0 AND shard = … AND id > … ORDER BY id LIMIT (the relay).
             models.Index(fields=["refused", "shard", "id"], name="sqlqueue_relayed_order"),
+            # Supports: SELECT … WHERE topic, partition_key and message_id (get_status, cancel, cancel_all).
+            models.Index(fields=["topic", "partition_key", "message_id"], name="sqlqueue_relayed_id"),
         ]
 
     def __str__(self) -> str:

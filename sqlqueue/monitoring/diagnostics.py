@@ -14,11 +14,12 @@ from sqlqueue.database.gate import DUTIES
 from sqlqueue.database.insert_sql import SLOTS
 from sqlqueue.database.limits import ServerLimits, limits, missing_indexes
 from sqlqueue.database.tables import pending_migrations
-from sqlqueue.models import PeriodicSchedule, PublishGate, ScheduledMessage
+from sqlqueue.models import PeriodicSchedule, PublishGate, RelayedMessage, ScheduledMessage
 from sqlqueue.stats.survey import Survey, database_time, survey
 
 CLOCK_READS = 3  # the one with the shortest round trip counts
 MOST_REFUSALS = 5
+REFUSAL = ("topic", "refusal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ class RuntimeSettings:
 class Diagnostics:
     """What the doctor judges. pending: migrations are not applied, and the tables were not read: what follows
     `handlers` has its default; processes: how many consumer processes are to run; more_refusals: there are more than
-    `refusals`; periodic: there are periodic schedules; others: how many shards there are beside this one."""
+    `refusals`; periodic: there are periodic schedules; others: how many shards there are beside this one;
+    relay_refusals: the first of the relayed messages that their shard has refused."""
 
     pending: bool
     limits: ServerLimits
@@ -77,6 +79,7 @@ class Diagnostics:
     more_refusals: bool = False
     periodic: bool = False
     others: int = 0
+    relay_refusals: Sequence[RefusedMessage] = ()
 
 
 def read(
@@ -108,6 +111,7 @@ def read(
         len(refusals) > MOST_REFUSALS,
         PeriodicSchedule.objects.using(alias).exists(),
         len(settings.aliases) - 1,
+        _relay_refusals(alias) if settings.sharded else (),
     )
 
 
@@ -124,3 +128,8 @@ def _clock(alias: str) -> ClockSkew:
 def _refusals(alias: str) -> list[RefusedMessage]:
     rows = ScheduledMessage.objects.using(alias).filter(refused=True).order_by("due_at")
     return [RefusedMessage(row.pk, row.topic, row.refusal or "") for row in rows[: MOST_REFUSALS + 1]]
+
+
+def _relay_refusals(alias: str) -> list[RefusedMessage]:
+    rows = RelayedMessage.objects.using(alias).filter(refused=True).order_by("shard", "id")
+    return [RefusedMessage(row.pk, row.topic, row.refusal or "") for row in rows.only(*REFUSAL)[:MOST_REFUSALS]]

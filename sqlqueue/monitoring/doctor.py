@@ -37,6 +37,8 @@ ABOUT = {  # the title under which the doctor lists each kind of finding
     attention.UNREAD: "topics",
     attention.REFUSED: "scheduled messages",
     attention.LATE: "scheduled messages",
+    attention.RELAY_REFUSED: "relayed messages",
+    attention.RELAY_LATE: "relayed messages",
     attention.OVERDUE_WORK: "work items",
     attention.SERVERS: "servers",
     attention.OPEN_TRANSACTION: "horizon",
@@ -182,6 +184,7 @@ def queue(read: Diagnostics) -> Iterator[Diagnosis]:
 
 def _well(seen: Survey) -> dict[str, str]:
     """Return the text for each subject without findings."""
+    relayed = {"relayed messages": "none is refused, or waits for long"} if seen.relays else {}
     return {
         "consumers": f"{seen.subscribers} alive",
         "background tasks": "none fails again and again",
@@ -190,6 +193,7 @@ def _well(seen: Survey) -> dict[str, str]:
         "dead letters": "there are none",
         "topics": f"all {len(seen.topics)} have a group that reads them",
         "scheduled messages": "none is refused or overdue",
+        **relayed,
         "work items": f"{sum(topic.work_items for topic in seen.topics)} open, none is overdue",
         "servers": "consumers write to one",
         "horizon": f"{seen.horizon_lag} offsets behind the log's end",
@@ -218,13 +222,17 @@ def _never_published(read: Diagnostics, seen: Survey) -> Iterator[Diagnosis]:
 
 
 def _refusals(read: Diagnostics) -> Iterator[Diagnosis]:
-    """Say why scheduled messages were refused."""
+    """Say why scheduled and relayed messages were refused."""
     for refusal in read.refusals:
         text = f"id {refusal.id} for topic {refusal.topic!r} was refused: {refusal.reason}"
         hint = "Correct or withdraw it in the admin (Scheduled messages); or correct its row and set refused = 0."
         yield Diagnosis(NOTE, "scheduled messages", text, hint)
     if read.more_refusals:
         yield Diagnosis(NOTE, "scheduled messages", "more were refused", "The admin's list of them has them all.")
+    for refusal in read.relay_refusals:
+        text = f"number {refusal.id} for topic {refusal.topic!r} was refused: {refusal.reason}"
+        hint = "Correct it in the admin (Relayed messages), or try it again with queuereschedule relay."
+        yield Diagnosis(NOTE, "relayed messages", text, hint)
 
 
 ON_THE_SERVER: tuple[Callable[[Diagnostics], Iterator[Diagnosis]], ...] = (

@@ -10,6 +10,7 @@ from sqlqueue.conf import settings
 from sqlqueue.exceptions import ConfigurationError, Unreachable
 from sqlqueue.stats.cached import recent_survey
 from sqlqueue.stats.groups import GroupSurvey
+from sqlqueue.stats.relays import RelaySurvey
 from sqlqueue.stats.survey import Survey
 from sqlqueue.stats.topics import TopicSurvey
 
@@ -67,6 +68,14 @@ OF_GROUP: dict[str, tuple[str, Callable[[GroupSurvey], float | None]]] = {
         lambda g: len({stuck.partition for stuck in g.stuck}),
     ),
 }
+TO_SHARD: dict[str, tuple[str, Callable[[RelaySurvey], float]]] = {
+    "sqlqueue_relayed_messages": ("Messages that wait for their way to another shard.", lambda r: r.waiting),
+    "sqlqueue_relay_refused_messages": ("Messages that the shard they belong to refuses.", lambda r: r.refused),
+    "sqlqueue_relay_age_seconds": (
+        "Since when the oldest message that waits for its way to another shard has been published; 0 without any.",
+        lambda r: r.age,
+    ),
+}
 UP = ("sqlqueue_database_up", "1 if the queue's database answered when the gauges were read.")
 
 
@@ -113,6 +122,12 @@ def _families(surveys: Mapping[str, Survey | None], sharded: bool) -> Iterator[G
         family = GaugeMetricFamily(metric, text, labels=shard)
         for name, survey in known.items():
             family.add_metric(labels(name), of_all(survey))
+        yield family
+    for metric, (text, to_shard) in TO_SHARD.items() if sharded or not surveys else ():
+        family = GaugeMetricFamily(metric, text, labels=["shard", "to"])
+        for name, survey in known.items():
+            for relay in survey.relays:
+                family.add_metric([name, relay.shard], float(to_shard(relay)))
         yield family
     for metric, (text, of_topic) in OF_TOPIC.items():
         family = GaugeMetricFamily(metric, text, labels=[*shard, "topic"])

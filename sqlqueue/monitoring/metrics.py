@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
@@ -19,9 +19,11 @@ from sqlqueue.conf import settings
 from sqlqueue.core import outcomes
 from sqlqueue.core.settle_plan import SettledAttempt
 from sqlqueue.database import clock
+from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.monitoring.gauges import StatsCollector
 
 BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
+Metric = TypeVar("Metric", Counter, "BulkHistogram")
 FINAL = (outcomes.ACKED, outcomes.DEAD)
 
 
@@ -43,38 +45,62 @@ class BulkHistogram(Histogram):
                 self._buckets[index].inc(count)
 
 
-PUBLISHED = Counter("sqlqueue_published", "Messages published.", ["topic"])
-DELIVERED = Counter("sqlqueue_delivered", "Messages dispatched to handlers, each attempt counted.", ["topic", "group"])
-SETTLED = Counter("sqlqueue_settled", "Deliveries settled, by outcome.", ["topic", "group", "outcome"])
-FILTERED = Counter("sqlqueue_filtered", "Messages acked without their handler, by its filter.", ["topic", "group"])
+def _shard_label() -> list[str]:
+    """Return the label of counters that SHARDS adds. Labels are fixed when a process starts."""
+    try:
+        return ["shard"] if settings.sharded else []
+    except ConfigurationError:  # a system check reports it
+        return []
+
+
+SHARD = _shard_label()
+PUBLISHED = Counter("sqlqueue_published", "Messages published.", [*SHARD, "topic"])
+DELIVERED = Counter(
+    "sqlqueue_delivered", "Messages dispatched to handlers, each attempt counted.", [*SHARD, "topic", "group"]
+)
+SETTLED = Counter("sqlqueue_settled", "Deliveries settled, by outcome.", [*SHARD, "topic", "group", "outcome"])
+FILTERED = Counter(
+    "sqlqueue_filtered", "Messages acked without their handler, by its filter.", [*SHARD, "topic", "group"]
+)
 HANDLER = BulkHistogram(
-    "sqlqueue_handler_seconds", "How long handlers ran: each call once.", ["topic", "group"], buckets=BUCKETS
+    "sqlqueue_handler_seconds", "How long handlers ran: each call once.", [*SHARD, "topic", "group"], buckets=BUCKETS
 )
 LATENCY = BulkHistogram(
-    "sqlqueue_latency_seconds", "From publish to ack or dead letter.", ["topic", "group"], buckets=BUCKETS
+    "sqlqueue_latency_seconds", "From publish to ack or dead letter.", [*SHARD, "topic", "group"], buckets=BUCKETS
 )
-LEASES = Counter("sqlqueue_lease_changes", "Partitions acquired, released and lost.", ["topic", "group", "change"])
-COLLECTED = Counter("sqlqueue_collected", "Messages deleted by garbage collection.", ["topic"])
-RESULTS_COLLECTED = Counter("sqlqueue_results_collected", "Kept results deleted when their time was over.")
-REFUSED = Counter("sqlqueue_refused", "Scheduled messages that could not enter the log.")
-MISSED = Counter("sqlqueue_missed_ticks", "Times that a periodic schedule was found to have missed ticks.", ["topic"])
+LEASES = Counter(
+    "sqlqueue_lease_changes", "Partitions acquired, released and lost.", [*SHARD, "topic", "group", "change"]
+)
+COLLECTED = Counter("sqlqueue_collected", "Messages deleted by garbage collection.", [*SHARD, "topic"])
+RESULTS_COLLECTED = Counter("sqlqueue_results_collected", "Kept results deleted when their time was over.", SHARD)
+REFUSED = Counter("sqlqueue_refused", "Scheduled messages that could not enter the log.", SHARD)
+MISSED = Counter(
+    "sqlqueue_missed_ticks", "Times that a periodic schedule was found to have missed ticks.", [*SHARD, "topic"]
+)
 LATENESS = BulkHistogram(
     "sqlqueue_tick_lateness_seconds",
     "How late ticks were published, the oldest at a time.",
-    ["topic"],
+    [*SHARD, "topic"],
     buckets=BUCKETS,
 )
-REFUSED_TICKS = Counter("sqlqueue_refused_ticks", "Times that a periodic schedule could not publish.")
-RETRIES = Counter("sqlqueue_database_retries", "Work on the database that failed and was run again.", ["fault"])
+REFUSED_TICKS = Counter("sqlqueue_refused_ticks", "Times that a periodic schedule could not publish.", SHARD)
+RETRIES = Counter("sqlqueue_database_retries", "Work on the database that failed and was run again.", [*SHARD, "fault"])
 STATS_COLLECTOR = StatsCollector()
 
 
-def _published(*, topic: str, count: int, **_: Any) -> None:
-    PUBLISHED.labels(topic).inc(count)
+def _of(metric: Metric, *values: str, shard: str | None = None) -> Metric:
+    """Return a metric's series, with several shards that of the one which is worked on, or of this one."""
+    if SHARD:
+        values = (settings.shard_name(settings.DATABASE) if shard is None else shard, *values)
+    return metric.labels(*values) if values else metric
+
+
+def _published(*, topic: str, count: int, shard: str, **_: Any) -> None:
+    _of(PUBLISHED, topic, shard=shard).inc(count)
 
 
 def _dispatched(*, topic: str, group: str, count: int, **_: Any) -> None:
-    DELIVERED.labels(topic, group).inc(count)
+    _of(DELIVERED, topic, group).inc(count)
 
 
 def _settled(*, topic: str, group: str, attempts: Sequence[SettledAttempt], **_: Any) -> None:
@@ -90,52 +116,52 @@ def _settled(*, topic: str, group: str, attempts: Sequence[SettledAttempt], **_:
         if kind in FINAL and now is not None:
             ages.append(max(0.0, now - clock.seconds(attempt.message.created)))
     for kind, count in kinds.items():
-        SETTLED.labels(topic, group, kind.replace(" ", "_")).inc(count)
-    HANDLER.labels(topic, group).observe_many(finished - started for started, finished in calls)
-    LATENCY.labels(topic, group).observe_many(ages)
+        _of(SETTLED, topic, group, kind.replace(" ", "_")).inc(count)
+    _of(HANDLER, topic, group).observe_many(finished - started for started, finished in calls)
+    _of(LATENCY, topic, group).observe_many(ages)
 
 
 def _filtered(*, topic: str, group: str, count: int, **_: Any) -> None:
-    FILTERED.labels(topic, group).inc(count)
+    _of(FILTERED, topic, group).inc(count)
 
 
 def _acquired(*, topic: str, group: str, partitions: list[int], **_: Any) -> None:
-    LEASES.labels(topic, group, "acquired").inc(len(partitions))
+    _of(LEASES, topic, group, "acquired").inc(len(partitions))
 
 
 def _released(*, topic: str, group: str, partitions: list[int], **_: Any) -> None:
-    LEASES.labels(topic, group, "released").inc(len(partitions))
+    _of(LEASES, topic, group, "released").inc(len(partitions))
 
 
 def _lost(*, topic: str, group: str, **_: Any) -> None:
-    LEASES.labels(topic, group, "lost").inc()
+    _of(LEASES, topic, group, "lost").inc()
 
 
 def _collected(*, topic: str, count: int, **_: Any) -> None:
-    COLLECTED.labels(topic).inc(count)
+    _of(COLLECTED, topic).inc(count)
 
 
 def _results_collected(*, count: int, **_: Any) -> None:
-    RESULTS_COLLECTED.inc(count)
+    _of(RESULTS_COLLECTED).inc(count)
 
 
 def _refused(**_: Any) -> None:
-    REFUSED.inc()
+    _of(REFUSED).inc()
 
 
 def _ticked(*, topic: str, count: int, missed: bool, seconds: float, **_: Any) -> None:
     if missed:
-        MISSED.labels(topic).inc()
+        _of(MISSED, topic).inc()
     if count:
-        LATENESS.labels(topic).observe(seconds)
+        _of(LATENESS, topic).observe(seconds)
 
 
 def _tick_refused(**_: Any) -> None:
-    REFUSED_TICKS.inc()
+    _of(REFUSED_TICKS).inc()
 
 
 def _retried(*, error_kind: str, **_: Any) -> None:
-    RETRIES.labels(error_kind.lower()).inc()
+    _of(RETRIES, error_kind.lower()).inc()
 
 
 RECEIVERS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -25,6 +26,12 @@ def checked_content_type(given: Any) -> str:
 
 
 def content_type_of(headers: Any) -> str:
-    """Return the content type of a message of bytes with these headers. Plain SQL may have written anything there."""
+    """Return the content type of a message of bytes with these headers, or with those of this JSON text. Plain SQL may
+    have written anything there."""
+    if isinstance(headers, str):
+        try:
+            headers = json.loads(headers)
+        except (ValueError, RecursionError):
+            return UNKNOWN
     found = headers.get(CONTENT_TYPE) if isinstance(headers, dict) else None
     return found if isinstance(found, str) and MEDIA_TYPE.fullmatch(found) else UNKNOWN

@@ -12,6 +12,8 @@ from django.utils.translation import ngettext
 
 from sqlqueue.stats.durations import duration
 from sqlqueue.stats.groups import GroupSurvey
+from sqlqueue.stats.relays import RelaySurvey
+from sqlqueue.stats.sampling import MOST_ROWS
 from sqlqueue.stats.survey import Survey
 from sqlqueue.stats.topics import TopicSurvey
 
@@ -34,9 +36,12 @@ DEAD_LETTERS: Final = "dead_letters"
 UNREAD: Final = "unread"
 REFUSED: Final = "refused"
 LATE: Final = "late"
+RELAY_REFUSED: Final = "relay_refused"
+RELAY_LATE: Final = "relay_late"
 OVERDUE_WORK: Final = "overdue_work"
 OPEN_TRANSACTION: Final = "open_transaction"
 
+RELAYED_TOO_LATE = 60.0  # seconds that a message may wait for its way to another shard
 OPEN_TOO_LONG = 60.0  # seconds for which a publishing transaction may hold back the horizon
 EPOCH_HELD = 3600.0  # seconds for which a group may have something to settle in an earlier epoch
 ORDER = (ERROR, WARNING, NOTE)
@@ -66,6 +71,8 @@ def findings(seen: Survey) -> list[Finding]:
     for topic in seen.topics:
         found += _of_topic(topic, [group for group in seen.groups if group.topic == topic.name])
     found += _of_scheduled("", seen.refused_elsewhere, seen.overdue_elsewhere, False, False)
+    for relay in seen.relays:
+        found += _of_relay(relay)
     return sorted(found, key=lambda one: ORDER.index(one.severity))
 
 
@@ -372,6 +379,40 @@ def _of_scheduled(topic: str, refused: int, overdue: int, more_refused: bool, mo
             % {"count": _at_least(overdue, more_overdue), "topic": name},
             _("Consumer processes move them into the log, some hundred at a time: is one running?"),
             topic,
+        )
+
+
+def _of_relay(relay: RelaySurvey) -> Iterator[Finding]:
+    """Yield the findings of what waits for its way to another shard."""
+    if relay.refused:
+        yield Finding(
+            RELAY_REFUSED,
+            WARNING,
+            _("Refused by a shard"),
+            ngettext(
+                "%(count)s relayed message was refused by shard %(shard)s.",
+                "%(count)s relayed messages were refused by shard %(shard)s.",
+                relay.refused,
+            )
+            % {"count": _at_least(relay.refused, relay.refused >= MOST_ROWS), "shard": relay.shard},
+            _("Each says why, in the admin's list of relayed messages. Correct it, try it again, or discard it."),
+        )
+    if relay.age > RELAYED_TOO_LATE:
+        yield Finding(
+            RELAY_LATE,
+            WARNING,
+            _("Not relayed"),
+            ngettext(
+                "%(count)s message has waited for its way to shard %(shard)s, for %(age)s.",
+                "%(count)s messages have waited for their way to shard %(shard)s, the oldest for %(age)s.",
+                relay.waiting,
+            )
+            % {
+                "count": _at_least(relay.waiting, relay.waiting >= MOST_ROWS),
+                "shard": relay.shard,
+                "age": duration(relay.age),
+            },
+            _("Consumer processes of this shard move them: is one running, and does the other shard answer?"),
         )
 
 

@@ -13,17 +13,17 @@ from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text
 from sqlqueue.core.outcomes import ACKED, DEAD, TOO_LATE
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.exceptions import InvalidMessage
-from sqlqueue.log import progress
+from sqlqueue.log import progress, relay_hold
 from sqlqueue.log.placement import searched
 from sqlqueue.log.progress import Progress
-from sqlqueue.models import ConsumerGroup, Message, Receipt, Result, ScheduledMessage
+from sqlqueue.models import ConsumerGroup, Message, Receipt, RelayedMessage, Result, ScheduledMessage
 from sqlqueue.models.topic import TOPIC_COLUMN
 from sqlqueue.stats import delivery_status
 from sqlqueue.stats.delivery_status import DeliveryStatus
 from sqlqueue.stats.waiting import until_finished
 from sqlqueue.twins import async_twin, refuse_in_async
 
-SCHEDULED: Final = "scheduled"  # it is not in the log yet
+SCHEDULED: Final = "scheduled"  # it is not in the log yet: its time, or its way to its shard, lies ahead
 WAITING: Final = "waiting"  # for its turn, or postponed before its first attempt
 LIMITED: Final = "limited"  # a limit of its key holds it back
 IN_FLIGHT: Final = "in_flight"  # with a handler, or claimed for one
@@ -129,7 +129,8 @@ class MessageStatus:
 
 def get_status(topic: str, *, id: str, key: str = "") -> MessageStatus | None:
     """Return the status of a message in every group, or None if it is unknown: never published, cancelled, or collected
-    and no result of it is kept. At most fifteen statements, however many groups.
+    and no result of it is kept. At most fifteen statements, however many groups. With SHARDS a message that waits for
+    its way to its shard is scheduled; it is unknown while the shard that keeps it does not answer.
 
     Raises InvalidMessage for a topic, an id or a key that no message can have.
     """
@@ -138,6 +139,14 @@ def get_status(topic: str, *, id: str, key: str = "") -> MessageStatus | None:
         raise InvalidMessage("id is empty: a message without an id of its own gets one, which publish returns")
     checked_text(key, "key", KEY_LENGTH)
     checked_text(topic, "topic", TOPIC_COLUMN)
+    found = _found(topic, id, key)
+    if found is None and settings.sharded:
+        # Looked for once more in the logs: it may have arrived in between.
+        found = _relayed(topic, id, key) or _found(topic, id, key)
+    return found
+
+
+def _found(topic: str, id: str, key: str) -> MessageStatus | None:
     found = (_status(alias, topic, id, key) for alias in searched(topic, key, id))
     return next((each for each in found if each is not None), None)
 
@@ -204,15 +213,27 @@ def _after_collection(alias: str, status: MessageStatus) -> dict[str, GroupStatu
 def _scheduled(alias: str, topic: str, id: str, key: str) -> MessageStatus | None:
     rows = ScheduledMessage.objects.using(alias).filter(topic=topic, message_id=id, partition_key=key)
     row = next(iter(rows.only("target_group", "due_at", "created_at", "refusal")[:1]), None)
-    if row is None:
-        return None
+    return None if row is None else _before_the_log(alias, topic, id, key, row)
+
+
+def _relayed(topic: str, id: str, key: str) -> MessageStatus | None:
+    """Return the status of a message that waits for its way to its shard."""
+    for source, shard, numbers in relay_hold.waiting(topic, key, id):
+        rows = RelayedMessage.objects.using(source).filter(pk__in=numbers)
+        row = rows.only("target_group", "due_at", "created_at", "refusal").first()
+        if row is not None and shard in settings.shards:
+            return _before_the_log(settings.shards[shard], topic, id, key, row)
+    return None
+
+
+def _before_the_log(alias: str, topic: str, id: str, key: str, row: ScheduledMessage | RelayedMessage) -> MessageStatus:
     names = [row.target_group]
     if not row.target_group:
         registered = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
         names = list(registered.values_list("consumer_group", flat=True))
-    error = row.refusal or ""
-    groups = {name: GroupStatus(name, SCHEDULED, error=error, next_attempt_at=row.due_at) for name in names}
-    return MessageStatus(topic, id, key, None, row.created_at, row.due_at, groups, settings.shard_name(alias))
+    error, due_at = row.refusal or "", row.due_at or row.created_at
+    groups = {name: GroupStatus(name, SCHEDULED, error=error, next_attempt_at=due_at) for name in names}
+    return MessageStatus(topic, id, key, None, row.created_at, due_at, groups, settings.shard_name(alias))
 
 
 def _collected(alias: str, topic: str, id: str, key: str) -> MessageStatus | None:

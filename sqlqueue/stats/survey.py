@@ -28,6 +28,7 @@ from sqlqueue.stats.groups import GroupSurvey, StoredGroup, limited_groups, stat
 from sqlqueue.stats.horizon_lag import horizon_lag, probed
 from sqlqueue.stats.open_work import NO_WORK, OpenWork, open_work
 from sqlqueue.stats.positions import StoredPartition, all_partitions, first_unacked, partitions_of
+from sqlqueue.stats.relays import RelaySurvey, relays_from
 from sqlqueue.stats.stuck import limits_reached, stuck_partitions
 from sqlqueue.stats.topics import TopicSurvey, dead_letters_in, scheduled_in, topics_of, with_messages
 
@@ -39,7 +40,8 @@ class Survey:
     horizon_lag: how many offsets an open publishing transaction holds above the horizon; horizon_age: the age in
     seconds of the first message above it, so for how long at most; both are 0 without consumers. failing: background
     tasks of live consumers that fail again and again, with their errors. servers: the database servers that live
-    consumers write to. overdue_elsewhere, refused_elsewhere: scheduled messages for topics that do not exist.
+    consumers write to. overdue_elsewhere, refused_elsewhere: scheduled messages for topics that do not exist. relays:
+    with SHARDS, what waits here for each other shard.
     """
 
     taken_at: datetime
@@ -53,6 +55,7 @@ class Survey:
     servers: tuple[str, ...] = ()
     overdue_elsewhere: int = 0
     refused_elsewhere: int = 0
+    relays: tuple[RelaySurvey, ...] = ()
 
     def group(self, topic: str, group: str) -> GroupSurvey | None:
         """Return one group's stats; None if it is not registered."""
@@ -114,6 +117,7 @@ def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
         reads.processes.servers,
         sum(reads.scheduled[name][1] for name in elsewhere if name in reads.scheduled),
         sum(reads.refused[name][0] for name in elsewhere if name in reads.refused),
+        () if only else relays_from(alias),
     )
 
 

@@ -1,4 +1,5 @@
-"""Filters for the admin's templates: times with their zone, and the labels that cells have on narrow screens."""
+"""What the admin's templates use: times with their zone, the labels that cells have on narrow screens, and the shard
+that a page shows."""
 
 from __future__ import annotations
 
@@ -8,10 +9,12 @@ from datetime import datetime
 from typing import Any
 
 from django import template
+from django.urls import NoReverseMatch, get_resolver, get_urlconf, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.text import capfirst
 
+from sqlqueue.conf import settings
 from sqlqueue.stats import moments
 
 register = template.Library()
@@ -36,3 +39,28 @@ def labelled(row: Sequence[str], headers: Sequence[Mapping[str, Any]]) -> Iterat
         assert tag is not None
         label = format_html(' data-label="{}"', capfirst(header["text"]))
         yield mark_safe(f"{tag[0]}{label}{rest}")
+
+
+@register.inclusion_tag("admin/sqlqueue/shards.html", takes_context=True)
+def shards(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Show the shard that a page is about, and the others, with links to their pages where the project has any. Nothing
+    without SHARDS."""
+    here = settings.shard_name(settings.DATABASE) if settings.sharded else ""
+    names = [name for name in settings.shards if name != here] if here else []
+    opts = context.get("opts")
+    page = f"sqlqueue_{opts.model_name}_changelist" if opts and opts.app_label == "sqlqueue" else "index"
+    return {"shard": here, "others": [(name, _page_of_shard(name, page)) for name in names]}
+
+
+def _page_of_shard(shard: str, page: str) -> str:
+    """Return the URL of a page in the site of a shard, which is the project's own for DATABASE's; "" if it has none."""
+    sites = [f"sqlqueue_{shard}"]
+    if settings.shards[shard] == settings.home:
+        of_shards = {f"sqlqueue_{name}" for name in settings.shards}
+        sites += [site for site in get_resolver(get_urlconf()).app_dict.get("admin", ()) if site not in of_shards]
+    for site in sites:
+        try:
+            return reverse(f"{site}:{page}")
+        except NoReverseMatch:
+            continue
+    return ""

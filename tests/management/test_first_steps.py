@@ -28,6 +28,7 @@ pytestmark = pytest.mark.once
         ("queuetopic", "list"),
         ("queuetopic", "create", "orders"),
         ("queuereschedule", "orders"),
+        ("queuereschedule", "relayed"),
         ("runconsumers", "--check"),
         ("runconsumers", "--drain"),
     ],

@@ -39,6 +39,7 @@ COMMANDS = [
     ("queuepurge", "orders", "--no-input"),
     ("queuerecover", "--no-input"),
     ("queuereschedule", "orders"),
+    ("queuereschedule", "relayed"),
     ("queuetopic", "list"),
     ("queueresume", "orders"),
     ("queueschedules", "list"),

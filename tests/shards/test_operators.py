@@ -1,5 +1,6 @@
 """What operators see and do with several shards: each figure with its shard, and nothing on one of them by mistake."""
 
+import re
 from io import StringIO
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
 from django.test import Client, override_settings
-from django.urls import include, path
+from django.urls import clear_url_caches, include, path
 
 from sqlqueue import ConfigurationError, NewMessage, Reject, consumer, discard, publish, publish_many, replay
 from sqlqueue.consumers.registry import registry
@@ -174,6 +175,38 @@ def test_each_shard_has_pages_of_its_own(handler: list[Any]) -> None:
         assert 'href="/shards/b/sqlqueue/message/dead-letters/?topic=t' in groups
     with pytest.raises(ConfigurationError, match="SHARDS has no shard 'c'"):
         shard_site("c")
+
+
+def test_every_page_names_its_shard_and_leads_to_the_others(handler: list[Any], settings: Any) -> None:
+    from sqlqueue.admin import shard_site
+
+    publish_both()
+    drain()
+    client = Client()
+    client.force_login(get_user_model().objects.create_superuser("ann"))
+    number = Message.objects.using(A).filter(topic="t").get().pk
+    places = ["", "overview/", "message/", "consumergroup/", "scheduledmessage/", "receipt/", "subscriberheartbeat/"]
+    places += [f"message/{number}/change/", "message/dead-letters/", "topic/t/history/"]
+    urlpatterns[:] = [path("", include("tests.urls")), path("shards/b/", shard_site("b").urls)]
+
+    def lines(start: str, page: str) -> list[str]:
+        html = client.get(f"{start}sqlqueue/{page}", follow=True).content.decode()
+        return re.findall('<nav class="sqlqueue-shards".*?</nav>', html)
+
+    with override_settings(ROOT_URLCONF=__name__):
+        for page in places:
+            [line] = lines("/admin/", page)
+            assert "<strong>Shard a</strong>" in line, page
+            assert re.search('href="/shards/b/[^"]*">b</a>', line), page
+        [line] = lines("/shards/b/", "consumergroup/")
+        assert "<strong>Shard b</strong>" in line
+        assert 'href="/admin/sqlqueue/consumergroup/">a</a>' in line
+        urlpatterns[:] = [path("", include("tests.urls"))]
+        clear_url_caches()
+        [line] = lines("/admin/", "overview/")
+        assert line.endswith("</strong> · b</nav>")
+        settings.SQLQUEUE = {name: value for name, value in settings.SQLQUEUE.items() if name != "SHARDS"}
+        assert lines("/admin/", "overview/") == []
 
 
 def test_what_differs_from_the_settings_is_reported(shards: dict[str, Any], settings: Any) -> None:

@@ -15,6 +15,7 @@ from sqlqueue import NewMessage, PartlyPublished, publish, publish_many
 from sqlqueue.core.shards import shard_of
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import Message, RelayedMessage, SubscriberHeartbeat
+from tests.asking import ask, port_of
 from tests.consumer_processes import QUICK, Consumers
 from tests.processes import ManageCommands, wait_until
 from tests.servers import PRIVATE
@@ -77,6 +78,34 @@ def test_one_command_serves_all_shards(second_database: None, consumers: Consume
     assert running.wait() == 0
     assert not any(SubscriberHeartbeat.objects.using(alias).exists() for alias in (A, B))
     assert set(consumers.noted("begin").values()) == {1}
+
+
+@pytest.mark.once
+def test_counters_name_the_shard(
+    second_database: None, manage: ManageCommands, consumers: Consumers, consumer_options: dict[str, Any]
+) -> None:
+    env = {"SQLQUEUE": json.dumps(consumer_options)}
+    published(consumers, "a", *names("a", 3))
+    published(consumers, "b", *names("b", 2))
+    running = manage("runconsumers", "--topic=steady", "--metrics-port=0", env=env)
+    port = port_of(running, "metrics")
+
+    def settled() -> list[str]:
+        lines = ask(port, "/metrics").text.splitlines()
+        return sorted(line for line in lines if line.startswith("sqlqueue_settled_total"))
+
+    labels = 'group="default",outcome="acked",shard="{}",topic="steady"'
+    told = [f"sqlqueue_settled_total{{{labels.format(shard)}}} {count}.0" for shard, count in (("a", 3), ("b", 2))]
+    wait_until(lambda: settled() == told, message=lambda: running.output)
+    script = (
+        "from prometheus_client import generate_latest; from sqlqueue import NewMessage, publish, publish_many;"
+        f"publish('t', 1, key={KEYS['b'][0]!r});"
+        f"publish_many('t', [NewMessage(n, key=key) for n, key in enumerate({KEYS['a'][:2] + KEYS['b'][:1]!r})]);"
+        "print(generate_latest().decode())"
+    )
+    publisher = manage("shell", "-c", script, env=env)
+    assert publisher.wait() == 0, publisher.output
+    assert all(f'sqlqueue_published_total{{shard="{shard}",topic="t"}} 2.0' in publisher.output for shard in "ab")
 
 
 def test_a_drain_ends_when_all_shards_are_drained(second_database: None, consumers: Consumers) -> None:

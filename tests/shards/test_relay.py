@@ -68,7 +68,7 @@ def test_a_process_that_is_killed_before_it_deletes_has_moved_them_once(
     first, second = "one", "two\nlines\u2028 and a space"
     relayed(first, second)
     with monkeypatch.context() as patch:
-        patch.setattr(relay_moves, "_delete", _die)
+        patch.setattr(relay_moves, "delete", _die)
         with pytest.raises(Killed):
             relay_moves.move(A, "b")
     assert arrived() == [first, second]
@@ -109,7 +109,7 @@ def test_one_that_was_frozen_since_it_read_adds_nothing_that_another_has_moved(m
 def test_one_that_another_deletes_since_it_was_read_is_not_moved_again(monkeypatch: pytest.MonkeyPatch) -> None:
     relayed("one")
     with monkeypatch.context() as patch:
-        patch.setattr(relay_moves, "_delete", _die)
+        patch.setattr(relay_moves, "delete", _die)
         with pytest.raises(Killed):
             relay_moves.move(A, "b")
     Message.objects.using(B).all().delete()  # collected, so that its id is free again
@@ -127,16 +127,16 @@ def test_one_that_another_deletes_since_it_was_read_is_not_moved_again(monkeypat
 
 def test_one_that_was_frozen_before_it_deletes_deletes_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     relayed("one")
-    delete = relay_moves._delete
+    delete = relay_moves.delete
 
     def overtaken(*values: Any) -> None:
-        monkeypatch.setattr(relay_moves, "_delete", delete)
+        monkeypatch.setattr(relay_moves, "delete", delete)
         relayed("two")
         move_all()
         relayed("three")
         delete(*values)
 
-    monkeypatch.setattr(relay_moves, "_delete", overtaken)
+    monkeypatch.setattr(relay_moves, "delete", overtaken)
     relay_moves.move(A, "b")
     move_all()
     assert arrived() == ["one", "two", "three"]
@@ -261,11 +261,14 @@ def test_what_waits_is_found_by_an_index() -> None:
 
 def test_the_migration_is_not_taken_back_while_shards_are_in_use() -> None:
     relayed("one")
-    with pytest.raises(CommandError, match=r"1 messages wait for their way.*Nothing was changed"):
-        call_command("migrate", "sqlqueue", "0028", database=A, verbosity=0)
-    move_all()
-    with pytest.raises(CommandError, match=r"spread over several shards: t\. Nothing was changed"):
-        call_command("migrate", "sqlqueue", "0028", database=A, verbosity=0)
+    try:
+        with pytest.raises(CommandError, match=r"1 messages wait for their way.*Nothing was changed"):
+            call_command("migrate", "sqlqueue", "0028", database=A, verbosity=0)
+        move_all()
+        with pytest.raises(CommandError, match=r"spread over several shards: t\. Nothing was changed"):
+            call_command("migrate", "sqlqueue", "0028", database=A, verbosity=0)
+    finally:
+        call_command("migrate", "sqlqueue", database=A, verbosity=0)  # the later ones were taken back
     relayed("two")
     move_all()
     assert arrived() == ["one", "two"]
