@@ -99,8 +99,8 @@ test-spark: system system-spark $(VENV)/.spark ## What works on the log with Spa
 		-k "test_batch_read or once_and_the_group or never_pass"
 
 test-long: system system-topologies system-spark system-browser $(VENV)/.mysql $(VENV)/.spark $(VENV)/.browser ## What takes longest in the suite, which make test leaves out: on MariaDB and SQLite
-	env -u DATABASE_URL DATABASE=mariadb LONG=1 $(PYTEST) -m long tests/database tests/soak tests/protocol tests/spark
-	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/database tests/soak tests/protocol
+	env -u DATABASE_URL DATABASE=mariadb LONG=1 $(PYTEST) -m long tests/database tests/faults tests/management tests/soak tests/protocol tests/spark
+	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/database tests/faults tests/management tests/soak tests/protocol
 	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/browser
 
 test-browser: system-browser $(VENV)/.browser ## The admin in a real browser, on SQLite: brings Chromium

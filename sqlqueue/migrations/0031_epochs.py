@@ -25,7 +25,7 @@ def refuse_if_altered(apps: Any, schema_editor: Any) -> None:
 
 class Migration(online_migration.Migration):
     dependencies = [
-        ("sqlqueue", "0029_shards"),
+        ("sqlqueue", "0030_relayed_ids"),
     ]
 
     operations = [
