@@ -53,7 +53,10 @@ class Course:
         begun = self.begun()
         for key in KEYS:
             assert set(begun[key]) == set(range(self.rounds)), key
-            assert not ordered or begun[key] == sorted(begun[key]), key
+            ways = [begun[key]]
+            if self.topic == "batches":  # one that was in doubt comes again as a whole
+                ways = [list(dict.fromkeys(begun[key])), list(dict.fromkeys(reversed(begun[key])))[::-1]]
+            assert not ordered or all(way == sorted(way) for way in ways), (key, begun[key])
 
 
 def kill_one(topic: str, processes: ManageCommand) -> None:
