@@ -33,7 +33,7 @@ from sqlqueue.database.transactions import refusal
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 
 HIGHEST = 'SELECT MAX("offset"){proof} FROM sqlqueue_message'  # index: the primary key's end
-# The rows that nobody holds, and the ends of those that there were when the statement began. Index: the primary key.
+# The rows that no publisher holds, and the ends of those that there were when the statement began. Index: the primary key.
 FREE = (
     "SELECT slot, (SELECT MIN(slot) FROM sqlqueue_publish_gate WHERE slot >= 0),"
     " (SELECT MAX(slot) FROM sqlqueue_publish_gate) FROM sqlqueue_publish_gate WHERE "
@@ -125,7 +125,7 @@ class Horizon:
 
     def _slots(self, rows: Sequence[Sequence[int]]) -> set[int]:
         """Return the gate's rows that a publisher may hold. Those of the first generation are replaced by as many
-        others, and then deleted, each when nobody holds it, when a topic is altered for the first time."""
+        others, and then deleted, each when no publisher holds it, when a topic is altered for the first time."""
         if not rows:
             return set(range(2 * SLOTS))
         _, lowest, highest = rows[0]

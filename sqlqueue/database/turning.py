@@ -1,12 +1,12 @@
 """Turning publishers over to a new generation of the layouts, as each database does it.
 
-MySQL: the generation is a column of the gate's rows, which publishers hold in share mode. A row that nobody holds is
-locked without waiting, and turned; so nobody who published through it under the former generation is still at it. The
+MySQL: the generation is a column of the gate's rows, which publishers hold in share mode. A row that no publisher holds
+is locked without waiting, and turned; so no transaction that published through it by the former generation is still open. The
 slots of a topic's keys are turned in the same way. Rows are turned some at a time: a publisher that meets one of them
 waits for a commit, and no publisher ever waits behind one that waits.
 
-PostgreSQL: the generation is the value of a sequence, which is changed at once; whoever holds the gate then may have
-read the former one, and is waited for. SQLite: one transaction does all.
+PostgreSQL: the generation is the value of a sequence, which is changed at once; a transaction that holds the gate then may
+have read the former one, and is waited for. SQLite: one transaction does all.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from sqlqueue.database.statements import dialect, execute
 AT_ONCE = 16  # rows that are turned by one transaction
 WAIT = 1  # seconds for which a row that is never free is waited for; who wants it waits as long
 
-# Publishers of a version that knows one epoch only go on putting messages into it, where nobody would look for them any
-# more. (MySQL: they find no row of the gate.) Names of topics have no quotes.
+# Publishers of a version that knows one epoch only go on putting messages into it, where no group would look for them
+# any more. (MySQL: they find no row of the gate.) Names of topics have no quotes.
 GUARD = "sqlqueue_first_epoch_{name}"
 GUARDED = "SELECT COUNT(*) FROM pg_trigger WHERE tgname = %s AND tgrelid = CAST('sqlqueue_message' AS REGCLASS)"
 WHICH = "WHEN (NEW.topic = '{topic}' AND NEW.\"partition\" < {partitions:d})"
@@ -48,9 +48,9 @@ MAKE_SEQUENCE = "CREATE SEQUENCE IF NOT EXISTS sqlqueue_generation MINVALUE 0 ST
 HIGHEST = "SELECT MAX(generation) FROM sqlqueue_publish_gate WHERE slot >= 0"
 # Index of all: the primary key; (topic, slot).
 BEHIND = "SELECT slot FROM sqlqueue_publish_gate WHERE slot >= 0 AND generation <> %s ORDER BY slot"
-TURN = "UPDATE sqlqueue_publish_gate SET generation = %s WHERE slot = %s"
+SWITCH = "UPDATE sqlqueue_publish_gate SET generation = %s WHERE slot = %s"
 UNTURNED = "SELECT id FROM sqlqueue_epoch_slot WHERE topic = %s AND epoch <> %s ORDER BY slot"
-TURN_SLOT = "UPDATE sqlqueue_epoch_slot SET epoch = %s WHERE id = %s"
+SWITCH_SLOT = "UPDATE sqlqueue_epoch_slot SET epoch = %s WHERE id = %s"
 LIMIT = "SET SESSION innodb_lock_wait_timeout = %s"
 LIMITED = "SELECT @@SESSION.innodb_lock_wait_timeout"
 
@@ -94,8 +94,8 @@ def gate_rows_behind(alias: str, generation: int) -> list[int]:
     return [slot for (slot,) in execute(alias, BEHIND, (generation,)).fetchall()]
 
 
-def turn_gate_rows(alias: str, generation: int, slots: Sequence[int], wait: bool = False) -> int:
-    """Turn those of the gate's rows that nobody holds, in the caller's transaction; return how many. Those of the first
+def switch_gate_rows(alias: str, generation: int, slots: Sequence[int], wait: bool = False) -> int:
+    """Turn those of the gate's rows that no publisher holds, in the caller's transaction; return how many. Those of the first
     generation are deleted: others have taken their place. wait: for WAIT seconds if all are held."""
     free = _locked(alias, "sqlqueue_publish_gate", "slot", slots, wait)
     former = [slot for slot in free if slot < SLOTS]
@@ -103,7 +103,7 @@ def turn_gate_rows(alias: str, generation: int, slots: Sequence[int], wait: bool
         execute(alias, dialect(alias).delete("sqlqueue_publish_gate", "slot", len(former)), former)
     for slot in free:
         if slot >= SLOTS:
-            execute(alias, TURN, (generation, slot))
+            execute(alias, SWITCH, (generation, slot))
     return len(free)
 
 
@@ -112,11 +112,11 @@ def slots_unturned(alias: str, topic: str, epoch: int) -> list[int]:
     return [id for (id,) in execute(alias, UNTURNED, (topic, epoch)).fetchall()]
 
 
-def turn_slots(alias: str, epoch: int, ids: Sequence[int], wait: bool = False) -> int:
-    """Turn those of a topic's slots that nobody holds, in the caller's transaction; return how many."""
+def switch_slots(alias: str, epoch: int, ids: Sequence[int], wait: bool = False) -> int:
+    """Turn those of a topic's slots that no publisher holds, in the caller's transaction; return how many."""
     free = _locked(alias, "sqlqueue_epoch_slot", "id", ids, wait)
     for id in free:
-        execute(alias, TURN_SLOT, (epoch, id))
+        execute(alias, SWITCH_SLOT, (epoch, id))
     return len(free)
 
 

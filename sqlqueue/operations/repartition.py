@@ -1,7 +1,7 @@
 """Changes the number of a topic's partitions while publishers and consumers run.
 
 Its keys go over to a new epoch: a block of partition numbers of its own. The rules are those of docs/protocol.md, "The
-layout of a topic". What has been done is in the tables, and the next step follows from them: whoever takes it, the
+layout of a topic". What has been done is in the tables, and the next step follows from them: the process that takes it, the
 command or a consumer process, does what is due, one at a time, each in a transaction of its own. A process that dies in
 between holds nothing up, and the next one goes on.
 
@@ -250,29 +250,29 @@ class Repartition:
         alias = self.alias
         behind = turning.gate_rows_behind(alias, change.generation)
         if behind:
-            turned = self._pass(change, behind, turning.turn_gate_rows, change.generation)
+            turned = self._pass(change, behind, turning.switch_gate_rows, change.generation)
             return Progress(GATE if change.going else LAST, len(behind) - turned, SLOTS)
         if not change.going:
             retries.run(alias, _finish, alias, change)
             return Progress(LAST, 0, SLOTS)
         unturned = turning.slots_unturned(alias, change.topic, change.later.epoch)
         if unturned:
-            turned = self._pass(change, unturned, turning.turn_slots, change.later.epoch)
+            turned = self._pass(change, unturned, turning.switch_slots, change.later.epoch)
             return Progress(KEYS, len(unturned) - turned, EPOCH_SLOTS)
         with on_one_server(alias) as server:
             retries.run(alias, _close, alias, change, server)
         return Progress(END, 0, 1)
 
-    def _pass(self, change: Change, rows: list[int], turn: Callable[..., int], to: int) -> int:
+    def _pass(self, change: Change, rows: list[int], switch: Callable[..., int], to: int) -> int:
         """Turn what is free of these rows; return how many."""
         turned = 0
         for first in range(0, len(rows), turning.AT_ONCE):
             some = rows[first : first + turning.AT_ONCE]
-            turned += retries.run(self.alias, _turn, self.alias, change, turn, to, some)
+            turned += retries.run(self.alias, _switch, self.alias, change, switch, to, some)
         self._fruitless = 0 if turned else self._fruitless + 1
         if self._fruitless >= STUBBORN:
             self._fruitless = 0
-            turned += retries.run(self.alias, _turn, self.alias, change, turn, to, rows[:1], wait=True)
+            turned += retries.run(self.alias, _switch, self.alias, change, switch, to, rows[:1], wait=True)
         return turned
 
     # -- PostgreSQL ---------------------------------------------------------------------------------------------------
@@ -299,16 +299,18 @@ class Repartition:
             return True
 
 
-def _turn(alias: str, change: Change, turn: Callable[..., int], to: int, rows: list[int], wait: bool = False) -> int:
+def _switch(
+    alias: str, change: Change, switch: Callable[..., int], to: int, rows: list[int], wait: bool = False
+) -> int:
     if not take_duty(alias, LAYOUT) or under_way(alias) != change:
         return 0
-    if turn is turning.turn_slots and turning.gate_rows_behind(alias, change.generation):
-        return 0  # somebody may still publish without asking the slots
-    return turn(alias, to, rows, wait)
+    if switch is turning.switch_slots and turning.gate_rows_behind(alias, change.generation):
+        return 0  # a publisher may still not ask the slots
+    return switch(alias, to, rows, wait)
 
 
 def _close(alias: str, change: Change, server: ServerIdentity) -> None:
-    """Store the former epoch's end, now that nobody can publish into it any more, and all that was is visible."""
+    """Store the former epoch's end, now that no publisher can add to it, and all that was added is visible."""
     if not take_duty(alias, LAYOUT) or under_way(alias) != change:
         return
     if dialect(alias).slotted:
@@ -325,7 +327,7 @@ def _close(alias: str, change: Change, server: ServerIdentity) -> None:
 
 
 def _finish(alias: str, change: Change) -> None:
-    """Take the slots away, which nobody asks any more."""
+    """Take the slots away, which no publisher asks any more."""
     if not take_duty(alias, LAYOUT) or under_way(alias) != change:
         return
     if not turning.gate_rows_behind(alias, change.generation):

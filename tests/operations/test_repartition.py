@@ -13,7 +13,7 @@ from django.db import connection, connections, transaction
 from django.db.utils import DatabaseError, IntegrityError
 
 from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.database import insert_sql
+from sqlqueue.database import insert_sql, turning
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.known_layouts import forget_layouts, known_layouts
 from sqlqueue.database.statements import execute
@@ -281,17 +281,45 @@ def test_the_horizon_waits_for_whoever_holds_a_slot_old_or_new(held: int, monkey
             horizon = Horizon("default")
             for _ in range(40):
                 assert horizon.probe(highest) < highest - 1
-            former.commit()
+            first, last = (former, later) if held else (later, former)
+            first.commit()
             for _ in range(40):
                 assert horizon.probe(highest) < highest - 1
-            for _ in range(200):
+            for _ in range(20):
                 driver.step()
             for _ in range(40):
                 assert horizon.probe(highest) < highest - 1
-            later.commit()
+            last.commit()
         wait_until(lambda: horizon.probe(highest) >= highest)
         finish()
         assert Horizon("default").wait() == highest
+
+
+@SLOTTED
+def test_a_row_that_is_never_free_is_waited_for_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many passes in which nothing was free, and then a second, in which it is: the holder ends meanwhile."""
+    monkeypatch.setattr(insert_sql, "slot", lambda: 5)
+    waited: list[bool] = []
+    switch = turning.switch_gate_rows
+
+    def watched(alias: str, generation: int, slots: list[int], wait: bool = False) -> int:
+        turned = switch(alias, generation, slots, wait)
+        waited.extend([bool(turned)] if wait else [])
+        return turned
+
+    monkeypatch.setattr(turning, "switch_gate_rows", watched)
+    with OpenTransaction() as holder:
+        holder.do(lambda: publish(TOPIC, 1, key="a"))
+        begin("default", TOPIC, 6)
+        driver = Repartition("default")
+        for _ in range(repartition.STUBBORN + 1):
+            driver.step()
+        assert waited == [False]
+        with connection.cursor() as cursor:  # as it was before
+            cursor.execute("SELECT @@SESSION.innodb_lock_wait_timeout")
+            assert cursor.fetchone()[0] > turning.WAIT
+        holder.commit()
+    finish()
 
 
 @GATED
