@@ -33,7 +33,8 @@ from sqlqueue.database.transactions import refusal
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 
 HIGHEST = 'SELECT MAX("offset"){proof} FROM sqlqueue_message'  # index: the primary key's end
-# The rows that no publisher holds, and the ends of those that there were when the statement began. Index: the primary key.
+# The rows that no publisher holds, and the ends of those that there were when the statement began. Index: the primary
+# key.
 FREE = (
     "SELECT slot, (SELECT MIN(slot) FROM sqlqueue_publish_gate WHERE slot >= 0),"
     " (SELECT MAX(slot) FROM sqlqueue_publish_gate) FROM sqlqueue_publish_gate WHERE "

@@ -1,12 +1,12 @@
 """Turning publishers over to a new generation of the layouts, as each database does it.
 
-MySQL: the generation is a column of the gate's rows, which publishers hold in share mode. A row that no publisher holds
-is locked without waiting, and turned; so no transaction that published through it by the former generation is still open. The
-slots of a topic's keys are turned in the same way. Rows are turned some at a time: a publisher that meets one of them
-waits for a commit, and no publisher ever waits behind one that waits.
+MySQL: the generation is a column of the gate's rows, which publishers hold in share mode. A row that no publisher
+holds is locked without waiting, and turned; so no transaction that published through it by the former generation is
+still open. The slots of a topic's keys are turned in the same way. Rows are turned some at a time: a publisher that
+meets one of them waits for a commit, and no publisher ever waits behind one that waits.
 
-PostgreSQL: the generation is the value of a sequence, which is changed at once; a transaction that holds the gate then may
-have read the former one, and is waited for. SQLite: one transaction does all.
+PostgreSQL: the generation is the value of a sequence, which is changed at once; a transaction that holds the gate
+then may have read the former one, and is waited for. SQLite: one transaction does all.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def gate_rows_behind(alias: str, generation: int) -> list[int]:
 
 
 def switch_gate_rows(alias: str, generation: int, slots: Sequence[int], wait: bool = False) -> int:
-    """Turn those of the gate's rows that no publisher holds, in the caller's transaction; return how many. Those of the first
-    generation are deleted: others have taken their place. wait: for WAIT seconds if all are held."""
+    """Turn those of the gate's rows that no publisher holds, in the caller's transaction; return how many. Those of the
+    first generation are deleted: others have taken their place. wait: for WAIT seconds if all are held."""
     free = _locked(alias, "sqlqueue_publish_gate", "slot", slots, wait)
     former = [slot for slot in free if slot < SLOTS]
     if former:

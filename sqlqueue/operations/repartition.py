@@ -1,9 +1,9 @@
 """Changes the number of a topic's partitions while publishers and consumers run.
 
-Its keys go over to a new epoch: a block of partition numbers of its own. The rules are those of docs/protocol.md, "The
-layout of a topic". What has been done is in the tables, and the next step follows from them: the process that takes it, the
-command or a consumer process, does what is due, one at a time, each in a transaction of its own. A process that dies in
-between holds nothing up, and the next one goes on.
+Its keys go over to a new epoch: a block of partition numbers of its own. The rules are those of docs/protocol.md,
+"The layout of a topic". What has been done is in the tables, and the next step follows from them: the process that
+takes it, the command or a consumer process, does what is due, one at a time, each in a transaction of its own. A
+process that dies in between holds nothing up, and the next one goes on.
 
 MySQL:      the gate's rows, one after another, tell publishers to ask the topic's slots; then the slots turn, then the
             former epoch's end is read, and the gate's rows tell publishers to ask the slots no more.

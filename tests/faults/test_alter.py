@@ -69,7 +69,7 @@ def test_while_all_run_and_it_is_killed(consumers: Consumers, manage: ManageComm
             command.kill()
             command = manage("queuetopic", "alter", TOPIC, "--partitions", str(partitions), "--no-input")
             command.wait()
-            wait_until(lambda: under_way("default") is None, message=lambda: command.output)
+            wait_until(lambda: under_way("default") is None, message=lambda command=command: command.output)
             base = epochs("default", TOPIC)[-1].base
             wait_until(lambda base=base: Message.objects.filter(topic=TOPIC, partition__gte=base).count() > 20)
     finally:

@@ -22,7 +22,7 @@ from sqlqueue.log.layouts import epochs
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import EpochEnd, EpochSlot, Layout, Message, PublishGate, SubscriberHeartbeat, Topic
 from sqlqueue.operations.drop import drop
-from sqlqueue.operations.repartition import Repartition, abort, begin, under_way
+from sqlqueue.operations.repartition import STUBBORN, Repartition, abort, begin, under_way
 from tests.processes import wait_until
 from tests.transactions import OpenTransaction
 
@@ -312,7 +312,7 @@ def test_a_row_that_is_never_free_is_waited_for_briefly(monkeypatch: pytest.Monk
         holder.do(lambda: publish(TOPIC, 1, key="a"))
         begin("default", TOPIC, 6)
         driver = Repartition("default")
-        for _ in range(repartition.STUBBORN + 1):
+        for _ in range(STUBBORN + 1):
             driver.step()
         assert waited == [False]
         with connection.cursor() as cursor:  # as it was before
