@@ -14,17 +14,18 @@ from sqlqueue.stats import sampling
 # One row for each (group, topic, partition, priority, slice). The gate's slots are the numbers of the priorities, from
 # the first one of those that publishers use. Index: the unique keys of groups, leases and offsets.
 PARTITIONS = """
-    SELECT g.topic, g.consumer_group, l."partition", n.slot - f.first, COALESCE(o.position, g.start),
+    SELECT g.topic, g.consumer_group, l."partition", {priority}, COALESCE(o.position, g.start),
     COALESCE(o.offset_acked, g.start), COALESCE(o.claimed_to, g.start), {settled},
     l.holder <> '' AND l.valid_until > {now}, g.paused OR t.paused, l.slice, g.sharing,
     l.holder = '{waits}'
     FROM sqlqueue_consumer_group g JOIN sqlqueue_topic t ON t.name = g.topic
     JOIN sqlqueue_partition_lease l ON l.topic = g.topic AND l.consumer_group = g.consumer_group
-    CROSS JOIN (SELECT CASE WHEN MAX(slot) < {slots} THEN 0 ELSE {slots} END AS first FROM sqlqueue_publish_gate) f
-    JOIN sqlqueue_publish_gate n ON n.slot >= f.first AND n.slot < f.first + t.priorities
+    JOIN sqlqueue_publish_gate n ON n.slot >= {first} AND n.slot < {first} + t.priorities
     LEFT JOIN sqlqueue_offset o ON o.topic = g.topic AND o.consumer_group = g.consumer_group
-    AND o."partition" = l."partition" AND o.priority = n.slot - f.first AND o.slice = l.slice
+    AND o."partition" = l."partition" AND o.priority = {priority} AND o.slice = l.slice
 """
+FIRST_SLOT = "(SELECT CASE WHEN MAX(slot) < {slots} THEN 0 ELSE {slots} END FROM sqlqueue_publish_gate)"
+PRIORITY = "n.slot - {slots} * (n.slot {div} {slots})"
 ONE_TOPIC = " WHERE g.topic = %s"
 ONE_GROUP = " WHERE g.topic = %s AND g.consumer_group = %s"
 # The first message above an offset: the oldest that is not acked. Index: (topic, partition, priority, offset).
@@ -66,7 +67,12 @@ def partitions_of(alias: str, topic: str, group: str = "") -> list[StoredPartiti
 
 
 def _read(alias: str, statement: str, values: Sequence[object]) -> list[StoredPartition]:
-    text = statement.replace("{slots}", str(SLOTS)).replace("{waits}", WAITS)
+    text = (
+        statement.replace("{first}", FIRST_SLOT)
+        .replace("{priority}", PRIORITY)
+        .replace("{slots}", str(SLOTS))
+        .replace("{waits}", WAITS)
+    )
     text = text.replace("{settled}", dialect(alias).remaining("o.updated_at"))
     rows = execute(alias, text, values).fetchall()
     return [
