@@ -57,7 +57,7 @@ OFFSETS = """
     AND s."partition" = o."partition" AND s.priority = o.priority)
     OR EXISTS (SELECT 1 FROM sqlqueue_blocked_range b WHERE b.topic = o.topic AND b.consumer_group = o.consumer_group
     AND b."partition" = o."partition" AND b.priority = o.priority),
-    EXISTS (SELECT 1 FROM sqlqueue_layout y WHERE y.topic = l.topic AND y.base > 0)
+    EXISTS (SELECT 1 FROM sqlqueue_layout WHERE sqlqueue_layout.topic = l.topic AND base > 0)
     FROM sqlqueue_partition_lease l{by_id} {then} sqlqueue_consumer_group
     ON sqlqueue_consumer_group.topic = l.topic AND sqlqueue_consumer_group.consumer_group = l.consumer_group
     LEFT JOIN sqlqueue_offset o

@@ -28,7 +28,7 @@ EARLIEST, LATEST = "earliest", "latest"
 SERVED = """
     SELECT mine.consumer_group, mine.topic, t.paused, g.paused, t.history, t.partitions, t.priorities,
     g.flow, g.flow_overrides, COALESCE(g.sharing, 1),
-    EXISTS (SELECT 1 FROM sqlqueue_layout y WHERE y.topic = mine.topic AND y.base > 0)
+    EXISTS (SELECT 1 FROM sqlqueue_layout WHERE sqlqueue_layout.topic = mine.topic AND base > 0)
     FROM sqlqueue_subscriber_heartbeat mine {then} sqlqueue_topic t ON t.name = mine.topic
     LEFT JOIN sqlqueue_consumer_group g ON g.topic = mine.topic AND g.consumer_group = mine.consumer_group
     WHERE mine.subscriber = %s
