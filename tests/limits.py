@@ -116,6 +116,7 @@ OVER: dict[str, str] = {
     "exceptions:SHORTEST_LIFE": "tests/consumers/test_expiry.py::test_a_time_that_makes_no_sense",
     "payloads.content_types:CONTENT_TYPE_LENGTH": "tests/payloads/test_bytes.py::test_a_content_type_that_is_none",
     "exceptions:LONGEST_DELAY": "tests/test_options.py::test_a_delay",
+    "log.retirement:CHUNK": "tests/leases/test_epochs.py::test_the_first_epoch_that_is_left_goes_first",
     "log.succession:LEASES_AT_ONCE": "tests/leases/test_epochs.py::test_however_many_they_are",
     "leases.acquire:AT_ONCE": "tests/test_over_limits.py::test_partitions_are_taken_past_one_transaction",
     "leases.acquire:ROWS_AT_ONCE": "tests/leases/test_takeover.py::test_however_many_rows_there_are_all_are_remembered",

@@ -10,10 +10,13 @@ from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log import layouts
 from sqlqueue.log.groups import lock_topic
 from sqlqueue.log.streams import beyond
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, EpochEnd, Offset, PartitionLease, Topic
+
+CHUNK = 500  # leases
 
 logger = logging.getLogger("sqlqueue")
 
@@ -36,7 +39,8 @@ def _retire(alias: str, topic: str, epoch: Epoch) -> bool:
     lock_topic(alias, topic)
     # Leases before offsets, as acquiring does it, and those of removed groups, too.
     leases = PartitionLease.objects.using(alias).filter(topic=topic, partition__in=epoch.numbers)
-    list(leases.select_for_update().order_by("consumer_group", "partition", "slice").values_list("id"))
+    locked = leases.select_for_update().order_by("consumer_group", "partition", "slice").values_list("id", flat=True)
+    ids = list(locked)
     # By group: the unique keys begin with topic and group.
     groups = ConsumerGroup.objects.using(alias).filter(topic=topic).values_list("consumer_group", flat=True)
     mine = {"topic": topic, "consumer_group__in": list(groups), "partition__in": epoch.numbers}
@@ -44,7 +48,9 @@ def _retire(alias: str, topic: str, epoch: Epoch) -> bool:
     ranges = BlockedRange.objects.using(alias).filter(**mine)
     if states.unsettled().exists() or ranges.exists():
         return False
-    leases.delete()
+    for start in range(0, len(ids), CHUNK):  # by the primary key: what deletes by a range may lock all others, too
+        some = ids[start : start + CHUNK]
+        execute(alias, dialect(alias).delete("sqlqueue_partition_lease", "id", len(some)), some)
     Offset.objects.using(alias).filter(**mine).delete()
     states.delete()
     EpochEnd.objects.using(alias).filter(topic=topic, epoch=epoch.number).update(retired_at=DatabaseNow())

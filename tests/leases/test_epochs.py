@@ -6,7 +6,7 @@ from django.db.models import Max
 from sqlqueue import publish
 from sqlqueue.core.keys import partition_of
 from sqlqueue.leases.acquire import acquire
-from sqlqueue.log import groups, succession
+from sqlqueue.log import groups, retirement, succession
 from sqlqueue.log.collect import collect
 from sqlqueue.log.status import anything_due, unacked_streams
 from sqlqueue.log.succession import leased as counted
@@ -292,7 +292,8 @@ class TestRetirement:
         collect("default")
         assert len(epochs.epochs("t")) == 1
 
-    def test_the_first_epoch_that_is_left_goes_first(self) -> None:
+    def test_the_first_epoch_that_is_left_goes_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(retirement, "CHUNK", 3)
         groups.register("default", "g", "t")
         publish_all()
         epochs.alter("t", 2)
@@ -302,3 +303,4 @@ class TestRetirement:
         Message.objects.all().delete()
         collect("default")
         assert [epoch.number for epoch in epochs.epochs("t")] == [2]
+        assert epochs.leased("t", "g") == {6, 7, 8, 9}
