@@ -1,10 +1,15 @@
 """A group starts a partition of a later epoch once it has settled everything before it that can hold its keys."""
 
 import pytest
+from django.db import connection
 from django.db.models import Max
+from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import publish
+from sqlqueue.consumers.registry import Consumer, build
+from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.core.keys import partition_of
+from sqlqueue.leases import heartbeat
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import groups, retirement, succession
 from sqlqueue.log.collect import collect
@@ -168,6 +173,20 @@ class TestStart:
         assert counted("default", "g", "t").more
         start()
         assert counted("default", "g", "t") == ({0: 0, 1: 1, 2: 2, 3: 3, 4: 0}, {5}, False)
+
+
+def test_nothing_is_asked_of_a_topic_that_was_never_altered() -> None:
+    groups.register("default", "g", "t")
+    subscription = Subscription("default", Consumer(topic="t", handler=print, **build("t", {"group": "g"})))
+    heartbeat.beat("default", "me", [("g", "t")], FOREVER)
+    with CaptureQueriesContext(connection) as queries:
+        take(0, 1, 2, 3)
+        subscription.apply(groups.served("default", "me")["g", "t"])
+        asked = len(queries)
+        assert subscription.look_at_epochs() == ([], set())
+        assert len(queries) == asked
+    assert subscription.partitions == 4
+    assert not [query for query in queries if "sqlqueue_epoch_end" in query["sql"]]
 
 
 class TestFallingWatermarks:
