@@ -30,6 +30,11 @@ class AsyncDelivery(Delivery):
         return self.sync.payload
 
     @property
+    def shard(self) -> str:
+        """The name of the shard that it is on; "" without SHARDS."""
+        return self.sync.shard
+
+    @property
     def settled(self) -> str:
         """The name of the method that settled it; "" if none did, or in a transaction that was rolled back."""
         return self.sync.settled

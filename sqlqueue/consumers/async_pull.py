@@ -14,7 +14,8 @@ from asgiref.sync import sync_to_async
 
 from sqlqueue.consumers.async_delivery import AsyncDelivery
 from sqlqueue.consumers.connections import CONNECTIONS_LAST
-from sqlqueue.consumers.pull_engine import PullEngine, pulled_consumer
+from sqlqueue.consumers.pull_engine import pulled_consumer
+from sqlqueue.consumers.pull_engines import PullEngines
 from sqlqueue.consumers.pulled_delivery import PulledDelivery
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.database import retries
@@ -31,7 +32,7 @@ class AsyncDeliveries:
     def __init__(self, consumer: Consumer, timeout: float | None):
         self._timeout = timeout
         self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
-        self._engine = PullEngine(consumer, self._wake)
+        self._engine = PullEngines(consumer, self._wake)
         self._looked_at = self._last_taken = time.monotonic()
 
     def close(self) -> None:
@@ -55,18 +56,17 @@ class AsyncDeliveries:
 
     @property
     def _arrived(self) -> bool:
-        return not self._engine.stopping and not self._engine.pool.deliveries.empty()
+        return not self._engine.stopping and not self._engine.deliveries.empty()
 
     def _take(self) -> PulledDelivery | None:
         """Return a delivery that has arrived, started; None if there is none, or another task has it."""
-        pool = self._engine.pool
         while self._arrived:
             try:
-                delivery = pool.deliveries.get_nowait()
+                delivery = self._engine.deliveries.get_nowait()
             except Empty:
                 return None
             self._last_taken = time.monotonic()
-            if delivery is not None and pool.begin(delivery) and delivery.readable():
+            if delivery is not None and delivery.ready():
                 return delivery
         return None
 
@@ -114,9 +114,9 @@ class AsyncDeliveries:
         released."""
         self._engine.stop()
         cancelled: asyncio.CancelledError | None = None
-        while not self._engine.ended:
+        while not self._engine.all_ended:
             try:
-                await self._until(lambda: self._engine.ended)
+                await self._until(lambda: self._engine.all_ended)
             except asyncio.CancelledError as error:
                 cancelled = error
         self._engine.join()  # it has nothing left to do

@@ -86,6 +86,11 @@ class Delivery:
         return self._attempt.lease.ref.topic
 
     @property
+    def shard(self) -> str:
+        """The name of the shard that it is on; "" without SHARDS."""
+        return settings.shard_name(settings.DATABASE)
+
+    @property
     def partition(self) -> int:
         """The partition that its key belongs to."""
         return self._attempt.lease.ref.partition

@@ -9,7 +9,8 @@ from queue import Empty
 from typing import Any
 
 from sqlqueue.consumers.connections import CONNECTIONS_LAST
-from sqlqueue.consumers.pull_engine import PullEngine, pulled_consumer
+from sqlqueue.consumers.pull_engine import pulled_consumer
+from sqlqueue.consumers.pull_engines import PullEngines
 from sqlqueue.consumers.pulled_delivery import PulledDelivery
 from sqlqueue.database import retries
 from sqlqueue.exceptions import ConfigurationError, seconds
@@ -25,7 +26,7 @@ class Deliveries:
     An error that ended the engine is raised here.
     """
 
-    def __init__(self, engine: PullEngine, timeout: float | None):
+    def __init__(self, engine: PullEngines, timeout: float | None):
         self._engine, self._timeout = engine, timeout
 
     def close(self) -> None:
@@ -33,7 +34,6 @@ class Deliveries:
         self._engine.stop_soon()
 
     def __iter__(self) -> Iterator[PulledDelivery]:
-        pool = self._engine.pool
         waited_since = looked_at = time.monotonic()
         delivery: PulledDelivery | None = None
         while True:
@@ -43,7 +43,7 @@ class Deliveries:
                     "wait: commit it before the next delivery is waited for"
                 )
             try:
-                delivery = pool.deliveries.get(timeout=LOOK_AGAIN)
+                delivery = self._engine.deliveries.get(timeout=LOOK_AGAIN)
             except Empty:
                 if self._timeout is not None and time.monotonic() - waited_since >= self._timeout:
                     return
@@ -57,7 +57,7 @@ class Deliveries:
             if time.monotonic() - looked_at >= CONNECTIONS_LAST:
                 retries.close_lost_connections()  # the receiver's own, before the visibility timeout begins
                 looked_at = time.monotonic()
-            if pool.begin(delivery) and delivery.readable():
+            if delivery.ready():
                 yield delivery
             waited_since = time.monotonic()
 
@@ -71,7 +71,9 @@ def subscribe(
     The engine runs in a thread of its own (leases, heartbeats, settles). Each delivery is settled by the receiver: ack,
     retry, postpone, reject or fail; what is not settled at the end is released, uncharged. timeout: seconds without a
     delivery after which the iteration ends. Up to batch_size deliveries (more while they are settled fast) may be
-    unsettled at once: then the iteration waits for the receiver to settle some. Inside a TestCase the engine's thread
+    unsettled at once: then the iteration waits for the receiver to settle some. With SHARDS, of a topic of several,
+    there is an engine for each, and so many may be unsettled of each; the delivery names its `shard`. A shard that is
+    down when it starts raises; later its messages wait, and the others' come. Inside a TestCase the engine's thread
     cannot see the test's transaction: use sqlqueue.testing.drain there, or a TransactionTestCase.
 
     Raises ConfigurationError for options that cannot work, and for a topic that is not declared (STRICT_TOPICS).
@@ -79,7 +81,7 @@ def subscribe(
     refuse_in_async("subscribe", "async with asubscribe(…)")
     if timeout is not None:
         timeout = seconds(timeout, "timeout")
-    engine = PullEngine(pulled_consumer(topic, group, options))
+    engine = PullEngines(pulled_consumer(topic, group, options))
     engine.start()
     try:
         engine.wait_until_started()

@@ -1,9 +1,10 @@
-"""The engine of a pull loop: a subscriber of one consumer, in a thread of its own."""
+"""The engine of a pull loop on one shard: a subscriber of one consumer, in a thread of its own."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
 
 from django.db import connections
@@ -12,12 +13,12 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.executor import Report
 from sqlqueue.consumers.pull_pool import PullPool
+from sqlqueue.consumers.pulled_delivery import PulledDelivery
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.core.flow import NO_FLOW
 from sqlqueue.core.settle_plan import Execution
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
-from sqlqueue.log.placement import require_one_shard
 from sqlqueue.log.topics import require_declared
 
 
@@ -30,7 +31,6 @@ def pulled_consumer(topic: str, group: str, options: dict[str, Any]) -> Consumer
     if options.get("commit_every", 1) != 1:
         raise ConfigurationError("a pull loop's receiver commits by itself: leave commit_every out")
     made = build(topic, {"group": group, **options})
-    require_one_shard(topic, "a pull loop")
     require_declared(settings.DATABASE, topic)
     # One that names no limits leaves the group's as they are.
     return Consumer(topic=topic, handler=_no_handler, declares=made["flow"] != NO_FLOW, **made)
@@ -41,24 +41,31 @@ def _no_handler(delivery: Delivery) -> None:
 
 
 class PullEngine:
-    """Fills `pool.deliveries` for a receiver, and does all else in its thread: leases, heartbeats, reads, settles. An
-    error that ends it is raised in the receiver, by `check`.
+    """Fills a queue with deliveries for a receiver, and does all else in its thread: leases, heartbeats, reads,
+    settles. An error that ends it is raised in the receiver, by `check`.
 
     changed: is called, by any thread, when it has started, when a delivery has arrived and when it has ended; it raises
     RuntimeError if there is no receiver any more.
     """
 
-    def __init__(self, consumer: Consumer, changed: Callable[[], None] = lambda: None):
-        self._changed = changed
+    def __init__(
+        self,
+        consumer: Consumer,
+        alias: str,
+        deliveries: SimpleQueue[PulledDelivery | None],
+        changed: Callable[[], None],
+    ):
+        self._alias, self._changed = alias, changed
         self._error: BaseException | None = None
         self._started, self._ended = threading.Event(), threading.Event()
 
         def make_pool(report: Report, ended: Callable[[Execution], None]) -> PullPool:
-            self.pool = PullPool(settings.DATABASE, consumer, report, ended, self._tell)
-            return self.pool
+            return PullPool(alias, consumer, report, ended, self._tell, deliveries)
 
         # The throttle admits twice as many deliveries as threads: here, those that the receiver may have unsettled.
-        self._subscriber = Subscriber([consumer], threads=max(1, consumer.options.batch_size // 2), pool=make_pool)
+        threads = max(1, consumer.options.batch_size // 2)
+        with settings.at(alias):
+            self._subscriber = Subscriber([consumer], threads=threads, pool=make_pool)
         self._thread = threading.Thread(target=self._run, name="sqlqueue-subscribe", daemon=True)
 
     def start(self) -> None:
@@ -67,7 +74,8 @@ class PullEngine:
 
     def _run(self) -> None:
         try:
-            self._subscriber.run(started=self._note_start)
+            with settings.at(self._alias):
+                self._subscriber.run(started=self._note_start)
         except BaseException as error:  # it is raised in the receiver
             self._error = error
         finally:

@@ -26,9 +26,10 @@ class PullPool(Pool):
         report: Report,
         ended: Callable[[Execution], None],
         arrived: Callable[[], None],
+        deliveries: SimpleQueue[PulledDelivery | None],
     ):
         self.alias, self.consumer, self._report, self._ended, self._arrived = alias, consumer, report, ended, arrived
-        self.deliveries: SimpleQueue[PulledDelivery | None] = SimpleQueue()
+        self.deliveries = deliveries
         self._executor: HandlerExecutor | None = None
 
     def submit(self, executor: HandlerExecutor, execution: Execution) -> None:
@@ -41,7 +42,8 @@ class PullPool(Pool):
         if attempt is None:
             self._ended(execution)
         else:
-            self.deliveries.put(PulledDelivery(self.alias, self.consumer, execution, attempt, self.settle))
+            pulled = PulledDelivery(self.alias, self.consumer, execution, attempt, self.settle, self.begin)
+            self.deliveries.put(pulled)
             self._arrived()
 
     def begin(self, delivery: PulledDelivery) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db import connections, transaction
 
+from sqlqueue.conf import settings
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core import outcomes
@@ -30,11 +31,29 @@ class PulledDelivery(Delivery):
     """A delivery that its receiver settles: by one of ack, retry, postpone, reject, hand_over and fail. A second call
     of the same method does nothing; another one raises ConfigurationError."""
 
-    def __init__(self, alias: str, consumer: Consumer, execution: Execution, attempt: Attempt, settle: Settle):
+    def __init__(
+        self,
+        alias: str,
+        consumer: Consumer,
+        execution: Execution,
+        attempt: Attempt,
+        settle: Settle,
+        begin: Callable[[PulledDelivery], bool],
+    ):
         super().__init__(attempt, consumer.payloads)
         self._alias, self._consumer, self._execution, self._report = alias, consumer, execution, settle
+        self._begin = begin
         self._settled = ""  # the name of the method
         self._commits: _CommitWatch | None = None  # watches the transaction that it was acked in
+
+    @property
+    def shard(self) -> str:
+        """The name of the shard that it is on; "" without SHARDS."""
+        return settings.shard_name(self._alias)
+
+    def ready(self) -> bool:
+        """Start its visibility timeout, and tell whether the receiver can have it: if not, it is settled here."""
+        return self._begin(self) and self.readable()
 
     @property
     def settled(self) -> str:

@@ -9,32 +9,30 @@ from typing import Any
 from django.db import connections, transaction
 from django.utils import timezone
 
-from sqlqueue.conf import settings
-from sqlqueue.core.keys import new_id
+from sqlqueue.core.new_message import NewMessage
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import task_states
-from sqlqueue.log.placement import require_one_shard
-from sqlqueue.log.publish import publish
+from sqlqueue.log.publish import publish_message
 from sqlqueue.log.topics import to_publish
 from sqlqueue.models.task_state import PATH_LENGTH
 from sqlqueue.tasks.interface import Task, TaskResult, normalize_json
 from sqlqueue.tasks.queues import PRIORITY_HEADER
 from sqlqueue.tasks.results import result_with
+from sqlqueue.tasks.shards import chosen, id_at
 
 LOWEST, HIGHEST = -100, 100  # a task's priority
 
 
 def enqueue(backend: str, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
     """Store a task and publish its message. Raises InvalidMessage for what cannot be stored."""
-    alias = settings.home
     path = task.module_path
     if len(path) > PATH_LENGTH:
         raise InvalidMessage(f"the task's path has {len(path)} characters; {PATH_LENGTH} is the most: {path[:80]}…")
     topic = task_states.topic_of(task.queue_name)
-    require_one_shard(topic, "a task")
+    alias = chosen(topic)
     priority, now = int(task.priority), timezone.now()
     payload = {
-        "id": new_id(),
+        "id": id_at(alias),
         "task": path,
         "args": normalize_json(list(args)),
         "kwargs": normalize_json(dict(kwargs)),
@@ -51,7 +49,8 @@ def enqueue(backend: str, task: Task, args: Sequence[Any], kwargs: Mapping[str, 
     alone = not connections[alias].in_atomic_block
     with transaction.atomic(using=alias) if alone else nullcontext():
         stream = stream_of(priority, to_publish(alias, topic).priorities)
-        publish(topic, payload, headers={PRIORITY_HEADER: priority}, priority=stream, at=at)
+        message = NewMessage(payload, headers={PRIORITY_HEADER: priority}, priority=stream, at=at)
+        publish_message(topic, message, alias=alias)
         state = task_states.new(payload)
         state.save(using=alias, force_insert=True)
     return result_with(state, task)

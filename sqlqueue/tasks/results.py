@@ -10,18 +10,18 @@ from typing import Any
 
 from django.utils.module_loading import import_string
 
-from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import message_of
 from sqlqueue.models import TaskState
 from sqlqueue.models.task_state import SUCCESSFUL, TASK_ID_LENGTH
 from sqlqueue.tasks.interface import Task, TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
+from sqlqueue.tasks.shards import stored
 
 
 def result_of(id: object) -> TaskResult:
     """Return the present result of a task. Raises TaskResultDoesNotExist for an unknown id, or what is no id."""
     if not isinstance(id, str) or not 0 < len(id) <= TASK_ID_LENGTH or not id.isascii() or "\0" in id:
         raise TaskResultDoesNotExist(id)
-    state = TaskState.objects.using(settings.home).filter(pk=id).first()
+    state = stored(id)
     if state is None:
         raise TaskResultDoesNotExist(id)
     return result_with(state, task_of(state))

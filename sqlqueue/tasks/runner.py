@@ -36,6 +36,7 @@ from sqlqueue.tasks.interface import (
 )
 from sqlqueue.tasks.policy import OWN_OPTIONS, Policy, policy_of
 from sqlqueue.tasks.results import found, result_with, task_of
+from sqlqueue.tasks.shards import stored
 
 logger = logging.getLogger("sqlqueue")
 
@@ -55,7 +56,7 @@ class _Attempt:
     """One attempt of one task."""
 
     def __init__(self, delivery: Delivery, fresh: TaskState):
-        self.alias, self.delivery = settings.home, delivery
+        self.alias, self.delivery = settings.DATABASE, delivery
         self.sender = _sender(fresh.backend)
         self.policy = NOT_RUN
         self.obstacle: Exception | None = None
@@ -184,7 +185,7 @@ class _Attempt:
 
 def announce_killed(sender: Any, id: str, **kwargs: Any) -> None:
     """Send task_finished for a task that has failed because its consumer processes ended: a receiver of task_killed."""
-    state = TaskState.objects.using(settings.home).filter(pk=id).first()
+    state = stored(id)
     if state is not None:
         announce(task_finished, _sender(state.backend), task_result=result_with(state, task_of(state)))
 

@@ -447,7 +447,7 @@ class TestEnding:
                         await asyncio.wait_for(anext(deliveries), 0.02)  # before it comes
                     await apublish("t", number)
                     async with Occupied():
-                        await until(lambda: not deliveries._engine.pool.deliveries.empty())
+                        await until(lambda: not deliveries._engine.deliveries.empty())
                         with pytest.raises(asyncio.TimeoutError):
                             await asyncio.wait_for(anext(deliveries), 0.02)  # once it has come
                     found += await taken(deliveries, 1)
@@ -491,7 +491,7 @@ class TestEnding:
         async def main() -> None:
             async with asubscribe("t", timeout=PATIENCE) as deliveries:
                 await (await anext(deliveries)).ack()
-                await until(lambda: not deliveries._engine.pool.deliveries.empty())
+                await until(lambda: not deliveries._engine.deliveries.empty())
                 deliveries.close()
                 assert [each async for each in deliveries] == []
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.db import Error, connections, transaction
 
-from sqlqueue import NewMessage, PartlyPublished, publish, publish_many
+from sqlqueue import NewMessage, PartlyPublished, publish, publish_many, subscribe
 from sqlqueue.core.shards import shard_of
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import Message, RelayedMessage, SubscriberHeartbeat
@@ -181,6 +181,31 @@ def test_a_shard_that_is_down_holds_up_no_other_and_drains_once_it_is_back(
     wait_until(lambda: handled(consumers, *names("b-again")))
     running.terminate()
     assert running.wait() == 0
+
+
+@pytest.mark.database("mariadb")
+def test_a_pull_loop_goes_on_while_a_shard_is_down(second_server: PrivateServer, settings: Any) -> None:
+    settings.SQLQUEUE = QUICK | {"SHARDS": SHARDS}
+    for shard in "ab":
+        publish("t", "before", key=KEYS[shard][0])
+    with subscribe("t", timeout=120) as deliveries:
+        taken = iter(deliveries)
+
+        def take() -> tuple[str, Any]:
+            delivery = next(taken)
+            delivery.ack()
+            return delivery.shard, delivery.payload
+
+        assert {take(), take()} == {("a", "before"), ("b", "before")}
+        second_server.kill()
+        connections[B].close()
+        publish("t", "while b is down", key=KEYS["a"][0])
+        assert take() == ("a", "while b is down")
+        second_server.start()
+        publish("t", "b is back", key=KEYS["b"][0])
+        while (last := take()) == ("b", "before"):  # again, if its ack was not stored
+            pass
+        assert last == ("b", "b is back")
 
 
 @pytest.mark.long

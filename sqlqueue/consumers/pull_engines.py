@@ -1,0 +1,72 @@
+"""The engines of a pull loop: one for each shard of its topic, whose deliveries come in one queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from sqlqueue.consumers.pull_engine import PullEngine
+from sqlqueue.consumers.pulled_delivery import PulledDelivery
+from sqlqueue.consumers.registry import Consumer
+from sqlqueue.log.placement import worked_on
+
+
+class PullEngines:
+    """Starts and ends together. Once one has ended, the pull loop has: its error is raised by `check`, and `join` ends
+    the others. While a shard does not answer, its engine waits for it, and the others go on."""
+
+    def __init__(self, consumer: Consumer, changed: Callable[[], None] = lambda: None):
+        self.deliveries: SimpleQueue[PulledDelivery | None] = SimpleQueue()
+        aliases = worked_on(consumer.topic, "", None)
+        self._engines = [PullEngine(consumer, alias, self.deliveries, changed) for alias in aliases]
+
+    def start(self) -> None:
+        """Start their threads."""
+        for engine in self._engines:
+            engine.start()
+
+    @property
+    def started(self) -> bool:
+        """Whether all have started; or have ended, perhaps before they could start."""
+        return all(engine.started for engine in self._engines)
+
+    @property
+    def ended(self) -> bool:
+        """Whether one has ended, so that the iteration has."""
+        return any(engine.ended for engine in self._engines)
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether all have ended: their leases are released, and their connections closed."""
+        return all(engine.ended for engine in self._engines)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether they have been asked to end."""
+        return any(engine.stopping for engine in self._engines)
+
+    def wait_until_started(self) -> None:
+        """Block until all have started; raise the error that has kept one from that."""
+        for engine in self._engines:
+            engine.wait_until_started()
+
+    def check(self) -> None:
+        """Raise the error that has ended one, if one has."""
+        for engine in self._engines:
+            engine.check()
+
+    def stop_soon(self) -> None:
+        """Ask them, from a signal handler too, to end without waiting for what the receiver has not settled."""
+        for engine in self._engines:
+            engine.stop_soon()
+
+    def stop(self) -> None:
+        """The same, at once and not from a signal handler."""
+        for engine in self._engines:
+            engine.stop()
+
+    def join(self) -> None:
+        """Let all end, and block until they have."""
+        self.stop()
+        for engine in self._engines:
+            engine.join()
