@@ -13,6 +13,10 @@ MINUTES ?= 20
 # Several servers with failovers, in place of DATABASE: mariadb-async, mariadb-semisync, postgresql-streaming, galera, group-replication
 TOPOLOGY ?=
 EXAMPLES ?= 2000
+# More words for the comparison with peers: --peers, --rounds, --messages, --seconds, --minutes, --only
+PEERS_ARGS ?=
+# Some peers want a newer Python.
+PEERS_PYTHON = $(shell requirements/peers-python.sh "$(PYTHON)")
 # More words for pytest: make test-sqlite PYTEST_ARGS="-k promise -x"
 PYTEST_ARGS ?=
 
@@ -52,7 +56,7 @@ ifndef SUITES
 .NOTPARALLEL:
 endif
 .PHONY: help develop demo pipeline site test test-sqlite test-beside-sqlite test-beside-mariadb test-mariadb test-mysql test-postgresql test-matrix test-spark test-long test-browser \
-	test-protocol soak benchmark benchmark-spark screenshots lint translations format clean system system-mysql system-postgresql system-topologies \
+	test-protocol soak benchmark benchmark-spark benchmark-peers screenshots lint translations format clean system system-peers system-mysql system-postgresql system-topologies \
 	system-faketime system-prometheus system-systemd system-spark system-jdbc system-browser
 
 help: ## Say what each target does
@@ -126,6 +130,9 @@ benchmark: system $(VENV)/.mysql ## Measure publishing and consuming on a privat
 benchmark-spark: system system-spark system-jdbc $(VENV)/.spark ## Measure reading, streaming and publishing with Spark, beside JDBC and no Spark at all
 	env -u DATABASE_URL $(BIN)/python -m tests.benchmarks.spark
 
+benchmark-peers: system-peers $(VENV)-peers/.peers ## Measure sqlqueue beside its peers, and write docs/benchmarks.md's figures and charts (12 minutes; PEERS_ARGS="--rounds 1 --peers sqlqueue celery": less)
+	env -u DATABASE_URL $(VENV)-peers/bin/python -m tests.benchmarks.peers --publish=docs $(PEERS_ARGS)
+
 lint: $(VENV)/.test ## ruff, mypy, import-linter
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -141,7 +148,7 @@ format: $(VENV)/.test ## Let ruff put the code in order
 	$(BIN)/ruff format
 
 clean: ## Remove the virtual environment, the demo's database and all caches
-	rm -rf $(VENV) $(VENV)-3.* build dist var *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-3.* $(VENV)-peers build dist var *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The system's packages that the tests on MariaDB need (as root on Debian; else says which).
@@ -152,6 +159,12 @@ system:
 system-mysql:
 	@requirements/system.sh "$(PYTHON)" mysql
 	@requirements/mysql-server.sh "$(abspath $(MYSQL_FOLDER))"
+
+# The servers of the comparison with peers.
+system-peers:
+	@requirements/system.sh "$(PEERS_PYTHON)" mariadb
+	@requirements/system.sh "$(PEERS_PYTHON)" postgresql
+	@requirements/system.sh "$(PEERS_PYTHON)" redis
 
 # The same for the tests on PostgreSQL.
 system-postgresql:
@@ -215,6 +228,11 @@ $(VENV)/.hooks: $(VENV)/.test requirements/hooks.txt
 
 $(VENV)/.postgresql: $(VENV)/.test requirements/postgresql.txt
 	$(PIP) -r requirements/postgresql.txt
+	@touch $@
+
+$(VENV)-peers/.peers: requirements/peers.txt requirements/base.txt requirements/mysql.txt requirements/postgresql.txt pyproject.toml
+	requirements/venv.sh "$(PEERS_PYTHON)" $(VENV)-peers
+	$(VENV)-peers/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/peers.txt --editable .
 	@touch $@
 
 $(VENV)/.spark: $(VENV)/.mysql requirements/spark.txt

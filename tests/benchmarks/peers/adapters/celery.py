@@ -1,0 +1,36 @@
+"""Celery on Redis."""
+
+import os
+from collections.abc import Sequence
+
+import django
+from celery import Celery
+
+from tests.benchmarks.peers.adapter import CONCURRENCY, Adapter, python
+from tests.benchmarks.peers.handling import handle, message
+
+django.setup()
+app = Celery("peers", broker=os.environ["REDIS_URL"])
+app.conf.broker_transport_options = {"visibility_timeout": 30}
+
+
+class OnRedis(Adapter):
+    distribution = "celery"
+    server = "redis"
+    setup = (
+        f"`celery worker --concurrency {CONCURRENCY}` (processes), no result backend; `visibility_timeout` of 30 s"
+        " instead of 3,600, acknowledged before the task runs (the default)"
+    )
+    transactional = False
+    has_bulk = False
+
+    def workers(self) -> list[Sequence[str]]:
+        return [python("celery", "-A", __name__, "worker", f"--concurrency={CONCURRENCY}", "--loglevel=WARNING")]
+
+    def enqueue(self, kind: str, number: int) -> None:
+        work.delay(*message(kind, number))
+
+
+@app.task(name="work")
+def work(kind: str, number: int, sent: int, filler: str) -> None:
+    handle(kind, number, sent, filler)
