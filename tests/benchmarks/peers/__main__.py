@@ -31,7 +31,7 @@ from tests.processes import ROOT
 DEFAULT = [name for name in ADAPTERS if name != "sqlqueue-sqlite"]
 PARTS = ("rounds", "kills")
 FAILURES = (MeasurementError, ProducerError, OSError)
-KILLED_AT_A_TIME = 4  # what is killed waits most of the time
+KILLED_AT_A_TIME = 6  # what is killed waits most of the time
 FOR_KILLS = 200.0  # seconds
 
 

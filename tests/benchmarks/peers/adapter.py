@@ -1,5 +1,6 @@
 """The shape of a peer: what each adapter says and does, in the producer's process."""
 
+import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -7,6 +8,7 @@ from importlib.metadata import version
 from typing import ClassVar
 
 CONCURRENCY = 4  # messages that a peer's worker handles at a time
+SOON = 10  # seconds
 KINDS = ("noop", "sleep", "write")
 
 
@@ -54,6 +56,12 @@ class Adapter(ABC):
                 self.enqueue(kind, number)
             else:
                 transaction.on_commit(lambda: self.enqueue(kind, number))
+
+
+def comes_back(default: float) -> float:
+    """Return after how many seconds a dead worker's messages come back: SOON where workers are killed, or else the
+    peer's default."""
+    return SOON if "PEERS_KILLED" in os.environ else default
 
 
 def python(*words: str) -> list[str]:

@@ -5,6 +5,7 @@ import time
 from contextlib import AbstractContextManager
 from typing import Any
 
+from tests.benchmarks.peers.adapter import SOON
 from tests.benchmarks.peers.handling import count_notes, read_notes
 from tests.benchmarks.peers.measuring import Peer
 from tests.benchmarks.peers.workers import Worker
@@ -12,7 +13,7 @@ from tests.benchmarks.peers.workers import Worker
 KILLS = 10
 SLICE = 40  # messages handled from one kill to the next
 PATIENCE = 3.0  # seconds without a message until the worker is killed all the same
-STARTS = 6.0  # seconds for the first message after a start; a worker that waits for a lease is killed while it waits
+STARTS = 2.0 * SOON  # seconds for the first message after a start: it may wait for what the one before it held
 RETURNS = 75.0  # seconds without a message, after the last kill, until what is missing counts as lost
 
 
@@ -24,13 +25,13 @@ def killed(peer: Peer, turn: AbstractContextManager[Any], returns: float = RETUR
     at_work, pause, before = 0, random.Random(peer.name), count_notes(peer.notes)
     first = peer.send("many", "sleep", count=count)["first"]
     with turn:
-        worker = peer.start()
+        worker = peer.start(PEERS_KILLED="yes")
         try:
             for _ in range(KILLS):
                 at_work += handled_more(peer, SLICE, STARTS)
                 time.sleep(pause.uniform(0, 0.02))
                 worker.kill()
-                worker = peer.start()
+                worker = peer.start(PEERS_KILLED="yes")
         except BaseException:
             worker.end()
             raise

@@ -58,8 +58,9 @@ class Peer:
         self.sent += order.get("count", 0) or len(order["gaps"])
         return {"first": first, **self.producer(what, kind=kind, first=first, **order)}
 
-    def start(self) -> Worker:
-        return Worker(self.facts["workers"], self.environment, self.log)
+    def start(self, **variables: str) -> Worker:
+        """Start its worker, with more variables."""
+        return Worker(self.facts["workers"], {**self.environment, **variables}, self.log)
 
     @contextmanager
     def working(self) -> Iterator[Worker]:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 from tests.processes import ROOT
 
 CHUNK = 1_000  # messages of one call in bulk
+LONGEST = 120.0  # seconds for an order
 
 
 class ProducerError(Exception):
@@ -40,12 +42,16 @@ class Producer:
 
     def __call__(self, what: str, **order: Any) -> dict[str, Any]:
         """Have it do something, and return its answer."""
+        hung = threading.Timer(LONGEST, self._process.kill)
+        hung.start()
         try:
             self._process.stdin.write(json.dumps({"do": what, **order}) + "\n")
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
         except BrokenPipeError:
             answer = ""
+        finally:
+            hung.cancel()
         if not answer:
             raise ProducerError(f"The producer has ended:\n{self.log.read_text(errors='replace')[-1500:]}")
         found = json.loads(answer)

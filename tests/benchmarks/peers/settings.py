@@ -2,6 +2,7 @@
 
 import os
 
+from tests.benchmarks.peers.adapter import comes_back
 from tests.settings import database
 
 PEER = os.environ["PEER"]
@@ -13,7 +14,7 @@ APPS = {
     "procrastinate": ["procrastinate.contrib.django"],
 }
 BACKENDS = {
-    "django-ox": {"BACKEND": "django_ox.backend.OxBackend", "OPTIONS": {"LOCK_TIMEOUT": 30}},
+    "django-ox": {"BACKEND": "django_ox.backend.OxBackend", "OPTIONS": {"LOCK_TIMEOUT": comes_back(300)}},
     "django-tasks-db": {"BACKEND": "django_tasks_db.DatabaseBackend"},
 }
 
@@ -29,12 +30,16 @@ INSTALLED_APPS = [
 ]
 if PEER in BACKENDS:
     TASKS = {"default": BACKENDS[PEER]}
-SQLQUEUE = {"CONSUMERS_MODULE": "adapters.sqlqueue"}
+SQLQUEUE = {
+    "CONSUMERS_MODULE": "adapters.sqlqueue",
+    "LEASE_DURATION": comes_back(30),
+    "HEARTBEAT_INTERVAL": comes_back(30) / 3,
+}
 Q_CLUSTER = {
     "name": "peers",
     "workers": 4,
-    "timeout": 20,
-    "retry": 30,
+    "timeout": int(0.75 * comes_back(120)),
+    "retry": comes_back(120),
     "queue_limit": 50,
     "bulk": 10,
     "orm": "default",

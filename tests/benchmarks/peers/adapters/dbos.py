@@ -1,11 +1,13 @@
 """DBOS: a workflow of one function, on a queue. Run as a module it is the worker."""
 
+import functools
 import os
 import threading
 from collections.abc import Sequence
 
 import django
 from dbos import DBOS, DBOSClient
+from sqlalchemy import Engine, create_engine, text
 
 from tests.benchmarks.peers.adapter import CONCURRENCY, Adapter, python
 from tests.benchmarks.peers.handling import handle, message
@@ -35,21 +37,20 @@ class OnPostgreSQL(Adapter):
 
     def enqueue_in_transaction(self, kind: str, number: int) -> None:
         """Write the row on SQLAlchemy's connection, for DBOS takes no other."""
-        from sqlalchemy import text
-
         insert = "INSERT INTO peers_written (number, text, created) VALUES (:number, 'ordered', now())"
-        with client()._sys_db.engine.begin() as connection:
+        with engine().begin() as connection:
             connection.execute(text(insert), {"number": number})
             client().enqueue_in_transaction(connection, OPTIONS, *message(kind, number))
 
 
-_clients: list[DBOSClient] = []
-
-
+@functools.cache
 def client() -> DBOSClient:
-    if not _clients:
-        _clients.append(DBOSClient(system_database_url=URL))
-    return _clients[0]
+    return DBOSClient(system_database_url=URL)
+
+
+@functools.cache
+def engine() -> Engine:
+    return create_engine(URL.replace("postgresql://", "postgresql+psycopg://"))
 
 
 @DBOS.workflow(name="work")

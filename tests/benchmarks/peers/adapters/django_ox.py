@@ -15,7 +15,7 @@ except ImportError:  # Django 5.2
 
 class DjangoOx(Adapter):
     distribution = "django-ox"
-    setup = f"`ox_worker --concurrency {CONCURRENCY}`; `LOCK_TIMEOUT` of 30 s instead of 300"
+    setup = f"`ox_worker --concurrency {CONCURRENCY}` (threads); all settings are the defaults"
 
     def workers(self) -> list[Sequence[str]]:
         return [python("django", "ox_worker", f"--concurrency={CONCURRENCY}")]

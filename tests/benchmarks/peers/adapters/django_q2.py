@@ -14,7 +14,7 @@ class DjangoQ2(Adapter):
     distribution = "django-q2"
     setup = (
         f"`qcluster` with {CONCURRENCY} workers (processes) and the ORM broker, `bulk` 10 and `queue_limit` 50 as"
-        " its page on that broker has them; `timeout` 20 s and `retry` 30 s"
+        " its page on that broker has them; `timeout` 90 s, `retry` 120 s"
     )
     has_bulk = False
 

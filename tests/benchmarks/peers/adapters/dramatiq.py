@@ -7,17 +7,17 @@ import django
 import dramatiq
 from dramatiq.brokers.redis import RedisBroker
 
-from tests.benchmarks.peers.adapter import CONCURRENCY, Adapter, python
+from tests.benchmarks.peers.adapter import CONCURRENCY, Adapter, comes_back, python
 from tests.benchmarks.peers.handling import handle, message
 
 django.setup()
-dramatiq.set_broker(RedisBroker(url=os.environ["REDIS_URL"], heartbeat_timeout=30_000))
+dramatiq.set_broker(RedisBroker(url=os.environ["REDIS_URL"], heartbeat_timeout=1000 * comes_back(60)))
 
 
 class Dramatiq(Adapter):
     distribution = "dramatiq"
     server = "redis"
-    setup = f"`dramatiq --processes 1 --threads {CONCURRENCY}`; `heartbeat_timeout` of 30 s instead of 60"
+    setup = f"`dramatiq --processes 1 --threads {CONCURRENCY}`"
     transactional = False
     has_bulk = False
 

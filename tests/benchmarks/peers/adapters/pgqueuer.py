@@ -4,9 +4,11 @@ Run as a module it is the worker, which `pgq run` would start (that of 1.6 fails
 """
 
 import asyncio
+import functools
 import json
 import os
 from collections.abc import Sequence
+from datetime import timedelta
 
 import asyncpg
 import django
@@ -17,7 +19,7 @@ from pgqueuer.db import AsyncpgDriver, SyncPsycopgDriver
 from pgqueuer.models import Job
 from pgqueuer.queries import Queries, SyncQueries
 
-from tests.benchmarks.peers.adapter import CONCURRENCY, Adapter, python
+from tests.benchmarks.peers.adapter import CONCURRENCY, Adapter, comes_back, python
 from tests.benchmarks.peers.handling import handle, message
 
 URL = os.environ["DATABASE_URL"]
@@ -33,6 +35,7 @@ class OnPostgreSQL(Adapter):
     def prepare(self) -> None:
         super().prepare()
         asyncio.run(install())
+        queries()  # outside of a transaction, as the driver wants it
 
     def workers(self) -> list[Sequence[str]]:
         return [python(__name__)]
@@ -45,15 +48,11 @@ class OnPostgreSQL(Adapter):
         queries().enqueue(["work"] * len(payloads), payloads, [0] * len(payloads))
 
 
-_queries: list[SyncQueries] = []
-
-
+@functools.cache
 def queries() -> SyncQueries:
     """Return what sends on the connection that Django has opened."""
-    if not _queries:
-        connection.ensure_connection()
-        _queries.append(SyncQueries(SyncPsycopgDriver(connection.connection)))
-    return _queries[0]
+    connection.ensure_connection()
+    return SyncQueries(SyncPsycopgDriver(connection.connection))
 
 
 async def install() -> None:
@@ -77,7 +76,7 @@ async def main() -> PgQueuer:
 
 
 async def run() -> None:
-    await (await main()).run()
+    await (await main()).run(heartbeat_timeout=timedelta(seconds=comes_back(30)))
 
 
 if __name__ == "__main__":

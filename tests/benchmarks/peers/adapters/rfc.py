@@ -18,13 +18,14 @@ import django
 import environ
 import MySQLdb
 
-from tests.benchmarks.peers.adapter import CONCURRENCY, Adapter, python
+from tests.benchmarks.peers.adapter import CONCURRENCY, Adapter, comes_back, python
 from tests.benchmarks.peers.handling import handle, message
 
 PARTITIONS = 16
 BATCH = 10
 POLL_INTERVAL = 0.1
-VISIBILITY_TIMEOUT, LEASE_DURATION, LEASE_RENEWAL = 30_000, 30_000, 10_000  # milliseconds
+LEASE_DURATION = VISIBILITY_TIMEOUT = int(1000 * comes_back(30))  # milliseconds
+LEASE_RENEWAL = LEASE_DURATION // 3
 GROUP, TOPIC = "peers", "work"
 TABLES = """
 CREATE TABLE IF NOT EXISTS queue_messages (
@@ -93,6 +94,10 @@ class RFC(Adapter):
     distribution = "mysqlclient"
     server = "mariadb"
     setup = f"one process of {CONCURRENCY} threads, 16 partitions, batches of {BATCH}, leases and visibility of 30 s"
+
+    @property
+    def version(self) -> str:
+        return f"mysqlclient {super().version}"
 
     def prepare(self) -> None:
         super().prepare()
