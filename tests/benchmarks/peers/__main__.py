@@ -32,7 +32,7 @@ DEFAULT = [name for name in ADAPTERS if name != "sqlqueue-sqlite"]
 PARTS = ("rounds", "kills")
 FAILURES = (MeasurementError, ProducerError, OSError)
 KILLED_AT_A_TIME = 6  # what is killed waits most of the time
-FOR_KILLS = 200.0  # seconds
+FOR_KILLS = 150.0  # seconds
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -42,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--messages", type=int, default=20_000, help="at most, of one measurement")
-    parser.add_argument("--seconds", type=float, default=0.8, help="how long a measurement takes, about")
+    parser.add_argument("--seconds", type=float, default=0.6, help="how long a measurement takes, about")
     parser.add_argument("--minutes", type=float, default=12, help="how long the run takes, at most about")
     parser.add_argument("--only", choices=PARTS, action="append", help="repeatable (default: all)")
     parser.add_argument("--json", type=Path, help="write all figures there, with each sample")
@@ -133,6 +133,7 @@ def kill_all(run: dict[str, Any], peers: dict[str, Peer]) -> None:
     def kill(name: str) -> None:
         say(f"kills: {name}")
         attempt(run, peers, name, lambda: run["kills"].__setitem__(name, killed(peers[name], turns, RETURNS)))
+        say(f"kills: {name} has ended")
 
     order = list(peers)
     with ThreadPoolExecutor(len(order) or 1) as pool:

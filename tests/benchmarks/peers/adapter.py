@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import ClassVar
 
 CONCURRENCY = 4  # messages that a peer's worker handles at a time
-SOON = 10  # seconds
+SOON = 6  # seconds
 KINDS = ("noop", "sleep", "write")
 
 

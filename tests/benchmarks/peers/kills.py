@@ -11,17 +11,17 @@ from tests.benchmarks.peers.measuring import Peer
 from tests.benchmarks.peers.workers import Worker
 
 KILLS = 10
-SLICE = 40  # messages handled from one kill to the next
+SLICE = 30  # messages handled from one kill to the next
 PATIENCE = 3.0  # seconds without a message until the worker is killed all the same
-STARTS = 2.0 * SOON  # seconds for the first message after a start: it may wait for what the one before it held
-RETURNS = 75.0  # seconds without a message, after the last kill, until what is missing counts as lost
+STARTS = 10.0 + SOON  # seconds for the first message after a start: it may wait for what the one before it held
+RETURNS = 50.0  # seconds without a message, after the last kill, until what is missing counts as lost
 
 
 def killed(peer: Peer, turn: AbstractContextManager[Any], returns: float = RETURNS) -> dict[str, Any]:
     """Kill the peer's worker ten times while it handles messages of 5 ms, then let it finish; say what came of them.
 
     turn: held as long as there are kills."""
-    count = (KILLS + 1) * SLICE
+    count = 2 * KILLS * SLICE  # more are handled than are counted, until the kill comes
     at_work, pause, before = 0, random.Random(peer.name), count_notes(peer.notes)
     first = peer.send("many", "sleep", count=count)["first"]
     with turn:

@@ -18,6 +18,7 @@ SETTLES = 1.0  # seconds after the last message until a worker counts as idle
 FEWEST = 100  # messages of a measurement
 AMONG = 10  # the first tenth of a backlog is not measured: workers have taken it before their first note
 WARM = 50  # messages
+GAPS, SAMPLES = (0.04, 0.12), 34  # seconds between the messages that come to an idle worker, and how many a round has
 
 
 class MeasurementError(Exception):
@@ -108,9 +109,7 @@ class Peer:
             began, counted = time.monotonic(), self.counted()
             time.sleep(2 * self.seconds)
             found["statements, idle"] = self.per(time.monotonic() - began, counted)
-            found["latency, idle"] = self.latency(
-                [self.random.uniform(0.04, 0.12) for _ in range(int(40 * self.seconds))], worker
-            )
+            found["latency, idle"] = self.latency([self.random.uniform(*GAPS) for _ in range(SAMPLES)], worker)
             found |= self.enqueue_and_consume(worker)
             for kind in self.facts["kinds"][1:]:
                 found[f"consume {kind}"] = self.backlog(worker, kind, self.amount(kind))["rate"]

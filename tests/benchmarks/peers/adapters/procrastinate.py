@@ -12,7 +12,7 @@ class Procrastinate(Adapter):
     distribution = "procrastinate"
     setup = (
         f"`procrastinate worker --concurrency {CONCURRENCY}`, tasks in threads, and the periodic task that retries"
-        " stalled jobs as its documentation has it, each minute"
+        " stalled jobs as its documentation has it, each 10 s"
     )
 
     def workers(self) -> list[Sequence[str]]:
@@ -34,7 +34,7 @@ def work(kind: str, number: int, sent: int, filler: str) -> None:
     handle(kind, number, sent, filler)
 
 
-@app.periodic(cron="* * * * *")
+@app.periodic(cron="* * * * * */10")
 @app.task(queueing_lock="retry_stalled_jobs", pass_context=True)
 async def retry_stalled_jobs(context, timestamp: int) -> None:
     for job in await app.job_manager.get_stalled_jobs():
