@@ -18,8 +18,8 @@ class OnRedis(Adapter):
     distribution = "celery"
     server = "redis"
     setup = (
-        f"`celery worker --concurrency {CONCURRENCY}` (processes), no result backend; acknowledged before a task runs,"
-        " which is the default"
+        f"`celery worker --concurrency {CONCURRENCY}` (processes), no result backend; by default a task is acknowledged"
+        " before it runs, and the worker closes Django's connections around each"
     )
     transactional = False
     has_bulk = False
