@@ -13,8 +13,8 @@ MINUTES ?= 20
 # Several servers with failovers, in place of DATABASE: mariadb-async, mariadb-semisync, postgresql-streaming, galera, group-replication
 TOPOLOGY ?=
 EXAMPLES ?= 2000
-# More words for the comparison with peers: --peers, --rounds, --messages, --seconds, --minutes, --only
-PEERS_ARGS ?=
+# Words for the comparison with peers: --peers, --rounds, --messages, --seconds, --minutes, --only, --json, --publish
+PEERS_ARGS ?= --publish=docs
 # Some peers want a newer Python.
 PEERS_PYTHON = $(shell requirements/peers-python.sh "$(PYTHON)")
 # More words for pytest: make test-sqlite PYTEST_ARGS="-k promise -x"
@@ -130,8 +130,8 @@ benchmark: system $(VENV)/.mysql ## Measure publishing and consuming on a privat
 benchmark-spark: system system-spark system-jdbc $(VENV)/.spark ## Measure reading, streaming and publishing with Spark, beside JDBC and no Spark at all
 	env -u DATABASE_URL $(BIN)/python -m tests.benchmarks.spark
 
-benchmark-peers: system-peers $(VENV)-peers/.peers ## Measure sqlqueue beside its peers, and write docs/benchmarks.md's figures and charts (12 minutes; PEERS_ARGS="--rounds 1 --peers sqlqueue celery": less)
-	env -u DATABASE_URL $(VENV)-peers/bin/python -m tests.benchmarks.peers --publish=docs $(PEERS_ARGS)
+benchmark-peers: system-peers $(VENV)-peers/.peers ## Measure sqlqueue beside its peers, and write docs/benchmarks.md's figures and charts (12 minutes; PEERS_ARGS="--rounds 1 --peers sqlqueue celery": less, and writes nothing)
+	env -u DATABASE_URL $(VENV)-peers/bin/python -m tests.benchmarks.peers $(PEERS_ARGS)
 
 lint: $(VENV)/.test ## ruff, mypy, import-linter
 	$(BIN)/ruff check

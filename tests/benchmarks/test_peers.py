@@ -71,6 +71,14 @@ def test_a_peer_that_is_ahead_is_named() -> None:
     assert said[0] == "Enqueue, one at a time: celery (300); sqlqueue, PostgreSQL has 200."
 
 
+def test_losses_win_nothing() -> None:
+    kills = {"sqlqueue": (0, 20), "sqlqueue-mariadb": (0, 25), "django-ox": (0, 1), "huey": (8, 0)}
+    found = {name: {"lost": lost, "done twice": twice} for name, (lost, twice) in kills.items()}
+    (said,) = report.where_peers_do_less_twice(found)
+    assert said.endswith("of those that lost none: django-ox (1); sqlqueue, PostgreSQL has 20.")
+    assert not list(report.where_peers_do_less_twice({"huey": found["huey"]}))
+
+
 def test_a_run_is_written_into_the_documentation(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     page = tmp_path / "benchmarks.md"

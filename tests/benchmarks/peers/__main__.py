@@ -24,7 +24,7 @@ from tests.benchmarks.peers.adapters import ADAPTERS
 from tests.benchmarks.peers.kills import RETURNS, killed
 from tests.benchmarks.peers.measuring import MeasurementError, Peer
 from tests.benchmarks.peers.producer import ProducerError
-from tests.benchmarks.peers.report import compact, machine, medians_of, publish, tables, where_peers_are_ahead
+from tests.benchmarks.peers.report import compact, machine, publish, sentences, tables
 from tests.benchmarks.peers.servers import Servers
 from tests.processes import ROOT
 
@@ -114,7 +114,7 @@ def take_rounds(run: dict[str, Any], peers: dict[str, Peer], rounds: int, deadli
     longest = 0.0
     for number in range(rounds):
         began = time.monotonic()
-        if began + longest > deadline:
+        if number and began + longest > deadline:
             say(f"No time is left for round {number + 1} of {rounds}.")
             return
         order = list(peers)
@@ -161,7 +161,7 @@ def show(run: dict[str, Any]) -> None:
         for row in rows:
             table.add_row(*row)
         console.print(table)
-    for line in where_peers_are_ahead(medians_of(run)):
+    for line in sentences(run):
         console.print(line)
     for name, why in run["failed"].items():
         console.print(f"{name} failed: {why}")
