@@ -7,6 +7,7 @@ the next one would not end within --minutes, so that it takes about that long at
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -48,6 +49,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="write all figures there, with each sample")
     parser.add_argument("--publish", type=Path, help="the folder of documentation that gets figures and charts")
     arguments = parser.parse_args(words)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers and workers are ended
     run = measure(
         arguments.peers,
         arguments.rounds,

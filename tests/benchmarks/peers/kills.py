@@ -66,9 +66,9 @@ def handled_more(peer: Peer, messages: int, patience: float) -> bool:
 
 
 def finish(peer: Peer, worker: Worker, numbers: range, before: int, returns: float) -> None:
-    """Wait until all messages were handled, or none for so many seconds; twice as long at most."""
+    """Wait until all messages were handled, or none for so many seconds; four times as long at most."""
     seen, since = -1, time.monotonic()
-    latest = since + 2 * returns
+    latest = since + 4 * returns
     while time.monotonic() < min(since + returns, latest) and worker.runs:
         found = count_notes(peer.notes)
         if found > seen:

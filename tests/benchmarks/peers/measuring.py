@@ -92,9 +92,11 @@ class Peer:
         """Learn how many messages a measurement takes, and warm everything up. Not measured."""
         with self.working() as worker:
             for kind in self.facts["kinds"]:
-                self.rates[kind] = self.backlog(worker, kind, WARM)["rate"]
-                if (count := self.amount(kind) // 2) > 2 * WARM:
-                    self.rates[kind] = self.backlog(worker, kind, count)["rate"]
+                count, rate_so_far = WARM, self.backlog(worker, kind, WARM)["rate"]
+                while count < min(self.most, rate_so_far * self.seconds / 2):  # a few say little of what takes batches
+                    count = min(self.most, 4 * count)
+                    rate_so_far = self.backlog(worker, kind, count)["rate"]
+                self.rates[kind] = rate_so_far
             self.rates["enqueue"] = rate(self.send("single", "noop", count=WARM))
             self.wait_for(self.sent, worker)
 
