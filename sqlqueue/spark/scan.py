@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
@@ -21,11 +21,16 @@ class Condition(NamedTuple):
 
 
 class Portion(InputPartition):
-    """The rows of one task: ranges (low, high, index), each read by one statement, and the conditions of all rows."""
+    """The rows of one task: ranges (low, high, index), each read by one statement, and the conditions of all rows.
+    shard: where they are; "" without SHARDS."""
 
-    def __init__(self, conditions: Sequence[Condition], ranges: Sequence[tuple[int, int, str]]):
+    def __init__(self, conditions: Sequence[Condition], ranges: Sequence[tuple[int, int, str]], shard: str = ""):
         super().__init__(len(ranges))
-        self.conditions, self.ranges = tuple(conditions), tuple(ranges)
+        self.conditions, self.ranges, self.shard = tuple(conditions), tuple(ranges), shard
+
+    def on(self, shard: str) -> Portion:
+        """Return the same of a shard."""
+        return Portion(self.conditions, self.ranges, shard)
 
 
 def where(conditions: Sequence[Condition]) -> tuple[str, list[Any]]:
@@ -45,14 +50,14 @@ def between(table: Table, low: int, high: int) -> Condition:
 
 
 class TableScan:
-    """Reads a table's columns. It holds no connection, since it is sent to other machines."""
+    """Reads a table's columns. It holds no connection, since it is sent to other machines. accesses: by shard."""
 
-    def __init__(self, access: Access, table: Table, columns: Sequence[Column]):
-        self.access, self.table, self.columns = access, table, tuple(columns)
+    def __init__(self, accesses: Mapping[str, Access], table: Table, columns: Sequence[Column]):
+        self.accesses, self.table, self.columns = dict(accesses), table, tuple(columns)
 
     def read(self, portion: Any) -> Iterator[Any]:
         """Yield a portion's rows as Arrow batches, over one connection that is closed at the end."""
-        with Connection(self.access) as connection:
+        with Connection(self.accesses[portion.shard]) as connection:
             for low, high, index in portion.ranges:
                 yield from arrow.batches(connection.stream(*self._select(portion, low, high, index)), self.columns)
 
@@ -61,10 +66,13 @@ class TableScan:
         if self.table.offset_column:
             conditions.append(between(self.table, low, high))
         text, values = where(conditions)
-        dialect = DIALECTS[self.access.vendor]
+        dialect = DIALECTS[self.accesses[portion.shard].vendor]
         chosen = []
         for column in self.columns:
-            if column.kind == TIME:
+            if not column.stored:
+                chosen.append("%s")
+                values.insert(0, portion.shard)
+            elif column.kind == TIME:
                 chosen.append(dialect.microseconds(column.stored))
             else:
                 chosen.append(dialect.json_text(column.stored) if column.kind == JSON else column.stored)

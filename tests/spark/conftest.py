@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlqueue.spark.session import register, session
+from tests.shards.conftest import shards as shards
 
 CONF = {
     "spark.master": "local[2]",
