@@ -55,8 +55,13 @@ FOR_ALL_SUITES := system system-faketime system-prometheus system-systemd system
 ifndef SUITES
 .NOTPARALLEL:
 endif
+<<<<<<< HEAD
 .PHONY: help develop demo pipeline site test test-sqlite test-beside-sqlite test-beside-mariadb test-mariadb test-mysql test-postgresql test-matrix test-spark test-long test-browser \
 	test-protocol soak benchmark benchmark-spark benchmark-peers screenshots lint translations format clean system system-peers system-mysql system-postgresql system-topologies \
+=======
+.PHONY: help develop demo pipeline site test test-sqlite test-beside-sqlite test-beside-mariadb test-mariadb test-mysql test-postgresql test-matrix test-spark test-cluster test-long test-browser \
+	test-protocol soak benchmark benchmark-spark screenshots lint translations format clean system system-mysql system-postgresql system-topologies \
+>>>>>>> 6b1c16a (Archive each shard by itself, and into an object store, where a manifest says what counts)
 	system-faketime system-prometheus system-systemd system-spark system-jdbc system-browser
 
 help: ## Say what each target does
@@ -101,6 +106,11 @@ test-spark: system system-spark $(VENV)/.spark ## What works on the log with Spa
 	env -u DATABASE_URL DATABASE=mariadb $(PYTEST) tests/spark
 	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) tests/spark/test_batch_read.py tests/spark/test_stream.py \
 		-k "test_batch_read or once_and_the_group or never_pass"
+
+test-cluster: system system-mysql system-postgresql system-spark $(VENV)/.postgresql $(VENV)/.spark ## Spark over several machines: a master and two workers, one of which is killed, on each server
+	env -u DATABASE_URL DATABASE=mariadb LONG=1 $(PYTEST) tests/spark/test_cluster.py
+	env -u DATABASE_URL MYSQL_FOLDER="$(abspath $(MYSQL_FOLDER))" DATABASE=mysql LONG=1 $(PYTEST) tests/spark/test_cluster.py
+	env -u DATABASE_URL DATABASE=postgresql LONG=1 $(PYTEST) tests/spark/test_cluster.py
 
 test-long: system system-topologies system-spark system-browser $(VENV)/.mysql $(VENV)/.spark $(VENV)/.browser ## What takes longest in the suite, which make test leaves out: on MariaDB and SQLite
 	env -u DATABASE_URL DATABASE=mariadb LONG=1 $(PYTEST) -m long tests/database tests/faults tests/management tests/soak tests/protocol tests/spark
@@ -230,6 +240,7 @@ $(VENV)/.postgresql: $(VENV)/.test requirements/postgresql.txt
 	$(PIP) -r requirements/postgresql.txt
 	@touch $@
 
+<<<<<<< HEAD
 $(VENV)-peers/.peers: requirements/peers.txt requirements/base.txt requirements/mysql.txt requirements/postgresql.txt pyproject.toml
 	requirements/venv.sh "$(PEERS_PYTHON)" $(VENV)-peers
 	$(VENV)-peers/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/peers.txt --editable .
@@ -237,6 +248,10 @@ $(VENV)-peers/.peers: requirements/peers.txt requirements/base.txt requirements/
 
 $(VENV)/.spark: $(VENV)/.mysql requirements/spark.txt
 	$(PIP) -r requirements/spark.txt
+=======
+$(VENV)/.spark: $(VENV)/.mysql requirements/spark.txt requirements/spark-test.txt
+	$(PIP) -r requirements/spark-test.txt
+>>>>>>> 6b1c16a (Archive each shard by itself, and into an object store, where a manifest says what counts)
 	@touch $@
 
 $(VENV)/.browser: $(VENV)/.test requirements/browser.txt

@@ -36,6 +36,11 @@ class Archivist:
         self._horizon = horizon
         self._partitions = taken
 
+    @property
+    def token(self) -> int:
+        """The highest fencing token of the topic's leases: each later owner has a higher one."""
+        return max(partition.token for partition in self._partitions)
+
     def next_range(self, kind: str, most: int, receipts_to: int) -> OffsetRange | None:
         """Return the range to archive next, at most `most` rows; None if there is nothing.
 

@@ -14,7 +14,9 @@ from pytest_django import DjangoDbBlocker
 
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.core.shards import shard_of
-from sqlqueue.models import ConsumerGroup, Message, Offset, Topic
+from sqlqueue.models import ConsumerGroup, HourlyStatistic, Message, Offset, Topic
+from sqlqueue.spark.analytics import hourly
+from sqlqueue.spark.archive import read_archive
 from sqlqueue.spark.session import register
 from tests.shards.aliases import A, B
 from tests.spark.test_stream import Streams
@@ -93,10 +95,10 @@ def test_a_stream_reads_every_shard_once_and_the_group_stands_at_each_end(
 
     streams = Streams(sharded, tmp_path)
     streams_options = {"topic": "t", "maxRowsPerBatch": 20}
-    for round in range(2):
-        publish_many("t", [NewMessage(round, key=key) for key in KEYS])
+    for turn in range(2):
+        publish_many("t", [NewMessage(turn, key=key) for key in KEYS])
         assert streams.start(keep, **streams_options).awaitTermination(240)
-        assert seen == {(shard, key): round + 1 for shard, keys in OF.items() for key in keys}
+        assert seen == {(shard, key): turn + 1 for shard, keys in OF.items() for key in keys}
     for alias in ALIASES.values():
         highest = Message.objects.using(alias).latest("offset").offset
         (stands,) = set(Offset.objects.using(alias).filter(consumer_group="lake").values_list("position", flat=True))
@@ -128,3 +130,62 @@ def test_a_checkpoint_of_several_shards_is_refused_without_them(
     register(sharded)
     with pytest.raises(StreamingQueryException, match="this project has no SHARDS"):
         streams.run(topic="t")
+
+
+def archive(*words: Any, **options: Any) -> None:
+    call_command("queuearchive", *words, **{"wait": 30.0, "receipts": False, "segment_rows": 25, **options})
+
+
+def test_the_archive_has_a_part_for_each_shard_and_brings_all_of_it_back(
+    sharded: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "lake"
+    publish_many("t", [NewMessage(key, key=key, id=f"id-{key}") for key in KEYS])
+    publish_many("only", [NewMessage(key, key=key) for key in OF["a"][:3]])
+    archive(folder)
+    archive(folder, verify=True)
+    assert "shard b\nt: " in capsys.readouterr().out
+    rows = read_archive(sharded, str(folder)).where("topic = 't'").select("shard", "offset", "key").collect()
+    assert {tuple(row) for row in rows} == stored()
+    assert len(rows) == len(KEYS)
+    before = {key: shard for shard, _, key in stored()}
+    for alias in ALIASES.values():
+        Message.objects.using(alias).filter(topic="t").delete()
+    with pytest.raises(CommandError, match="say which with --shard: a, b"):
+        call_command("queuerehydrate", folder, "t", last=5, same_ids=True)
+    call_command("queuerehydrate", folder, "t", all=True, same_ids=True)
+    call_command("queuerehydrate", folder, "t", all=True, same_ids=True)
+    assert f"t: {len(KEYS)} messages, 0 new in t" in capsys.readouterr().out
+    assert {key: shard for shard, _, key in stored()} == before
+    call_command("queuerehydrate", folder, "t", all=True, label="again")
+    assert len(stored()) == 2 * len(KEYS)  # an offset of a and the same one of b make two ids
+
+
+def test_an_archive_of_the_time_before_shards_goes_on_where_it_is(
+    spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    folder = tmp_path / "lake"
+    publish_many("t", [NewMessage(1, key=key) for key in KEYS[:10]])
+    archive(folder)
+    request.getfixturevalue("shards")
+    with request.getfixturevalue("django_db_blocker").unblock():
+        register(spark)
+        publish("t", 2, key=KEYS[0])
+        publish("u", 2, key=OF["b"][0])
+        archive(folder)
+    rows = read_archive(spark, str(folder)).select("shard", "topic").collect()
+    assert Counter(tuple(row) for row in rows) == {("", "t"): 11, ("b", "u"): 1}
+
+
+def test_the_analytics_of_each_shard_are_in_its_own_tables(sharded: SparkSession, tmp_path: Path) -> None:
+    publish_many("t", [NewMessage(1, key=key) for key in KEYS])
+    call_command("queueanalytics", output=str(tmp_path / "statistics"))
+    for shard, alias in ALIASES.items():
+        hours = HourlyStatistic.objects.using(alias).filter(topic="t")
+        assert sum(hour.published for hour in hours) == len(OF[shard])
+    files = sharded.read.parquet(str(tmp_path / "statistics" / "statistics"))
+    assert files.agg(F.sum("published")).collect()[0][0] == len(KEYS)
+    messages = sharded.read.format("sqlqueue").option("topic", "t").load()
+    receipts = sharded.read.format("sqlqueue").options(topic="t", table="receipts").load()
+    whole = hourly(messages, receipts, messages).agg(F.sum("published"), F.sum("key_count")).collect()[0]
+    assert tuple(whole) == (len(KEYS), len(KEYS))
