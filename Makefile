@@ -55,13 +55,8 @@ FOR_ALL_SUITES := system system-faketime system-prometheus system-systemd system
 ifndef SUITES
 .NOTPARALLEL:
 endif
-<<<<<<< HEAD
-.PHONY: help develop demo pipeline site test test-sqlite test-beside-sqlite test-beside-mariadb test-mariadb test-mysql test-postgresql test-matrix test-spark test-long test-browser \
-	test-protocol soak benchmark benchmark-spark benchmark-peers screenshots lint translations format clean system system-peers system-mysql system-postgresql system-topologies \
-=======
 .PHONY: help develop demo pipeline site test test-sqlite test-beside-sqlite test-beside-mariadb test-mariadb test-mysql test-postgresql test-matrix test-spark test-cluster test-long test-browser \
-	test-protocol soak benchmark benchmark-spark screenshots lint translations format clean system system-mysql system-postgresql system-topologies \
->>>>>>> 6b1c16a (Archive each shard by itself, and into an object store, where a manifest says what counts)
+	test-protocol soak benchmark benchmark-spark benchmark-peers screenshots lint translations format clean system system-peers system-mysql system-postgresql system-topologies \
 	system-faketime system-prometheus system-systemd system-spark system-jdbc system-browser
 
 help: ## Say what each target does
@@ -240,18 +235,13 @@ $(VENV)/.postgresql: $(VENV)/.test requirements/postgresql.txt
 	$(PIP) -r requirements/postgresql.txt
 	@touch $@
 
-<<<<<<< HEAD
 $(VENV)-peers/.peers: requirements/peers.txt requirements/base.txt requirements/mysql.txt requirements/postgresql.txt pyproject.toml
 	requirements/venv.sh "$(PEERS_PYTHON)" $(VENV)-peers
 	$(VENV)-peers/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/peers.txt --editable .
 	@touch $@
 
-$(VENV)/.spark: $(VENV)/.mysql requirements/spark.txt
-	$(PIP) -r requirements/spark.txt
-=======
 $(VENV)/.spark: $(VENV)/.mysql requirements/spark.txt requirements/spark-test.txt
 	$(PIP) -r requirements/spark-test.txt
->>>>>>> 6b1c16a (Archive each shard by itself, and into an object store, where a manifest says what counts)
 	@touch $@
 
 $(VENV)/.browser: $(VENV)/.test requirements/browser.txt

@@ -24,6 +24,7 @@ from sqlqueue.database.ids import (
     taken,
 )
 from sqlqueue.database.insert_sql import KEEP_DUPLICATE, MARK, REFUSES_SILENTLY, SLOTS, LogRow, insertion, slot
+from sqlqueue.database.server_session import Session, session_of_mysql, session_of_postgresql
 from sqlqueue.database.validation import (
     DEEPEST_OF_MARIADB,
     DEEPEST_OF_MYSQL,
@@ -113,6 +114,14 @@ class Connection:
         cursor.close()
         if self.vendor == "postgresql":
             self._connection.rollback()
+
+    def server(self) -> Session:
+        """Look at the server that this leads to."""
+        if self.vendor == "mysql":
+            return session_of_mysql(self.execute, "mariadb" in self._connection.get_server_info().lower())
+        if self.vendor == "postgresql":
+            return session_of_postgresql(self.execute, self._connection.info.server_version)
+        return Session("")
 
     def statement_bytes(self) -> int:
         """Return how many bytes the values of one statement may have; MySQL is asked once."""

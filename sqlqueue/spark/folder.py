@@ -113,18 +113,24 @@ class Folder:
         def size_of(name: str) -> int | None:
             return (segment / name).stat().st_size if (segment / name).is_file() else None
 
-        return damages(manifest, size_of)
+        return damages(manifest, size_of, segment)
 
     def files(self, manifest: Manifest) -> list[str]:
         """Return the paths of a segment's files."""
         return [str(file) for file in parquet_files(Path(manifest.path))]
 
     def read(
-        self, spark: SparkSession, kind: str, files: Sequence[str] | None = None, days: tuple[str, str] | None = None
+        self,
+        spark: SparkSession,
+        kind: str,
+        files: Sequence[str] | None = None,
+        topic: str = "",
+        days: tuple[str, str] | None = None,
     ) -> DataFrame:
-        """Return the rows of all segments of a kind, or of some files or segments; days: the first and the last date
-        that is wanted."""
+        """Return the rows of all segments of a kind, or of some files or segments; of one topic, if it is named; days:
+        the first and the last date that is wanted."""
         rows = read_parquet(spark, str(self.root), kind, files)
+        rows = rows.where(F.col("topic") == topic) if topic else rows
         return rows if days is None else rows.where(F.col("date").between(*days))  # Spark reads only their folders
 
     def unknown(self, kind: str, topic: str, known: Collection[str]) -> list[str]:

@@ -62,16 +62,16 @@ class Manifest:
         return (self.first, self.last, self.rows, self.checksum) == committed
 
 
-def damages(manifest: Manifest, size_of: Callable[[str], int | None]) -> list[str]:
+def damages(manifest: Manifest, size_of: Callable[[str], int | None], base: PurePath) -> list[str]:
     """Return a text for each file that is missing or has another size. size_of: tells that of a file, None if there is
-    none."""
+    none; base: where the files' names begin."""
     texts = []
     for name, size in manifest.files.items():
         found = size_of(name)
         if found is None:
-            texts.append(f"{manifest.path / name} is missing")
+            texts.append(f"{base / name} is missing")
         elif found != size:
-            texts.append(f"{manifest.path / name} has {found:,} bytes, not {size:,}")
+            texts.append(f"{base / name} has {found:,} bytes, not {size:,}")
     return texts
 
 

@@ -27,6 +27,7 @@ MOST_TASKS = 1_000  # of one read
 WRITTEN = "path string, bytes long"
 LISTED = "path string, segment string, topic string, date string"
 ZONE = "UTC"  # the session's
+DELAYED = "allow_delayed_open"
 
 
 class ListedFile(NamedTuple):
@@ -45,7 +46,10 @@ def below(uri: str, path: str) -> str:
 
 
 def opened(uri: str) -> tuple[Any, str]:
-    """Return the file system of a URI, and the path there."""
+    """Return the file system of a URI, and the path there. An object of S3 that fits into one request is put by one."""
+    parts = urlsplit(uri)
+    if parts.scheme == "s3" and DELAYED not in parts.query:
+        uri = urlunsplit(parts._replace(query="&".join(filter(None, [parts.query, f"{DELAYED}=true"]))))
     files, path = FileSystem.from_uri(uri)
     return files, path.rstrip("/")
 

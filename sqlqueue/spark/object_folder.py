@@ -86,18 +86,23 @@ class ObjectFolder:
     def damages(self, manifest: Manifest) -> list[str]:
         """Return a text for each file of a segment that is missing or has another size."""
         sizes = self._sizes(_data(manifest.kind, manifest.topic, manifest.first, manifest.last))
-        return damages(manifest, sizes.get)
+        return damages(manifest, sizes.get, PurePosixPath())
 
     def files(self, manifest: Manifest) -> list[str]:
         """Return the paths of a segment's files."""
         return sorted(manifest.files)
 
     def read(
-        self, spark: SparkSession, kind: str, files: Sequence[str] | None = None, days: tuple[str, str] | None = None
+        self,
+        spark: SparkSession,
+        kind: str,
+        files: Sequence[str] | None = None,
+        topic: str = "",
+        days: tuple[str, str] | None = None,
     ) -> DataFrame:
-        """Return the rows of all segments of a kind, or of some files or segments; days: the first and the last date
-        that is wanted."""
-        manifests = standing(self._manifests(f"{MANIFESTS}/{kind}"))
+        """Return the rows of all segments of a kind, or of some files or segments; of one topic, if it is named; days:
+        the first and the last date that is wanted."""
+        manifests = self.of_topic(kind, topic) if topic else standing(self._manifests(f"{MANIFESTS}/{kind}"))
         listed = [_listed(path, manifest) for manifest in manifests for path in self.files(manifest)]
         if files is not None:
             wanted = set(files)

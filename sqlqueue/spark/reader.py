@@ -49,11 +49,12 @@ class BatchReader(DataSourceReader):
                     "with the option shard"
                 )
             tasks = max(1, self._tasks // len(shards))
-            return [portion.on(shard) for shard in shards for portion in self._portions(shard, tasks)]
+            return [portion for shard in shards for portion in self._portions(shard, tasks)]
         finally:
             connections.close_all()
 
     def _portions(self, shard: str, tasks: int) -> list[Any]:
+        from sqlqueue.database.server_identity import ServerIdentity
         from sqlqueue.spark import plan
         from sqlqueue.stats.replica import replicated_horizon  # its models need Django set up
 
@@ -62,7 +63,11 @@ class BatchReader(DataSourceReader):
         alias = self._project.engine(name)
         with at_shard(shard):
             known_horizon = replicated_horizon if self._project.is_replica(name) else None
-            return plan.batch(alias, self._options, tasks, known_horizon)
+            server = ServerIdentity(alias)
+            identity = server.identity  # of before the look at the horizon
+            found = plan.batch(alias, self._options, tasks, known_horizon, server)
+            server.confirm()
+            return [portion.on(shard, identity) for portion in found]
 
     def read(self, partition: Any) -> Iterator[Any]:
         """Yield a portion's rows as Arrow batches."""

@@ -7,12 +7,14 @@ only when there is a next batch.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from sqlqueue.core.logfmt import logfmt
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.spark.options import SourceOptions
 from sqlqueue.spark.project import Project, at_shard
@@ -22,6 +24,9 @@ from sqlqueue.spark.tables import MESSAGES
 
 if TYPE_CHECKING:
     from sqlqueue.spark.membership import Membership
+
+
+logger = logging.getLogger("sqlqueue")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -38,6 +43,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._tasks = options.tasks or tasks
         self._joined: dict[str, Membership] = {}
+        self._former: dict[str, str] = {}  # under which names this stream has joined, by shard
         self._targets: Ends = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -58,10 +64,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         for shard, member in self._members().items():
             with at_shard(shard):
-                self._targets[shard] = wait_for_horizon(member.alias, self._options.horizon_timeout)
+                self._targets[shard] = wait_for_horizon(member.alias, self._options.horizon_timeout, member.server)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Settle the batches that Spark has finished, and return the end of the next batch."""
+        """Settle the batches that Spark has finished, and return the end of the next batch.
+
+        While a database server is away, and where it was started again, there is no next batch: the stream joins its
+        group again at the next call. A run of AvailableNow fails instead, for its end was that of the former server.
+        """
+        try:
+            return self._settled_and_next(start, limit)
+        except Exception as error:
+            if self._targets or not self._former or not of_the_server(error):
+                raise
+            self._abandon(error)
+            return start
+
+    def _settled_and_next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        self._go_on()
         done = self._ends(start)
         self._accept(done)
         ends = self._next(done, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
@@ -71,14 +91,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     member.settle(done[shard], ends[shard] if ends[shard] > done[shard] else None)
         return as_offset(ends)
 
-    def reportLatestOffset(self) -> dict[str, Any]:
-        """Return the horizons, for the query's progress."""
-        return as_offset({shard: member.horizon() for shard, member in self._members().items()})
+    def _abandon(self, error: Exception) -> None:
+        from django.db import connections
+
+        logger.warning(logfmt("stream_rejoins", group=self._options.group, error=error))
+        joined, self._joined = self._joined, {}
+        for member in joined.values():
+            member.abandon()
+        connections.close_all()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the horizons, for the query's progress; None while a server is away."""
+        try:
+            return (
+                as_offset({shard: member.horizon() for shard, member in self._joined.items()}) if self._joined else None
+            )
+        except Exception as error:
+            if not of_the_server(error):
+                raise
+            return None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
         """Return the portions of a batch's tasks."""
         from sqlqueue.spark import plan
 
+        self._go_on()
         first, last = self._ends(start), self._ends(end)
         self._accept(last)
         members = self._members()
@@ -87,8 +124,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found: list[Any] = []
         for shard in busy:
             with at_shard(shard):
-                some = plan.portions(members[shard].alias, self._options, first[shard] + 1, last[shard], tasks)
-                found += [portion.on(shard) for portion in some]
+                member = members[shard]
+                some = plan.portions(member.alias, self._options, first[shard] + 1, last[shard], tasks, member.server)
+                found += [portion.on(shard, member.server.identity) for portion in some]
         return found
 
     def read(self, partition: Any) -> Iterator[Any]:
@@ -120,11 +158,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             busy = [
                 shard
                 for shard, member in members.items()
-                if next_end(member.alias, self._options, done[shard], highest[shard], None) > done[shard]
+                if next_end(member.alias, self._options, done[shard], highest[shard], None, member.server) > done[shard]
             ]
             most = max(1, most // max(1, len(busy)))
         return {
-            shard: next_end(member.alias, self._options, done[shard], highest[shard], most)
+            shard: next_end(member.alias, self._options, done[shard], highest[shard], most, member.server)
             for shard, member in members.items()
         }
 
@@ -141,13 +179,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _members(self) -> dict[str, Membership]:
         """Return the memberships by shard; the first call joins the group, in the driver's process that serves the
         query."""
+        if not self._joined:
+            self._join()
+        return self._joined
+
+    def _go_on(self) -> None:
+        """Close connections that were lost: a batch may take longer than an idle one lasts."""
         if self._joined:
             from sqlqueue.database.retries import close_lost_connections
 
-            close_lost_connections()  # a batch may take longer than an idle connection lasts
-        else:
-            self._join()
-        return self._joined
+            close_lost_connections()
 
     def _join(self) -> None:
         assert self._project is not None
@@ -166,8 +207,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for shard, topics in placed.items():
                 alias = project.engine(self._sources[shard])
                 with at_shard(shard):
-                    member = Membership(alias, options.group, topics, options.start, options.horizon_timeout)
+                    former = self._former.get(shard, "")
+                    member = Membership(alias, options.group, topics, options.start, options.horizon_timeout, former)
                 self._joined[shard] = member
+                self._former[shard] = member.name
         except BaseException:
-            self.stop()
+            joined, self._joined = self._joined, {}
+            for member in joined.values():
+                member.abandon()  # its leases expire, or the next attempt takes them
             raise
+
+
+def of_the_server(error: BaseException | None) -> bool:
+    """Tell whether an error is of a server that is away, was started again, or is another one; or whether its cause
+    is."""
+    from django.db import Error
+
+    from sqlqueue.database.error_codes import ErrorKind
+    from sqlqueue.database.retries import classify
+    from sqlqueue.database.server_identity import ServerChanged, SessionReplaced
+
+    while error is not None:
+        if isinstance(error, (ServerChanged, SessionReplaced)):
+            return True
+        if isinstance(error, Error):
+            return classify(error) is ErrorKind.GONE
+        error = error.__cause__
+    return False

@@ -55,8 +55,8 @@ class TopicRows:
         rows = live = live.drop("shard")  # there is one
         if self.archive and first <= frontier:
             offset = F.col(OFFSET_COLUMN[kind])
-            old = self.archive.read(self.spark, kind, days=days)
-            old = old.where((F.col("topic") == self.topic) & (offset >= first) & (offset <= frontier))
+            old = self.archive.read(self.spark, kind, topic=self.topic, days=days)
+            old = old.where((offset >= first) & (offset <= frontier))
             old = old if last is None else old.where(offset <= last)
             rows = old.drop("segment", "date").unionByName(live)
         if days:

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases.archivist import archivist
 from sqlqueue.log.collect import collect
 from sqlqueue.models import ArchiveSegment, Message, PartitionLease
+from sqlqueue.spark import object_files
 from sqlqueue.spark.archive import opened, read_archive
 from sqlqueue.spark.archiving import archive_topic
 from sqlqueue.spark.object_folder import MANIFESTS, ObjectDraft, ObjectFolder
@@ -38,10 +40,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def lake(server: str, request: pytest.FixtureRequest, settings: Any) -> str:
+def lake(server: str, settings: Any) -> str:
     """The URI of an empty place in the store."""
     settings.SQLQUEUE = {**QUICK, "RETENTION": 0}
-    return server.replace("/archive?", f"/{request.node.name}?")
+    return server.replace("/archive?", f"/{uuid.uuid4().hex}?")
 
 
 def publish_some(count: int, topic: str = "t") -> None:
@@ -180,6 +182,19 @@ def test_of_two_archivists_the_row_decides_and_a_late_manifest_does_not_count(
     publish_some(1)
     run(lake)
     assert len(files_of_manifests(lake)) == 3
+    assert offsets(spark, lake) == published()
+
+
+def test_more_than_one_batch_of_rows_and_more_files_than_tasks_are_read(
+    spark: SparkSession, lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_some(object_files.ROWS_OF_A_BATCH + 10)
+    run(lake)
+    for _ in range(2):
+        publish_some(1)
+        run(lake)
+    monkeypatch.setattr(object_files, "MOST_TASKS", 2)
+    assert len(files_in(lake)) == 3
     assert offsets(spark, lake) == published()
 
 

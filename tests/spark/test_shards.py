@@ -115,8 +115,8 @@ def test_a_checkpoint_of_the_time_before_shards_goes_on(spark: SparkSession, tmp
         register(spark)
         publish_many("t", [NewMessage(1, key=key) for key in KEYS[:5]])  # t stays where it was
         assert sum(map(len, streams.run(topic="t"))) == 5
-        publish("u", 1, key=OF["b"][0])
-        assert streams.run(topic="t,u") == [[1]]  # a topic, and with it a shard, joins the query
+        joined = publish("u", 1, key=OF["b"][0])
+        assert streams.run(topic="t,u") == [[joined.offset]]  # a topic, and with it a shard, joins the query
 
 
 def test_a_checkpoint_of_several_shards_is_refused_without_them(
