@@ -24,7 +24,7 @@ from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 from sqlqueue.spark.topics import Topics
 
 
-class Place(NamedTuple):
+class PlacedTopic(NamedTuple):
     """A topic, and the shards that its messages are on; () without SHARDS."""
 
     info: TopicInfo
@@ -59,12 +59,12 @@ class PublishedTopics:
     def __init__(self, shards: ShardConnections, topics: Topics):
         self._shards, self._topics = shards, topics
         self._ignore = DIALECTS[shards.vendor].ignore("name")
-        self._known: dict[str, Place] = {}
+        self._known: dict[str, PlacedTopic] = {}
         self._there: set[tuple[str, str]] = set()  # (shard, topic): it has the topic's row
 
-    def place(self, name: str | None) -> Place:
-        """Return a topic's place. Raises InvalidMessage without a name, and ConfigurationError for a topic that is not
-        declared, or is on a shard that there is not."""
+    def placed(self, name: str | None) -> PlacedTopic:
+        """Return a topic and its shards. Raises InvalidMessage without a name, and ConfigurationError for a topic that
+        is not declared, or is on a shard that there is not."""
         if name is None:
             raise InvalidMessage("a row has no topic: fill the column topic, or set the option topic")
         if name not in self._known:
@@ -73,18 +73,18 @@ class PublishedTopics:
             self._known[name] = self._stored(self._topics.home, name) or self._created(name)
         return self._known[name]
 
-    def shard(self, place: Place, key: str, id: str | None) -> str:
+    def shard(self, placed: PlacedTopic, key: str, id: str | None) -> str:
         """Return the shard of a message by its key, or its id, see sqlqueue.core.shards; it has the topic from then
         on."""
-        if not place.shards:
+        if not placed.shards:
             return ""
-        shard = shard_of(key or id or "", place.shards) if key or id else random.choice(place.shards)
-        if (shard, place.info.name) not in self._there:
-            self._repeat(shard, place)
-            self._there.add((shard, place.info.name))
+        shard = shard_of(key or id or "", placed.shards) if key or id else random.choice(placed.shards)
+        if (shard, placed.info.name) not in self._there:
+            self._repeat(shard, placed)
+            self._there.add((shard, placed.info.name))
         return shard
 
-    def _created(self, name: str) -> Place:
+    def _created(self, name: str) -> PlacedTopic:
         if not self._topics.may_create(name):
             raise undeclared(name, {*self._topics.named, *self._names()})
         home = self._shards.to(self._topics.home)
@@ -97,12 +97,12 @@ class PublishedTopics:
         assert found is not None
         return found
 
-    def _repeat(self, shard: str, place: Place) -> None:
+    def _repeat(self, shard: str, placed: PlacedTopic) -> None:
         """Give a shard the row that DATABASE's has."""
-        if shard == self._topics.home or self._stored(shard, place.info.name) is not None:
+        if shard == self._topics.home or self._stored(shard, placed.info.name) is not None:
             return
-        _, _, _, *rest = self._topics.values(place.info.name)
-        values = (*place.info[:3], *rest, as_stored(place.shards))
+        _, _, _, *rest = self._topics.values(placed.info.name)
+        values = (*placed.info[:3], *rest, as_stored(placed.shards))
         connection = self._shards.to(shard)
         connection.again(connection.execute, CREATE_PLACED_TOPIC + self._ignore, values)
 
@@ -110,7 +110,7 @@ class PublishedTopics:
         rows = self._shards.to(self._topics.home).execute("SELECT name FROM sqlqueue_topic", ()).fetchall()
         return [name for (name,) in rows if not name.endswith(DEAD_LETTER_SUFFIX)]
 
-    def _stored(self, shard: str, name: str) -> Place | None:
+    def _stored(self, shard: str, name: str) -> PlacedTopic | None:
         found = self._shards.to(shard).execute(STORED_TOPIC, (name,)).fetchone()
         if found is None:
             return None
@@ -121,4 +121,4 @@ class PublishedTopics:
                 f"topic {name!r} has messages on shard {missing[0]!r}, which SQLQUEUE['SHARDS'] does not have: name it "
                 "there"
             )
-        return Place(TopicInfo(*fixed), shards)
+        return PlacedTopic(TopicInfo(*fixed), shards)

@@ -106,15 +106,15 @@ class _Task:
         for topic, value, body, key, id, head, priority, delay, expires, group in zip(*lists):
             if id is None and self._options.ids == "column":
                 raise InvalidMessage("a row has no id, so that a repeated task would publish it again: " + IDS)
-            place = self._topics.place(topic or self._topic)
+            placed = self._topics.placed(topic or self._topic)
             text = payload(value)
             if body is not None and text != NOTHING:
                 raise InvalidMessage("a row has a payload and a body (bytes): leave one of them null")
             message = NewMessage(None, key=key or "", id=id, priority=priority or 0, delay=delay, group=group or "")
-            row = log_row(self._dialect, place.info, message, text, headers(head) if headers else None)
+            row = log_row(self._dialect, placed.info, message, text, headers(head) if headers else None)
             row = row if body is None else row._replace(body=bytes(body))
             row = row if expires is None else row._replace(expires=round(lifetime(expires) * 1_000_000))
-            pending = self._of_shard(self._topics.shard(place, message.key, id))
+            pending = self._of_shard(self._topics.shard(placed, message.key, id))
             check_storable(row, self._most_bytes, pending.connection.deepest_json)
             if message.delay is not None:
                 self._schedule(pending.connection, row, seconds(message.delay))
