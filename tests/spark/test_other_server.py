@@ -43,7 +43,7 @@ class Task:
         self._scan = TableScan({"": access("default")}, MESSAGES, MESSAGES.chosen(("offset",)))
 
     def run(self) -> list[int]:
-        return [row["offset"] for batch in self._scan.read(self.portion) for row in batch.to_pylist()]
+        return sorted(row["offset"] for batch in self._scan.read(self.portion) for row in batch.to_pylist())
 
 
 def clients(proxy: ReroutingProxy) -> int:
