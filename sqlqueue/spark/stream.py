@@ -60,9 +60,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of this run: the present horizon of each shard."""
-        from sqlqueue.spark.plan import wait_for_horizon
+        members = self._members()
+        from sqlqueue.spark.plan import wait_for_horizon  # its models need Django set up
 
-        for shard, member in self._members().items():
+        for shard, member in members.items():
             with at_shard(shard):
                 self._targets[shard] = wait_for_horizon(member.alias, self._options.horizon_timeout, member.server)
 
@@ -113,12 +114,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
         """Return the portions of a batch's tasks."""
-        from sqlqueue.spark import plan
-
         self._go_on()
+        members = self._members()
+        from sqlqueue.spark import plan  # its models need Django set up
+
         first, last = self._ends(start), self._ends(end)
         self._accept(last)
-        members = self._members()
         busy = [shard for shard in members if last[shard] > first[shard]] or list(members)[:1]
         tasks = max(1, self._tasks // len(busy))
         found: list[Any] = []
