@@ -13,6 +13,10 @@ MINUTES ?= 20
 # Several servers with failovers, in place of DATABASE: mariadb-async, mariadb-semisync, postgresql-streaming, galera, group-replication
 TOPOLOGY ?=
 EXAMPLES ?= 2000
+# Words for the comparison with peers: --peers, --rounds, --messages, --seconds, --minutes, --only, --json, --publish
+PEERS_ARGS ?= --publish=docs
+# Some peers want a newer Python.
+PEERS_PYTHON = $(shell requirements/peers-python.sh "$(PYTHON)")
 # More words for pytest: make test-sqlite PYTEST_ARGS="-k promise -x"
 PYTEST_ARGS ?=
 
@@ -51,8 +55,8 @@ FOR_ALL_SUITES := system system-faketime system-prometheus system-systemd system
 ifndef SUITES
 .NOTPARALLEL:
 endif
-.PHONY: help develop demo pipeline site test test-sqlite test-beside-sqlite test-beside-mariadb test-mariadb test-mysql test-postgresql test-matrix test-spark test-long test-browser \
-	test-protocol soak benchmark benchmark-fleet benchmark-spark screenshots lint translations format clean system system-mysql system-postgresql system-topologies \
+.PHONY: help develop demo pipeline site test test-sqlite test-beside-sqlite test-beside-mariadb test-mariadb test-mysql test-postgresql test-matrix test-spark test-cluster test-long test-browser \
+	test-protocol soak benchmark benchmark-fleet benchmark-spark benchmark-peers screenshots lint translations format clean system system-peers system-mysql system-postgresql system-topologies \
 	system-faketime system-prometheus system-systemd system-spark system-jdbc system-browser
 
 help: ## Say what each target does
@@ -98,9 +102,14 @@ test-spark: system system-spark $(VENV)/.spark ## What works on the log with Spa
 	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) tests/spark/test_batch_read.py tests/spark/test_stream.py \
 		-k "test_batch_read or once_and_the_group or never_pass"
 
+test-cluster: system system-mysql system-postgresql system-spark $(VENV)/.postgresql $(VENV)/.spark ## Spark over several machines: a master and two workers, one of which is killed, on each server
+	env -u DATABASE_URL DATABASE=mariadb LONG=1 $(PYTEST) tests/spark/test_cluster.py
+	env -u DATABASE_URL MYSQL_FOLDER="$(abspath $(MYSQL_FOLDER))" DATABASE=mysql LONG=1 $(PYTEST) tests/spark/test_cluster.py
+	env -u DATABASE_URL DATABASE=postgresql LONG=1 $(PYTEST) tests/spark/test_cluster.py
+
 test-long: system system-topologies system-spark system-browser $(VENV)/.mysql $(VENV)/.spark $(VENV)/.browser ## What takes longest in the suite, which make test leaves out: on MariaDB and SQLite
-	env -u DATABASE_URL DATABASE=mariadb LONG=1 $(PYTEST) -m long tests/database tests/soak tests/protocol tests/spark
-	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/database tests/soak tests/protocol
+	env -u DATABASE_URL DATABASE=mariadb LONG=1 $(PYTEST) -m long tests/database tests/faults tests/management tests/soak tests/protocol tests/spark
+	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/database tests/faults tests/management tests/soak tests/protocol
 	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/browser
 
 test-browser: system-browser $(VENV)/.browser ## The admin in a real browser, on SQLite: brings Chromium
@@ -129,6 +138,9 @@ benchmark-fleet: system $(VENV)/.mysql ## Measure how 300 subscribers share 5,00
 benchmark-spark: system system-spark system-jdbc $(VENV)/.spark ## Measure reading, streaming and publishing with Spark, beside JDBC and no Spark at all
 	env -u DATABASE_URL $(BIN)/python -m tests.benchmarks.spark
 
+benchmark-peers: system-peers $(VENV)-peers/.peers ## Measure sqlqueue beside its peers, and write docs/benchmarks.md's figures and charts (12 minutes; PEERS_ARGS="--rounds 1 --peers sqlqueue celery": less, and writes nothing)
+	env -u DATABASE_URL $(VENV)-peers/bin/python -m tests.benchmarks.peers $(PEERS_ARGS)
+
 lint: $(VENV)/.test ## ruff, mypy, import-linter
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -144,7 +156,7 @@ format: $(VENV)/.test ## Let ruff put the code in order
 	$(BIN)/ruff format
 
 clean: ## Remove the virtual environment, the demo's database and all caches
-	rm -rf $(VENV) $(VENV)-3.* build dist var *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-3.* $(VENV)-peers build dist var *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The system's packages that the tests on MariaDB need (as root on Debian; else says which).
@@ -155,6 +167,12 @@ system:
 system-mysql:
 	@requirements/system.sh "$(PYTHON)" mysql
 	@requirements/mysql-server.sh "$(abspath $(MYSQL_FOLDER))"
+
+# The servers of the comparison with peers.
+system-peers:
+	@requirements/system.sh "$(PEERS_PYTHON)" mariadb
+	@requirements/system.sh "$(PEERS_PYTHON)" postgresql
+	@requirements/system.sh "$(PEERS_PYTHON)" redis
 
 # The same for the tests on PostgreSQL.
 system-postgresql:
@@ -220,8 +238,13 @@ $(VENV)/.postgresql: $(VENV)/.test requirements/postgresql.txt
 	$(PIP) -r requirements/postgresql.txt
 	@touch $@
 
-$(VENV)/.spark: $(VENV)/.mysql requirements/spark.txt
-	$(PIP) -r requirements/spark.txt
+$(VENV)-peers/.peers: requirements/peers.txt requirements/base.txt requirements/mysql.txt requirements/postgresql.txt pyproject.toml
+	requirements/venv.sh "$(PEERS_PYTHON)" $(VENV)-peers
+	$(VENV)-peers/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/peers.txt --editable .
+	@touch $@
+
+$(VENV)/.spark: $(VENV)/.mysql requirements/spark.txt requirements/spark-test.txt
+	$(PIP) -r requirements/spark-test.txt
 	@touch $@
 
 $(VENV)/.browser: $(VENV)/.test requirements/browser.txt

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Sees that the machine has what some tests need:
-# system.sh PYTHON mariadb|mysql|postgresql|topologies|faketime|systemd|spark|jdbc|browser|prometheus
+# system.sh PYTHON mariadb|mysql|postgresql|topologies|faketime|systemd|spark|jdbc|browser|prometheus|redis
 # As root on Debian it installs what is missing, otherwise it says what is. No system server is started.
 # MySQL's server is mysql-server.sh's affair. With DATABASE_URL set, the server is somebody else's and only the client
 # library is needed.
@@ -58,8 +58,11 @@ browser) # CHROMIUM names another one
 prometheus)
     has promtool || missing="$missing prometheus"
     ;;
+redis) # for the comparison with queues that live in one
+    has redis-server || missing="$missing redis-server"
+    ;;
 *)
-    echo "system.sh knows mariadb, mysql, postgresql, topologies, faketime, systemd, spark, jdbc, browser and prometheus, not '$server'." >&2
+    echo "system.sh knows mariadb, mysql, postgresql, topologies, faketime, systemd, spark, jdbc, browser, prometheus and redis, not '$server'." >&2
     exit 2
     ;;
 esac
@@ -75,6 +78,11 @@ if [ "$(id -u)" -ne 0 ] || ! has apt-get; then
     if [ "$server" = jdbc ]; then
         echo "Without libmariadb-java (or JDBC_JAR=/path/to/a/driver.jar) Spark's JDBC source is not compared with." >&2
         exit 0
+    fi
+    if [ "$server" = redis ]; then
+        echo "The comparison with queues on Redis needs its server. On Debian and Ubuntu, as root:" >&2
+        echo "apt-get install$missing" >&2
+        exit 1
     fi
     if [ "$server" = browser ]; then
         echo "The tests in a browser need Chromium, and this machine has none. On Debian, as root:" >&2

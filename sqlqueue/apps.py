@@ -43,6 +43,7 @@ def prepare(using: str, **kwargs: Any) -> None:
     from django.db import connections, router
 
     from sqlqueue.database.sequence import catch_up
+    from sqlqueue.database.tables import pending_migrations
     from sqlqueue.log.topics import forget_topics
     from sqlqueue.models import PublishGate
     from sqlqueue.models.publish_gate import fill
@@ -52,5 +53,6 @@ def prepare(using: str, **kwargs: Any) -> None:
     if router.allow_migrate_model(using, PublishGate) and (
         PublishGate._meta.db_table in connections[using].introspection.table_names()
     ):
-        fill(using)
+        if not pending_migrations(using):  # else the next migrate does it
+            fill(using)
         catch_up(using)

@@ -269,13 +269,19 @@ def _fixed_options(alias: str) -> Iterator[CheckMessage]:
         if one not in unnamed:
             text = f"topic {one.topic!r} has {one.stored} {one.option}, and the settings say {one.wanted}"
             hint = f"They cannot be changed yet: say {one.stored} in SQLQUEUE['TOPICS'][{one.topic!r}][{one.option!r}]."
+            if one.option == "partitions":
+                hint = (
+                    f"Say {one.stored} in SQLQUEUE['TOPICS'][{one.topic!r}][{one.option!r}], or change the topic: "
+                    f"`queuetopic alter {one.topic} --partitions {one.wanted}`."
+                )
             yield Caution(text, hint=hint, id="sqlqueue.W030")
     if unnamed:
         some = ", ".join(f"{one.topic!r} {one.stored}" for one in unnamed[:MOST_LISTED])
         more = f" and {len(unnamed) - MOST_LISTED} more" if len(unnamed) > MOST_LISTED else ""
         text = f"PARTITIONS is {settings.PARTITIONS}, and topics that TOPICS does not name have others: {some}{more}"
         hint = (
-            "They cannot be changed yet, and PARTITIONS is for new topics: name those in TOPICS, with what they have."
+            "PARTITIONS is for new topics: name those in TOPICS, with what they have, or change them with `queuetopic"
+            " alter … --partitions`."
         )
         yield Caution(text, hint=hint, id="sqlqueue.W030")
 

@@ -10,8 +10,9 @@ from django.core.management.color import no_style
 from django.db import connections
 from django.test import TransactionTestCase
 
+from sqlqueue.database.turning import forget_guards, put_in_force
 from sqlqueue.log.topics import forget_topics
-from sqlqueue.models import PublishGate
+from sqlqueue.models import Layout, PublishGate
 from sqlqueue.models.publish_gate import fill
 
 GATE: Final = PublishGate._meta.db_table
@@ -24,8 +25,14 @@ def empty(alias: str) -> None:
     connection = connections[alias]
     tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
     emptied = [table for table in tables if table not in MADE_BY_MIGRATE]
+    altered = "sqlqueue_layout" in tables and Layout.objects.using(alias).exists()
     connection.ops.execute_sql_flush(connection.ops.sql_flush(no_style(), emptied))
     forget_topics()
+    if altered:  # back to the first generation
+        PublishGate.objects.using(alias).filter(slot__gte=0).delete()
+        forget_guards(alias)
+        if connection.vendor == "postgresql":
+            put_in_force(alias, 0)
     if GATE in tables:
         fill(alias)
 

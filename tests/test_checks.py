@@ -327,7 +327,7 @@ class TestTopics:
         with override_settings(SQLQUEUE={"TOPICS": {"t": {"partitions": 16, "priorities": 2}}}):
             message = only("W030", server=True)
             assert "topic 't' has 8 partitions, and the settings say 16" in message.msg
-            assert "cannot be changed yet: say 8 in SQLQUEUE['TOPICS']['t']['partitions']" in message.hint
+            assert "Say 8 in SQLQUEUE['TOPICS']['t']['partitions'], or change the topic" in message.hint
             assert found() == []
         with override_settings(SQLQUEUE={"TOPICS": {"t": {"partitions": 8}}}):
             assert "topic 't' has 2 priorities, and the settings say 1" in only("W030", server=True).msg

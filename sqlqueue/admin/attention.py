@@ -22,6 +22,7 @@ PERMISSIONS = {
     attention.STUCK: "view_consumergroup",
     attention.UNOWNED: "view_consumergroup",
     attention.BEHIND: "view_consumergroup",
+    attention.EPOCH: "view_consumergroup",
     attention.DEAD_LETTERS: "view_message",
     attention.UNREAD: "view_topic",
     attention.REFUSED: "view_scheduledmessage",

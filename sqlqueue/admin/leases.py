@@ -11,9 +11,10 @@ from django.utils.translation import gettext_lazy as _
 from sqlqueue.admin.keyset_sections import SectionedAdmin, section_of
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.models import PartitionLease
+from sqlqueue.models.partition_lease import WAITS
 
-FREE, EXPIRED, HELD = range(3)
-STATES = {FREE: _("free"), EXPIRED: _("expired"), HELD: _("held")}
+FREE, EXPIRED, HELD, WAITING = range(4)
+STATES = {FREE: _("free"), EXPIRED: _("expired"), HELD: _("held"), WAITING: _("waits for an earlier epoch")}
 
 
 @admin.register(PartitionLease)
@@ -25,9 +26,10 @@ class LeaseAdmin(SectionedAdmin):
     key = ("topic", "consumer_group", "partition", "slice")
 
     def sections(self) -> Sequence[Q]:
-        """Return the conditions for free, expired and held leases."""
+        """Return the conditions for free, expired, held and waiting leases."""
         current = Q(valid_until__gt=DatabaseNow())
-        return [Q(holder=""), ~Q(holder="") & ~current, ~Q(holder="") & current]
+        taken = ~Q(holder__in=("", WAITS))
+        return [Q(holder=""), taken & ~current, taken & current, Q(holder=WAITS)]
 
     @admin.display(description=_("state"))
     def state(self, lease: PartitionLease) -> str:

@@ -12,8 +12,9 @@ from django.utils.translation import gettext_lazy
 
 from sqlqueue.admin.times import MomentField
 from sqlqueue.conf import settings
+from sqlqueue.log import layouts
 from sqlqueue.log.seek import offset_before
-from sqlqueue.models import ConsumerGroup, Topic
+from sqlqueue.models import ConsumerGroup
 
 
 class MoveForm(forms.Form):
@@ -43,10 +44,13 @@ class MoveForm(forms.Form):
     def clean_partition(self) -> int | None:
         """Refuse a partition that the topic does not have."""
         given: int | None = self.cleaned_data["partition"]
-        topic = Topic.objects.using(settings.DATABASE).filter(name=self.group.topic).first()
-        if given is not None and (topic is None or given >= topic.partitions):
-            most = topic.partitions - 1 if topic else 0
-            raise forms.ValidationError(_("The topic's partitions are 0 to %(most)d.") % {"most": most})
+        if given is None:
+            return None
+        numbers = layouts.numbers(settings.DATABASE, self.group.topic)
+        if given not in numbers:
+            least, most = numbers[0], numbers[-1]
+            text = _("The topic's partitions are %(least)d to %(most)d.")
+            raise forms.ValidationError(text % {"least": least, "most": most})
         return given
 
     def clean(self) -> dict[str, Any]:

@@ -121,9 +121,15 @@ class Ownership:
 
     def _compare(self, now: float) -> dict[tuple[str, str], Balance]:
         self.refresh()
+        for each in self.subscriptions:
+            lost, over = each.look_at_epochs()
+            if lost:
+                self.lost(lost)
+            if over:
+                self.release({each: over})
         holdings = {
             each.group_topic: Holding(
-                each.partitions, each.holding, self.served, each.sharing, each.consumer.options.asked
+                each.partitions, each.holding, self.served, each.sharing, each.consumer.options.asked, each.numbered
             )
             for each in self.subscriptions
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from sqlqueue.conf import settings
@@ -16,7 +17,9 @@ from sqlqueue.core.partition.key_limit import NO_LIMIT, KeyLimit
 from sqlqueue.core.partition.key_rate import KeyRate
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.leases.acquire import AcquiredPartition
+from sqlqueue.log import groups
 from sqlqueue.log.groups import Served
+from sqlqueue.log.succession import leased
 
 
 class Subscription:
@@ -41,6 +44,8 @@ class Subscription:
         self.paused = False
         self.history = "failures"
         self.partitions = 0
+        self.altered = False  # the topic has had several epochs
+        self.numbered: Mapping[int, int] | None = None  # of such a topic, see Holding
         self.priorities = 1
         self.sharing = 1  # slices of each partition
         self._shares: tuple[float, ...] = (1.0,)  # of the deliveries, by priority
@@ -72,10 +77,25 @@ class Subscription:
         self._apply_key_rate(self.flow.rate_per_key)
         self._apply_key_limit(self.flow.concurrency_per_key)
         self.paused, self.history = options.paused, options.history
-        self.partitions, self.sharing = options.partitions, options.sharing
+        self.altered, self.sharing = options.altered, options.sharing
+        if not self.altered:
+            self.partitions, self.numbered = options.partitions, None
         if options.priorities != self.priorities:
             self.priorities = options.priorities
             self._shares = shares(self.priorities, settings.topic(self.consumer.topic).priority_weights)
+
+    def look_at_epochs(self) -> tuple[list[HeldLease], set[int]]:
+        """Read which partitions the group may start, and let it start more if there are any; return the leases that it
+        has lost since they wait again, and the numbers of those of retired epochs, which are over."""
+        if not self.altered:
+            return [], set()
+        found = leased(self.alias, *self.group_topic)
+        if found.more and groups.start_epochs(self.alias, *self.group_topic):
+            found = leased(self.alias, *self.group_topic)
+        self.numbered, self.partitions = found.numbered, len(found.numbered)
+        gone = [lease for ref, lease in self.leases.items() if ref.partition not in found.numbered]
+        lost = [lease for lease in gone if lease.ref.partition in found.waiting]
+        return lost, {lease.ref.lease_number for lease in gone if lease not in lost}
 
     def _apply_key_rate(self, rate: Rate | None) -> None:
         options = self.consumer.options

@@ -54,15 +54,16 @@ def stored_numbers(text: str) -> Numbers | None:
 
 
 def parts_by_sharers(
-    partitions: int, subscribers: Mapping[str, Numbers | None]
+    partitions: int, subscribers: Mapping[str, Numbers | None], numbered: Mapping[int, int] | None = None
 ) -> list[tuple[Numbers | None, Sequence[str]]]:
     """Return which partitions are shared by which subscribers, in their order: those that serve them. A part None is
-    all partitions, if every subscriber serves all of them."""
+    all partitions, if every subscriber serves all of them. numbered: the partitions, with the numbers by which
+    subscribers name them; None: 0 … partitions - 1."""
     names = sorted(subscribers)
     if all(numbers is None for numbers in subscribers.values()):
         return [(None, names)]
     parts: dict[tuple[str, ...], set[int]] = {}
-    for number in range(partitions):
-        sharers = tuple(name for name in names if (numbers := subscribers[name]) is None or number in numbers)
+    for number, within in zip(range(partitions), range(partitions)) if numbered is None else numbered.items():
+        sharers = tuple(name for name in names if (numbers := subscribers[name]) is None or within in numbers)
         parts.setdefault(sharers, set()).add(number)
     return [(frozenset(numbers), sharers) for sharers, numbers in parts.items()]

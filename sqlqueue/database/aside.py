@@ -9,7 +9,7 @@ from typing import Any
 from django.db import connections
 
 from sqlqueue.database.statements import dialect, execute
-from sqlqueue.database.transactions import in_test_case
+from sqlqueue.database.transactions import in_callers_transaction, in_test_case
 
 
 @contextmanager
@@ -17,7 +17,7 @@ def aside(alias: str) -> Iterator[Callable[[str, Any], Any]]:
     """Yield a function that executes statements outside the caller's transaction, on a separate connection; inside it
     if it is a test case's, which has to see what they do."""
     connection = connections[alias]
-    if not connection.in_atomic_block or not dialect(alias).gated or in_test_case(connection):
+    if not in_callers_transaction(connection) or not dialect(alias).gated or in_test_case(connection):
         yield lambda text, values: execute(alias, text, values)
         return
     separate = connection.copy()

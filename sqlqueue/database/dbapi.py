@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from sqlqueue.core.codec import DEEPEST
 from sqlqueue.database.dialects import DIALECTS
-from sqlqueue.database.error_codes import ErrorKind, classify
+from sqlqueue.database.error_codes import ErrorKind, classify, is_refusal
+from sqlqueue.database.generations import FIRST, OF_SLOT, PRESENT, Known, as_of
 from sqlqueue.database.ids import (
     ANY_SCHEDULED,
     FIND_EITHER,
@@ -22,7 +23,8 @@ from sqlqueue.database.ids import (
     identity_of,
     taken,
 )
-from sqlqueue.database.insert_sql import KEEP_DUPLICATE, MARK, LogRow, insertion
+from sqlqueue.database.insert_sql import KEEP_DUPLICATE, MARK, REFUSES_SILENTLY, SLOTS, LogRow, insertion, slot
+from sqlqueue.database.server_session import Session, session_of_mysql, session_of_postgresql
 from sqlqueue.database.validation import (
     DEEPEST_OF_MARIADB,
     DEEPEST_OF_MYSQL,
@@ -85,6 +87,7 @@ class Connection:
         self._connection = _connect(access)
         self._statement: int | None = None
         self._packet: int | None = None
+        self._known = FIRST
 
     def __enter__(self) -> Connection:
         return self
@@ -111,6 +114,14 @@ class Connection:
         cursor.close()
         if self.vendor == "postgresql":
             self._connection.rollback()
+
+    def server(self) -> Session:
+        """Look at the server that this leads to."""
+        if self.vendor == "mysql":
+            return session_of_mysql(self.execute, "mariadb" in self._connection.get_server_info().lower())
+        if self.vendor == "postgresql":
+            return session_of_postgresql(self.execute, self._connection.info.server_version)
+        return Session("")
 
     def statement_bytes(self) -> int:
         """Return how many bytes the values of one statement may have; MySQL is asked once."""
@@ -185,9 +196,37 @@ class Connection:
             rows = [row for identity, row in new.items() if identity not in known]
         if not rows:
             return 0
-        text, values = insertion(self.vendor, rows, ending)
-        cursor = self.execute(text, values)
+        cursor = self._placed(rows, ending)
         return len(rows) if self.vendor == "mysql" else int(cursor.rowcount)
+
+    def _placed(self, rows: Sequence[LogRow], ending: str) -> Any:
+        """Insert rows, placed anew as often as another generation of the layouts is in force; return the cursor. (See
+        gate._insert.)"""
+        at = slot()
+        while True:
+            refused: Exception | None = None
+            try:
+                cursor = self.execute(*insertion(self.vendor, rows, ending, self._known, at))
+            except Exception as error:
+                if not is_refusal(error):
+                    raise
+                refused = error
+            else:
+                if cursor.rowcount or not REFUSES_SILENTLY[self.vendor]:
+                    return cursor
+            before, self._known = self._known, self._learned(at)
+            if self._known == before:
+                if refused is not None:
+                    raise refused
+                return cursor
+
+    def _learned(self, at: int) -> Known:
+        text = PRESENT.get(self.vendor, OF_SLOT)
+        asked: Sequence[tuple[int, ...]] = ((),) if self.vendor in PRESENT else ((at,), (at + SLOTS,))
+        for values in asked:
+            if row := self.execute(text, values).fetchone():
+                return as_of(row[0], lambda text, values: self.execute(text, values).fetchall())
+        return self._known
 
     def _scheduled(self, identities: Collection[Identity]) -> set[Identity]:
         topics = {topic for topic, _, _ in identities}

@@ -97,6 +97,14 @@ def classify(error: BaseException) -> ErrorKind:
     return MYSQL.get(number, ErrorKind.OTHER) if isinstance(number, int) else ErrorKind.OTHER
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Tell whether a publish statement was refused by the gate, which makes the first row's topic NULL."""
+    cause = error.__cause__ if _is_djangos(error) and error.__cause__ is not None else error
+    if cause.args and cause.args[0] == 1048:  # ER_BAD_NULL_ERROR, of MySQL
+        return True
+    return type(cause).__module__.startswith("sqlite3") and "sqlqueue_message.topic" in str(cause)
+
+
 def _is_djangos(error: BaseException) -> bool:
     """Django raises its own errors from the drivers', which have the numbers."""
     return any(kind.__module__ == "django.db.utils" for kind in type(error).__mro__)

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import IntegrityError, connections, transaction
 
+from sqlqueue.database import insert_sql
 from sqlqueue.database.chunks import in_chunks
+from sqlqueue.database.error_codes import is_refusal
 from sqlqueue.database.ids import (
     ANY_SCHEDULED,
     FIND,
@@ -32,8 +34,8 @@ from sqlqueue.database.insert_sql import (
     FailedRow,
     LogRow,
     Stored,
-    insertion,
 )
+from sqlqueue.database.known_layouts import known_layouts, learn
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.weight import weight
 
@@ -41,7 +43,8 @@ SCHEDULER = -1  # the scheduler holds this row: one process at a time moves sche
 COLLECTOR = -2  # likewise the collector
 REPLAY = -3  # and the process that carries out replays and reschedulings
 PERIODIC = -4  # and the process that publishes the ticks of periodic schedules
-DUTIES = (SCHEDULER, COLLECTOR, REPLAY, PERIODIC)
+LAYOUT = -5  # and the process that takes a step of the change of a topic's partitions
+DUTIES = (SCHEDULER, COLLECTOR, REPLAY, PERIODIC, LAYOUT)
 
 
 def take_duty(alias: str, duty: int) -> bool:
@@ -156,8 +159,25 @@ def insert_failed(alias: str, row: LogRow, failed: FailedRow) -> bool:
 
 
 def _insert(alias: str, rows: Sequence[Sequence[Any]], ending: str = "") -> Any:
-    """Insert rows in one statement; return the cursor."""
-    return execute(alias, *insertion(connections[alias].vendor, rows, ending))
+    """Insert rows in one statement; return the cursor. If they were placed by another generation of the layouts than is
+    in force, nothing was added: they are placed anew, and the statement is run again, through the same slot."""
+    vendor, at, known = connections[alias].vendor, insert_sql.slot(), known_layouts(alias)
+    while True:
+        refused: IntegrityError | None = None
+        try:
+            cursor = execute(alias, *insert_sql.insertion(vendor, rows, ending, known, at))
+        except IntegrityError as error:
+            if not is_refusal(error):
+                raise
+            refused = error
+        else:
+            if cursor.rowcount or not insert_sql.REFUSES_SILENTLY[vendor]:
+                return cursor
+        before, known = known, learn(alias, at, known)
+        if known == before:  # the gate lacks a row; or there was nothing new to add
+            if refused is not None:
+                raise refused
+            return cursor
 
 
 def inserted(alias: str, text: str, first: int, identities: Sequence[Identity]) -> Iterable[Identity]:

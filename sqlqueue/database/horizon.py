@@ -14,7 +14,7 @@ the transactions that hold it at the first probe are the ones to wait for, each 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,8 +33,15 @@ from sqlqueue.database.transactions import refusal
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 
 HIGHEST = 'SELECT MAX("offset"){proof} FROM sqlqueue_message'  # index: the primary key's end
-PROBE = "SELECT slot FROM sqlqueue_publish_gate WHERE slot >= 0{proof}{skip}"  # index: the primary key
-PROBE_SOME = "SELECT slot FROM sqlqueue_publish_gate WHERE slot IN ({slots}){proof}{skip}"  # index: the primary key
+# The rows that no publisher holds, and the ends of those that there were when the statement began. Index: the primary
+# key.
+FREE = (
+    "SELECT slot, (SELECT MIN(slot) FROM sqlqueue_publish_gate WHERE slot >= 0),"
+    " (SELECT MAX(slot) FROM sqlqueue_publish_gate) FROM sqlqueue_publish_gate WHERE "
+)
+PROBE = FREE + "slot >= 0{proof}{skip}"
+PROBE_SOME = FREE + "slot IN ({slots}){proof}{skip}"
+EXISTING = "SELECT slot FROM sqlqueue_publish_gate WHERE slot >= 0"  # index: the primary key
 HOLDERS = f"""
     SELECT virtualtransaction FROM pg_locks WHERE locktype = 'advisory' AND classid = {ADVISORY} AND objid = 0
     AND objsubid = 2 AND granted AND pid IS DISTINCT FROM PG_BACKEND_PID()
@@ -80,6 +87,7 @@ class Horizon:
         self._dialect = dialect(alias)
         self._candidate = 0
         self._holders: set[Any] = set()  # the slots or transactions for which the candidate waits
+        self._unanswered = False  # none of those slots was free: held, or not there any more
 
     def probe(self, highest: int) -> int:
         """Probe once, without waiting; return the horizon. highest: a visible offset that was read before this call."""
@@ -108,11 +116,25 @@ class Horizon:
     def _held_slots(self) -> set[Any]:
         wanted = sorted(self._holders)
         text, asked = PROBE, []
-        if wanted and len(wanted) <= 32:
+        if wanted and len(wanted) <= 32 and not self._unanswered:
             text, asked = PROBE_SOME.replace("{slots}", ", ".join(["%s"] * len(wanted))), wanted
         proof, values = proof_condition(self.server)  # to another server they all seem to be held
-        cursor = execute(self.alias, text.replace("{proof}", proof), (*asked, *values))
-        return set(wanted or range(SLOTS)) - {slot for (slot,) in cursor.fetchall()}
+        rows = execute(self.alias, text.replace("{proof}", proof), (*asked, *values)).fetchall()
+        self._unanswered = bool(asked) and not rows
+        there = self._slots(rows)
+        return (set(wanted) & there if wanted else there) - {slot for slot, _, _ in rows}
+
+    def _slots(self, rows: Sequence[Sequence[int]]) -> set[int]:
+        """Return the gate's rows that a publisher may hold. Those of the first generation are replaced by as many
+        others, and then deleted, each when no publisher holds it, when a topic is altered for the first time."""
+        if not rows:
+            return set(range(2 * SLOTS))
+        _, lowest, highest = rows[0]
+        if highest < SLOTS:
+            return set(range(SLOTS))
+        if lowest >= SLOTS:
+            return set(range(SLOTS, 2 * SLOTS))
+        return {slot for (slot,) in execute(self.alias, EXISTING).fetchall()}
 
     def _publishing_transactions(self) -> set[Any]:
         proof, values = ("", ()) if self.server is None else self.server.proof()
@@ -124,6 +146,16 @@ class Horizon:
         if not self._holders:
             return holders
         return {holder for holder in holders if holder in self._holders or holder.startswith(PREPARED)}
+
+    def passed(self) -> bool:
+        """Tell whether all transactions that held the gate when this was first called have ended. PostgreSQL only."""
+        self._holders = self._publishing_transactions() or {""}
+        return self._holders == {""}
+
+    @property
+    def waits_for(self) -> int:
+        """How many slots or transactions the candidate waits for."""
+        return len(self._holders)
 
     def wait(self, give_up: Callable[[], bool] = lambda: False, pause: float = 0.01) -> int:
         """Probe until a candidate read after this call is the horizon; return it.

@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from sqlqueue.database.generations import FIRST, Condition, Known, placed
+
 SLOTS = 256  # of 10 ms each: a publishing transaction under 2.5 s always leaves some slot free to be seen
 SLOT_SECONDS = 0.01
 ADVISORY = 1936093029  # PostgreSQL's advisory lock that is the gate: (this, 0)
@@ -30,8 +32,17 @@ FAILURE_COLUMNS = (
 # What all rows of a statement leave at its default is not sent: drivers spend much of their time on parameters.
 PLAIN_COLUMNS = ("topic", '"partition"', "partition_key", "message_id", "payload")
 # The first value of the first row reads the gate, so that its lock is held before the first offset is taken. A missing
-# gate row makes the topic NULL, which the column refuses: no message is better than one that could be missed.
-GATED_TOPIC = "IF((SELECT slot FROM sqlqueue_publish_gate WHERE slot = %s LOCK IN SHARE MODE) >= 0, %s, NULL)"
+# gate row makes the topic NULL, which the column refuses: no message is better than one that could be missed. So does
+# another generation than the rows were placed by, and a slot of their keys that is in another epoch. All of these rows
+# stay locked until the transaction ends. Each is read by its whole key: a range would lock its neighbours.
+HELD = "(SELECT generation FROM sqlqueue_publish_gate WHERE slot = %s LOCK IN SHARE MODE) = %s"
+IN_EPOCH = (
+    " AND (SELECT epoch FROM sqlqueue_epoch_slot FORCE INDEX (sqlqueue_epoch_slot_topic)"
+    " WHERE topic = %s AND slot = %s LOCK IN SHARE MODE) = %s"
+)
+GATED_TOPIC = f"IF({HELD}{{in_epochs}}, %s, NULL)"
+# SQLite: under the lock of its one writer.
+CHECKED_TOPIC = "CASE WHEN (SELECT generation FROM sqlqueue_publish_gate WHERE slot = 0) = %s THEN %s END"
 # A duplicate changes nothing; LAST_INSERT_ID marks it (by a high bit) and tells where the first one stands. Not by way
 # of the offset itself: MySQL refuses that (1869) when one statement repeats an id of its own.
 MARK = 1 << 62
@@ -49,12 +60,20 @@ REFRESH_FAILURE = {
 # Index: the primary key.
 INSERTED = 'SELECT topic, message_id, partition_key FROM sqlqueue_message{by_offset} WHERE "offset" BETWEEN %s AND %s'
 # PostgreSQL: no row of the join exists before the gate has given its own, and a row's offset is taken when it is
-# inserted. One lock for all publishers: the horizon looks at who holds it.
-HOLD_GATE = f"WITH gate AS MATERIALIZED (SELECT PG_ADVISORY_XACT_LOCK_SHARED({ADVISORY}, 0)) "
+# inserted. One lock for all publishers: the horizon looks at who holds it. The gate has no row where another generation
+# is in force. That is read once the lock is held (the condition refers to it), and from a sequence: whatever the
+# transaction's snapshot is, it gives the present value.
+HOLD_GATE = (
+    f"WITH held AS MATERIALIZED (SELECT CAST(PG_ADVISORY_XACT_LOCK_SHARED({ADVISORY}, 0) AS TEXT) AS lock),"
+    " gate AS MATERIALIZED (SELECT 1 FROM held"
+    " WHERE (SELECT last_value FROM sqlqueue_generation WHERE held.lock IS NOT NULL) = %s) "
+)
 # A column of VALUES is a text where all of its rows have NULL.
 TYPED_COLUMNS = {name: f"CAST({name} AS JSONB)" for name in ("payload", "headers")}
 TYPED_COLUMNS |= {name: f"CAST({name} AS TIMESTAMPTZ)" for name in TIME_COLUMNS} | {"body": "CAST(body AS BYTEA)"}
 TIMES = {"failed_at": "{now}", "expires_at": "{later}"}
+# Whether a statement that the gate refuses just adds nothing, as one whose rows are all there already; else it fails.
+REFUSES_SILENTLY = {"mysql": False, "sqlite": False, "postgresql": True}
 COPIED = ("payload", "headers", "body")
 
 
@@ -102,19 +121,23 @@ def slot() -> int:
     return int(time.time() / SLOT_SECONDS) % SLOTS
 
 
-def insertion(vendor: str, rows: Sequence[Sequence[Any]], ending: str = "") -> tuple[str, list[Any]]:
+def insertion(
+    vendor: str, rows: Sequence[Sequence[Any]], ending: str = "", known: Known = FIRST, at: int | None = None
+) -> tuple[str, list[Any]]:
     """Return the statement, and its parameters, that inserts rows (all LogRows, or all with a FailedRow too) and
-    holds the gate before it takes an offset. A row whose payload is Stored comes alone."""
+    holds the gate before it takes an offset. A row whose payload is Stored comes alone. known: by what they are placed;
+    at: the gate's slot, None for that of this moment."""
+    rows, conditions = placed(rows, known)
+    gated, held = _gate(vendor, known, slot() if at is None else at, conditions)
     source = rows[0][COLUMNS.index("payload")]
     if isinstance(source, Stored):
-        return _copying(vendor, rows[0], source, ending)
+        return _copying(vendor, rows[0], source, ending, gated, held)
     columns, values = _sent(rows)
     marks = [TIMES.get(column, "%s") for column in columns]
     row = f"({', '.join(marks)})"
     lines = [row] * len(rows)
-    if vendor == "mysql":
-        lines[0] = f"({', '.join([GATED_TOPIC, *marks[1:]])})"
-        values.insert(0, slot())
+    lines[0] = f"({', '.join([gated, *marks[1:]])})"
+    values[:0] = held
     source = f"VALUES {', '.join(lines)}"
     names = ", ".join(columns)
     text = f"INSERT INTO sqlqueue_message ({names}) "
@@ -126,13 +149,31 @@ def insertion(vendor: str, rows: Sequence[Sequence[Any]], ending: str = "") -> t
     return text + ending, values
 
 
-def _copying(vendor: str, row: Sequence[Any], source: Stored, ending: str) -> tuple[str, list[Any]]:
+def _gate(vendor: str, known: Known, at: int, conditions: Sequence[Condition]) -> tuple[str, list[object]]:
+    """Return the SQL of the first row's topic, and the parameters that come before it."""
+    if vendor == "postgresql":
+        return "%s", [known.generation]
+    if vendor == "sqlite":
+        return CHECKED_TOPIC, [known.generation]
+    held: list[object] = [gate_slot(at, known), known.generation]
+    held += [value for condition in conditions for value in condition]
+    return GATED_TOPIC.replace("{in_epochs}", IN_EPOCH * len(conditions)), held
+
+
+def gate_slot(at: int, known: Known) -> int:
+    """Return the gate's row of a slot: publishers of the first generation have rows of their own, those of the versions
+    that knew no other. Their rows are gone once a topic has been altered, and an old publisher is refused."""
+    return at + SLOTS if known.generation else at
+
+
+def _copying(
+    vendor: str, row: Sequence[Any], source: Stored, ending: str, gated: str, held: Sequence[object]
+) -> tuple[str, list[Any]]:
     given = ALL_COLUMNS if isinstance(row, LogRow) else (*COLUMNS, *FAILURE_COLUMNS)
     named = dict(zip((column for column in given if column != "failed_at"), row))
     columns = given if isinstance(row, LogRow) else (*given, "body")
     special = TIMES | {name: f"original.{name}" for name in COPIED}
-    if vendor == "mysql":
-        special["topic"] = GATED_TOPIC
+    special["topic"] = gated
     gate, text = "", f"INSERT INTO sqlqueue_message ({', '.join(columns)})"
     if vendor == "postgresql":
         gate, text = "gate CROSS JOIN ", HOLD_GATE + text
@@ -140,8 +181,7 @@ def _copying(vendor: str, row: Sequence[Any], source: Stored, ending: str) -> tu
         f" SELECT {', '.join(special.get(column, '%s') for column in columns)} FROM {gate}{source.table} AS original"
     )
     values = [value for column, value in named.items() if column not in COPIED]
-    gated = [slot()] if vendor == "mysql" else []
-    return f'{text} WHERE original."{source.key}" = %s{ending}', [*gated, *values, source.id]
+    return f'{text} WHERE original."{source.key}" = %s{ending}', [*held, *values, source.id]
 
 
 def _sent(rows: Sequence[Sequence[Any]]) -> tuple[tuple[str, ...], list[Any]]:

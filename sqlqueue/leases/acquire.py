@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +16,9 @@ from sqlqueue.database.server_identity import ServerIdentity, proof_condition
 from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.blocked_ranges import ranges
-from sqlqueue.models import Offset
+from sqlqueue.log.succession import may_start
+from sqlqueue.models import ConsumerGroup, Offset
+from sqlqueue.models.partition_lease import WAITS
 
 AT_ONCE = 200  # leases in one transaction
 ROWS_AT_ONCE = 10_000
@@ -33,8 +36,9 @@ IDS = """
 # Locks those that can be taken now. Never waits, and locks nothing else. Index: the primary key.
 TAKE = """
     SELECT id FROM sqlqueue_partition_lease{by_id} WHERE id IN ({marks})
-    AND (holder = '' OR holder = %s OR valid_until <= {now}){skip}
+    AND (holder = '' OR holder = %s OR valid_until <= {now}{waiting}){skip}
 """
+OR_WAITING = f" OR holder = '{WAITS}'"
 # Their offset rows, except those that another transaction has locked: the former owner is about to commit, or its host
 # was cut off while it was, and then the server may keep its transaction for hours. Index: the leases' primary key, the
 # offsets' unique key.
@@ -45,19 +49,25 @@ LOCK_OFFSETS = """
 """
 # Their offset rows, and whether one has delivery states or blocked ranges. A group that was removed while it was served
 # has none: its leases are kept for their tokens only. Rows of other slices count, too: then there is a little more to
-# read. Index: the same, the groups' and the states' unique keys.
+# read. And whether the topic has had several epochs. Index: the same, the groups', the states' and the layouts' keys.
 OFFSETS = """
     SELECT l.id, l.topic, l.consumer_group, l."partition", l.slice, sharing, l.fencing_token, start,
     o.id, o.priority, o.position, o.offset_acked, o.claimed_to,
     EXISTS (SELECT 1 FROM sqlqueue_delivery_state s WHERE s.topic = o.topic AND s.consumer_group = o.consumer_group
     AND s."partition" = o."partition" AND s.priority = o.priority)
     OR EXISTS (SELECT 1 FROM sqlqueue_blocked_range b WHERE b.topic = o.topic AND b.consumer_group = o.consumer_group
-    AND b."partition" = o."partition" AND b.priority = o.priority)
+    AND b."partition" = o."partition" AND b.priority = o.priority),
+    EXISTS (SELECT 1 FROM sqlqueue_layout WHERE sqlqueue_layout.topic = l.topic AND base > 0)
     FROM sqlqueue_partition_lease l{by_id} {then} sqlqueue_consumer_group
     ON sqlqueue_consumer_group.topic = l.topic AND sqlqueue_consumer_group.consumer_group = l.consumer_group
     LEFT JOIN sqlqueue_offset o
     ON o.topic = l.topic AND o.consumer_group = l.consumer_group AND o."partition" = l."partition"
     AND o.slice = l.slice WHERE l.id IN ({marks})
+"""
+# Lets leases that are locked wait. Index: the primary key.
+WAIT = f"""
+    UPDATE sqlqueue_partition_lease{{by_id}} SET holder = '{WAITS}', fencing_token = fencing_token + 1,
+    valid_until = NULL WHERE id IN ({{marks}})
 """
 HOLD = """
     UPDATE sqlqueue_partition_lease{by_id} SET holder = %s, fencing_token = fencing_token + 1, valid_until = {later}
@@ -141,13 +151,15 @@ def acquire(
     lease_duration: float,
     horizon: int,
     server: ServerIdentity | None = None,
+    in_order: bool = True,
 ) -> list[AcquiredPartition]:
     """Take those partitions of one group that are free or expired, see acquire_leases."""
     if not partitions:
         return []
     text = IDS.replace("{marks}", _marks(partitions))
     ids = [id for (id,) in execute(alias, text, (topic, group, *partitions)).fetchall()]
-    return acquire_leases(alias, subscriber, ids, {(group, topic): priorities}, lease_duration, horizon, server)
+    at = {(group, topic): priorities}
+    return acquire_leases(alias, subscriber, ids, at, lease_duration, horizon, server, in_order)
 
 
 def acquire_leases(
@@ -158,6 +170,7 @@ def acquire_leases(
     lease_duration: float,
     horizon: int,
     server: ServerIdentity | None = None,
+    in_order: bool = True,
 ) -> list[AcquiredPartition]:
     """Take those leases, of any groups, that are free or expired; return their partitions, one for each priority.
 
@@ -165,13 +178,16 @@ def acquire_leases(
     statements for AT_ONCE leases; more only for partitions whose last owner had messages in flight or rows.
     priorities: how many each (group, topic) has; horizon: known before this call: the position may move up to it, once
     the messages between have rows. server: the one from which the horizon is known, and to which the partitions are
-    bound; None: no server is compared. Raises ServerChanged or SessionReplaced, and takes nothing more, if it is
-    another one.
+    bound; None: no server is compared. in_order: a partition of a later epoch that its group may not start yet is not
+    taken; False for who reads all epochs together, by offset. Raises ServerChanged or SessionReplaced, and takes
+    nothing more, if it is another server.
     """
     taken: list[AcquiredPartition] = []
     for start in range(0, len(ids), AT_ONCE):
         some = sorted(ids[start : start + AT_ONCE])
-        taken += retries.run(alias, _acquire, alias, subscriber, some, priorities, lease_duration, horizon, server)
+        taken += retries.run(
+            alias, _acquire, alias, subscriber, some, priorities, lease_duration, horizon, server, in_order
+        )
     return taken
 
 
@@ -183,14 +199,18 @@ def _acquire(
     lease_duration: float,
     horizon: int,
     server: ServerIdentity | None,
+    in_order: bool,
 ) -> list[AcquiredPartition]:
     # Locks come before the first plain read, so that no snapshot is older than they are. A group's removal either waits
     # for them, or came before them, and then the group is not found.
-    free = [id for (id,) in execute(alias, TAKE.replace("{marks}", _marks(wanted)), (*wanted, subscriber)).fetchall()]
+    text = TAKE.replace("{marks}", _marks(wanted)).replace("{waiting}", "" if in_order else OR_WAITING)
+    free = [id for (id,) in execute(alias, text, (*wanted, subscriber)).fetchall()]
     if not free:
         return []
     locked = {id for (id,) in execute(alias, LOCK_OFFSETS.replace("{marks}", _marks(free)), free).fetchall()}
     leased = [lease for lease in _leased(alias, free) if all(offset.id in locked for offset in lease.offsets)]
+    if in_order:
+        leased = _startable(alias, leased)
     if not leased:
         return []
     _hold(alias, subscriber, [lease.id for lease in leased], lease_duration, server)
@@ -215,6 +235,23 @@ def _acquire(
     return taken
 
 
+def _startable(alias: str, leased: list[_Leased]) -> list[_Leased]:
+    """Return those leases whose group may start their partition, see succession; the others wait from now on. Nothing
+    is read for topics that have had one epoch only."""
+    altered: dict[tuple[str, str], list[_Leased]] = defaultdict(list)
+    for lease in leased:
+        if lease.altered:
+            altered[lease.group_topic].append(lease)
+    refused: list[int] = []
+    for group, some in altered.items():
+        registered = ConsumerGroup(consumer_group=group[0], topic=group[1], start=some[0].start, sharing=some[0].slices)
+        ready = may_start(alias, registered, {lease.partition for lease in some})
+        refused += [lease.id for lease in some if lease.partition not in ready]
+    if refused:
+        execute(alias, WAIT.replace("{marks}", _marks(refused)), refused)
+    return [lease for lease in leased if lease.id not in refused]
+
+
 def _hold(
     alias: str, subscriber: str, ids: Sequence[int], lease_duration: float, server: ServerIdentity | None
 ) -> None:
@@ -228,7 +265,8 @@ def _hold(
 
 @dataclass(slots=True)
 class _Leased:
-    """A lease with its offset rows. to_recover: the ids of those that have delivery states or blocked ranges."""
+    """A lease with its offset rows. altered: its topic has had several epochs; to_recover: the ids of those rows that
+    have delivery states or blocked ranges."""
 
     id: int
     group_topic: tuple[str, str]
@@ -237,6 +275,7 @@ class _Leased:
     slices: int
     token: int
     start: int
+    altered: bool
     offsets: list[Offset] = field(default_factory=list)
     to_recover: set[int] = field(default_factory=set)
 
@@ -245,8 +284,8 @@ def _leased(alias: str, ids: Sequence[int]) -> list[_Leased]:
     found: dict[int, _Leased] = {}
     for row in execute(alias, OFFSETS.replace("{marks}", _marks(ids)), ids).fetchall():
         id, topic, group, partition, slice, slices, token, start, *row = row
-        offset_id, priority, position, acked, claimed, recovers = row
-        lease = found.setdefault(id, _Leased(id, (group, topic), partition, slice, slices, token, start))
+        offset_id, priority, position, acked, claimed, recovers, altered = row
+        lease = found.setdefault(id, _Leased(id, (group, topic), partition, slice, slices, token, start, bool(altered)))
         if offset_id is not None:
             key = {"topic": topic, "consumer_group": group, "partition": partition, "priority": priority}
             key |= {"slice": slice, "slices": slices}

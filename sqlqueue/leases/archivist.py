@@ -16,7 +16,7 @@ from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import AcquiredPartition, acquire, not_taken
 from sqlqueue.leases.renewal import Renewal, RenewalLoop, insist
-from sqlqueue.log import archive, groups
+from sqlqueue.log import archive, groups, layouts
 from sqlqueue.log.archive import OffsetRange
 from sqlqueue.models import ArchiveSegment, Topic
 from sqlqueue.models.archive_segment import MESSAGES
@@ -35,6 +35,11 @@ class Archivist:
         self.log = log_of(topic)
         self._horizon = horizon
         self._partitions = taken
+
+    @property
+    def token(self) -> int:
+        """The highest fencing token of the topic's leases: each later owner has a higher one."""
+        return max(partition.token for partition in self._partitions)
 
     def next_range(self, kind: str, most: int, receipts_to: int) -> OffsetRange | None:
         """Return the range to archive next, at most `most` rows; None if there is nothing.
@@ -125,7 +130,8 @@ def archivist(
 def _take_all(
     alias: str, name: str, group: str, topic: Topic, horizon: Horizon, deadline: float, say: Callable[[str], None]
 ) -> list[AcquiredPartition]:
-    wanted, taken, said = set(range(topic.partitions)), [], False
+    groups.start_epochs(alias, group, topic.name)
+    wanted, taken, said = set(layouts.numbers(alias, topic.name)), [], False
     release.shorten_stale(alias, settings.LEASE_DURATION)  # there may be no consumer process that does it
     while True:
         taken += acquire(
@@ -138,6 +144,7 @@ def _take_all(
             lease_duration=settings.LEASE_DURATION,
             horizon=horizon.value,
             server=horizon.server,
+            in_order=False,  # it reads all epochs together, by offset
         )
         others = not_taken(alias, group, topic.name, taken)
         if not others:

@@ -40,13 +40,23 @@ GROUPS_AT_ONCE = 100
 class Holding:
     """What a subscriber holds of one (group, topic): the numbers of its leases; how many partitions that has, which of
     them the subscriber serves (None: all), how many slices each has, and how many it asks for (0: it needs whole
-    partitions)."""
+    partitions). numbered: of a topic with several epochs those partitions that the group may start, each with its
+    number within its epoch, by which `served` names it; None: all, from 0 on."""
 
     partitions: int
     held: set[int]
     served: Numbers | None = None
     slices: int = 1
     asked: int = 1
+    numbered: Mapping[int, int] | None = None
+
+    def counts(self, partition: int) -> bool:
+        """Tell whether the partition is shared among the group's subscribers now."""
+        return self.numbered is None or partition in self.numbered
+
+    def serves(self, partition: int) -> bool:
+        """Tell whether the subscriber serves a partition that counts."""
+        return self.served is None or (partition if self.numbered is None else self.numbered[partition]) in self.served
 
     def of_partitions(self, leases: Iterable[int], partitions: Numbers | None) -> list[int]:
         """Return those of some leases, by their numbers, that belong to these partitions (None: all)."""
@@ -132,11 +142,13 @@ class Balancer:
             holding = holdings.get((group, topic))
             if holding is None or slice >= holding.slices:  # the group has just begun to share its partitions
                 continue
+            if not holding.counts(partition):  # or to read another epoch
+                continue
             number = lease_number(partition, slice, holding.slices)
             if number in holding.held:
                 continue
             found = free[group, topic]
-            if holding.served is None or partition in holding.served:
+            if holding.serves(partition):
                 found.ids[number], found.tokens[number] = id, token
             # The reply to its acquisition was lost, or the server was restarted. It is renewed with the others: if its
             # holder did not free it, no process would ever serve it.
@@ -157,7 +169,8 @@ class Balancer:
 
     def _parts(self, group_topic: GroupTopic, holding: Holding, sharers: Sharers) -> list[_Part]:
         """Return what the subscriber may hold: computed anew when something has changed only."""
-        of = (holding.partitions, holding.slices, holding.served)
+        numbered = None if holding.numbered is None else tuple(sorted(holding.numbered.items()))
+        of = (holding.partitions, holding.slices, holding.served, numbered)
         known = self._shares.get(group_topic)
         if known is None or known.sharers is not sharers or known.of != of:
             parts = self._computed(group_topic, holding, sharers)
@@ -168,7 +181,7 @@ class Balancer:
         rule = former_share if sharers.outdated else fair_share
         subscribers = {**sharers.subscribers, self.subscriber: holding.served}
         parts: list[_Part] = []
-        for numbers, names in parts_by_sharers(holding.partitions, subscribers):
+        for numbers, names in parts_by_sharers(holding.partitions, subscribers, holding.numbered):
             if self.subscriber in names:
                 count = (holding.partitions if numbers is None else len(numbers)) * holding.slices
                 share = rule(count, names, self.subscriber, "/".join(group_topic))

@@ -12,6 +12,7 @@ from django.db.models import F, Max
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.settle_plan import COUNTED
 from sqlqueue.core.slices import slice_of
+from sqlqueue.log import layouts
 from sqlqueue.log.batch_parts import members
 from sqlqueue.models import (
     Batch,
@@ -54,7 +55,7 @@ def _offsets(alias: str, group: str, topic: str, partition: int | None) -> Itera
         (one.partition, one.priority, one.slice): one
         for one in Offset.objects.using(alias).filter(topic=topic, consumer_group=group)
     }
-    numbers = range(options.partitions) if partition is None else [partition]
+    numbers = layouts.numbers(alias, topic) if partition is None else [partition]
     for at in product(numbers, range(options.priorities), range(slices)):
         number, priority, slice = at
         new = Offset(topic=topic, consumer_group=group, partition=number, priority=priority, position=start)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import product, takewhile
 from typing import NamedTuple
 
 from django.db.models import Q
@@ -18,8 +18,9 @@ from sqlqueue.database.gate import COLLECTOR, take_duty
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import dialect, execute
-from sqlqueue.log import acked_marks, collected
-from sqlqueue.log.groups import lock_topic
+from sqlqueue.log import acked_marks, collected, layouts
+from sqlqueue.log.groups import lock_topic, start_all
+from sqlqueue.log.retirement import retire
 from sqlqueue.log.status import unacked_streams
 from sqlqueue.models import ConsumerGroup, Offset, SubscriberHeartbeat, Topic
 from sqlqueue.signals import announce, group_away, messages_collected, results_collected
@@ -99,6 +100,9 @@ def collect(
         more = more or left <= 0
         if deleted:
             announce(messages_collected, collect, topic=name, count=deleted)
+    for name in sorted(layouts.altered(alias)):
+        start_all(alias, name)
+        retire(alias, name)
     results = _collect_old(alias, "sqlqueue_result", EXPIRED_RESULTS)
     if results:
         announce(results_collected, collect, count=results)
@@ -129,7 +133,7 @@ def collect_topic(
 def _with_released(alias: str, topic: Topic) -> list[tuple[int, int]]:
     """Return the (partition, priority) whose oldest message retention has released, or those with any message if it
     counts from the acks: a statement for every 32."""
-    streams = [(partition, priority) for partition in range(topic.partitions) for priority in range(topic.priorities)]
+    streams = list(product(layouts.numbers(alias, topic.name), range(topic.priorities)))
     found: list[tuple[int, int]] = []
     syntax = dialect(alias)
     rule = Rule(ANY, ()) if acked_marks.applies(topic) else released(topic)

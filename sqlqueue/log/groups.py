@@ -5,26 +5,30 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from django.db.models import F, Max
+from django.db.models import F, Max, Q
 
+from sqlqueue.core.epochs import numbers_of
 from sqlqueue.core.flow import Flow, in_effect
 from sqlqueue.core.keys import GROUP_LENGTH, checked_name
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon, on_one_server
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import execute
-from sqlqueue.log import acked_marks, batch_recounts
+from sqlqueue.log import acked_marks, batch_recounts, layouts
+from sqlqueue.log.succession import give_leases, leased
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, LimitShare, Offset, PartitionLease, Topic
+from sqlqueue.models.partition_lease import WAITS
 
 EARLIEST, LATEST = "earliest", "latest"
 
 
 # The options of a subscriber's groups and topics that may change while it runs. Index: the heartbeats' subscriber; the
-# topics' and the groups' keys.
+# topics', the groups' and the layouts' keys.
 SERVED = """
     SELECT mine.consumer_group, mine.topic, t.paused, g.paused, t.history, t.partitions, t.priorities,
-    g.flow, g.flow_overrides, COALESCE(g.sharing, 1)
+    g.flow, g.flow_overrides, COALESCE(g.sharing, 1),
+    EXISTS (SELECT 1 FROM sqlqueue_layout WHERE sqlqueue_layout.topic = mine.topic AND base > 0)
     FROM sqlqueue_subscriber_heartbeat mine {then} sqlqueue_topic t ON t.name = mine.topic
     LEFT JOIN sqlqueue_consumer_group g ON g.topic = mine.topic AND g.consumer_group = mine.consumer_group
     WHERE mine.subscriber = %s
@@ -33,7 +37,8 @@ SERVED = """
 
 class Served(NamedTuple):
     """The options of a (group, topic) that a subscriber needs. paused: the topic or the group is paused; flow: its
-    active hours and limits; sharing: how many slices each partition has."""
+    active hours and limits; sharing: how many slices each partition has; altered: the topic has had another number of
+    partitions, or will have: `partitions` are those of its first epoch."""
 
     paused: bool
     history: str
@@ -41,6 +46,7 @@ class Served(NamedTuple):
     priorities: int
     flow: Flow
     sharing: int
+    altered: bool = False
 
 
 def served(alias: str, subscriber: str) -> dict[tuple[str, str], Served]:
@@ -48,7 +54,13 @@ def served(alias: str, subscriber: str) -> dict[tuple[str, str], Served]:
     rows = execute(alias, SERVED, (subscriber,)).fetchall()
     return {
         (group, topic): Served(
-            bool(topic_paused or group_paused), history, partitions, priorities, in_effect(declared, overrides), sharing
+            bool(topic_paused or group_paused),
+            history,
+            partitions,
+            priorities,
+            in_effect(declared, overrides),
+            sharing,
+            bool(altered),
         )
         for (
             group,
@@ -61,6 +73,7 @@ def served(alias: str, subscriber: str) -> dict[tuple[str, str], Served]:
             declared,
             overrides,
             sharing,
+            altered,
         ) in rows
     }
 
@@ -92,8 +105,8 @@ def register_at(alias: str, group: str, topic: str, offset: int, server: ServerI
     server: whose horizon that is. Raises ServerChanged or SessionReplaced if it is another one, or may be.
     """
     checked_name(group, "group", GROUP_LENGTH)
-    partitions = topic_info(alias, topic).partitions
-    return retries.run(alias, _register, alias, group, topic, offset, partitions, server)
+    topic_info(alias, topic)  # which creates it
+    return retries.run(alias, _register, alias, group, topic, offset, server)
 
 
 def registered(alias: str, topics: Collection[str]) -> set[tuple[str, str]]:
@@ -102,27 +115,37 @@ def registered(alias: str, topics: Collection[str]) -> set[tuple[str, str]]:
     return set(rows.values_list("consumer_group", "topic"))
 
 
-def _register(alias: str, group: str, topic: str, offset: int, partitions: int, server: ServerIdentity | None) -> bool:
-    lock_topic(alias, topic)
+def _register(alias: str, group: str, topic: str, offset: int, server: ServerIdentity | None) -> bool:
+    locked = lock_topic(alias, topic)
     found, created = ConsumerGroup.objects.using(alias).get_or_create(
         topic=topic, consumer_group=group, defaults={"start": offset, "sharing": 1}
     )
     if created:
         acked_marks.forget_above(alias, topic, offset)
-    leases = PartitionLease.objects.using(alias)
-    existing = set(leases.filter(topic=topic, consumer_group=group).values_list("partition", flat=True))
-    leases.bulk_create(
-        [
-            PartitionLease(consumer_group=group, topic=topic, partition=partition, slice=slice)
-            for partition in range(partitions)
-            if partition not in existing
-            for slice in range(found.sharing)
-        ],
-        batch_size=500,
-    )
+    give_leases(alias, found, locked)
     if server is not None:
         server.confirm()
     return created
+
+
+def start_epochs(alias: str, group: str, topic: str) -> bool:
+    """Give a group the leases that it has not of the topic's epochs, and let it start those partitions that it may;
+    return whether any lease has become free."""
+    return retries.run(alias, _start_epochs, alias, group, topic)
+
+
+def start_all(alias: str, topic: str) -> None:
+    """Do so for every group of a topic: also for those that no process serves, so that what waits for them is seen."""
+    groups = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
+    for group in groups.values_list("consumer_group", flat=True):
+        if leased(alias, group, topic).more:
+            start_epochs(alias, group, topic)
+
+
+def _start_epochs(alias: str, group: str, topic: str) -> bool:
+    locked = lock_topic(alias, topic)
+    registered = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).first()
+    return registered is not None and give_leases(alias, registered, locked)
 
 
 def remove(alias: str, group: str, topic: str) -> bool:
@@ -147,15 +170,34 @@ def _remove(alias: str, group: str, topic: str) -> bool:
     return bool(deleted)
 
 
-def revoke(alias: str, group: str, topic: str, partition: int | None = None) -> None:
-    """Take the leases of a group from their holders, with tokens + 1: a former holder can settle nothing any more."""
+def revoke(alias: str, group: str, topic: str, partition: int | None = None, *, falls: bool = True) -> None:
+    """Take the leases of a group from their holders, with tokens + 1: a former holder can settle nothing any more. In
+    the caller's transaction, which has locked the topic.
+
+    partition: those of this one, and with `falls`, which says that its watermark may fall, those of all later epochs.
+    Leases of later epochs wait from then on until the group may start them again (succession).
+    """
     leases = PartitionLease.objects.using(alias).filter(topic=topic, consumer_group=group)
     offsets = Offset.objects.using(alias).filter(topic=topic, consumer_group=group)
     if partition is not None:
-        leases, offsets = leases.filter(partition=partition), offsets.filter(partition=partition)
-    # Leases before offsets, in the order of their partitions, as acquiring does it: no deadlock by order.
-    locked = leases.select_for_update().order_by("partition", "slice").values_list("id", flat=True)
-    leases.filter(id__in=list(locked)).update(fencing_token=F("fencing_token") + 1, holder="", valid_until=None)
+        wanted = Q(partition=partition)
+        if falls:
+            wanted |= Q(partition__gte=lock_topic(alias, topic).partitions)  # all epochs but the first
+        leases = leases.filter(wanted)
+    # Leases before offsets, in the order of their partitions, as acquiring does it: no deadlock by order. And before
+    # the first plain read: no snapshot is older than the locks.
+    found = dict(leases.select_for_update().order_by("partition", "slice").values_list("id", "partition"))
+    epochs = layouts.epochs(alias, topic)
+    if partition is not None:
+        behind = [epoch for epoch in epochs if epoch.base > partition] if falls else []
+        kept = {partition, *numbers_of(behind)}
+        found = {id: number for id, number in found.items() if number in kept}
+        offsets = offsets.filter(partition__in=kept)
+    later = {number for epoch in epochs[1:] for number in epoch.numbers}
+    for holder, some in (("", False), (WAITS, True)):
+        ids = [id for id, number in found.items() if (number in later) is some]
+        if ids:
+            leases.filter(id__in=ids).update(fencing_token=F("fencing_token") + 1, holder=holder, valid_until=None)
     offsets.update(fencing_token=F("fencing_token") + 1)
 
 
@@ -166,7 +208,8 @@ def set_slices(alias: str, group: str, topic: str, slices: int) -> dict[int, int
     A partition's leases get its highest token. So a slice that is gone and comes back has a higher one than it had.
     """
     leases = PartitionLease.objects.using(alias).filter(topic=topic, consumer_group=group)
-    present = leases.values("partition").annotate(highest=Max("fencing_token"), last=Max("slice")).order_by("partition")
+    highest = {"highest": Max("fencing_token"), "last": Max("slice"), "holder": Max("holder")}
+    present = leases.values("partition").annotate(**highest).order_by("partition")
     tokens: dict[int, int] = {}
     for row in present:
         partition = row["partition"]
@@ -177,6 +220,12 @@ def set_slices(alias: str, group: str, topic: str, slices: int) -> dict[int, int
         of_partition.filter(slice__gte=slices).delete()
         of_partition.update(fencing_token=row["highest"])
         missing = range(row["last"] + 1, slices)
-        columns = {"consumer_group": group, "topic": topic, "partition": partition, "fencing_token": row["highest"]}
+        columns: dict[str, object] = {
+            "consumer_group": group,
+            "topic": topic,
+            "partition": partition,
+            "fencing_token": row["highest"],
+        }
+        columns["holder"] = row["holder"]  # free, or it waits
         leases.bulk_create([PartitionLease(**columns, slice=slice) for slice in missing])
     return tokens

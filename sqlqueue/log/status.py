@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
+from sqlqueue.core.epochs import Epoch, number_within, numbers_of, startable
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.database.fields import DatabaseNow
-from sqlqueue.database.slices import in_slice
-from sqlqueue.database.statements import dialect, execute
-from sqlqueue.log.fetch import STREAMS_OF_ONE_FETCH
+from sqlqueue.database.statements import execute
+from sqlqueue.log import layouts
+from sqlqueue.log.streams import beyond
+from sqlqueue.log.succession import unfinished
 from sqlqueue.models import ConsumerGroup, Offset, ScheduledMessage, Topic
 
 # The partitions in which something is in flight or due, or blocked without a delayed delivery before it. In one
@@ -39,8 +42,6 @@ WAITING = """
     SELECT DISTINCT "partition", priority FROM sqlqueue_delivery_state WHERE topic = %s AND consumer_group = %s
     AND acked = {false} AND in_flight = 0 AND invisible_until > {now}
 """
-# Whether there is a message above an offset. Index: (topic, partition, priority, offset).
-ABOVE = 'SELECT %s, "offset" FROM sqlqueue_message{by_stream} WHERE {beyond}{slice} ORDER BY {ascending} LIMIT 1'
 
 
 def anything_scheduled(alias: str, topics: Collection[str]) -> bool:
@@ -60,21 +61,26 @@ def anything_due(
     """Tell whether the log has anything for a group to do now: unread messages, or states that are due or in flight.
 
     owned: partitions of the calling process, which are left out, since it knows what is to be done in them. In the
-    others everything unsettled counts, except delayed messages and those behind them. served: of these partitions
-    alone; None: of all. The tables are read in the order in which a message passes through them, so that none is
-    missed.
+    others everything unsettled counts, except delayed messages and those behind them: partitions of a later epoch that
+    the group may not start yet are behind those of the earlier one. served: of these partitions alone, numbered within
+    their epochs; None: of all. The tables are read in the order in which a message passes through them, so that none
+    is missed.
     """
+    streams, epochs = _streams(alias, group, topic, "position")
     others = {
         at: position
-        for at, position in _streams(alias, group, topic, "position").items()
-        if at not in owned and (served is None or at.partition in served)
+        for at, position in streams.items()
+        if at not in owned and (served is None or number_within(epochs, at.partition) in served)
     }
+    if len(epochs) > 1:
+        ready = _may_start(alias, group, topic, epochs)
+        others = {at: position for at, position in others.items() if at.partition in ready}
     if not others:
         return False
     if ordering == "partition":  # nothing is read behind a delayed message
         held = {(p, q) for p, q in execute(alias, WAITING, (topic, group)).fetchall()}
         others = {at: position for at, position in others.items() if (at.partition, at.priority) not in held}
-    if _beyond(alias, others):
+    if beyond(alias, others):
         return True
     behind_none = ""
     if ordering in ORDERING_QUEUES:
@@ -87,48 +93,40 @@ def anything_due(
 
 def unread_streams(alias: str, group: str, topic: str) -> list[PartitionRef]:
     """Return the partitions of a group that have messages above its position."""
-    return _beyond(alias, _streams(alias, group, topic, "position"))
+    return beyond(alias, _streams(alias, group, topic, "position")[0])
 
 
 def unacked_streams(alias: str, group: str, topic: str, through: int | None = None) -> list[PartitionRef]:
     """Return the partitions of a group that have messages above its watermark (and up to an offset, if one is given):
     collection waits for them."""
-    return _beyond(alias, _streams(alias, group, topic, "offset_acked"), through)
+    return beyond(alias, _streams(alias, group, topic, "offset_acked")[0], through)
 
 
-def _streams(alias: str, group: str, topic: str, column: str) -> dict[PartitionRef, int]:
-    """Return a column of the offset row of each partition; one that was never acquired has no row: the group's
-    start."""
+def _may_start(alias: str, group: str, topic: str, epochs: Sequence[Epoch]) -> set[int]:
+    """Return the partitions whose messages count as due: what waits for the end of an epoch that is being closed waits
+    for a moment only."""
+    closed = [epoch if epoch.end is not None else replace(epoch, end=0) for epoch in epochs]
+    registered = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).first()
+    priorities = Topic.objects.using(alias).values_list("priorities", flat=True).get(name=topic)
+    return startable(closed, unfinished(alias, registered, priorities, epochs) if registered else ())
+
+
+def _streams(alias: str, group: str, topic: str, column: str) -> tuple[dict[PartitionRef, int], Sequence[Epoch]]:
+    """Return a column of the offset row of each partition, one that was never acquired has no row: the group's start;
+    and the topic's epochs."""
     options = Topic.objects.using(alias).filter(name=topic).first()
     registered = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).first()
     if options is None or registered is None:
-        return {}
+        return {}, ()
+    epochs = layouts.epochs(alias, topic)
     rows = Offset.objects.using(alias).filter(topic=topic, consumer_group=group)
     found = rows.values_list("partition", "priority", "slice", column)
     stored = {(p, q, slice): value for p, q, slice, value in found}
     slices = registered.sharing
-    return {
+    streams = {
         PartitionRef(group, topic, p, q, slice, slices): stored.get((p, q, slice), registered.start)
-        for p in range(options.partitions)
+        for p in numbers_of(epochs)
         for q in range(options.priorities)
         for slice in range(slices)
     }
-
-
-def _beyond(alias: str, streams: Mapping[PartitionRef, int], through: int | None = None) -> list[PartitionRef]:
-    """Return those that have messages above their offset, and up to `through`. One statement for every 32
-    partitions."""
-    found: list[PartitionRef] = []
-    syntax = dialect(alias)
-    branch = syntax.branch.format(ABOVE if through is None else ABOVE.replace("{beyond}", "{within}"))
-    high = () if through is None else (through,)
-    known = list(streams.items())
-    for start in range(0, len(known), STREAMS_OF_ONE_FETCH):
-        some = known[start : start + STREAMS_OF_ONE_FETCH]
-        values: list[object] = []
-        for index, (at, offset) in enumerate(some):
-            values += (index, *syntax.range_values(at.topic, at.partition, at.priority, offset, *high))
-        branches = [branch.replace("{slice}", in_slice('"offset"', at.slice, at.slices)) for at, _ in some]
-        rows = execute(alias, " UNION ALL ".join(branches), values).fetchall()
-        found += [some[index][0] for index, _ in rows]
-    return found
+    return streams, epochs

@@ -19,6 +19,7 @@ from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.setting.topics import HISTORIES
 from sqlqueue.database import retries
 from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.log.layouts import with_present
 from sqlqueue.models import Topic
 
 logger = logging.getLogger("sqlqueue")
@@ -60,15 +61,22 @@ def differences(topic: HasOptions, options: Sequence[str] = CHANGEABLE) -> list[
     wanted = settings.topic(topic.name)
     compared = [name for name in options if not (name == "retention" and topic.name.endswith(DEAD_LETTER_SUFFIX))]
     return [
-        Difference(topic.name, name, getattr(topic, name), getattr(wanted, name), name in topic.overridden)
+        Difference(topic.name, name, stored, getattr(wanted, name), name in topic.overridden)
         for name in compared
-        if getattr(topic, name) != getattr(wanted, name)
+        if (stored := _stored(topic, name)) != getattr(wanted, name)
     ]
+
+
+def _stored(topic: HasOptions, option: str) -> Any:
+    """Return a topic's option; of its partitions those of the present epoch, where they were read with it."""
+    stored = getattr(topic, option)
+    return getattr(topic, "present_partitions", stored) if option == "partitions" else stored
 
 
 def all_differences(alias: str, options: Sequence[str] = CHANGEABLE) -> Iterator[Difference]:
     """Yield where the topics differ from the settings of this process, by name."""
-    for topic in Topic.objects.using(alias).order_by("name"):
+    topics = Topic.objects.using(alias)
+    for topic in (with_present(topics) if "partitions" in options else topics).order_by("name"):
         yield from differences(topic, options)
 
 

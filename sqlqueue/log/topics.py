@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import checked_topic
+from sqlqueue.database.known_layouts import forget_layouts
 from sqlqueue.database.transactions import remember_once_committed
 from sqlqueue.database.validation import TopicInfo, refuse_dead_letters
 from sqlqueue.log.placement import existing_placement, forget_placements, placement
@@ -81,6 +82,7 @@ def forget_topics() -> None:
     """Forget all topics, so that they are looked up again: for tests that empty the table or change settings."""
     _known.clear()
     forget_placements()
+    forget_layouts()
 
 
 def create(alias: str, name: str, partitions: int | None = None) -> TopicInfo:

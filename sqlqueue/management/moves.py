@@ -7,16 +7,23 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from sqlqueue.core.epochs import numbers_of
+from sqlqueue.log import layouts
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.models import Topic
 from sqlqueue.operations.move import move
 from sqlqueue.stats.rewind_preview import RewindPreview, count_above
 
 
-def checked_partition(topic: Topic, partition: int | None) -> int | None:
-    """Return the partition; raise CommandError if the topic does not have it. None stays None."""
-    if partition is not None and not 0 <= partition < topic.partitions:
-        raise CommandError(f"topic {topic.name!r} has the partitions 0 to {topic.partitions - 1}, not {partition}")
+def checked_partition(alias: str, topic: Topic, partition: int | None) -> int | None:
+    """Return the partition, by its number in the log; raise CommandError if no epoch of the topic has it. None stays
+    None."""
+    if partition is None:
+        return None
+    epochs = layouts.epochs(alias, topic.name)
+    if partition not in numbers_of(epochs):
+        ranges = ", ".join(f"{epoch.numbers[0]} to {epoch.numbers[-1]}" for epoch in epochs)
+        raise CommandError(f"topic {topic.name!r} has the partitions {ranges}, not {partition}")
     return partition
 
 

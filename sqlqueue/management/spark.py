@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,16 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import Error as DatabaseError
 
 from sqlqueue.conf import settings
-from sqlqueue.exceptions import HorizonUnknown, LeaseLost, SqlqueueError
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.database import retries
+from sqlqueue.database.horizon import highest_offset
+from sqlqueue.exceptions import ConfigurationError, HorizonUnknown, LeaseLost, SqlqueueError
+from sqlqueue.log.placement import existing_placement
+from sqlqueue.log.stored_topics import stored_placements
 from sqlqueue.management.arguments import refuse_broken_texts
 from sqlqueue.management.base import migrate_first
+from sqlqueue.management.shards import chosen
+from sqlqueue.models import Message
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,8 +33,12 @@ TRY_AGAIN = os.EX_TEMPFAIL  # 75: another process is at work; the same command m
 class SparkCommand(BaseCommand):
     """A command that runs Spark. It exits with 0 when done, 75 when a later run may succeed, 1 when it failed."""
 
+    shard_help = ""  # of the option --shard; "": it has none
+
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options of every pipeline."""
+        if self.shard_help:
+            parser.add_argument("--shard", metavar="NAME", help=self.shard_help)
         parser.add_argument("--dry-run", action="store_true", help="say what would be done; change nothing")
         parser.add_argument(
             "--master", help='where Spark runs, such as "local[4]" (default: what spark-submit says, else this machine)'
@@ -60,6 +71,33 @@ class SparkCommand(BaseCommand):
             raise first from error
         except KeyboardInterrupt:
             raise CommandError("interrupted: run it again to continue where it stopped", returncode=130) from None
+
+    def on_shards(self, options: dict[str, Any]) -> Iterator[str]:
+        """Let DATABASE be each of the shards in turn, and yield their names; without SHARDS once, and ""."""
+        for alias in chosen(options, ("",), ()):
+            with settings.at(alias):
+                shard = settings.shard_name(alias) if settings.sharded else ""
+                if shard:
+                    self.say(f"shard {shard}")
+                yield shard
+
+    def topics_here(self, named: list[str]) -> list[str]:
+        """Return those of the named topics (all, if there is none) that the shard which is worked on has messages of.
+
+        Raises ConfigurationError for a name of which no shard knows a topic.
+        """
+        if settings.sharded and (unknown := next((name for name in named if existing_placement(name) is None), None)):
+            raise ConfigurationError(f"there is no topic {unknown!r}: nothing was ever published to it")
+        if not settings.sharded and named:
+            return named
+        placed = stored_placements(settings.DATABASE)
+        here = settings.shard_name(settings.DATABASE)
+        found = [name for name, topic in placed.items() if not settings.sharded or here in topic.shards]
+        return [
+            name
+            for name in named or sorted(found)
+            if name in found and (named or not name.endswith(DEAD_LETTER_SUFFIX))
+        ]
 
     @contextmanager
     def spark(self, options: dict[str, Any]) -> Iterator[SparkSession]:
@@ -96,3 +134,15 @@ def setting(text: str) -> tuple[str, str]:
     if not found:
         raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")
     return name, value
+
+
+def new_messages(topic: str) -> Callable[[], int]:
+    """Return a function that counts the messages of a topic that are newer than this call, on all shards."""
+    before = {alias: highest_offset(alias) for alias in settings.aliases}
+
+    def count() -> int:
+        retries.close_lost_connections()  # Spark may have taken longer than an idle connection lasts
+        newer = (Message.objects.using(alias).filter(topic=topic, offset__gt=low) for alias, low in before.items())
+        return sum(rows.count() for rows in newer)
+
+    return count

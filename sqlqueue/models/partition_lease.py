@@ -10,11 +10,14 @@ from sqlqueue.database.fields import ExactField
 from sqlqueue.models.topic import TOPIC_COLUMN
 
 HOLDER_LENGTH = 120
+WAITS = "-"  # no subscriber's name: its group may not start the partition yet, and no process takes it
 
 
 class PartitionLease(models.Model):
     """A subscriber's exclusive, expiring right to one (group, topic, partition, slice). The fencing token grows with
-    every change of owner, and never returns, not even if the group is removed and registered again."""
+    every change of owner, and never returns, not even if the group is removed and registered again.
+
+    A partition of a later epoch has the holder WAITS until the group has settled what is before it."""
 
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)

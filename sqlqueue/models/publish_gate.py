@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.database.gate import DUTIES
 from sqlqueue.database.insert_sql import SLOTS
+from sqlqueue.database.statements import execute
+from sqlqueue.database.turning import first_slot, make_sequence
+
+THERE = "SELECT slot, generation FROM sqlqueue_publish_gate"
+LAST_LAYOUT = "SELECT MAX(generation) FROM sqlqueue_layout"
 
 
 class PublishGate(models.Model):
@@ -16,6 +21,9 @@ class PublishGate(models.Model):
     A few more, on every database, are locked by exclusive tasks."""
 
     slot = models.IntegerField(_("slot"), primary_key=True)
+    generation = models.IntegerField(
+        _("generation"), db_default=0, help_text=_("of the topics' layouts; who publishes by another one is refused")
+    )
 
     class Meta:
         db_table = "sqlqueue_publish_gate"
@@ -26,8 +34,20 @@ class PublishGate(models.Model):
         return str(self.slot)
 
 
-def fill(using: str, **kwargs: Any) -> None:
-    """Add missing rows: after every migrate, and after a test has flushed the tables."""
-    gates = PublishGate.objects.using(using)
-    missing = {*DUTIES, *range(SLOTS)}.difference(gates.values_list("slot", flat=True))
-    gates.bulk_create([PublishGate(slot=slot) for slot in sorted(missing)], ignore_conflicts=True)
+def fill(using: str) -> None:
+    """Add missing rows: after every migrate, and after a test has flushed the tables. Once a topic has been altered,
+    MySQL has other slots, and those of the first generation never come back: an old publisher would use them."""
+    there = dict(execute(using, THERE).fetchall())
+    generation = max([generation for slot, generation in there.items() if slot >= 0], default=None)
+    if generation is None:
+        generation = execute(using, LAST_LAYOUT).fetchone()[0] or 0
+    first = first_slot(using, generation)
+    _insert(using, set(range(first, first + SLOTS)).difference(there), generation)
+    _insert(using, set(DUTIES).difference(there), 0)
+    make_sequence(using)
+
+
+def _insert(using: str, missing: Collection[int], generation: int) -> None:
+    if missing:
+        rows = [PublishGate(slot=slot, generation=generation) for slot in sorted(missing)]
+        PublishGate.objects.using(using).bulk_create(rows, ignore_conflicts=True)

@@ -30,6 +30,7 @@ ABOUT = {  # the title under which the doctor lists each kind of finding
     attention.BUDGET_SPENT: "groups",
     attention.UNOWNED: "groups",
     attention.BEHIND: "groups",
+    attention.EPOCH: "groups",
     attention.STUCK: "stuck watermarks",
     attention.DEAD_LETTERS: "dead letters",
     attention.FAILING_TASK: "background tasks",

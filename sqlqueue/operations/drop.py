@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
+from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import Horizon, on_one_server
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
@@ -23,6 +24,7 @@ from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import (
     AckedMark,
     ConsumerGroup,
+    EpochEnd,
     Message,
     PartitionLease,
     Replay,
@@ -35,6 +37,7 @@ from sqlqueue.models import (
 )
 from sqlqueue.models.work_item import UNFINISHED
 from sqlqueue.operations.purge import HORIZON_TIMEOUT, preview
+from sqlqueue.operations.repartition import under_way
 from sqlqueue.stats.work import open_items
 
 DELETED_AT_ONCE: Final = 500  # rows
@@ -177,6 +180,11 @@ def _delete_topic(alias: str, topic: str) -> None:
             raise ConfigurationError(
                 f"topic {topic!r} was used meanwhile: end its publishers and consumers, and drop it again"
             )
+    change = under_way(alias)
+    if change is not None and change.topic == topic:
+        raise ConfigurationError(f"the partitions of topic {topic!r} are being changed: let that end first")
+    # The layout stays: its numbers are never used again, and a publisher that still runs remembers it.
+    EpochEnd.objects.using(alias).filter(topic=topic, retired_at=None).update(retired_at=DatabaseNow())
     names = [topic, dead_letter_topic(topic)]
     for other in (AckedMark, PartitionLease, Replay, Rescheduling):
         other._default_manager.using(alias).filter(topic__in=names).delete()

@@ -21,7 +21,7 @@ from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.slices import of_offset_row
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log import batch_recounts
+from sqlqueue.log import batch_recounts, layouts
 from sqlqueue.log.collect import collect_topic
 from sqlqueue.log.groups import lock_topic, revoke
 from sqlqueue.log.status import unacked_streams
@@ -70,7 +70,7 @@ def preview(alias: str, topic: str, through: int | None = None) -> PurgePreview:
     """
     options = _purgeable(alias, topic)
     to = highest_offset(alias) if through is None else max(0, through)
-    partitions = range(options.partitions)
+    partitions = layouts.numbers(alias, topic)
     groups = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
     names = list(groups.values_list("consumer_group", flat=True))
     parts = {"": [PartitionRange(*at, 0, to) for at in product(partitions, range(options.priorities))]}

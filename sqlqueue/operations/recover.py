@@ -14,6 +14,7 @@ from django.db.models import Max
 from sqlqueue.database import retries, sequence
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import Offset, PartitionLease, SubscriberHeartbeat, Topic
+from sqlqueue.models.partition_lease import WAITS
 
 MOST_ADDED = (
     2**40
@@ -37,7 +38,7 @@ def preview(alias: str) -> Recovery:
     leases, offsets = PartitionLease.objects.using(alias), Offset.objects.using(alias)
     token = max(rows.aggregate(highest=Max("fencing_token"))["highest"] or 0 for rows in (leases, offsets))
     mark = sequence.look(alias)
-    held = leases.exclude(holder="").count()
+    held = leases.exclude(holder__in=("", WAITS)).count()
     return Recovery(leases.count(), held, offsets.count(), token, max(0, mark.known - mark.last_issued))
 
 
@@ -70,6 +71,7 @@ def _recover(alias: str, added: int) -> int:
         )
     highest = max(rows.aggregate(highest=Max("fencing_token"))["highest"] or 0 for rows in (leases, offsets))
     token = int(highest) + added
-    leases.update(fencing_token=token, holder="", valid_until=None)
+    leases.update(fencing_token=token, valid_until=None)
+    leases.exclude(holder=WAITS).update(holder="")
     offsets.update(fencing_token=token)
     return token

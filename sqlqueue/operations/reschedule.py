@@ -164,7 +164,7 @@ def acknowledge_here(alias: str, group: str, topic: str, offsets: Sequence[int])
     done = [row.message_offset for row in rows]
     for (partition, priority), wanted in _by_partition(messages).items():
         if _unread(alias, group, topic, partition, priority, wanted):
-            revoke(alias, group, topic, partition)
+            revoke(alias, group, topic, partition, falls=False)
             unread = _unread(alias, group, topic, partition, priority, wanted)  # as the owner has left it
             _add_acked(alias, group, topic, partition, priority, unread)
             done += unread

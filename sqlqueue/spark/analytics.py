@@ -48,8 +48,9 @@ def settled_by_hour(receipts: DataFrame, messages: DataFrame) -> DataFrame:
     and the time from publishing is that of the others.
     """
     # No broadcast join: it would collect a whole log on the driver, since Parquet's compressed size looks small.
-    published = messages.select("offset", "created_at").hint("merge")
-    rows = receipts.join(published, "offset", "left")
+    message = [name for name in ("shard", "offset") if name in receipts.columns]  # an offset is one shard's
+    published = messages.select(*message, "created_at").hint("merge")
+    rows = receipts.join(published, message, "left")
     acked = F.col("outcome") == "acked"
     handler = _milliseconds("started_at", "finished_at")
     end_to_end = F.when(acked, _milliseconds("created_at", "finished_at"))

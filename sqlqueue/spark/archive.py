@@ -1,128 +1,79 @@
-"""The archive as DataFrames: the columns of its files, and totals by which two DataFrames are compared."""
+"""The archive: a folder of files or a place in an object store, and in it a part for each shard.
+
+A shard has offsets and segments of its own, so its archive is one of its own, in `shard=NAME`. What was archived before
+there were SHARDS is DATABASE's shard's, and stays where it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from functools import reduce
+from urllib.parse import urlsplit
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-SCHEMA_VERSION: Final = 2
-ADDED_IN: Final = {"body": 2}  # in which version of the schema a column was added
-MESSAGES, RECEIPTS = "messages", "receipts"
+from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.spark.archive_rows import KINDS, MESSAGES
+from sqlqueue.spark.folder import Folder
+from sqlqueue.spark.object_files import below
+from sqlqueue.spark.object_folder import ObjectFolder
 
-_LONG, _INT, _TEXT, _AT = LongType(), IntegerType(), StringType(), TimestampType()
-_COLUMNS = {
-    MESSAGES: {
-        "offset": _LONG,
-        "partition": _INT,
-        "priority": _INT,
-        "key": _TEXT,
-        "id": _TEXT,
-        "payload": _TEXT,
-        "headers": _TEXT,
-        "created_at": _AT,
-        "target_group": _TEXT,
-        "body": BinaryType(),
-    },
-    RECEIPTS: {
-        "id": _LONG,
-        "group": _TEXT,
-        "partition": _INT,
-        "offset": _LONG,
-        "outcome": _TEXT,
-        "attempts": _INT,
-        "worker": _TEXT,
-        "started_at": _AT,
-        "finished_at": _AT,
-    },
-}
-# The columns that are in folders' names: topic=flights/date=2013-01-31.
-_FOLDERS = {"topic": _TEXT, "date": _TEXT}
-OFFSET_COLUMN = {MESSAGES: "offset", RECEIPTS: "id"}
-TIME_COLUMN = {MESSAGES: "created_at", RECEIPTS: "finished_at"}
+Archive = Folder | ObjectFolder
+
+SHARD = "shard="
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentTotals:
-    """Totals of a segment's rows. lowest, highest: offsets (or ids of receipts); total: their sum; checksum: of all
-    values of all rows, in any order, as 16 hexadecimal digits."""
+def opened(root: str) -> Archive:
+    """Return an archive: a folder, or with a URI such as s3://bucket/lake a place in an object store.
 
-    rows: int
-    lowest: int
-    highest: int
-    total: int
-    checksum: str
-
-
-def schema(kind: str = MESSAGES, segments: bool = False) -> StructType:
-    """Return the archive's schema of messages or receipts; segments: with the name of the segment's folder."""
-    columns = {**_COLUMNS[kind], **({"segment": _TEXT} if segments else {}), **_FOLDERS}
-    return StructType([StructField(name, type_) for name, type_ in columns.items()])
-
-
-def archived(rows: DataFrame, kind: str = MESSAGES) -> DataFrame:
-    """Return messages or receipts with the archive's columns, among them the UTC date that partitions the files."""
-    date = F.date_format(F.col(TIME_COLUMN[kind]), "yyyy-MM-dd").alias("date")  # the session's time zone is UTC
-    columns = [F.col(name).cast(type_).alias(name) for name, type_ in _COLUMNS[kind].items()]
-    return rows.select(*columns, F.col("topic"), date)
-
-
-def total_columns(kind: str = MESSAGES, version: int = SCHEMA_VERSION) -> list[Column]:
-    """Return the aggregates that SegmentTotals consists of, for rows that were archived with this version of the
-    schema."""
-    offset = F.col(OFFSET_COLUMN[kind])
-    names = [name for name in _COLUMNS[kind] if ADDED_IN.get(name, 1) <= version]
-    values = [column for name in names for column in (F.col(name), F.col(name).isNull())]
-    checksum = F.sum(F.xxhash64(*values, F.col("topic"), F.col("date")).cast("decimal(20,0)"))
-    return [
-        F.count(F.lit(1)).alias("rows"),
-        F.min(offset).alias("lowest"),
-        F.max(offset).alias("highest"),
-        F.sum(offset.cast("decimal(20,0)")).alias("total"),
-        checksum.alias("checksum"),
-    ]
-
-
-def as_totals(values: dict[str, Any]) -> SegmentTotals:
-    """Return the aggregates' values as SegmentTotals."""
-    return SegmentTotals(
-        rows=int(values["rows"] or 0),
-        lowest=int(values["lowest"] or 0),
-        highest=int(values["highest"] or 0),
-        total=int(values["total"] or 0),
-        checksum=format(int(values["checksum"] or 0) % 2**64, "016x"),
-    )
-
-
-def totals_of(rows: DataFrame, kind: str = MESSAGES, version: int = SCHEMA_VERSION) -> SegmentTotals:
-    """Compute the totals of archived rows."""
-    (row,) = rows.agg(*total_columns(kind, version)).collect()  # one row
-    return as_totals(row.asDict())
-
-
-def read_archive(
-    spark: SparkSession, folder: str, kind: str = MESSAGES, paths: Sequence[str] | None = None
-) -> DataFrame:
-    """Return the messages or receipts in an archive; paths: only those in these folders or files of it."""
-    reader = spark.read.schema(schema(kind, segments=True))
-    if paths is None:
-        return reader.parquet(f"{folder}/{kind}")
-    if not paths:
-        return spark.createDataFrame([], schema(kind, segments=True))
-    return reader.option("basePath", f"{folder}/{kind}").parquet(*paths)
-
-
-def write_parquet(rows: DataFrame, path: str, *parts: str, replace: bool = False) -> None:
-    """Write rows as Parquet, partitioned by the columns `parts`; replace: overwrite the partitions that `rows` has.
-
-    Times are written with their time zone, as every reader knows them; this is a setting of the whole Spark session.
+    Raises ConfigurationError for a URI that pyarrow does not know.
     """
-    rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    writer = rows.write.option("compression", "zstd").partitionBy(*parts)
-    if replace:
-        writer = writer.mode("overwrite").option("partitionOverwriteMode", "dynamic")
-    writer.parquet(path)
+    text = str(root)
+    if "://" not in text:
+        return Folder(text)
+    if text.startswith("file:"):
+        raise ConfigurationError(f"{text} is a folder: give its path, without file://")
+    if urlsplit(text).password is not None:
+        raise ConfigurationError("an archive's keys are not for its URI: let the environment have them")
+    try:
+        return ObjectFolder(text)
+    except (ValueError, OSError) as error:
+        raise ConfigurationError(f"{text} cannot be opened: {error}") from error
+
+
+def existing(root: str) -> Archive:
+    """Return an archive; raise ConfigurationError if it does not exist."""
+    archive = opened(root)
+    if not archive.exists():
+        raise ConfigurationError(f"there is no folder {archive.root}: {archive.absent}")
+    return archive
+
+
+def of_shard(root: str, shard: str, home: bool) -> Archive:
+    """Return the part of an archive that is a shard's. shard: "" without SHARDS; home: it is DATABASE's, whose segments
+    may be of the time before them."""
+    whole = opened(root)
+    if not shard or (home and any(map(whole.has, KINDS))):
+        return whole
+    return opened(_part(root, SHARD + shard))
+
+
+def parts(root: str) -> dict[str, Archive]:
+    """Return an archive's parts by shard; "": what was archived without SHARDS."""
+    whole = opened(root)
+    names = sorted(name.removeprefix(SHARD) for name in whole.folders() if name.startswith(SHARD))
+    found = {name: opened(_part(root, SHARD + name)) for name in names}
+    return {"": whole, **found} if not found or any(map(whole.has, KINDS)) else found
+
+
+def read_archive(spark: SparkSession, folder: str, kind: str = MESSAGES) -> DataFrame:
+    """Return the messages or receipts in an archive: a folder, or a URI of an object store. An archive of several
+    shards has a column `shard`, "" for what was archived before there were any."""
+    found = {shard: part.read(spark, kind) for shard, part in parts(folder).items() if part.has(kind)}
+    if not set(found) - {""}:
+        return found[""] if found else opened(folder).read(spark, kind)
+    return reduce(DataFrame.unionByName, (rows.withColumn("shard", F.lit(shard)) for shard, rows in found.items()))
+
+
+def _part(root: str, name: str) -> str:
+    return below(root, name) if "://" in str(root) else f"{root}/{name}"

@@ -5,28 +5,32 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.spark.manifest import Manifest, identity, manifest_of, manifests, sync_path
+from sqlqueue.spark.archive_rows import read_parquet, schema, write_parquet
+from sqlqueue.spark.manifest import (
+    CommittedSegment,
+    Manifest,
+    damages,
+    escaped,
+    foreign,
+    identity,
+    manifest_of,
+    manifests,
+    parquet_files,
+    refuse_elsewhere,
+    sync_path,
+    write_manifest,
+)
 
-
-class ForeignSegment(Exception):
-    """The folder is not this database's archive, or not the one that holds its last segments."""
-
-
-class CommittedSegment(Protocol):
-    """A committed segment, as the database records it."""
-
-    topic: str
-    first_offset: int
-    last_offset: int
-    row_count: int
-    checksum: str
-    path: str
+Draft = Callable[[str, int, int], "FolderDraft"]  # of a kind, from an offset to another one
 
 
 class Folder:
@@ -35,6 +39,8 @@ class Folder:
     It must be on one file system with an atomic rename, which the driver and all executors see under the same path: a
     local disk, or a POSIX network file system.
     """
+
+    absent = "is its file system mounted?"
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).absolute()
@@ -69,11 +75,12 @@ class Folder:
         return identity(self.root, create=True)
 
     @contextmanager
-    def staging(self, topic: str, run: str) -> Iterator[Path]:
-        """Yield a folder in which one run, and no other process, writes a topic's segments; remove it at the end."""
+    def drafting(self, topic: str, run: str, token: int) -> Iterator[Draft]:
+        """Yield a function that gives segments which one run, and no other process, writes; remove at the end what is
+        left of them. token: the run's fencing token, which a rename does not need."""
         staging = self.partial / escaped(topic) / escaped(run)
         try:
-            yield staging
+            yield lambda kind, first, last: FolderDraft(self, staging, kind, topic, first, last)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
             with suppress(OSError):  # another run has a folder there
@@ -82,6 +89,53 @@ class Folder:
     def segment(self, kind: str, topic: str, first: int, last: int) -> Path:
         """Return the path of a segment's folder."""
         return self.root / kind / f"segment={first}-{last}" / f"topic={escaped(topic)}"
+
+    def exists(self) -> bool:
+        """Tell whether the folder exists."""
+        return self.root.is_dir()
+
+    def folders(self) -> list[str]:
+        """Return the names of the folders in it."""
+        return [path.name for path in self.root.iterdir() if path.is_dir()] if self.exists() else []
+
+    def has(self, kind: str) -> bool:
+        """Tell whether there are segments of a kind."""
+        return (self.root / kind).is_dir()
+
+    def manifest(self, path: str) -> Manifest | None:
+        """Return the manifest of a committed segment by its path; None if it is not there. Raises DamagedArchive."""
+        return manifest_of(self.root / path)
+
+    def damages(self, manifest: Manifest) -> list[str]:
+        """Return a text for each file of a segment that is missing or has another size."""
+        segment = Path(manifest.path)
+
+        def size_of(name: str) -> int | None:
+            return (segment / name).stat().st_size if (segment / name).is_file() else None
+
+        return damages(manifest, size_of, segment)
+
+    def files(self, manifest: Manifest) -> list[str]:
+        """Return the paths of a segment's files."""
+        return [str(file) for file in parquet_files(Path(manifest.path))]
+
+    def read(
+        self,
+        spark: SparkSession,
+        kind: str,
+        files: Sequence[str] | None = None,
+        topic: str = "",
+        days: tuple[str, str] | None = None,
+    ) -> DataFrame:
+        """Return the rows of all segments of a kind, or of some files or segments; of one topic, if it is named; days:
+        the first and the last date that is wanted."""
+        rows = read_parquet(spark, str(self.root), kind, files)
+        rows = rows.where(F.col("topic") == topic) if topic else rows
+        return rows if days is None else rows.where(F.col("date").between(*days))  # Spark reads only their folders
+
+    def unknown(self, kind: str, topic: str, known: Collection[str]) -> list[str]:
+        """Return the paths of what the database does not have of a topic's segments. known: the paths that it has."""
+        return [path for path in map(self.relative, self.segment_paths(kind, topic)) if path not in known]
 
     def relative(self, path: Path) -> str:
         """Return a path relative to the archive, as the database records it."""
@@ -100,27 +154,11 @@ class Folder:
         manifest = manifest_of(self.root / segment.path)
         if manifest is None or manifest.archive not in ("", identity(self.root)):
             return False
-        committed = (segment.first_offset, segment.last_offset, segment.row_count, segment.checksum)
-        return (manifest.first, manifest.last, manifest.rows, manifest.checksum) == committed
+        return manifest.describes(segment)
 
     def refuse_elsewhere(self, ends: Collection[CommittedSegment], topic: str, begin: bool = False) -> None:
-        """Raise ForeignSegment unless this folder holds the last segments of a topic.
-
-        ends: the last segments of all topics. A topic without segments must begin where others are, unless `begin`.
-        """
-        mine = [segment for segment in ends if segment.topic == topic]
-        if mine:
-            missing = next((segment for segment in mine if not self.holds(segment)), None)
-            if missing is not None:
-                raise ForeignSegment(
-                    f"{self.root} is not where the archive of {topic} ended: its last segment, {missing.path}, is not "
-                    "there. Another folder, or a file system that is not mounted? Nothing was archived"
-                )
-        elif ends and not begin and not any(map(self.holds, ends)):
-            raise ForeignSegment(
-                f"{self.root} is not where this database's archive is: it holds no topic's last segment. Another "
-                f"folder, or a file system that is not mounted? If {topic} is to have an archive here: --new-folder"
-            )
+        """Raise ForeignSegment unless this folder holds the last segments of a topic, see manifest.refuse_elsewhere."""
+        refuse_elsewhere(str(self.root), self.holds, ends, topic, begin)
 
     def refuse_foreign(self, logs: Collection[str]) -> None:
         """Raise ForeignSegment if the folder has a segment of another log than these.
@@ -129,7 +167,7 @@ class Folder:
         """
         for manifest in manifests(self.root):
             if manifest.log not in logs:
-                raise ForeignSegment(_foreign(manifest.path))
+                raise foreign(manifest.path)
 
     def sweep(self, kind: str, topic: str, log: str, known: Collection[str], first: int) -> list[str]:
         """Remove what an earlier run has left of a topic and a kind; return the removed paths, relative to the archive.
@@ -142,7 +180,7 @@ class Folder:
         for path in left:
             manifest = manifest_of(path)
             if not path.parent.name.startswith(f"segment={first}-") or manifest is None or manifest.log != log:
-                raise ForeignSegment(_foreign(path))
+                raise foreign(path)
         staging_folders = self.partial / escaped(topic)
         for number, path in enumerate(left):  # by a rename, too: a reader sees the whole segment or nothing
             (staging_folders / "left").mkdir(parents=True, exist_ok=True)
@@ -152,17 +190,33 @@ class Folder:
         return [self.relative(path) for path in left]
 
 
-def existing(root: str | Path) -> Folder:
-    """Return an archive's folder; raise ConfigurationError if it does not exist."""
-    folder = Folder(root)
-    if not folder.root.is_dir():
-        raise ConfigurationError(f"there is no folder {folder.root}: is its file system mounted?")
-    return folder
+class FolderDraft:
+    """A segment that is written by Spark in a place of its own, and moved to its destination by one rename."""
 
+    def __init__(self, folder: Folder, staging: Path, kind: str, topic: str, first: int, last: int) -> None:
+        self._staging, self._kind = staging / f"{kind}-{first}", kind
+        self._complete = self._staging / f"topic={escaped(topic)}"
+        self._destination = folder.segment(kind, topic, first, last)
+        self.path = folder.relative(self._destination)
+        self.sizes: list[int] = []
 
-def written(staging: Path, topic: str) -> Path:
-    """Return the folder of a topic that Spark has written into a staging folder."""
-    return staging / f"topic={escaped(topic)}"
+    def write(self, rows: DataFrame) -> None:
+        """Write the rows."""
+        write_parquet(rows, str(self._staging), "topic", "date")
+
+    def read_back(self, spark: SparkSession) -> DataFrame:
+        """Return what was written."""
+        return spark.read.schema(schema(self._kind)).parquet(str(self._staging))
+
+    def complete(self, content: dict[str, Any]) -> None:
+        """Add the manifest, and write everything to stable storage. content: without the files."""
+        self.sizes = [file.stat().st_size for file in parquet_files(self._complete)]
+        write_manifest(self._complete, content)
+        sync(self._complete)
+
+    def publish(self) -> None:
+        """Move the segment to its destination. A second call changes nothing."""
+        move(self._complete, self._destination)
 
 
 def sync(segment: Path) -> None:
@@ -179,15 +233,3 @@ def move(complete: Path, destination: Path) -> None:
         os.rename(complete, destination)
     for folder in list(destination.parents)[:3]:
         sync_path(folder)
-
-
-def escaped(name: str) -> str:
-    """Return a topic's name as Spark escapes it in the name of a folder."""
-    return name.replace("%", "%25").replace("/", "%2F").replace(":", "%3A")
-
-
-def _foreign(path: Path) -> str:
-    return (
-        f"{path} is not in this database's manifest: another database's archive, or one from after a backup that was "
-        "restored? Nothing was archived or removed: give another folder, or move it away"
-    )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from typing import Any, Protocol
 
 MANIFEST, IDENTITY = "_manifest.json", "_archive.json"  # readers of Parquet pass over names that begin with _
 
@@ -18,12 +18,28 @@ class DamagedArchive(Exception):
     """Segments or files of the archive are missing, or are not what the manifests say."""
 
 
+class ForeignSegment(Exception):
+    """The folder is not this database's archive, or not the one that holds its last segments."""
+
+
+class CommittedSegment(Protocol):
+    """A committed segment, as the database records it."""
+
+    topic: str
+    first_offset: int
+    last_offset: int
+    row_count: int
+    checksum: str
+    path: str
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A segment's manifest. path: the segment's folder; files: names and sizes in bytes; archive: the identity of the
-    folder that it was written for; log: the identity of the log that its messages are from."""
+    """A segment's manifest. path: the segment's folder, or the object that holds the manifest; files: names and sizes
+    in bytes; archive: the identity of the folder that it was written for; log: the identity of the log that its
+    messages are from; token: the archivist's highest fencing token."""
 
-    path: Path
+    path: PurePath
     kind: str
     topic: str
     first: int
@@ -33,17 +49,42 @@ class Manifest:
     log: str
     archive: str
     files: dict[str, int]
+    token: int = 0
 
-    def damages(self) -> list[str]:
-        """Return a text for each file that is missing or has another size."""
-        damages = []
-        for name, size in self.files.items():
-            file = self.path / name
-            if not file.is_file():
-                damages.append(f"{file} is missing")
-            elif file.stat().st_size != size:
-                damages.append(f"{file} has {file.stat().st_size:,} bytes, not {size:,}")
-        return damages
+    def overlaps(self, other: Manifest) -> bool:
+        """Tell whether both hold the same offsets of the same log, some at least."""
+        mine, its = (self.log, self.kind, self.topic), (other.log, other.kind, other.topic)
+        return mine == its and self.first <= other.last and other.first <= self.last
+
+    def describes(self, segment: CommittedSegment) -> bool:
+        """Tell whether this is the manifest of a committed segment."""
+        committed = (segment.first_offset, segment.last_offset, segment.row_count, segment.checksum)
+        return (self.first, self.last, self.rows, self.checksum) == committed
+
+
+def damages(manifest: Manifest, size_of: Callable[[str], int | None], base: PurePath) -> list[str]:
+    """Return a text for each file that is missing or has another size. size_of: tells that of a file, None if there is
+    none; base: where the files' names begin."""
+    texts = []
+    for name, size in manifest.files.items():
+        found = size_of(name)
+        if found is None:
+            texts.append(f"{base / name} is missing")
+        elif found != size:
+            texts.append(f"{base / name} has {found:,} bytes, not {size:,}")
+    return texts
+
+
+def parsed(text: str, path: PurePath) -> Manifest:
+    """Return the manifest in a text. Raises DamagedArchive if it cannot be read."""
+    try:
+        content = json.loads(text)
+        names = ("kind", "topic", "first", "last", "rows", "checksum", "log")
+        values = {name: content[name] for name in names}
+        archive, token = content.get("archive", ""), content.get("token", 0)
+        return Manifest(path, **values, archive=archive, files=content["files"], token=token)
+    except (ValueError, KeyError) as error:
+        raise DamagedArchive(f"{path} cannot be read: {error!r}") from error
 
 
 def identity(root: Path, create: bool = False) -> str:
@@ -72,13 +113,7 @@ def manifest_of(segment: Path) -> Manifest | None:
     path = segment / MANIFEST
     if not path.is_file():
         return None
-    try:
-        content = json.loads(path.read_text())
-        names = ("kind", "topic", "first", "last", "rows", "checksum", "log")
-        values = {name: content[name] for name in names}
-        return Manifest(segment, **values, archive=content.get("archive", ""), files=content["files"])
-    except (ValueError, KeyError) as error:
-        raise DamagedArchive(f"{path} cannot be read: {error!r}") from error
+    return replace(parsed(path.read_text(), path), path=segment)
 
 
 def manifests(root: Path, kind: str = "*", topic: str = "*") -> Iterator[Manifest]:
@@ -88,6 +123,16 @@ def manifests(root: Path, kind: str = "*", topic: str = "*") -> Iterator[Manifes
         if manifest is None:
             raise DamagedArchive(f"{segment} has no {MANIFEST}")
         yield manifest
+
+
+def standing(found: Iterable[Manifest]) -> list[Manifest]:
+    """Return the manifests that count: of two that overlap, the one with the higher fencing token."""
+    kept: dict[tuple[str, str, str], list[Manifest]] = {}
+    for manifest in sorted(found, key=lambda manifest: -manifest.token):
+        others = kept.setdefault((manifest.log, manifest.kind, manifest.topic), [])
+        if not any(map(manifest.overlaps, others)):
+            others.append(manifest)
+    return [manifest for some in kept.values() for manifest in sorted(some, key=lambda manifest: manifest.first)]
 
 
 def without_gaps(found: Sequence[Manifest], first: int, last: int | None) -> list[Manifest]:
@@ -122,3 +167,39 @@ def sync_path(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def refuse_elsewhere(
+    root: str, holds: Callable[[Any], bool], ends: Collection[CommittedSegment], topic: str, begin: bool = False
+) -> None:
+    """Raise ForeignSegment unless an archive holds the last segments of a topic.
+
+    holds: tells whether it has a committed segment; ends: the last segments of all topics. A topic without segments
+    must begin where others are, unless `begin`.
+    """
+    mine = [segment for segment in ends if segment.topic == topic]
+    if mine:
+        missing = next((segment for segment in mine if not holds(segment)), None)
+        if missing is not None:
+            raise ForeignSegment(
+                f"{root} is not where the archive of {topic} ended: its last segment, {missing.path}, is not there. "
+                "Another folder, or a file system that is not mounted? Nothing was archived"
+            )
+    elif ends and not begin and not any(map(holds, ends)):
+        raise ForeignSegment(
+            f"{root} is not where this database's archive is: it holds no topic's last segment. Another folder, or a "
+            f"file system that is not mounted? If {topic} is to have an archive here: --new-folder"
+        )
+
+
+def foreign(path: object) -> ForeignSegment:
+    """Return the error for a segment that the database does not know."""
+    return ForeignSegment(
+        f"{path} is not in this database's manifest: another database's archive, or one from after a backup that was "
+        "restored? Nothing was archived or removed: give another folder, or move it away"
+    )
+
+
+def escaped(name: str) -> str:
+    """Return a topic's name as Spark escapes it in the name of a folder."""
+    return name.replace("%", "%25").replace("/", "%2F").replace(":", "%3A")

@@ -17,6 +17,7 @@ from django.db import Error
 from sqlqueue.conf import settings
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
+from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import dialect
@@ -25,7 +26,7 @@ from sqlqueue.leases.acquire import AcquiredPartition, acquire, not_taken
 from sqlqueue.leases.heartbeat import leave, subscriber_name
 from sqlqueue.leases.release import free, shorten_stale
 from sqlqueue.leases.renewal import Renewal, RenewalLoop, Renewed, Shown, skip
-from sqlqueue.log import fence
+from sqlqueue.log import fence, groups, layouts
 from sqlqueue.log.fetch import select
 from sqlqueue.log.groups import LATEST, lock_topic, register_at, revoke
 from sqlqueue.log.topics import topic_info
@@ -44,14 +45,19 @@ PROBE_TIMEOUT = 1.0  # seconds for which one look at the horizon may last
 class Membership:
     """One run of a streaming query, as the only subscriber of its group in its topics; a thread renews it."""
 
-    def __init__(self, alias: str, group: str, topics: Sequence[str], start: str, horizon_timeout: float):
+    def __init__(
+        self, alias: str, group: str, topics: Sequence[str], start: str, horizon_timeout: float, former: str = ""
+    ):
+        """former: the name under which this stream was a member before; another stream that has joined since is not
+        replaced, and LeaseLost raised."""
+        self._former = former
         self.alias, self.group, self.topics = alias, group, tuple(topics)
         self.name = PREFIX + subscriber_name()
-        self._server = ServerIdentity(alias)
-        self._horizon = Horizon(alias, self._server)
-        floor = wait_for_horizon(alias, horizon_timeout, self._server)
+        self.server = ServerIdentity(alias)
+        self._horizon = Horizon(alias, self.server)
+        floor = wait_for_horizon(alias, horizon_timeout, self.server)
         for topic in self.topics:
-            register_at(alias, group, topic, floor if start == LATEST else 0, self._server)
+            register_at(alias, group, topic, floor if start == LATEST else 0, self.server)
         self._refuse_consumers()
         shorten_stale(alias, settings.LEASE_DURATION)  # there may be no consumer process to do it
         self._owned: list[AcquiredPartition] = []
@@ -75,7 +81,7 @@ class Membership:
 
     def horizon(self) -> int:
         """Return the horizon, after probing for at most a second."""
-        highest = highest_offset(self.alias, self._server)
+        highest = highest_offset(self.alias, self.server)
         deadline = time.monotonic() + PROBE_TIMEOUT
         while self._horizon.probe(highest) < highest and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -141,9 +147,13 @@ class Membership:
             for topic in self.topics
         }
 
+    def abandon(self) -> None:
+        """Stop renewing: the server is not there, or is another one."""
+        self._renewing.stop(10)
+
     def leave(self) -> None:
         """Stop renewing and release the leases, so that the next owner does not wait."""
-        self._renewing.stop(10)
+        self.abandon()
         retries.close_lost_connections()
         leave(self.alias, self.name)
         free(self.alias, self.name)
@@ -157,7 +167,7 @@ class Membership:
             if address.topic != topic:
                 continue
             parameters = sql.range_values(address.topic, address.partition, address.priority, taken.watermark)
-            lowest = min([lowest, *(offset for (offset,) in select(self.alias, NEXT, parameters, self._server, 1, 0))])
+            lowest = min([lowest, *(offset for (offset,) in select(self.alias, NEXT, parameters, self.server, 1, 0))])
         return lowest - 1
 
     def _refuse_consumers(self) -> None:
@@ -173,12 +183,16 @@ class Membership:
     def _revoke_other_streams(self, topic: str) -> None:
         lock_topic(self.alias, topic)
         leases = PartitionLease.objects.using(self.alias).filter(topic=topic, consumer_group=self.group)
+        streams = leases.filter(holder__startswith=PREFIX, valid_until__gt=DatabaseNow())
+        if self._former and streams.exclude(holder=self._former).exists():
+            raise LeaseLost(f"another stream of group {self.group!r} was started, and owns topic {topic!r} now")
         if leases.filter(holder__startswith=PREFIX).exists():
             revoke(self.alias, self.group, topic)
 
     def _take(self, topic: str, floor: int) -> list[AcquiredPartition]:
         info = topic_info(self.alias, topic)
-        wanted = list(range(info.partitions))
+        groups.start_epochs(self.alias, self.group, topic)
+        wanted = layouts.numbers(self.alias, topic)
         deadline = time.monotonic() + ACQUIRE_TIMEOUT
         owned: dict[int, AcquiredPartition] = {}
         while True:
@@ -191,7 +205,8 @@ class Membership:
                 priorities=info.priorities,
                 lease_duration=settings.LEASE_DURATION,
                 horizon=floor,
-                server=self._server,
+                server=self.server,
+                in_order=False,  # a micro-batch has all epochs up to an offset
             ):
                 owned[taken.id] = taken
             wanted = sorted({partition for partition, _ in not_taken(self.alias, self.group, topic, owned.values())})

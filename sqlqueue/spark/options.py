@@ -16,6 +16,7 @@ SPARK_OPTIONS = {"checkpointlocation", "path", "querymode"}
 COMMON = ("alias", "topic")
 READ = (
     *COMMON,
+    "shard",
     "table",
     "columns",
     "numPartitions",
@@ -29,7 +30,7 @@ READ = (
     "until",
     "horizonTimeout",
 )
-STREAM = (*COMMON, "columns", "numPartitions", "group", "start", "maxRowsPerBatch", "horizonTimeout")
+STREAM = (*COMMON, "shard", "columns", "numPartitions", "group", "start", "maxRowsPerBatch", "horizonTimeout")
 WRITE = (*COMMON, "ids")
 
 
@@ -39,6 +40,7 @@ class SourceOptions:
     microseconds since 1970."""
 
     alias: str = ""
+    shard: str = ""
     topics: tuple[str, ...] = ()
     table: Table = MESSAGES
     columns: tuple[str, ...] = ()
@@ -54,6 +56,11 @@ class SourceOptions:
     start: str = "earliest"
     rows: int | None = None
     ids: str = "column"
+
+    @property
+    def names_offsets(self) -> bool:
+        """Whether offsets or ids bound the read, which are those of one shard."""
+        return self.low > 1 or self.high is not None
 
 
 def read(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> SourceOptions:
@@ -75,6 +82,8 @@ def read(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> Source
         raise ConfigurationError(f"start must be earliest or latest, not {text['start']!r}")
     if text.get("ids", "column") not in ("column", "none"):
         raise ConfigurationError(f"ids must be column or none, not {text['ids']!r}")
+    if text.get("alias") and text.get("shard"):
+        raise ConfigurationError("alias and shard both name a database: leave one of them out")
     first, last, by_id = "from", "to", "fromId" in text or "toId" in text
     if by_id:
         if table != RECEIPTS.name or "from" in text or "to" in text:
@@ -82,6 +91,7 @@ def read(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> Source
         first, last = "fromId", "toId"
     return SourceOptions(
         alias=text.get("alias", ""),
+        shard=text.get("shard", ""),
         topics=tuple(checked_topic(topic) for topic in _items(text.get("topic", ""))),
         table=RECEIPTS_BY_ID if by_id else TABLES[table],
         columns=_items(text.get("columns", "")),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, partition_of
+from sqlqueue.core.epochs import Epoch, numbers_of
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import dialect, execute
+from sqlqueue.log import layouts
 from sqlqueue.spark.options import SourceOptions
 from sqlqueue.spark.ranges import Count, CountedRange, end_of, measure, share
 from sqlqueue.spark.scan import Condition, Portion, between, one_of, where
@@ -48,10 +51,11 @@ def receipts_ends(alias: str) -> tuple[int, int]:
     return low or 1, high or 0
 
 
-def index_conditions(alias: str, options: SourceOptions) -> list[Condition]:
+def index_conditions(alias: str, options: SourceOptions, server: ServerIdentity | None = None) -> list[Condition]:
     """Return conditions on topic, partition and priority, the first columns of the log's index (topic, partition,
     priority, offset), which hold for all rows that the options ask for."""
-    known = {name: (partitions, priorities) for name, partitions, priorities in execute(alias, TOPICS).fetchall()}
+    rows = _select(alias, server, TOPICS, (), 3, 1)
+    known = {name: (partitions, priorities) for name, partitions, priorities in rows}
     names = set(known)
     if options.table is DEAD_LETTERS:
         names = {name for name in known if name.endswith(DEAD_LETTER_SUFFIX)}
@@ -60,9 +64,15 @@ def index_conditions(alias: str, options: SourceOptions) -> list[Condition]:
         names = {topic + ending for topic in options.topics} & names
     if not names:
         return [NOTHING]
-    partitions: Sequence[int] = range(max(known[name][0] for name in names))
+    altered = layouts.altered(alias)
+    epochs = [
+        epoch
+        for name in names
+        for epoch in (layouts.epochs(alias, name) if name in altered else (Epoch(0, 0, known[name][0]),))
+    ]
+    partitions: Sequence[int] = sorted(set(numbers_of(epochs)))
     if options.keys and options.table is MESSAGES:
-        partitions = sorted({partition_of(key, known[name][0]) for key in options.keys for name in names})
+        partitions = sorted({epoch.partition_of(key) for key in options.keys for epoch in epochs})
     if options.partitions:
         partitions = [partition for partition in partitions if partition in options.partitions]
     priorities = range(max(known[name][1] for name in names))
@@ -74,25 +84,30 @@ def index_conditions(alias: str, options: SourceOptions) -> list[Condition]:
     return found
 
 
-def counter(alias: str, table: Table, conditions: Sequence[Condition]) -> Count:
-    """Return a function that counts the rows of a table by buckets of offsets."""
+def counter(alias: str, table: Table, conditions: Sequence[Condition], server: ServerIdentity | None = None) -> Count:
+    """Return a function that counts the rows of a table by buckets of offsets. What it does not count is not read: so
+    `server` is the only one whose answers count."""
 
     def count(low: int, high: int, width: int) -> dict[int, int]:
         text, values = where([*conditions, between(table, low, high)])
         text = COUNT.replace("{where}", text).replace("{column}", table.offset_column)
         text = text.replace("{stored}", table.stored).replace("{index}", table.partition_index)
-        return {int(bucket): rows for bucket, rows in execute(alias, text, (low, width, *values)).fetchall()}
+        return {int(bucket): rows for bucket, rows in _select(alias, server, text, (low, width, *values), 2, 0)}
 
     return count
 
 
 def batch(
-    alias: str, options: SourceOptions, tasks: int, known_horizon: Callable[[str], int] | None = None
+    alias: str,
+    options: SourceOptions,
+    tasks: int,
+    known_horizon: Callable[[str], int] | None = None,
+    server: ServerIdentity | None = None,
 ) -> list[Portion]:
     """Plan a batch read up to the present horizon, for at most `tasks` tasks. known_horizon: tells that of an alias
-    whose server cannot be probed, a replica.
+    whose server cannot be probed, a replica; server: the only one whose answer counts.
 
-    Raises HorizonUnknown.
+    Raises HorizonUnknown, and LeaseLost for another server.
     """
     table = options.table
     if not table.offset_column:
@@ -100,18 +115,23 @@ def batch(
     if table == RECEIPTS_BY_ID:
         low, high = receipts_ends(alias)
         high = high if options.high is None else min(high, options.high)
-        return portions(alias, options, max(low, options.low), high, tasks)
-    high = known_horizon(alias) if known_horizon else wait_for_horizon(alias, options.horizon_timeout)
+        return portions(alias, options, max(low, options.low), high, tasks, server)
+    high = known_horizon(alias) if known_horizon else wait_for_horizon(alias, options.horizon_timeout, server)
     high = high if options.high is None else min(high, options.high)
     low = options.low if table is RECEIPTS else max(options.low, lowest(alias))
-    return portions(alias, options, low, high, tasks)
+    return portions(alias, options, low, high, tasks, server)
 
 
-def portions(alias: str, options: SourceOptions, low: int, high: int, tasks: int) -> list[Portion]:
-    """Divide the rows with offsets from `low` to `high` among at most `tasks` tasks, by counts from an index alone."""
+def portions(
+    alias: str, options: SourceOptions, low: int, high: int, tasks: int, server: ServerIdentity | None = None
+) -> list[Portion]:
+    """Divide the rows with offsets from `low` to `high` among at most `tasks` tasks, by counts from an index alone.
+
+    server: the only one whose counts are used; raises LeaseLost for another one.
+    """
     table = options.table
-    leading = index_conditions(alias, options) if table.in_log else []
-    ranges = measure(counter(alias, table, leading), low, high, tasks)
+    leading = index_conditions(alias, options, server) if table.in_log else []
+    ranges = measure(counter(alias, table, leading, server), low, high, tasks)
     parts = max(1, min(tasks, -(-sum(found.rows for found in ranges) // LEAST_ROWS)))
     conditions = [*leading, *restrictions(alias, options)]
     return [
@@ -120,16 +140,18 @@ def portions(alias: str, options: SourceOptions, low: int, high: int, tasks: int
     ]
 
 
-def next_end(alias: str, options: SourceOptions, done: int, highest: int, rows: int | None) -> int:
+def next_end(
+    alias: str, options: SourceOptions, done: int, highest: int, rows: int | None, server: ServerIdentity | None = None
+) -> int:
     """Return the offset at which a Spark stream's next batch ends: `done` if there is no row up to `highest`, else at
     most `highest`, and after about `rows` rows."""
     if highest <= done:
         return done
-    leading = index_conditions(alias, options)
+    leading = index_conditions(alias, options, server)
     text, values = where([*leading, between(options.table, done + 1, highest)])
     if execute(alias, ANY.replace("{where}", text), values).fetchone() is None:
         return done
-    return highest if rows is None else end_of(counter(alias, options.table, leading), done + 1, highest, rows)
+    return highest if rows is None else end_of(counter(alias, options.table, leading, server), done + 1, highest, rows)
 
 
 def restrictions(alias: str, options: SourceOptions) -> list[Condition]:
@@ -154,3 +176,10 @@ def _index(table: Table, found: CountedRange) -> str:
     """Return the index to read a range with: by offset alone if at least half of the rows there are wanted, since a row
     that is found by topic and partition takes twice as long."""
     return table.offset_index if 2 * found.rows > found.high - found.low else table.partition_index
+
+
+def _select(
+    alias: str, server: ServerIdentity | None, text: str, values: Sequence[object], columns: int, at: int
+) -> Sequence[Any]:
+    """Return a statement's rows, proven by the server if there is one, see ServerIdentity.select."""
+    return execute(alias, text, values).fetchall() if server is None else server.select(text, values, columns, at)

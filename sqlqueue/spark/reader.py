@@ -7,8 +7,9 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader
 
+from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.spark.options import SourceOptions
-from sqlqueue.spark.project import Project
+from sqlqueue.spark.project import Project, at_shard
 from sqlqueue.spark.scan import TableScan
 
 
@@ -21,32 +22,52 @@ class BatchReader(DataSourceReader):
     """
 
     def __init__(self, project: Project, options: SourceOptions, tasks: int):
-        self._alias = options.alias or project.reading
-        self._scan = TableScan(project.access(self._alias), options.table, options.table.chosen(options.columns))
+        self._sources = project.sources(options, project.reading)
+        accesses = {shard: project.access(alias) for shard, alias in self._sources.items()}
+        self._scan = TableScan(accesses, options.table, options.table.chosen(options.columns, project.sharded))
         self._project: Project | None = project
         self._options = options
         self._tasks = options.tasks or tasks
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for the executors: the parameters of one database, not the project."""
+        """Return the state for the executors: the parameters of the databases that are read, not the project."""
         return {**self.__dict__, "_project": None}
 
     def partitions(self) -> list[Any]:
-        """Return the portions of the tasks."""
+        """Return the portions of the tasks: of each shard at least one."""
         from django.db import connections
 
-        from sqlqueue.spark import plan
-
         assert self._project is not None
-        options, project = self._options, self._project
-        alias = project.engine(self._alias)
-        from sqlqueue.stats.replica import replicated_horizon  # its models need Django set up
-
+        project = self._project
+        project.engine(self._sources.get(project.home, ""))
         try:
-            known_horizon = replicated_horizon if project.is_replica(self._alias) else None
-            return plan.batch(alias, options, self._tasks, known_horizon)
+            placed = list(project.placed(self._sources, self._options.topics))
+            shards = placed or [project.home if project.home in self._sources else next(iter(self._sources))]
+            if len(shards) > 1 and self._options.names_offsets:
+                raise ConfigurationError(
+                    f"offsets and ids are those of one shard, and this is on the shards {', '.join(shards)}: name one "
+                    "with the option shard"
+                )
+            tasks = max(1, self._tasks // len(shards))
+            return [portion for shard in shards for portion in self._portions(shard, tasks)]
         finally:
             connections.close_all()
+
+    def _portions(self, shard: str, tasks: int) -> list[Any]:
+        from sqlqueue.database.server_identity import ServerIdentity
+        from sqlqueue.spark import plan
+        from sqlqueue.stats.replica import replicated_horizon  # its models need Django set up
+
+        assert self._project is not None
+        name = self._sources[shard]
+        alias = self._project.engine(name)
+        with at_shard(shard):
+            known_horizon = replicated_horizon if self._project.is_replica(name) else None
+            server = ServerIdentity(alias)
+            identity = server.identity  # of before the look at the horizon
+            found = plan.batch(alias, self._options, tasks, known_horizon, server)
+            server.confirm()
+            return [portion.on(shard, identity) for portion in found]
 
     def read(self, partition: Any) -> Iterator[Any]:
         """Yield a portion's rows as Arrow batches."""

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.spark.archive import MESSAGES, read_archive
-from sqlqueue.spark.folder import Folder
+from sqlqueue.spark.archive import parts
+from sqlqueue.spark.archive_rows import MESSAGES
 from sqlqueue.spark.ids import joined
 from sqlqueue.spark.manifest import DamagedArchive, without_gaps
 
 
 def archived_messages(
-    spark: SparkSession, folder: Folder, topic: str, first: int | None = None, last: int | None = None
+    spark: SparkSession, root: str, topic: str, first: int | None = None, last: int | None = None, shard: str = ""
 ) -> DataFrame:
-    """Return a topic's archived messages, at least those from offset `first` to `last`.
+    """Return a topic's archived messages, at least those from offset `first` to `last`; of one shard, or of all.
 
-    The segments' manifests say what is there; the database is not asked. Raises ConfigurationError if the folder has no
-    messages of the topic, and DamagedArchive if a segment or a file of this range is missing.
+    The segments' manifests say what is there; the database is not asked. An archive of several shards has a column
+    `shard`. Raises ConfigurationError if the archive has no messages of the topic, or if offsets are named and it is on
+    several shards; DamagedArchive if a segment or a file of this range is missing.
     """
-    manifests = folder.of_topic(MESSAGES, topic)
-    if not manifests:
-        raise ConfigurationError(f"there are no messages of topic {topic!r} in {folder.root}: is it in another folder?")
-    wanted = without_gaps(manifests, 1 if first is None else first, last)
-    damages = [damage for manifest in wanted for damage in manifest.damages()]
+    archives = {name: part for name, part in parts(root).items() if shard in ("", name)}
+    found = {name: part.of_topic(MESSAGES, topic) for name, part in archives.items()}
+    found = {name: manifests for name, manifests in found.items() if manifests}
+    if not found:
+        raise ConfigurationError(f"there are no messages of topic {topic!r} in {root}: is it in another folder?")
+    if len(found) > 1 and (first is not None or last is not None):
+        names = ", ".join(found)
+        raise ConfigurationError(f"offsets are those of one shard: say which with --shard: {names}")
+    wanted = {name: without_gaps(manifests, 1 if first is None else first, last) for name, manifests in found.items()}
+    damages = [damage for name, some in wanted.items() for each in some for damage in archives[name].damages(each)]
     if damages:
         raise DamagedArchive("\n".join(damages))
-    return read_archive(spark, str(folder.root), paths=[str(manifest.path) for manifest in wanted])
+    rows = {
+        name: archives[name].read(spark, MESSAGES, [str(manifest.path) for manifest in some])
+        for name, some in wanted.items()
+    }
+    if not set(archives) - {""}:
+        return rows[""]
+    return reduce(DataFrame.unionByName, (each.withColumn("shard", F.lit(name)) for name, each in rows.items()))
 
 
 def in_range(
@@ -70,7 +84,10 @@ def rehydrated(archived: DataFrame, *, group: str = "", label: str = "", same_id
     messages that the log has lost are published.
     """
     rows = archived.where(F.col("target_group").isin("", group)) if group else archived
-    message_ref = (F.col("topic"), F.col("offset").cast("string"))
+    offset = F.col("offset").cast("string")
+    if "shard" in rows.columns:  # an offset is one shard's
+        offset = F.when(F.col("shard") == "", offset).otherwise(F.concat("shard", F.lit(":"), offset))
+    message_ref = (F.col("topic"), offset)
     id_parts = [F.lit("rehydrate"), F.lit(label), F.lit(group), *message_ref]
     return rows.select(
         "payload",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
 from sqlqueue.database.dbapi import Access, Connection
 from sqlqueue.database.dialects import DIALECTS
+from sqlqueue.database.server_session import Session
+from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.spark import arrow
 from sqlqueue.spark.tables import JSON, TIME, Column, Table
+
+PROVEN, REFUTED = 1, 2
 
 
 class Condition(NamedTuple):
@@ -21,11 +25,23 @@ class Condition(NamedTuple):
 
 
 class Portion(InputPartition):
-    """The rows of one task: ranges (low, high, index), each read by one statement, and the conditions of all rows."""
+    """The rows of one task: ranges (low, high, index), each read by one statement, and the conditions of all rows.
+    shard: where they are; "" without SHARDS; server: the identity of the server for which this was planned; "" if it is
+    not compared."""
 
-    def __init__(self, conditions: Sequence[Condition], ranges: Sequence[tuple[int, int, str]]):
+    def __init__(
+        self,
+        conditions: Sequence[Condition],
+        ranges: Sequence[tuple[int, int, str]],
+        shard: str = "",
+        server: str = "",
+    ):
         super().__init__(len(ranges))
-        self.conditions, self.ranges = tuple(conditions), tuple(ranges)
+        self.conditions, self.ranges, self.shard, self.server = tuple(conditions), tuple(ranges), shard, server
+
+    def on(self, shard: str, server: str) -> Portion:
+        """Return the same of a shard, on a server."""
+        return Portion(self.conditions, self.ranges, shard, server)
 
 
 def where(conditions: Sequence[Condition]) -> tuple[str, list[Any]]:
@@ -44,28 +60,71 @@ def between(table: Table, low: int, high: int) -> Condition:
     return Condition(f"{table.offset_column} >= %s AND {table.offset_column} <= %s", (low, high))
 
 
-class TableScan:
-    """Reads a table's columns. It holds no connection, since it is sent to other machines."""
+class OtherServer(SqlqueueError):
+    """A task's connection leads to another server than the one for which the read was planned."""
 
-    def __init__(self, access: Access, table: Table, columns: Sequence[Column]):
-        self.access, self.table, self.columns = access, table, tuple(columns)
+    def __init__(self) -> None:
+        super().__init__(
+            "the database server was started again since this read was planned, or the connection leads to another "
+            "one, which may lack rows: nothing of it is used. If it fails again, plan it anew: load() a batch again, "
+            "and start a stream again, which goes on from its checkpoint"
+        )
+
+
+def accepted(chunks: Iterable[list[tuple[Any, ...]]]) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the rows of a proven SELECT without the one that says which server has run it. Raises OtherServer at the
+    end if it was another one, or if nothing said so."""
+    said = 0
+    for chunk in chunks:
+        if any(row[-1] for row in chunk):
+            said = max(row[-1] for row in chunk)
+            yield [row for row in chunk if not row[-1]]
+        else:
+            yield chunk
+    if said != PROVEN:
+        raise OtherServer
+
+
+class TableScan:
+    """Reads a table's columns. It holds no connection, since it is sent to other machines. accesses: by shard."""
+
+    def __init__(self, accesses: Mapping[str, Access], table: Table, columns: Sequence[Column]):
+        self.accesses, self.table, self.columns = dict(accesses), table, tuple(columns)
 
     def read(self, portion: Any) -> Iterator[Any]:
-        """Yield a portion's rows as Arrow batches, over one connection that is closed at the end."""
-        with Connection(self.access) as connection:
-            for low, high, index in portion.ranges:
-                yield from arrow.batches(connection.stream(*self._select(portion, low, high, index)), self.columns)
+        """Yield a portion's rows as Arrow batches, over one connection that is closed at the end.
 
-    def _select(self, portion: Any, low: int, high: int, index: str) -> tuple[str, list[Any]]:
+        Each statement proves that the server runs it for which the portion was planned: another one may lack rows, and
+        have given their offsets to others. Raises OtherServer.
+        """
+        with Connection(self.accesses[portion.shard]) as connection:
+            server = connection.server() if portion.server else Session("")
+            if server.identity != portion.server:
+                raise OtherServer
+            for low, high, index in portion.ranges:
+                rows = connection.stream(*self._select(portion, low, high, index, server))
+                yield from arrow.batches(accepted(rows) if server.text else rows, self.columns)
+
+    def _select(self, portion: Any, low: int, high: int, index: str, server: Session) -> tuple[str, list[Any]]:
         conditions = list(portion.conditions)
         if self.table.offset_column:
             conditions.append(between(self.table, low, high))
         text, values = where(conditions)
-        dialect = DIALECTS[self.access.vendor]
+        dialect = DIALECTS[self.accesses[portion.shard].vendor]
         chosen = []
         for column in self.columns:
-            if column.kind == TIME:
+            if not column.stored:
+                chosen.append("%s")
+                values.insert(0, portion.shard)
+            elif column.kind == TIME:
                 chosen.append(dialect.microseconds(column.stored))
             else:
                 chosen.append(dialect.json_text(column.stored) if column.kind == JSON else column.stored)
-        return f"SELECT {', '.join(chosen)} FROM {self.table.stored}{index} WHERE {text}", values
+        source = f"FROM {self.table.stored}{index} WHERE {text}"
+        if not server.text:
+            return f"SELECT {', '.join(chosen)} {source}", values
+        # A row more says which server has run it, in a column more, which is 0 in all others.
+        said = f"CASE WHEN {server.text} THEN {PROVEN} ELSE {REFUTED} END"
+        nothing = "NULL, " * len(chosen)
+        text = f"SELECT {', '.join(chosen)}, 0 {source} UNION ALL SELECT {nothing}{said}"
+        return text, [*values, *server.values]

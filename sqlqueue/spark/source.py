@@ -39,19 +39,21 @@ class SqlqueueSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns of the table, or those that the option `columns` chooses."""
         known = tuple(dict.fromkeys((*options.READ, *options.STREAM)))
-        return struct(options.read(self.given, known, "reading"))
+        return struct(options.read(self.given, known, "reading"), self._project().sharded)
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of a batch."""
         values = options.read(self.given, options.READ, "a batch read")
-        refuse_other(schema, values)
-        return BatchReader(self._project(), values, self.tasks)
+        project = self._project()
+        refuse_other(schema, values, project.sharded)
+        return BatchReader(project, values, self.tasks)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """Return the reader of a stream, which is a consumer group."""
         values = options.read(self.given, options.STREAM, "a stream")
-        refuse_other(schema, values)
-        return StreamReader(self._project(), values, self.tasks)
+        project = self._project()
+        refuse_other(schema, values, project.sharded)
+        return StreamReader(project, values, self.tasks)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return the writer that publishes rows."""
@@ -66,8 +68,7 @@ class SqlqueueSource(DataSource):
             raise ConfigurationError("messages are only added to the log: call .mode('append')")
         values = options.read(self.given, options.WRITE, doing)
         project = self._project()
-        access = project.access(values.alias)
-        return Publishing(access, project.topics, values, schema.fieldNames(), project.most_bytes)
+        return Publishing(project.written(values), project.topics, values, schema.fieldNames(), project.most_bytes)
 
     def _project(self) -> Project:
         if not self.packed:
@@ -77,15 +78,15 @@ class SqlqueueSource(DataSource):
         return cast(Project, pickle.loads(self.packed))
 
 
-def struct(values: SourceOptions) -> StructType:
+def struct(values: SourceOptions, sharded: bool) -> StructType:
     """Return the schema of the columns that the options choose."""
-    columns = values.table.chosen(values.columns)
+    columns = values.table.chosen(values.columns, sharded)
     return StructType([StructField(column.name, TYPES[column.ddl]()) for column in columns])
 
 
-def refuse_other(schema: StructType, values: SourceOptions) -> None:
+def refuse_other(schema: StructType, values: SourceOptions, sharded: bool) -> None:
     """Raise ConfigurationError if the caller's schema is not that of the options."""
-    expected = struct(values)
+    expected = struct(values, sharded)
     if schema != expected:
         columns = ", ".join(expected.fieldNames())
         raise ConfigurationError(

@@ -7,103 +7,231 @@ only when there is a next batch.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from sqlqueue.core.logfmt import logfmt
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.spark.options import SourceOptions
-from sqlqueue.spark.project import Project
+from sqlqueue.spark.project import Project, at_shard
 from sqlqueue.spark.scan import TableScan
+from sqlqueue.spark.stream_ends import Ends, as_offset, ends_of
 from sqlqueue.spark.tables import MESSAGES
 
 if TYPE_CHECKING:
     from sqlqueue.spark.membership import Membership
 
 
+logger = logging.getLogger("sqlqueue")
+
+
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream.format("sqlqueue")`. Spark's offset {"offset": 4711} means that the log is read up to 4711."""
+    """`spark.readStream.format("sqlqueue")`: a member of its group on each shard. stream_ends says what Spark's offsets
+    mean."""
 
     def __init__(self, project: Project, options: SourceOptions, tasks: int):
         if not options.group or not options.topics:
             raise ConfigurationError("a stream is a consumer group: give it the options group and topic")
-        self._scan = TableScan(project.access(options.alias), MESSAGES, MESSAGES.chosen(options.columns))
+        self._sources = project.sources(options)
+        accesses = {shard: project.access(alias) for shard, alias in self._sources.items()}
+        self._scan = TableScan(accesses, MESSAGES, MESSAGES.chosen(options.columns, project.sharded))
         self._project: Project | None = project
         self._options = options
         self._tasks = options.tasks or tasks
-        self._member: Membership | None = None
-        self._target: int | None = None
+        self._joined: dict[str, Membership] = {}
+        self._former: dict[str, str] = {}  # under which names this stream has joined, by shard
+        self._targets: Ends = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for the executors: the parameters of one database, and no membership."""
-        return {**self.__dict__, "_project": None, "_member": None}
+        """Return the state for the executors: the parameters of the databases that are read, and no membership."""
+        return {**self.__dict__, "_project": None, "_joined": {}}
 
-    def initialOffset(self) -> dict[str, int]:
-        """Return the offset up to which the group has settled everything."""
-        return {"offset": self._membership().settled}
+    def initialOffset(self) -> dict[str, Any]:
+        """Return the offsets up to which the group has settled everything."""
+        return as_offset({shard: member.settled for shard, member in self._members().items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the option maxRowsPerBatch as Spark's limit."""
         return ReadMaxRows(self._options.rows) if self._options.rows else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end of this run: the present horizon."""
-        from sqlqueue.spark.plan import wait_for_horizon
+        """Fix the end of this run: the present horizon of each shard."""
+        members = self._members()
+        from sqlqueue.spark.plan import wait_for_horizon  # its models need Django set up
 
-        self._target = wait_for_horizon(self._membership().alias, self._options.horizon_timeout)
+        for shard, member in members.items():
+            with at_shard(shard):
+                self._targets[shard] = wait_for_horizon(member.alias, self._options.horizon_timeout, member.server)
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """Settle the batches that Spark has finished, and return the end of the next batch."""
-        from sqlqueue.spark.plan import next_end
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Settle the batches that Spark has finished, and return the end of the next batch.
 
-        member = self._membership()
-        done = start["offset"]
-        member.accept(done)
-        highest = member.horizon() if self._target is None else self._target
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        end = done if member.paused() else next_end(member.alias, self._options, done, highest, most)
-        if end > done or done > member.settled:
-            member.settle(done, end if end > done else None)
-        return {"offset": end}
+        While a database server is away, and where it was started again, there is no next batch: the stream joins its
+        group again at the next call. A run of AvailableNow fails instead, for its end was that of the former server.
+        """
+        try:
+            return self._settled_and_next(start, limit)
+        except Exception as error:
+            if self._targets or not self._former or not of_the_server(error):
+                raise
+            self._abandon(error)
+            return start
 
-    def reportLatestOffset(self) -> dict[str, int]:
-        """Return the horizon, for the query's progress."""
-        return {"offset": self._membership().horizon()}
+    def _settled_and_next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        self._go_on()
+        done = self._ends(start)
+        self._accept(done)
+        ends = self._next(done, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        for shard, member in self._members().items():
+            if ends[shard] > done[shard] or done[shard] > member.settled:
+                with at_shard(shard):
+                    member.settle(done[shard], ends[shard] if ends[shard] > done[shard] else None)
+        return as_offset(ends)
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[Any]:
+    def _abandon(self, error: Exception) -> None:
+        from django.db import connections
+
+        logger.warning(logfmt("stream_rejoins", group=self._options.group, error=error))
+        joined, self._joined = self._joined, {}
+        for member in joined.values():
+            member.abandon()
+        connections.close_all()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the horizons, for the query's progress; None while a server is away."""
+        try:
+            return (
+                as_offset({shard: member.horizon() for shard, member in self._joined.items()}) if self._joined else None
+            )
+        except Exception as error:
+            if not of_the_server(error):
+                raise
+            return None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
         """Return the portions of a batch's tasks."""
-        from sqlqueue.spark import plan
+        self._go_on()
+        members = self._members()
+        from sqlqueue.spark import plan  # its models need Django set up
 
-        member = self._membership()
-        member.accept(end["offset"])
-        return plan.portions(member.alias, self._options, start["offset"] + 1, end["offset"], self._tasks)
+        first, last = self._ends(start), self._ends(end)
+        self._accept(last)
+        busy = [shard for shard in members if last[shard] > first[shard]] or list(members)[:1]
+        tasks = max(1, self._tasks // len(busy))
+        found: list[Any] = []
+        for shard in busy:
+            with at_shard(shard):
+                member = members[shard]
+                some = plan.portions(member.alias, self._options, first[shard] + 1, last[shard], tasks, member.server)
+                found += [portion.on(shard, member.server.identity) for portion in some]
+        return found
 
     def read(self, partition: Any) -> Iterator[Any]:
         """Yield a portion's rows as Arrow batches."""
         return self._scan.read(partition)
 
-    def commit(self, end: dict[str, int]) -> None:
+    def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: latestOffset() settles."""
 
     def stop(self) -> None:
         """Release the leases. If Spark does not call this, they expire, or the next stream takes them."""
-        member, self._member = self._member, None
-        if member is not None:
+        joined, self._joined = self._joined, {}
+        for member in joined.values():
             member.leave()
 
-    def _membership(self) -> Membership:
-        """Return the membership; the first call joins the group, in the driver's process that serves the query."""
-        assert self._project is not None
-        if self._member is None:
-            alias = self._project.engine(self._options.alias)
-            from sqlqueue.spark.membership import Membership
+    def _next(self, done: Ends, most: int | None) -> Ends:
+        """Return the ends of the next batch, of about `most` rows: each shard that has rows gives as many."""
+        from sqlqueue.spark.plan import next_end
 
-            options = self._options
-            self._member = Membership(alias, options.group, options.topics, options.start, options.horizon_timeout)
-        else:
+        highest = {}
+        for shard, member in self._members().items():
+            with at_shard(shard):
+                if member.paused():
+                    highest[shard] = done[shard]
+                else:
+                    highest[shard] = self._targets[shard] if shard in self._targets else member.horizon()
+        members = self._members()
+        if most is not None and len(members) > 1:
+            busy = [
+                shard
+                for shard, member in members.items()
+                if next_end(member.alias, self._options, done[shard], highest[shard], None, member.server) > done[shard]
+            ]
+            most = max(1, most // max(1, len(busy)))
+        return {
+            shard: next_end(member.alias, self._options, done[shard], highest[shard], most, member.server)
+            for shard, member in members.items()
+        }
+
+    def _ends(self, offset: dict[str, Any]) -> Ends:
+        assert self._project is not None
+        settled = {shard: member.settled for shard, member in self._members().items()}
+        return ends_of(offset, settled.keys(), self._project.home, settled)
+
+    def _accept(self, ends: Ends) -> None:
+        for shard, member in self._members().items():
+            with at_shard(shard):
+                member.accept(ends[shard])
+
+    def _members(self) -> dict[str, Membership]:
+        """Return the memberships by shard; the first call joins the group, in the driver's process that serves the
+        query."""
+        if not self._joined:
+            self._join()
+        return self._joined
+
+    def _go_on(self) -> None:
+        """Close connections that were lost: a batch may take longer than an idle one lasts."""
+        if self._joined:
             from sqlqueue.database.retries import close_lost_connections
 
-            close_lost_connections()  # a batch may take longer than an idle connection lasts
-        return self._member
+            close_lost_connections()
+
+    def _join(self) -> None:
+        assert self._project is not None
+        options, project = self._options, self._project
+        project.engine(self._sources.get(project.home, ""))
+        from sqlqueue.log.placement import placement
+        from sqlqueue.spark.membership import Membership
+
+        if project.sharded:
+            for topic in options.topics:
+                placement(topic)  # a new topic is placed by its first use
+        placed = project.placed(self._sources, options.topics)
+        if not placed:
+            raise ConfigurationError(f"shard {options.shard!r} has none of the topics {', '.join(options.topics)}")
+        try:
+            for shard, topics in placed.items():
+                alias = project.engine(self._sources[shard])
+                with at_shard(shard):
+                    former = self._former.get(shard, "")
+                    member = Membership(alias, options.group, topics, options.start, options.horizon_timeout, former)
+                self._joined[shard] = member
+                self._former[shard] = member.name
+        except BaseException:
+            joined, self._joined = self._joined, {}
+            for member in joined.values():
+                member.abandon()  # its leases expire, or the next attempt takes them
+            raise
+
+
+def of_the_server(error: BaseException | None) -> bool:
+    """Tell whether an error is of a server that is away, was started again, or is another one; or whether its cause
+    is."""
+    from django.db import Error
+
+    from sqlqueue.database.error_codes import ErrorKind
+    from sqlqueue.database.retries import classify
+    from sqlqueue.database.server_identity import ServerChanged, SessionReplaced
+
+    while error is not None:
+        if isinstance(error, (ServerChanged, SessionReplaced)):
+            return True
+        if isinstance(error, Error):
+            return classify(error) is ErrorKind.GONE
+        error = error.__cause__
+    return False

@@ -13,7 +13,7 @@ LONG, INT, STRING, TIME, JSON, BINARY = "bigint", "int", "string", "timestamp", 
 
 
 class Column(NamedTuple):
-    """A column: its name for users, its kind, and its quoted name in the database."""
+    """A column: its name for users, its kind, and its quoted name in the database; "" for the shard's name."""
 
     name: str
     kind: str
@@ -23,6 +23,9 @@ class Column(NamedTuple):
     def ddl(self) -> str:
         """Spark's name of the column's type. JSON is read as text."""
         return STRING if self.kind == JSON else self.kind
+
+
+SHARD = Column("shard", STRING, "")
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,15 @@ class Table:
         """Return the column of this name, or None."""
         return next((column for column in self.columns if column.name == name), None)
 
-    def chosen(self, names: Sequence[str]) -> tuple[Column, ...]:
-        """Return the columns of these names in this order, or all if `names` is empty. Raises ConfigurationError."""
-        known = {column.name: column for column in self.columns}
+    def chosen(self, names: Sequence[str], sharded: bool = False) -> tuple[Column, ...]:
+        """Return the columns of these names in this order, or all if `names` is empty. sharded: there is a column
+        `shard`, the last one. Raises ConfigurationError."""
+        columns = (*self.columns, SHARD) if sharded else self.columns
+        known = {column.name: column for column in columns}
         for name in names:
             if name not in known:
                 raise ConfigurationError(f"table {self.name!r} has no column {name!r}.{did_you_mean(name, known)}")
-        return tuple(known[name] for name in names) or self.columns
+        return tuple(known[name] for name in names) or columns
 
 
 def _columns(text: Iterable[str]) -> tuple[Column, ...]:

@@ -8,8 +8,8 @@ from datetime import date, timedelta
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sqlqueue.spark.archive import MESSAGES, OFFSET_COLUMN, RECEIPTS, TIME_COLUMN, read_archive
-from sqlqueue.spark.folder import Folder
+from sqlqueue.spark.archive import Archive
+from sqlqueue.spark.archive_rows import MESSAGES, OFFSET_COLUMN, RECEIPTS, TIME_COLUMN
 
 DEAD_LETTERS = "dead_letters"
 
@@ -33,14 +33,14 @@ def rows_between(
 
 @dataclass(frozen=True)
 class TopicRows:
-    """A topic's rows up to a horizon. frontiers: by kind, the highest offset (id) in the archive; later rows are read
-    from the database, so that rows in both are read once."""
+    """A topic's rows on one shard, up to a horizon. frontiers: by kind, the highest offset (id) in the archive; later
+    rows are read from the database, so that rows in both are read once."""
 
     spark: SparkSession
     alias: str
     topic: str
     horizon: int
-    archive: Folder | None
+    archive: Archive | None
     frontiers: dict[str, int]
 
     def rows(
@@ -49,17 +49,15 @@ class TopicRows:
         """Return messages with offsets, or receipts with ids, from `first` to `last`, both included. days: the
         first and the last UTC day of what is wanted, as YYYY-MM-DD."""
         last = self.horizon if kind == MESSAGES and last is None else last
-        frontier = self.frontiers[kind] if self.archive and (self.archive.root / kind).is_dir() else 0
+        frontier = self.frontiers[kind] if self.archive and self.archive.has(kind) else 0
         options = {"since": days[0], "until": str(date.fromisoformat(days[1]) + timedelta(1))} if days else {}
         live = rows_between(self.spark, self.alias, kind, self.topic, max(first, frontier + 1), last, **options)
-        rows = live
+        rows = live = live.drop("shard")  # there is one
         if self.archive and first <= frontier:
             offset = F.col(OFFSET_COLUMN[kind])
-            old = read_archive(self.spark, str(self.archive.root), kind)
-            old = old.where((F.col("topic") == self.topic) & (offset >= first) & (offset <= frontier))
+            old = self.archive.read(self.spark, kind, topic=self.topic, days=days)
+            old = old.where((offset >= first) & (offset <= frontier))
             old = old if last is None else old.where(offset <= last)
-            if days:  # Spark reads only the folders of these dates
-                old = old.where(F.col("date").between(*days))
             rows = old.drop("segment", "date").unionByName(live)
         if days:
             day = F.date_format(TIME_COLUMN[kind], "yyyy-MM-dd")  # the session's time zone is UTC

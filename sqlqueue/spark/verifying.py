@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from sqlqueue.spark.archive import SegmentTotals, as_totals, read_archive, total_columns, totals_of
+from sqlqueue.spark.archive import Archive
+from sqlqueue.spark.archive_rows import SegmentTotals, as_totals, total_columns, totals_of
 from sqlqueue.spark.archiving import FAILURES
-from sqlqueue.spark.folder import Folder
-from sqlqueue.spark.manifest import DamagedArchive, manifest_of, parquet_files
+from sqlqueue.spark.manifest import DamagedArchive
 
 if TYPE_CHECKING:  # needs Django, which this module does without
     from sqlqueue.models import ArchiveSegment
 
 
-def differences(spark: SparkSession, segments: Sequence[ArchiveSegment], folder: Folder, kind: str) -> list[str]:
+def differences(spark: SparkSession, segments: Sequence[ArchiveSegment], folder: Archive, kind: str) -> list[str]:
     """Read all segments of a topic again, and return a line for each difference; go on after a damaged segment."""
     lines: list[str] = []
     complete: dict[str, ArchiveSegment] = {}
     for segment in segments:
-        wrong = _damages(folder.root / segment.path)
+        wrong = _damages(folder, segment.path)
         lines += [f"{segment}: {damage}" for damage in wrong]
         if not wrong:
             complete[f"{segment.first_offset}-{segment.last_offset}"] = segment
@@ -30,7 +29,7 @@ def differences(spark: SparkSession, segments: Sequence[ArchiveSegment], folder:
     unreadable: dict[str, list[str]] = {}
     for version in {segment.schema_version for segment in complete.values()}:
         of_version = {name: each for name, each in complete.items() if each.schema_version == version}
-        paths = {name: folder.root / segment.path for name, segment in of_version.items()}
+        paths = {name: segment.path for name, segment in of_version.items()}
         totals, broken = _totals(spark, folder, kind, paths, version)
         found |= totals
         unreadable |= broken
@@ -45,30 +44,36 @@ def differences(spark: SparkSession, segments: Sequence[ArchiveSegment], folder:
     return lines
 
 
-def unknown_segments(topic: str, segments: Iterable[ArchiveSegment], folder: Folder, kind: str) -> list[str]:
+def unknown_segments(topic: str, segments: Iterable[ArchiveSegment], folder: Archive, kind: str) -> list[str]:
     """Return a line for each segment of a topic in the folder that the manifest does not have."""
     known = {segment.path for segment in segments}
-    paths = (folder.relative(path) for path in folder.segment_paths(kind, topic))
-    return [f"{path} is in no manifest" for path in paths if path not in known]
+    return [f"{path} is in no manifest" for path in folder.unknown(kind, topic, known)]
 
 
-def _damages(path: Path) -> list[str]:
+def _damages(folder: Archive, path: str) -> list[str]:
     try:
-        manifest = manifest_of(path)
+        manifest = folder.manifest(path)
     except DamagedArchive as error:
         return [str(error)]
-    return [f"{path} is missing, or has no manifest"] if manifest is None else manifest.damages()
+    if manifest is None:
+        return [f"{path} is missing from {folder.root}, or has no manifest"]
+    return folder.damages(manifest)
+
+
+def _files(folder: Archive, path: str) -> list[str]:
+    manifest = folder.manifest(path)
+    return [] if manifest is None else folder.files(manifest)
 
 
 def _totals(
-    spark: SparkSession, folder: Folder, kind: str, paths: dict[str, Path], version: int
+    spark: SparkSession, folder: Archive, kind: str, paths: dict[str, str], version: int
 ) -> tuple[dict[str, SegmentTotals], dict[str, list[str]]]:
     """Return the totals of segments by name, and the unreadable files by segment. version: of their schema.
 
     One query reads all segments; if it fails, each is read by itself to find the files that cannot be read.
     """
     try:
-        rows = read_archive(spark, str(folder.root), kind, [str(path) for path in paths.values()])
+        rows = folder.read(spark, kind, [file for path in paths.values() for file in _files(folder, path)])
         grouped = rows.groupBy("segment").agg(*total_columns(kind, version)).collect()  # a row a segment
         return {row["segment"]: as_totals(row.asDict()) for row in grouped}, {}
     except FAILURES:
@@ -76,17 +81,17 @@ def _totals(
         unreadable: dict[str, list[str]] = {}
         for name, path in paths.items():
             try:
-                found[name] = totals_of(read_archive(spark, str(folder.root), kind, [str(path)]), kind, version)
+                found[name] = totals_of(folder.read(spark, kind, _files(folder, path)), kind, version)
             except FAILURES:
                 unreadable[name] = _unreadable(spark, folder, kind, path)
         return found, unreadable
 
 
-def _unreadable(spark: SparkSession, folder: Folder, kind: str, path: Path) -> list[str]:
+def _unreadable(spark: SparkSession, folder: Archive, kind: str, path: str) -> list[str]:
     lines = []
-    for file in parquet_files(path):
+    for file in _files(folder, path):
         try:
-            totals_of(read_archive(spark, str(folder.root), kind, [str(file)]), kind)
+            totals_of(folder.read(spark, kind, [file]), kind)
         except FAILURES as error:
             lines.append(f"{file} cannot be read: {str(error).strip().splitlines()[0]}")
     return lines

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic, did_you_mean
+from sqlqueue.core.keys import did_you_mean
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database.dbapi import Access, Connection
 from sqlqueue.database.dialects import DIALECTS
 from sqlqueue.database.insert_sql import LogRow
-from sqlqueue.database.validation import (
-    CREATE_TOPIC,
-    STORED_TOPIC,
-    TopicInfo,
-    check_storable,
-    log_row,
-    refuse_dead_letters,
-    undeclared,
-)
+from sqlqueue.database.validation import check_storable, log_row
 from sqlqueue.database.weight import LIGHT, weight
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage, lifetime, seconds
 from sqlqueue.spark.options import SourceOptions
 from sqlqueue.spark.plain_json import headers_of, payload_of
+from sqlqueue.spark.published_topics import PublishedTopics, ShardConnections
 from sqlqueue.spark.topics import Topics
 
 COLUMNS = ("topic", "payload", "body", "key", "id", "headers", "priority", "delay", "expires", "target_group")
@@ -47,21 +40,29 @@ class Written(WriterCommitMessage):
 
 
 class Publishing:
-    """Publishes rows. It holds no connection, since it is sent to other machines."""
+    """Publishes rows. It holds no connection, since it is sent to other machines. accesses: by shard."""
 
-    def __init__(self, access: Access, topics: Topics, options: SourceOptions, columns: Sequence[str], most_bytes: int):
+    def __init__(
+        self,
+        accesses: Mapping[str, Access],
+        topics: Topics,
+        options: SourceOptions,
+        columns: Sequence[str],
+        most_bytes: int,
+    ):
         refuse_columns(columns, options)
-        self._access, self._topics, self._options, self._most_bytes = access, topics, options, most_bytes
+        self._accesses, self._topics, self._options = dict(accesses), topics, options
+        self._most_bytes = most_bytes
 
     def publish(self, batches: Iterator[Any]) -> Written:
-        """Publish the rows of Arrow batches, over one connection, in statements of at most 1,000 rows and 1 MB each,
-        each committed by itself."""
+        """Publish the rows of Arrow batches, over one connection to each shard that they belong to, in statements of at
+        most 1,000 rows and 1 MB each, each committed by itself."""
         written = Written()
         batch = next(batches, None)
         if batch is None:
             return written
-        with Connection(self._access) as connection:
-            task = _Task(connection, self._access.vendor, self._topics, self._options, self._most_bytes, written)
+        with ShardConnections(self._accesses) as shards:
+            task = _Task(shards, PublishedTopics(shards, self._topics), self._options, self._most_bytes, written)
             while batch is not None:
                 task.take(batch)
                 batch = next(batches, None)
@@ -69,25 +70,31 @@ class Publishing:
         return written
 
 
+class _Pending:
+    """The rows of one task and one shard that wait for the next INSERT."""
+
+    def __init__(self, connection: Connection):
+        self.connection = connection
+        self.rows: list[LogRow] = []
+        self.weight = 0
+
+
 class _Task:
-    """The rows of one task that wait for the next INSERT."""
+    """The rows of one task."""
 
     def __init__(
         self,
-        connection: Connection,
-        vendor: str,
-        topics: Topics,
+        shards: ShardConnections,
+        topics: PublishedTopics,
         options: SourceOptions,
         most_bytes: int,
         written: Written,
     ):
-        self._connection, self._topics, self._options, self._written = connection, topics, options, written
+        self._shards, self._topics, self._options, self._written = shards, topics, options, written
         self._most_bytes = most_bytes
-        self._dialect = DIALECTS[vendor]
+        self._dialect = DIALECTS[shards.vendor]
         self._topic = next(iter(options.topics), None)
-        self._known: dict[str, TopicInfo] = {}
-        self._rows: list[LogRow] = []
-        self._weight = 0
+        self._pending: dict[str, _Pending] = {}
 
     def take(self, batch: Any) -> None:
         columns = {name: batch.column(name) for name in batch.schema.names}
@@ -99,64 +106,51 @@ class _Task:
         for topic, value, body, key, id, head, priority, delay, expires, group in zip(*lists):
             if id is None and self._options.ids == "column":
                 raise InvalidMessage("a row has no id, so that a repeated task would publish it again: " + IDS)
-            info = self._info(topic or self._topic)
+            placed = self._topics.placed(topic or self._topic)
             text = payload(value)
             if body is not None and text != NOTHING:
                 raise InvalidMessage("a row has a payload and a body (bytes): leave one of them null")
             message = NewMessage(None, key=key or "", id=id, priority=priority or 0, delay=delay, group=group or "")
-            row = log_row(self._dialect, info, message, text, headers(head) if headers else None)
+            row = log_row(self._dialect, placed.info, message, text, headers(head) if headers else None)
             row = row if body is None else row._replace(body=bytes(body))
             row = row if expires is None else row._replace(expires=round(lifetime(expires) * 1_000_000))
-            check_storable(row, self._most_bytes, self._connection.deepest_json)
+            pending = self._of_shard(self._topics.shard(placed, message.key, id))
+            check_storable(row, self._most_bytes, pending.connection.deepest_json)
             if message.delay is not None:
-                self._schedule(row, seconds(message.delay))
+                self._schedule(pending.connection, row, seconds(message.delay))
             else:
-                self._add(row)
+                self._add(pending, row)
         self._written.rows += batch.num_rows
 
-    def _add(self, row: LogRow) -> None:
+    def flush(self) -> None:
+        """Publish what waits."""
+        for pending in self._pending.values():
+            self._flush(pending)
+
+    def _of_shard(self, shard: str) -> _Pending:
+        pending = self._pending.get(shard)
+        if pending is None:
+            pending = self._pending[shard] = _Pending(self._shards.to(shard))
+        return pending
+
+    def _add(self, pending: _Pending, row: LogRow) -> None:
         bytes_of_row = weight(row)
         if bytes_of_row > LIGHT:
-            self._connection.check_sendable(bytes_of_row)
-        full = len(self._rows) >= self._dialect.rows_of_one_insert
-        if full or self._weight + bytes_of_row > self._connection.statement_bytes():
-            self.flush()
-        self._rows.append(row)
-        self._weight += bytes_of_row
+            pending.connection.check_sendable(bytes_of_row)
+        full = len(pending.rows) >= self._dialect.rows_of_one_insert
+        if full or pending.weight + bytes_of_row > pending.connection.statement_bytes():
+            self._flush(pending)
+        pending.rows.append(row)
+        pending.weight += bytes_of_row
 
-    def flush(self) -> None:
-        if self._rows:
-            self._written.created += self._connection.insert(self._rows, self._options.ids == "column")
-            self._rows, self._weight = [], 0
+    def _flush(self, pending: _Pending) -> None:
+        if pending.rows:
+            self._written.created += pending.connection.insert(pending.rows, self._options.ids == "column")
+            pending.rows, pending.weight = [], 0
 
-    def _schedule(self, row: LogRow, delay: float) -> None:
-        self._connection.check_sendable(weight(row))
-        self._written.created += self._connection.schedule(row, delay)
-
-    def _info(self, name: str | None) -> TopicInfo:
-        if name is None:
-            raise InvalidMessage("a row has no topic: fill the column topic, or set the option topic")
-        info = self._known.get(name)
-        if info is None:
-            checked_topic(name)
-            refuse_dead_letters(name)
-            found = self._stored(name)
-            if found is None:
-                if not self._topics.may_create(name):
-                    raise undeclared(name, {*self._topics.named, *self._topic_names()})
-                text = CREATE_TOPIC + self._dialect.ignore("name")
-                self._connection.again(self._connection.execute, text, self._topics.values(name))
-                found = self._stored(name)
-            assert found is not None
-            info = self._known[name] = TopicInfo(*found[:3])
-        return info
-
-    def _topic_names(self) -> list[str]:
-        rows = self._connection.execute("SELECT name FROM sqlqueue_topic", ()).fetchall()
-        return [name for (name,) in rows if not name.endswith(DEAD_LETTER_SUFFIX)]
-
-    def _stored(self, name: str) -> Any:
-        return self._connection.execute(STORED_TOPIC, (name,)).fetchone()
+    def _schedule(self, connection: Connection, row: LogRow, delay: float) -> None:
+        connection.check_sendable(weight(row))
+        self._written.created += connection.schedule(row, delay)
 
 
 IDS = "give the rows a column id with a fixed id for each, or set the option ids=none if duplicates do no harm"

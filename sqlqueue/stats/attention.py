@@ -31,6 +31,7 @@ BUDGET_SPENT: Final = "budget_spent"
 STUCK: Final = "stuck"
 UNOWNED: Final = "unowned"
 BEHIND: Final = "behind"
+EPOCH: Final = "epoch"
 DEAD_LETTERS: Final = "dead_letters"
 UNREAD: Final = "unread"
 REFUSED: Final = "refused"
@@ -42,6 +43,7 @@ OPEN_TRANSACTION: Final = "open_transaction"
 
 RELAYED_TOO_LATE = 60.0  # seconds that a message may wait for its way to another shard
 OPEN_TOO_LONG = 60.0  # seconds for which a publishing transaction may hold back the horizon
+EPOCH_HELD = 3600.0  # seconds for which a group may have something to settle in an earlier epoch
 ORDER = (ERROR, WARNING, NOTE)
 
 
@@ -218,6 +220,28 @@ def of_group(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
         )
     elif not group.rests:
         yield from _served(group, retention)
+    if group.epochs and group.epochs.held and (group.oldest_age or 0.0) > EPOCH_HELD:
+        yield Finding(
+            EPOCH,
+            WARNING,
+            _("Earlier epoch"),
+            ngettext(
+                "%(group)s of %(topic)s still has messages of epoch %(present)d, the oldest for %(age)s: %(count)d "
+                "partition of later epochs waits for them, and the epoch is kept.",
+                "%(group)s of %(topic)s still has messages of epoch %(present)d, the oldest for %(age)s: %(count)d "
+                "partitions of later epochs wait for them, and the epoch is kept.",
+                group.epochs.waiting,
+            )
+            % {
+                **names,
+                "present": group.epochs.present,
+                "age": duration(group.oldest_age or 0.0),
+                "count": group.epochs.waiting,
+            },
+            _("Start its consumers, or see what holds it up. If it is not needed any more, remove it."),
+            group.topic,
+            group.group,
+        )
     if group.dead_letters:
         yield Finding(
             DEAD_LETTERS,

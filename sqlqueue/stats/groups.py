@@ -12,6 +12,7 @@ from sqlqueue.database.slices import of_offset_row
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.models import ConsumerGroup, LimitShare
 from sqlqueue.stats import sampling
+from sqlqueue.stats.epochs import GroupEpochs
 from sqlqueue.stats.stuck import Stuck
 
 # Counts of a group's delivery states. Index: the states' unique key; the offsets' unique key.
@@ -52,6 +53,7 @@ class GroupSurvey:
     working_for: float | None  # since its active hours began; None: it has none, or is outside them
     limited: bool  # messages of it wait for its rate or concurrency limit
     budget_spent: bool  # so much has failed that it tries one message at a time
+    epochs: GroupEpochs | None = None  # None: its topic's partitions were never changed
 
     @property
     def away(self) -> bool:

@@ -24,7 +24,8 @@ class PartitionStats:
 
     oldest: the offset of the oldest message that is not acked; settled: how long ago the last settle was; holder: the
     subscriber that owns it, "" for none; stuck: why the watermark stands still ("failing", "standing", "full", "held"),
-    "" if it does not, or the group is paused.
+    "" if it does not, or the group is paused; waits: the group may not start it yet, since an earlier epoch has
+    something of its keys.
     """
 
     partition: int
@@ -43,6 +44,7 @@ class PartitionStats:
     stuck: str
     slice: int = 0
     slices: int = 1
+    waits: bool = False
 
     @property
     def order(self) -> tuple[bool, bool, int, int, int, int]:
@@ -96,6 +98,7 @@ def partition_stats(
                 stuck.get((*number, stored.slice), ""),
                 stored.slice,
                 stored.slices,
+                stored.waits,
             )
         )
     return sorted(found, key=lambda one: one.order)

@@ -5,24 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sqlqueue.database.insert_sql import SLOTS
 from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
+from sqlqueue.models.partition_lease import WAITS
 from sqlqueue.stats import sampling
 
-# One row for each (group, topic, partition, priority, slice). The gate's slots are the numbers of
-# the priorities: without the range that all topics have, all of them would be read for each lease. Index: the unique
-# keys of groups, leases and offsets; the gate's primary key.
+# One row for each (group, topic, partition, priority, slice). The gate's slots are the numbers of the priorities, from
+# the first one of those that publishers use; without the range that all topics have, all of them would be read for each
+# lease. Index: the unique keys of groups, leases and offsets; the gate's primary key.
 PARTITIONS = """
-    SELECT g.topic, g.consumer_group, l."partition", n.slot, COALESCE(o.position, g.start),
+    SELECT g.topic, g.consumer_group, l."partition", {priority}, COALESCE(o.position, g.start),
     COALESCE(o.offset_acked, g.start), COALESCE(o.claimed_to, g.start), {settled},
-    l.holder <> '' AND l.valid_until > {now}, g.paused OR t.paused, l.slice, g.sharing
+    l.holder <> '' AND l.valid_until > {now}, g.paused OR t.paused, l.slice, g.sharing,
+    l.holder = '{waits}'
     FROM sqlqueue_consumer_group g JOIN sqlqueue_topic t ON t.name = g.topic
     JOIN sqlqueue_partition_lease l ON l.topic = g.topic AND l.consumer_group = g.consumer_group
-    JOIN sqlqueue_publish_gate n ON n.slot < t.priorities
-    AND n.slot BETWEEN 0 AND (SELECT MAX(priorities) - 1 FROM sqlqueue_topic)
+    JOIN sqlqueue_publish_gate n ON n.slot >= {first} AND n.slot < {first} + t.priorities
+    AND n.slot BETWEEN {first} AND {first} + (SELECT MAX(priorities) - 1 FROM sqlqueue_topic)
     LEFT JOIN sqlqueue_offset o ON o.topic = g.topic AND o.consumer_group = g.consumer_group
-    AND o."partition" = l."partition" AND o.priority = n.slot AND o.slice = l.slice
+    AND o."partition" = l."partition" AND o.priority = {priority} AND o.slice = l.slice
 """
+FIRST_SLOT = "(SELECT CASE WHEN MAX(slot) < {slots} THEN 0 ELSE {slots} END FROM sqlqueue_publish_gate)"
+PRIORITY = "n.slot - {slots} * (n.slot {div} {slots})"
 ONE_TOPIC = " WHERE g.topic = %s"
 ONE_GROUP = " WHERE g.topic = %s AND g.consumer_group = %s"
 # The first message above an offset: the oldest that is not acked. Index: (topic, partition, priority, offset).
@@ -34,7 +39,7 @@ FIRST = """
 class StoredPartition(NamedTuple):
     """Position, watermark and claim of a group in a partition and priority, or a slice of it, as stored. settled: how
     many seconds ago the offset row was written, None without one; owned: its lease is held; paused: the group or its
-    topic is."""
+    topic is; waits: the group may not start it yet, since an earlier epoch has something of its keys."""
 
     topic: str
     group: str
@@ -48,6 +53,7 @@ class StoredPartition(NamedTuple):
     paused: bool
     slice: int = 0
     slices: int = 1
+    waits: bool = False
 
 
 def all_partitions(alias: str) -> list[StoredPartition]:
@@ -63,11 +69,17 @@ def partitions_of(alias: str, topic: str, group: str = "") -> list[StoredPartiti
 
 
 def _read(alias: str, statement: str, values: Sequence[object]) -> list[StoredPartition]:
-    text = statement.replace("{settled}", dialect(alias).remaining("o.updated_at"))
+    text = (
+        statement.replace("{first}", FIRST_SLOT)
+        .replace("{priority}", PRIORITY)
+        .replace("{slots}", str(SLOTS))
+        .replace("{waits}", WAITS)
+    )
+    text = text.replace("{settled}", dialect(alias).remaining("o.updated_at"))
     rows = execute(alias, text, values).fetchall()
     return [
         StoredPartition._make(
-            (*row[:7], None if row[7] is None else -float(row[7]), bool(row[8]), bool(row[9]), *row[10:])
+            (*row[:7], None if row[7] is None else -float(row[7]), *map(bool, row[8:10]), *row[10:12], bool(row[12]))
         )
         for row in rows
     ]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
+from sqlqueue.log import layouts
 from sqlqueue.models import ConsumerGroup, Offset, Topic
 from sqlqueue.stats.sampling import MOST_ROWS, SAMPLE, TABLES_AT_ONCE, estimate
 
@@ -71,7 +72,7 @@ def count_above(
     options = Topic.objects.using(alias).filter(name=topic).first()
     if options is None:
         return RewindPreview(0, 0, 0, False)
-    partitions = range(options.partitions) if partition is None else [partition]
+    partitions = layouts.numbers(alias, topic) if partition is None else [partition]
     positions = positions_of(alias, topic, group) if group else Positions({}, offset, 1)
     highest = highest_offset(alias)
     between, beyond, read = [], [], []

@@ -1,6 +1,7 @@
 """Searches the log, newest first, a page at a time, by what has an index: topic, offset, id.
 
-Keys have no index. All messages of a key are in one partition, which is searched backwards in bounded steps.
+Keys have no index. All messages of a key are in one partition of each epoch, which is searched backwards in bounded
+steps.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, partition_of
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.validation import TopicInfo
+from sqlqueue.log import layouts
 from sqlqueue.models import Message, Topic
 
 PARTITIONS_AT_ONCE = 250
@@ -59,11 +61,12 @@ def by_id(alias: str, topic: TopicInfo, id: str, most: int, key: str | None = No
 
 
 def by_key(alias: str, topic: TopicInfo, key: str, most: int, low: int = 0, high: int = HIGHEST) -> KeySearch:
-    """Search a key's partition backwards for its messages; looks at no more than 20,000 messages."""
-    partition = _partition(alias, topic, key)
+    """Search a key's partitions, one of each epoch, backwards for its messages; looks at no more than 20,000
+    messages."""
+    streams = [(number, priority) for number in _partitions(alias, topic, key) for priority in range(topic.priorities)]
     found: list[int] = []
     for _ in range(STEPS):
-        step = _step(alias, topic, partition, key, low, high)
+        step = _step(alias, topic, streams, key, low, high)
         found += step.offsets
         if len(found) > most:
             return KeySearch(found[:most], found[most - 1])
@@ -73,26 +76,27 @@ def by_key(alias: str, topic: TopicInfo, key: str, most: int, low: int = 0, high
     return KeySearch(found, high + 1)
 
 
-def _partition(alias: str, topic: TopicInfo, key: str) -> int:
-    """Return the key's partition; a dead letter is in the partition that its message had."""
+def _partitions(alias: str, topic: TopicInfo, key: str) -> list[int]:
+    """Return the key's partition in each epoch; a dead letter is in the one that its message's partition goes to."""
     if topic.name.endswith(DEAD_LETTER_SUFFIX):
         original = topic_of(alias, topic.name.removesuffix(DEAD_LETTER_SUFFIX))
         if original is not None:
-            return partition_of(key, original.partitions) % topic.partitions
-    return partition_of(key, topic.partitions)
+            epochs = layouts.epochs(alias, original.name, retired=True)
+            return sorted({epoch.partition_of(key) % topic.partitions for epoch in epochs})
+    return [epoch.partition_of(key) for epoch in layouts.epochs(alias, topic.name)]
 
 
-def _step(alias: str, topic: TopicInfo, partition: int, key: str, low: int, high: int) -> KeySearch:
+def _step(alias: str, topic: TopicInfo, streams: Sequence[tuple[int, int]], key: str, low: int, high: int) -> KeySearch:
     sql = dialect(alias)
-    most = max(1, SCANNED_AT_ONCE // topic.priorities)
+    most = max(1, SCANNED_AT_ONCE // len(streams))
     values: list[object] = []
-    for priority in range(topic.priorities):
-        values += (priority, *sql.range_values(topic.name, partition, priority, low, high), most)
-    rows = execute(alias, _union(alias, KEYS, topic.priorities), values).fetchall()
-    # Stop where the shortest read of any priority stopped: what another one has read below that is read again.
+    for index, stream in enumerate(streams):
+        values += (index, *sql.range_values(topic.name, *stream, low, high), most)
+    rows = execute(alias, _union(alias, KEYS, len(streams)), values).fetchall()
+    # Stop where the shortest read of any stream stopped: what another one has read below that is read again.
     reads: dict[int, list[int]] = {}
-    for priority, offset, _ in rows:
-        reads.setdefault(priority, []).append(offset)
+    for index, offset, _ in rows:
+        reads.setdefault(index, []).append(offset)
     reached = max((min(read) for read in reads.values() if len(read) == most), default=None)
     found = [offset for _, offset, stored in rows if stored == key and (reached is None or offset >= reached)]
     return KeySearch(sorted(found, reverse=True), reached)
@@ -100,7 +104,9 @@ def _step(alias: str, topic: TopicInfo, partition: int, key: str, low: int, high
 
 def _ends(alias: str, text: str, topic: TopicInfo, most: int, low: int, high: int) -> list[int]:
     sql = dialect(alias)
-    partitions = [(number, priority) for number in range(topic.partitions) for priority in range(topic.priorities)]
+    partitions = [
+        (number, priority) for number in layouts.numbers(alias, topic.name) for priority in range(topic.priorities)
+    ]
     found: list[int] = []
     for start in range(0, len(partitions), PARTITIONS_AT_ONCE):
         some = partitions[start : start + PARTITIONS_AT_ONCE]

@@ -52,13 +52,14 @@ def stuck_partitions(
     limits: dict[StoredPartition, str],
     working_for: float | None = None,
 ) -> Iterator[Stuck]:
-    """Yield the partitions whose watermark stands still, paused ones excepted. limits: those that have reached a limit;
+    """Yield the partitions whose watermark stands still, except for paused ones and those that wait for an earlier
+    epoch. limits: those that have reached a limit;
     working_for: seconds since the group's active hours began: before that nothing was to move."""
     for stored in partitions:
         offset, age = first[stored]
         if working_for is not None:
             age = min(age, working_for)
-        if stored.paused:
+        if stored.paused or stored.waits:
             continue
         if stored in limits:
             yield Stuck(stored.partition, stored.priority, offset, age, limits[stored], stored.slice)

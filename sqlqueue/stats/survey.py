@@ -12,14 +12,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from sqlqueue.core.epochs import Epoch
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import clock
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import highest_offset
+from sqlqueue.log import layouts
 from sqlqueue.models import PublishGate, SubscriberHeartbeat, Topic, dead_letter_topic
 from sqlqueue.stats import sampling
 from sqlqueue.stats.backlogs import Backlog, backlogs_of
 from sqlqueue.stats.blocked import blocked_in_groups
+from sqlqueue.stats.epochs import group_epochs
 from sqlqueue.stats.full_partitions import may_be_full
 from sqlqueue.stats.groups import GroupSurvey, StoredGroup, limited_groups, states_of, stored_groups
 from sqlqueue.stats.horizon_lag import horizon_lag, probed
@@ -92,6 +95,7 @@ class Reads:
     refused: dict[str, tuple[int, int]]
     limits: dict[StoredPartition, str]
     work: OpenWork
+    epochs: dict[str, tuple[Epoch, ...]]  # of the topics whose partitions were changed
 
 
 def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
@@ -148,6 +152,7 @@ def _read(alias: str, only: str, only_group: str) -> Reads:
         refused,
         limits,
         NO_WORK if only_group else open_work(alias),
+        {topic.name: layouts.epochs(alias, topic.name) for topic in topics if topic.altered},  # type: ignore[attr-defined]
     )
     return Reads(highest, partitions, first, backlogs, topics, processes, horizon, *counts)
 
@@ -169,6 +174,7 @@ def _group_surveys(reads: Reads, now: datetime) -> Iterator[GroupSurvey]:
         if (known.flow.rate_per_key, known.flow.concurrency_per_key) != (None, None) and not retried:
             # No message waits for a retry: the one that holds the watermark waits for a limit of its key.
             stuck = [one for one in stuck if one.why != "failing"]
+        epochs = reads.epochs.get(topic)
         counted, blocked = [reads.backlogs[stored] for stored in behind], reads.blocked.get(group_topic, 0)
         yield GroupSurvey(
             topic,
@@ -184,13 +190,14 @@ def _group_surveys(reads: Reads, now: datetime) -> Iterator[GroupSurvey]:
             reads.dead_letters.get((dead_letter_topic(topic), group), 0),
             reads.all_dead_letters.get(dead_letter_topic(topic), 0) >= sampling.MOST_ROWS,
             reads.processes.members.get(group_topic, 0),
-            len({stored.partition for stored in by_group[group_topic] if not stored.owned}),
+            len({stored.partition for stored in by_group[group_topic] if not (stored.owned or stored.waits)}),
             tuple(stuck),
             known.flow.active.text if known.flow.active else "",
             outside_hours,
             working_for,
             group_topic in reads.limited,
             known.budget_spent,
+            group_epochs(epochs, by_group[group_topic], behind) if epochs else None,
         )
 
 
@@ -203,7 +210,7 @@ def _topic_surveys(reads: Reads) -> Iterator[TopicSurvey]:
         dead_letters = reads.all_dead_letters.get(dead_letter_topic(topic.name), 0)
         yield TopicSurvey(
             topic.name,
-            topic.partitions,
+            topic.present_partitions,  # type: ignore[attr-defined]
             topic.priorities,
             topic.paused,
             topic.retention,
@@ -219,6 +226,7 @@ def _topic_surveys(reads: Reads) -> Iterator[TopicSurvey]:
             work_items=reads.work.items[topic.name],
             overdue_work=reads.work.overdue[topic.name],
             more_work=reads.work.more,
+            epoch=reads.epochs[topic.name][-1].number if topic.name in reads.epochs else 0,
         )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from sqlqueue.core.epochs import numbers_of
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.statements import dialect, execute
+from sqlqueue.log import layouts
 from sqlqueue.log.fetch import STREAMS_OF_ONE_FETCH, WATCH_SPAN, watch
 from sqlqueue.models import Message, Topic
 
@@ -16,13 +18,15 @@ class Tail:
     """Reads a topic's messages above an offset in the order of their offsets, each exactly once.
 
     It reads up to the horizon only, so that no message of a transaction that commits late is missed. It registers
-    nothing and locks nothing. Not thread-safe; not for use inside a transaction.
+    nothing and locks nothing. partition: only of this one; key: only of the partitions that it belongs to, in each
+    epoch. Not thread-safe; not for use inside a transaction.
     """
 
-    def __init__(self, alias: str, topic: Topic, after: int, partition: int | None = None):
+    def __init__(
+        self, alias: str, topic: Topic, after: int, partition: int | None = None, key: str | None = None
+    ) -> None:
         self.alias, self.topic, self.after = alias, topic.name, after
-        partitions = range(topic.partitions) if partition is None else [partition]
-        self._streams = [(number, priority) for number in partitions for priority in range(topic.priorities)]
+        self._partition, self._key, self._priorities = partition, key, topic.priorities
         self.forget()
 
     def forget(self) -> None:
@@ -41,12 +45,19 @@ class Tail:
         horizon = self._horizon.probe(self._highest)
         if horizon <= self.after:
             return []
-        offsets = self._next(horizon)
+        # After the probe: an epoch that begins later has nothing at or below the horizon.
+        streams = [(number, priority) for number in self._partitions() for priority in range(self._priorities)]
+        offsets = self._next(streams, horizon)
         self.after = offsets[-1] if len(offsets) == AT_ONCE else horizon
         return list(Message.objects.using(self.alias).filter(offset__in=offsets).order_by("offset"))
 
-    def _next(self, horizon: int) -> list[int]:
-        streams = self._streams
+    def _partitions(self) -> list[int]:
+        if self._partition is not None:
+            return [self._partition]
+        epochs = layouts.epochs(self.alias, self.topic)
+        return numbers_of(epochs) if self._key is None else [epoch.partition_of(self._key) for epoch in epochs]
+
+    def _next(self, streams: list[tuple[int, int]], horizon: int) -> list[int]:
         if horizon - self.after <= WATCH_SPAN:
             counts = watch(self.alias, self.after, horizon)
             streams = [stream for stream in streams if (self.topic, *stream) in counts]

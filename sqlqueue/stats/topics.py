@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from django.db.models import Exists, OuterRef
+
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.statements import dialect, execute
-from sqlqueue.models import Topic, dead_letter_topic
+from sqlqueue.log.layouts import with_present
+from sqlqueue.models import Layout, Topic, dead_letter_topic
 from sqlqueue.stats import sampling
 
 OVERDUE = 60.0  # seconds
@@ -35,7 +38,8 @@ class TopicSurvey:
     no group; dead_letters: of all groups, registered or not, up to 10,000 (more_dead_letters: there are more);
     scheduled, overdue, refused: scheduled messages, of the first 10,000 of all topics (more_scheduled, more_refused:
     there are more, perhaps of this topic); work_items, overdue_work: what people have not done, and what of that
-    should be done by now, dead letters' ones included (more_work: there are more, perhaps of this topic).
+    should be done by now, dead letters' ones included (more_work: there are more, perhaps of this topic);
+    epoch: the number of the newest epoch, whose partitions these are: how often they were changed.
     """
 
     name: str
@@ -56,11 +60,13 @@ class TopicSurvey:
     work_items: int = 0
     overdue_work: int = 0
     more_work: bool = False
+    epoch: int = 0
 
 
 def topics_of(alias: str, only: str) -> list[Topic]:
-    """Return every topic, or only one and its dead-letter topic."""
-    topics = Topic.objects.using(alias).order_by("name")
+    """Return every topic, or only one and its dead-letter topic; `altered` says whether its partitions were changed."""
+    layouts = Layout.objects.using(alias).filter(topic=OuterRef("name"), base__gt=0)
+    topics = with_present(Topic.objects.using(alias)).order_by("name").annotate(altered=Exists(layouts))
     return list(topics.filter(name__in=[only, dead_letter_topic(only)]) if only else topics)
 
 

@@ -156,7 +156,7 @@ class Bench:
         said = read({"topic": "bench"}, READ, "a batch read")
 
         def plain(few: bool, sink: Callable[[Any], None]) -> None:
-            scan = TableScan(project.access(), said.table, said.table.chosen(FEW.split(",") if few else ()))
+            scan = TableScan({"": project.access()}, said.table, said.table.chosen(FEW.split(",") if few else ()))
             for portion in batch("default", said, 1):
                 for found in scan.read(portion):
                     sink(found)

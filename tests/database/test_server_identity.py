@@ -4,7 +4,7 @@ one to which a connection leads unnoticed."""
 import pytest
 from django.db import connection
 
-from sqlqueue.database import server_identity
+from sqlqueue.database import server_session
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced, look
 from sqlqueue.database.statements import execute
 from tests.servers.private import PrivateServer
@@ -93,11 +93,11 @@ def test_a_statement_that_is_repeated_in_another_session_gives_it_another_mark()
 @pytest.mark.database("mariadb", "mysql")
 def test_a_server_whose_clock_was_set_back_since_its_start_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LOOK_MARIADB", "LOOK_MYSQL"):
-        text = getattr(server_identity, name)
-        monkeypatch.setattr(server_identity, name, text.replace(server_identity.AGE, "-3600"))
-    monkeypatch.setattr(server_identity, "YOUNG", 1)
+        text = getattr(server_session, name)
+        monkeypatch.setattr(server_session, name, text.replace(server_session.AGE, "-3600"))
+    monkeypatch.setattr(server_session, "YOUNG", 1)
     waits: list[float] = []
-    monkeypatch.setattr(server_identity.time, "sleep", waits.append)
+    monkeypatch.setattr(server_session.time, "sleep", waits.append)
     look("default")
     assert not waits
 

@@ -160,8 +160,10 @@ class TestAlter:
             (("ordres", "--history", "all"), "Did you mean 'orders'?"),
             (("orders",), "say what to change"),
             (("orders", "--partitions", "4"), "has 4 partitions already"),
-            (("orders", "--partitions", "64"), "cannot be changed yet: keys would go to other partitions"),
-            (("orders", "--partitions", "64"), "`queuetopic create NAME --partitions 64`"),
+            (("orders", "--partitions", "64", "--history", "all"), "one thing at a time"),
+            (("orders", "--shards", "a,b"), "cannot be changed yet: its keys would move to other servers"),
+            (("orders", "--abort"), "nothing to abort"),
+            (("orders_dlq", "--partitions", "64", "--no-input"), "has dead letters"),
             (("orders_dlq", "--retention", "1h"), "kept until they are replayed or discarded"),
         ],
     )

@@ -118,7 +118,10 @@ class TestSettings:
         assert command.wait() == 0, command.output
         assert "retention of topic 'flights': 604800 s, 5 s once consumers start" in command.output
         assert "history of topic 'flights': none, overridden, so it stays" in command.output
-        assert re.search(r"topic 'flights' has 32 partitions, .* say 8 .*W030.*cannot be changed yet", command.output)
+        assert re.search(
+            r"topic 'flights' has 32 partitions, .* say 8 .*W030.*queuetopic alter flights --partitions 8",
+            command.output,
+        )
         assert "topic 'slow' is not declared" in command.output
         assert Topic.objects.values().get() == before
 

@@ -1,5 +1,6 @@
 """One Spark session for all tests, on the test database. What they publish is committed: Spark's processes read it."""
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -7,6 +8,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlqueue.spark.session import register, session
+from tests.shards.conftest import shards as shards
+from tests.spark.object_store import KEYS
 
 CONF = {
     "spark.master": "local[2]",
@@ -17,6 +20,9 @@ CONF = {
     "spark.sql.streaming.noDataProgressEventInterval": "200",
     "spark.ui.showConsoleProgress": "false",
 }
+
+
+os.environ.update(KEYS)  # before Java starts: what its workers inherit
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +37,7 @@ def spark_session(django_db_setup: None, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture
 def spark(spark_session: SparkSession, transactional_db: None) -> Iterator[SparkSession]:
     """The session. After the test no query runs, and the project is the tests' again."""
+    register(spark_session)
     yield spark_session
     for query in spark_session.streams.active:
         query.stop()

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from sqlqueue import publish
 from sqlqueue.models import ArchiveSegment, Message, ScheduledMessage
 from sqlqueue.payloads.content_types import UNKNOWN
-from sqlqueue.spark.archive import read_archive, totals_of
+from sqlqueue.spark.archive_rows import totals_of
 from sqlqueue.spark.folder import Folder
 from sqlqueue.spark.rehydrate import archived_messages, rehydrated
 from sqlqueue.spark.verifying import differences
@@ -42,7 +42,7 @@ def test_bytes_go_through_reads_the_archive_and_back(spark: SparkSession, tmp_pa
     archive(spark, folder, "files", segment_rows=2)
     rows = sorted(map(decoded, rows_in(folder)), key=lambda row: int(row["offset"]))
     assert rows == [as_archived(message) for message in Message.objects.filter(topic="files").order_by("offset")]
-    back = rehydrated(archived_messages(spark, Folder(folder), "files"), label="again").drop("_row")
+    back = rehydrated(archived_messages(spark, str(folder), "files"), label="again").drop("_row")
     back.withColumn("topic", F.lit("copies")).write.format("sqlqueue").mode("append").save()
     copies = {one.content_type: (one.payload, one.headers) for one in published("copies")}
     assert copies == {PDF: (CONTENT, {}), UNKNOWN: (b"", {}), None: ({"n": 1}, {})}
@@ -56,7 +56,7 @@ def test_an_archive_of_before_is_verified_by_the_columns_it_has(spark: SparkSess
     archive(spark, folder, segment_rows=2)
     segments = list(ArchiveSegment.objects.order_by("first_offset"))
     former, present = segments
-    rows = read_archive(spark, str(folder), paths=[str(folder / former.path)])
+    rows = Folder(folder).read(spark, "messages", [str(folder / former.path)])
     values = [column for name in FIRST_VERSION for column in (F.col(name), F.col(name).isNull())]
     hashed = F.sum(F.xxhash64(*values, F.col("topic"), F.col("date")).cast("decimal(20,0)"))
     checksum = format(int(rows.agg(hashed).collect()[0][0]) % 2**64, "016x")

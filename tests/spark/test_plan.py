@@ -32,7 +32,7 @@ def messages(settings: Any) -> None:
 
 def read() -> list[list[pa.RecordBatch]]:
     """Plan a read of topic t, and carry it out; return the batches of each task."""
-    scan = TableScan(access("default"), MESSAGES, MESSAGES.chosen(("offset", "payload")))
+    scan = TableScan({"": access("default")}, MESSAGES, MESSAGES.chosen(("offset", "payload")))
     portions = plan.batch("default", SourceOptions(topics=("t",)), TASKS)
     return [list(scan.read(portion)) for portion in portions]
 

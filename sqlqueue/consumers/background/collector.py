@@ -9,12 +9,14 @@ from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, Ses
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.log import batch_collect, duties, task_states, unique_messages, work_collect
 from sqlqueue.log.collect import collect, report_absent
+from sqlqueue.operations.repartition import Progress, Repartition
 
 
 class CollectorTask(BackgroundTask):
-    """Collects, deletes the states of tasks that have expired, batches and work items whose retention is over and what
-    is known of unique messages that are settled, reports groups that are away, deletes heartbeats of dead subscribers,
-    and shortens stale leases. One process of all does it, about every interval."""
+    """Carries on the change of a topic's partitions, collects, deletes the states of tasks that have expired, batches
+    and work items whose retention is over and what is known of unique messages that are settled, reports groups that
+    are away, deletes heartbeats of dead subscribers, and shortens stale leases. One process of all does it, about every
+    interval."""
 
     name = "collector"
 
@@ -23,6 +25,7 @@ class CollectorTask(BackgroundTask):
         self._lease_duration = lease_duration
         self._horizon: Horizon | None = None
         self._more = False  # the last batch was not the end of it
+        self._repartition = Repartition(alias)
         self._unique_beyond = ""  # where the purge of unique messages goes on
 
     def forget(self) -> None:
@@ -46,6 +49,7 @@ class CollectorTask(BackgroundTask):
     def _collect(self) -> bool:
         if self._horizon is None:
             self._horizon = Horizon(self.alias, ServerIdentity(self.alias))
+        self._carry_on()
         self._horizon.probe(highest_offset(self.alias, self._horizon.server))
         collected = collect(self.alias, self._horizon, stop=lambda: self._stopping)
         expired = task_states.expire(self.alias)
@@ -59,3 +63,10 @@ class CollectorTask(BackgroundTask):
         more = collected.more or bool(unique.rows and unique.beyond)
         more = more or expired >= task_states.MOST_AT_ONCE or batches >= batch_collect.MOST_AT_ONCE
         return more or items >= work_collect.MOST_AT_ONCE
+
+    def _carry_on(self) -> None:
+        """Go on with a change of a topic's partitions that another process has left, for as long as steps succeed. One
+        statement if there is none."""
+        left: Progress | None = None
+        while not self._stopping and (now := self._repartition.step()) is not None and now != left:
+            left = now

@@ -51,6 +51,7 @@ class Dialect:
     writers: ClassVar[AbstractContextManager[Any]] = nullcontext()  # what a thread holds while it writes
     one_writer: ClassVar[bool] = False  # a transaction that has written keeps every other connection from writing
     gated: ClassVar[bool] = True  # publishers need the gate: offsets can become visible out of order
+    slotted: ClassVar[bool] = False  # the gate is many rows, each of which says its generation
     rows_of_one_insert: ClassVar[int] = 1_000
     json_value: ClassVar[str] = "%s"  # a parameter with JSON text, where a statement selects it into a JSON column
     returns_inserted: ClassVar[bool] = True  # an INSERT that leaves out duplicates can return what it has inserted

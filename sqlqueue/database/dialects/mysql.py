@@ -15,6 +15,7 @@ class MySQL(Dialect):
     quote = "`"
     branch = "({})"
     returns_inserted = False
+    slotted = True
     placeholders: ClassVar = {
         **RANGES,
         "now": "UTC_TIMESTAMP(6)",

@@ -14,14 +14,13 @@ from django.db import transaction
 from sqlqueue.conf import settings
 from sqlqueue.core.bounds import CENTURY
 from sqlqueue.core.hours import merged
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.exceptions import HorizonUnknown
 from sqlqueue.log.seek import receipt_before
 from sqlqueue.management import arguments
 from sqlqueue.management.spark import SparkCommand
-from sqlqueue.models import ArchiveSegment, HourlyError, HourlyStatistic, Topic
+from sqlqueue.models import ArchiveSegment, HourlyError, HourlyStatistic
 from sqlqueue.models.archive_segment import MESSAGES, RECEIPTS
 from sqlqueue.stats.replica import replicated_horizon
 
@@ -38,6 +37,8 @@ class Command(SparkCommand):
         "Compute, by hour, topic and group, counts, latencies, retries, errors and key skew of what was published and "
         "settled. Only days with new messages or receipts are computed; running it twice changes nothing."
     )
+
+    shard_help = "only what is on this one of SHARDS (default: each of them)"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's options."""
@@ -67,7 +68,7 @@ class Command(SparkCommand):
 
     def run(self, options: dict[str, Any]) -> None:
         """Analyse the topics one after another. Raises CommandError, ConfigurationError and HorizonUnknown."""
-        from sqlqueue.spark.folder import existing
+        from sqlqueue.spark.archive import existing
 
         if not django_settings.USE_TZ:
             raise CommandError(
@@ -75,29 +76,31 @@ class Command(SparkCommand):
             )
         if options["archive"]:
             existing(options["archive"])  # before Spark starts
+        with self.spark(options) as spark:
+            for shard in self.on_shards(options):
+                horizon = self.horizon(options)
+                for topic in self.topics_here(options["topic"]):
+                    self.analyse(spark, shard, topic, horizon, options)
+
+    def horizon(self, options: dict[str, Any]) -> int:
+        """Return the horizon of the shard that is worked on, or of its replica. Raises HorizonUnknown."""
         alias = settings.reading_alias
         if settings.is_replica(alias):
             horizon = replicated_horizon(alias)
             self.say(f"read from the replica {alias!r}, up to offset {horizon}")
-        else:
-            deadline = time.monotonic() + options["wait"]
-            horizon = Horizon(alias).wait(give_up=lambda: time.monotonic() > deadline)
-        topics = options["topic"] or [
-            name
-            for name in Topic.objects.using(alias).order_by("name").values_list("name", flat=True)
-            if not name.endswith(DEAD_LETTER_SUFFIX)
-        ]
-        with self.spark(options) as spark:
-            for topic in topics:
-                self.analyse(spark, topic, horizon, options)
+            return horizon
+        deadline = time.monotonic() + options["wait"]
+        return Horizon(alias).wait(give_up=lambda: time.monotonic() > deadline)
 
-    def analyse(self, spark: SparkSession, topic: str, horizon: int, options: dict[str, Any]) -> None:
-        """Compute and store one topic's hours; with --dry-run only name the days."""
+    def analyse(self, spark: SparkSession, shard: str, topic: str, horizon: int, options: dict[str, Any]) -> None:
+        """Compute and store one topic's hours on a shard; with --dry-run only name the days."""
         from sqlqueue.spark.analysing import analyse
-        from sqlqueue.spark.folder import ForeignSegment, existing
+        from sqlqueue.spark.archive import of_shard
+        from sqlqueue.spark.manifest import ForeignSegment
         from sqlqueue.spark.topic_rows import TopicRows
 
-        archive = existing(options["archive"]) if options["archive"] else None
+        root = options["archive"]
+        archive = of_shard(root, shard, settings.home == settings.DATABASE) if root else None
         segments = ArchiveSegment.objects.using(settings.DATABASE)
         if archive:
             try:
@@ -117,7 +120,7 @@ class Command(SparkCommand):
             return
         days = None if options["everything"] else hours.days
         counts = [
-            self.store(spark, rows, objects.using(settings.DATABASE), topic, days, options["output"], name)
+            self.store(spark, rows, objects.using(settings.DATABASE), topic, days, output_of(options, shard, name))
             for rows, objects, name in (
                 (hours.statistics, HourlyStatistic.objects, "statistics"),
                 (hours.errors, HourlyError.objects, "errors"),
@@ -141,7 +144,6 @@ class Command(SparkCommand):
         topic: str,
         days: list[str] | None,
         output: str | None,
-        name: str,
     ) -> tuple[int, int]:
         """Store hours in the files, then in their table in one transaction.
 
@@ -153,10 +155,17 @@ class Command(SparkCommand):
         rows = list(as_rows(hours))
         if output:
             whole, _ = merged(objects.columns, objects.known(topic, days), rows)
-            write(spark, whole, hours.schema, objects.columns, f"{output}/{name}")
+            write(spark, whole, hours.schema, objects.columns, output)
         retries.close_lost_connections()  # Spark may have taken longer than an idle connection lasts
         with transaction.atomic(using=objects.db):
             return objects.store(rows)
+
+
+def output_of(options: dict[str, Any], shard: str, name: str) -> str | None:
+    """Return the folder of a shard's files; None without --output."""
+    if not options["output"]:
+        return None
+    return f"{options['output']}/{name}" + (f"/shard={shard}" if shard else "")
 
 
 def reached(topic: str, lag: float) -> tuple[int, int]:

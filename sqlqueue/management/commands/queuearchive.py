@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError
 
 from sqlqueue.conf import settings
 from sqlqueue.core.bounds import CENTURY
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases.archivist import Archivist, archivist
 from sqlqueue.log.archive import newest_receipts
 from sqlqueue.management import arguments
 from sqlqueue.management.spark import SparkCommand
-from sqlqueue.models import Topic
 from sqlqueue.models.archive_segment import MESSAGES, RECEIPTS
 
 if TYPE_CHECKING:
@@ -30,10 +29,14 @@ class Command(SparkCommand):
         "It may be killed at any point and run again."
     )
 
+    shard_help = "only what is on this one of SHARDS (default: each of them)"
+
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's options."""
         parser.add_argument(
-            "folder", help="the archive's folder, made if it is missing; the driver and all executors must see it"
+            "folder",
+            help="the archive's folder, made if it is missing, which the driver and all executors see; or its place in "
+            "an object store, such as s3://bucket/lake",
         )
         parser.add_argument("--topic", action="append", default=[], help="only this topic (repeatable; default: all)")
         parser.add_argument(
@@ -71,57 +74,57 @@ class Command(SparkCommand):
         """Archive, verify, or print what would be archived. Raises CommandError, LeaseLost and HorizonUnknown."""
         if options["wait"] is None:
             options["wait"] = 2 * settings.LEASE_DURATION
-        topics = options["topic"] or [
-            name
-            for name in Topic.objects.using(settings.DATABASE).order_by("name").values_list("name", flat=True)
-            if not name.endswith(DEAD_LETTER_SUFFIX)
-        ]
-        receipts = newest_receipts(settings.DATABASE, topics, options["receipt_lag"]) if options["receipts"] else {}
-        if options["dry_run"]:
-            for topic in topics:
-                self.preview(topic, options, receipts.get(topic, 0))
-            return
-        if options["verify"]:
-            with self.spark(options) as spark:
-                wrong = [line for topic in topics for line in self.verify(spark, topic, options)]
-        else:
-            wrong = self.archive_all(topics, options, receipts)
-        if wrong:
-            raise CommandError("\n".join(wrong))
-
-    def archive_all(self, topics: list[str], options: dict[str, Any], receipts: dict[str, int]) -> list[str]:
-        """Archive topics one after another, and go on if one fails; return why topics failed.
-
-        Raises LeaseLost if the only topics that failed are those that other processes archive now.
-        """
-        from sqlqueue.spark.manifest import DamagedArchive
-
         wrong: list[str] = []
         busy: list[str] = []
-        with self.spark(options) as spark:
-            from sqlqueue.spark.archiving import FAILURES, SegmentDiffers
-            from sqlqueue.spark.folder import ForeignSegment
-
-            failures = (SegmentDiffers, ForeignSegment, DamagedArchive, ConfigurationError, OSError, *FAILURES)
-            for topic in topics:
-                try:
-                    self.archive(spark, topic, options, receipts.get(topic, 0))
-                except LeaseLost as error:
-                    busy.append(f"{topic}: {error}")
-                except failures as error:
-                    wrong.append(f"{topic}: {error}")
-        for line in busy if wrong else ():
-            self.say(line)
-        if busy and not wrong:
+        with self.spark(options) if not options["dry_run"] else nullcontext() as spark:
+            for shard in self.on_shards(options):
+                topics = self.topics_here(options["topic"])
+                lag = options["receipt_lag"]
+                receipts = newest_receipts(settings.DATABASE, topics, lag) if options["receipts"] else {}
+                if spark is None:
+                    for topic in topics:
+                        self.preview(topic, options, receipts.get(topic, 0))
+                elif options["verify"]:
+                    wrong += [line for topic in topics for line in self.verify(spark, shard, topic, options)]
+                else:
+                    self.archive_all(spark, shard, topics, options, receipts, wrong, busy)
+        if wrong:
+            for line in busy:
+                self.say(line)
+            raise CommandError("\n".join(wrong))
+        if busy:
             raise LeaseLost("\n".join(busy))
-        return wrong
 
-    def archive(self, spark: SparkSession, topic: str, options: dict[str, Any], receipts_to: int) -> None:
-        """Archive one topic; receipts_to: the highest id of a final receipt."""
+    def archive_all(
+        self,
+        spark: SparkSession,
+        shard: str,
+        topics: list[str],
+        options: dict[str, Any],
+        receipts: dict[str, int],
+        wrong: list[str],
+        busy: list[str],
+    ) -> None:
+        """Archive topics of a shard one after another, and go on if one fails; add why topics failed to `wrong`, and to
+        `busy` those that other processes archive now."""
+        from sqlqueue.spark.archiving import FAILURES, SegmentDiffers
+        from sqlqueue.spark.manifest import DamagedArchive, ForeignSegment
+
+        failures = (SegmentDiffers, ForeignSegment, DamagedArchive, ConfigurationError, OSError, *FAILURES)
+        for topic in topics:
+            try:
+                self.archive(spark, shard, topic, options, receipts.get(topic, 0))
+            except LeaseLost as error:
+                busy.append(f"{topic}: {error}")
+            except failures as error:
+                wrong.append(f"{topic}: {error}")
+
+    def archive(self, spark: SparkSession, shard: str, topic: str, options: dict[str, Any], receipts_to: int) -> None:
+        """Archive one topic of a shard; receipts_to: the highest id of a final receipt."""
+        from sqlqueue.spark.archive import of_shard
         from sqlqueue.spark.archiving import archive_topic
-        from sqlqueue.spark.folder import Folder
 
-        folder = Folder(options["folder"])
+        folder = of_shard(options["folder"], shard, settings.home == settings.DATABASE)
         with archivist(settings.DATABASE, topic, timeout=options["wait"], say=self.say) as owner:
             for kind in kinds(options):
                 for segment in archive_topic(
@@ -139,12 +142,13 @@ class Command(SparkCommand):
                         f"({segment.files} files, {segment.bytes:,} bytes, checksum {segment.totals.checksum})"
                     )
 
-    def verify(self, spark: SparkSession, topic: str, options: dict[str, Any]) -> list[str]:
+    def verify(self, spark: SparkSession, shard: str, topic: str, options: dict[str, Any]) -> list[str]:
         """Compare a topic's files with the manifest; return a line for each difference."""
-        from sqlqueue.spark.folder import existing
+        from sqlqueue.spark.archive import existing, of_shard
         from sqlqueue.spark.verifying import differences, unknown_segments
 
-        folder = existing(options["folder"])
+        existing(options["folder"])
+        folder = of_shard(options["folder"], shard, settings.home == settings.DATABASE)
         wrong: list[str] = []
         with archivist(settings.DATABASE, topic, timeout=options["wait"], say=self.say) as owner:
             for kind in kinds(options):

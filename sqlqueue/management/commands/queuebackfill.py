@@ -9,12 +9,9 @@ from django.core.management.base import CommandError
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
-from sqlqueue.database import retries
-from sqlqueue.database.horizon import highest_offset
 from sqlqueue.log.topics import planned
 from sqlqueue.management import arguments
-from sqlqueue.management.spark import SparkCommand, setting
-from sqlqueue.models import Message
+from sqlqueue.management.spark import SparkCommand, new_messages, setting
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -89,10 +86,9 @@ class Command(SparkCommand):
             if options["dry_run"]:
                 self.preview(messages)
                 return
-            before = highest_offset(settings.DATABASE)
+            new_since = new_messages(topic)
             sent = publish(in_order(messages, options["writers"]), topic)
-            retries.close_lost_connections()  # Spark may have taken longer than an idle connection lasts
-            new = Message.objects.using(settings.DATABASE).filter(topic=topic, offset__gt=before).count()
+            new = new_since()
             self.say(f"{topic}: {sent:,} rows, {new:,} new messages")
 
     def preview(self, messages: DataFrame) -> None:

@@ -141,7 +141,7 @@ class Command(QueueCommand):
             raise CommandError("name groups with --group NAME (repeatable), or give --all-groups")
         topic = known_topic(self.alias, options["topic"])
         groups = known_groups(self.alias, topic.name, options["group"])
-        partition = checked_partition(topic, options["partition"])
+        partition = checked_partition(self.alias, topic, options["partition"])
         moves = Moves(self.alias, topic.name, groups, offset_above(self.alias, options["target"]), partition)
         if not options["json"]:
             moves.show(self)

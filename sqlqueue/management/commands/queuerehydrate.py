@@ -9,13 +9,11 @@ from django.core.management.base import CommandError
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import GROUP_LENGTH, checked_name, checked_topic
-from sqlqueue.database import retries
-from sqlqueue.database.horizon import highest_offset
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.topics import planned
 from sqlqueue.management import arguments
-from sqlqueue.management.spark import SparkCommand
-from sqlqueue.models import ConsumerGroup, Message
+from sqlqueue.management.spark import SparkCommand, new_messages
+from sqlqueue.models import ConsumerGroup
 
 
 class Command(SparkCommand):
@@ -26,9 +24,11 @@ class Command(SparkCommand):
         "killed and run again: a message that is in the log already is not published twice."
     )
 
+    shard_help = "only what was archived of this one of SHARDS (default: of all)"
+
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's options."""
-        parser.add_argument("folder", help="the archive's folder")
+        parser.add_argument("folder", help="the archive's folder, or its place in an object store")
         parser.add_argument("topic", help="the topic whose messages are published again")
         parser.add_argument("--from", dest="first", type=arguments.offset, help="from this offset")
         parser.add_argument("--to", dest="last", type=arguments.offset, help="up to this offset, included")
@@ -67,9 +67,9 @@ class Command(SparkCommand):
         if options["same_ids"] and (options["label"] or options["group"]):
             raise CommandError("--same-ids is for what the log has lost: leave out --label and --group")
         check_group(options["group"], into)
-        from sqlqueue.spark.folder import existing
+        from sqlqueue.spark.archive import existing
 
-        folder = existing(options["folder"])
+        existing(options["folder"])
         with self.spark(options) as spark:
             from sqlqueue.spark.backfill import in_order
             from sqlqueue.spark.manifest import DamagedArchive
@@ -77,7 +77,8 @@ class Command(SparkCommand):
             from sqlqueue.spark.rehydrate import archived_messages, in_range, rehydrated
 
             try:
-                archived = archived_messages(spark, folder, topic, options["first"], options["last"])
+                bounds = (options["first"], options["last"])
+                archived = archived_messages(spark, options["folder"], topic, *bounds, options["shard"] or "")
             except DamagedArchive as error:
                 raise CommandError(str(error)) from error
             rows = in_range(archived, topic, **chosen)
@@ -85,10 +86,9 @@ class Command(SparkCommand):
             if options["dry_run"]:
                 self.say(f"{topic}: {rows.count():,} messages would be published to {into}")
                 return
-            before = highest_offset(settings.DATABASE)
+            new_since = new_messages(into)
             sent = publish(in_order(rows, options["writers"]), into)
-            retries.close_lost_connections()  # Spark may have taken longer than an idle connection lasts
-            new = Message.objects.using(settings.DATABASE).filter(topic=into, offset__gt=before).count()
+            new = new_since()
             self.say(f"{topic}: {sent:,} messages, {new:,} new in {into}")
 
 
@@ -97,5 +97,6 @@ def check_group(group: str, topic: str) -> None:
     if not group:
         return
     checked_name(group, "group", GROUP_LENGTH)
-    if not ConsumerGroup.objects.using(settings.DATABASE).filter(topic=topic, consumer_group=group).exists():
+    groups = (ConsumerGroup.objects.using(alias) for alias in settings.aliases)
+    if not any(each.filter(topic=topic, consumer_group=group).exists() for each in groups):
         raise ConfigurationError(f"group {group!r} does not read topic {topic!r}, and would never get the messages")

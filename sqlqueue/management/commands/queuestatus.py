@@ -195,6 +195,7 @@ def _cut(text: str) -> str:
 def _topic(topic: TopicSurvey) -> tuple[object, ...]:
     states = ["paused"] if topic.paused else []
     states += [f"{option} overridden" for option in topic.overridden]
+    states += [f"epoch {topic.epoch}"] if topic.epoch else []
     states += by_settings(topic)
     scheduled, overdue = (_at_least(count, topic.more_scheduled) for count in (topic.scheduled, topic.overdue))
     refused = _at_least(topic.refused, topic.more_refused)
@@ -244,6 +245,9 @@ def _state(group: GroupSurvey) -> str:
     states += ["retry budget spent"] if group.budget_spent else ["limited"] if group.limited else []
     if group.stuck:
         states.append(f"{len(group.stuck)} stuck")
+    if group.epochs and group.epochs.held:
+        at = group.epochs
+        states.append(f"epoch {at.present} of {at.newest}: {at.waiting} partitions wait for {at.unsettled} of it")
     if group.subscribers and group.unowned:
         states.append(f"{group.unowned} of {group.partitions} partitions unowned")
     return ", ".join(states)

@@ -13,7 +13,7 @@ from django.db import Error as DatabaseError
 
 from sqlqueue.conf import settings
 from sqlqueue.core.filters import NESTED, Filter
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, partition_of
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.settle_plan import FetchedMessage
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import highest_offset
@@ -22,6 +22,7 @@ from sqlqueue.log.groups import LATEST
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.message_lines import told
+from sqlqueue.management.moves import checked_partition
 from sqlqueue.management.positions import HELP, known_groups, known_topic, offset_above
 from sqlqueue.models import Message
 from sqlqueue.payloads.content_types import content_type_of
@@ -63,13 +64,10 @@ class Command(QueueCommand):
         topic = known_topic(self.alias, options["topic"])
         if options["group"] is not None:
             known_groups(self.alias, topic.name, [options["group"]])
-        partition = options["partition"]
-        if partition is not None and not 0 <= partition < topic.partitions:
-            raise CommandError(f"topic {topic.name!r} has the partitions 0 to {topic.partitions - 1}, not {partition}")
+        partition = checked_partition(self.alias, topic, options["partition"])
         key, where = options["key"], _filter(options["where"])
-        if partition is None and key and not topic.name.endswith(DEAD_LETTER_SUFFIX):
-            partition = partition_of(key, topic.partitions)
-        tail = Tail(self.alias, topic, offset_above(self.alias, options["start"]), partition)
+        of_key = None if not key or topic.name.endswith(DEAD_LETTER_SUFFIX) else key
+        tail = Tail(self.alias, topic, offset_above(self.alias, options["start"]), partition, of_key)
         last = highest_offset(self.alias) if options["no_follow"] else None
 
         def wanted(message: Message) -> bool:

@@ -17,7 +17,7 @@ from sqlqueue.database import clock
 from sqlqueue.log.seek import offset_before
 from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, differences, of_settings, override, told
 from sqlqueue.log.topics import existing
-from sqlqueue.management import arguments
+from sqlqueue.management import arguments, repartition
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.positions import HELP, known_topic
 from sqlqueue.management.terminal import ago
@@ -26,15 +26,13 @@ from sqlqueue.models import Topic
 from sqlqueue.operations.create import create_topic, planned_topic
 from sqlqueue.operations.drop import DropPreview, drop, preview_drop
 from sqlqueue.operations.purge import preview
+from sqlqueue.operations.repartition import open_block
 from sqlqueue.stats.survey import survey
 from sqlqueue.stats.topics import TopicSurvey
 
-PARTITIONS_STAY = (
-    "the number of a topic's partitions cannot be changed yet: keys would go to other partitions while their earlier"
-    " messages wait in the present ones, and their order would be lost. A later version will do it while publishers and"
-    " consumers run: new messages go to new partitions, which each group begins when it has settled what is in the old"
-    " ones. Until then make another topic (`queuetopic create NAME --partitions {partitions}`), let consumers serve"
-    " both, publish to the new one, and purge the old one when its groups have settled it."
+SHARDS_STAY = (
+    "the shards of a topic cannot be changed yet: its keys would move to other servers. Make another topic on these"
+    " shards, let consumers serve both, publish to the new one, and purge the old one when its groups have settled it."
 )
 
 
@@ -52,11 +50,19 @@ class Command(QueueCommand):
         self.add_json(listing)
         creating = operations.add_parser("create", help="make a topic; what is not said is as in the settings")
         creating.add_argument("topic")
-        creating.add_argument("--partitions", type=arguments.whole(1, MOST_PARTITIONS), help="how many; they stay")
+        creating.add_argument("--partitions", type=arguments.whole(1, MOST_PARTITIONS), help="how many")
         creating.add_argument("--priorities", type=arguments.whole(1, MOST_PRIORITIES), help="how many; they stay")
-        altering = operations.add_parser("alter", help="override retention and history of a topic")
+        altering = operations.add_parser("alter", help="change the partitions, or override retention and history")
         altering.add_argument("topic")
-        altering.add_argument("--partitions", type=arguments.whole(1, MOST_PARTITIONS), help="not yet: it says why")
+        altering.add_argument(
+            "--partitions",
+            type=arguments.whole(1, MOST_PARTITIONS),
+            help="how many from now on, while publishers and consumers run; carries on what was interrupted",
+        )
+        altering.add_argument(
+            "--abort", action="store_true", help="stay with the present partitions, if no key has gone over yet"
+        )
+        altering.add_argument("--shards", metavar="NAMES", help="not yet: it says what to do instead")
         altering.add_argument("--as-settings", action="store_true", help="take other overrides back")
         for changing in (creating, altering):
             changing.add_argument(
@@ -141,19 +147,28 @@ class Command(QueueCommand):
             self.say("Nothing was done.")
             return
         create_topic(self.alias, topic)
+        present = open_block(self.alias, name).partitions
+        if present != topic.partitions:
+            self.note(
+                f"a topic of this name had {present} partitions when it was dropped, and goes on with them:"
+                f" `queuetopic alter {name} --partitions {topic.partitions}` changes that"
+            )
         self.say("Created.", done=True)
 
     # -- alter --------------------------------------------------------------------------------------------------------
 
     def _alter(self, options: dict[str, Any]) -> None:
         topic = known_topic(self.alias, options["topic"])
-        if options["partitions"] is not None:
-            if options["partitions"] == topic.partitions:
-                raise CommandError(f"topic {topic.name!r} has {topic.partitions} partitions already")
-            raise CommandError(PARTITIONS_STAY.format(partitions=options["partitions"]))
+        if options["shards"] is not None:
+            raise CommandError(SHARDS_STAY)
         given = _overrides(options)
+        if options["partitions"] is not None or options["abort"]:
+            if given or options["as_settings"] or (options["abort"] and options["partitions"] is not None):
+                raise CommandError("change one thing at a time: --partitions, --abort, or the other options")
+            repartition.alter(self, topic.name, options)
+            return
         if not given and not options["as_settings"]:
-            raise CommandError("say what to change: --retention, --history or --as-settings")
+            raise CommandError("say what to change: --partitions, --retention, --history or --as-settings")
         kept = {} if options["as_settings"] else {name: getattr(topic, name) for name in topic.overridden}
         values = checked_overrides(topic.name, {**kept, **given})
         wanted = {name: values.get(name, getattr(settings.topic(topic.name), name)) for name in CHANGEABLE}
@@ -257,6 +272,7 @@ def _overrides(options: dict[str, Any]) -> dict[str, Any]:
 def _row(topic: TopicSurvey, groups: list[str]) -> tuple[object, ...]:
     state = ["paused"] if topic.paused else []
     state += [f"{option} overridden" for option in topic.overridden]
+    state += [f"epoch {topic.epoch}"] if topic.epoch else []
     state += by_settings(topic)
     state += [f"{one.option}: the settings say {_told(one.option, one.wanted)}" for one in differences(topic)]
     options = (topic.partitions, topic.priorities, _retention(topic.retention), topic.history)

@@ -32,6 +32,7 @@ from sqlqueue.database.server_checks import describe
 from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases.heartbeat import subscriber_name
+from sqlqueue.log import layouts
 from sqlqueue.log.topic_options import all_differences, apply_settings, told
 from sqlqueue.management import arguments
 from sqlqueue.management.arguments import MOST_PROCESSES, refuse_broken_texts
@@ -57,7 +58,7 @@ class Command(BaseCommand):
             "--partitions",
             type=arguments.partitions,
             metavar="NUMBERS",
-            help="only these partitions of each topic, such as 0-15 or 0-3,8 (default: all)",
+            help="only these partitions of each topic (in each epoch from 0 on), such as 0-15 or 0-3,8 (default: all)",
         )
         parser.add_argument(
             "--shard", action="append", default=[], metavar="NAME", help="only this one of SHARDS (repeatable)"
@@ -212,6 +213,8 @@ class Command(BaseCommand):
         for alias in self._answering:
             stored = Topic.objects.using(alias).filter(name__in=counts)
             counts.update(stored.values_list("name", "partitions"))
+            for topic in layouts.altered(alias).intersection(counts):
+                counts[topic] = max(epoch.partitions for epoch in layouts.epochs(alias, topic))
         name = max(counts, key=lambda topic: counts[topic])
         if min(asked) < counts[name]:
             return []

@@ -12,7 +12,7 @@ from sqlqueue.database import online_migration
 
 class Migration(online_migration.Migration):
     dependencies = [
-        ("sqlqueue", "0030_relayed_ids"),
+        ("sqlqueue", "0031_epochs"),
     ]
 
     operations = [

@@ -1,0 +1,176 @@
+"""Turning publishers over to a new generation of the layouts, as each database does it.
+
+MySQL: the generation is a column of the gate's rows, which publishers hold in share mode. A row that no publisher
+holds is locked without waiting, and turned; so no transaction that published through it by the former generation is
+still open. The slots of a topic's keys are turned in the same way. Rows are turned some at a time: a publisher that
+meets one of them waits for a commit, and no publisher ever waits behind one that waits.
+
+PostgreSQL: the generation is the value of a sequence, which is changed at once; a transaction that holds the gate
+then may have read the former one, and is waited for. SQLite: one transaction does all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from django.db import Error, connections, transaction
+
+from sqlqueue.database.error_codes import ErrorKind, classify
+from sqlqueue.database.generations import PRESENT
+from sqlqueue.database.insert_sql import SLOTS
+from sqlqueue.database.statements import dialect, execute
+
+AT_ONCE = 16  # rows that are turned by one transaction
+WAIT = 1  # seconds for which a row that is never free is waited for; who wants it waits as long
+
+# Publishers of a version that knows one epoch only go on putting messages into it, where no group would look for them
+# any more. (MySQL: they find no row of the gate.) Names of topics have no quotes.
+GUARD = "sqlqueue_first_epoch_{name}"
+GUARDED = "SELECT COUNT(*) FROM pg_trigger WHERE tgname = %s AND tgrelid = CAST('sqlqueue_message' AS REGCLASS)"
+WHICH = "WHEN (NEW.topic = '{topic}' AND NEW.\"partition\" < {partitions:d})"
+SAID = "sqlqueue: the partitions of this topic have been changed; restart this publisher with the present version"
+REFUSE = f"""
+    CREATE OR REPLACE FUNCTION sqlqueue_refuse_first_epoch() RETURNS TRIGGER LANGUAGE plpgsql AS
+    $$ BEGIN RAISE EXCEPTION '{SAID}'; END $$
+"""
+POSTGRESQL_GUARD = f"""
+    CREATE TRIGGER {GUARD} BEFORE INSERT ON sqlqueue_message FOR EACH ROW {WHICH}
+    EXECUTE FUNCTION sqlqueue_refuse_first_epoch()
+"""
+SQLITE_GUARD = f"""
+    CREATE TRIGGER IF NOT EXISTS {GUARD} BEFORE INSERT ON sqlqueue_message FOR EACH ROW {WHICH}
+    BEGIN SELECT RAISE(ABORT, '{SAID}'); END
+"""
+BRIEFLY = "SET LOCAL lock_timeout = '50ms'"  # publishers wait behind the one who changes the table
+
+MAKE_SEQUENCE = "CREATE SEQUENCE IF NOT EXISTS sqlqueue_generation MINVALUE 0 START WITH 0"
+HIGHEST = "SELECT MAX(generation) FROM sqlqueue_publish_gate WHERE slot >= 0"
+# Index of all: the primary key; (topic, slot).
+BEHIND = "SELECT slot FROM sqlqueue_publish_gate WHERE slot >= 0 AND generation <> %s ORDER BY slot"
+SWITCH = "UPDATE sqlqueue_publish_gate SET generation = %s WHERE slot = %s"
+UNTURNED = "SELECT id FROM sqlqueue_epoch_slot WHERE topic = %s AND epoch <> %s ORDER BY slot"
+SWITCH_SLOT = "UPDATE sqlqueue_epoch_slot SET epoch = %s WHERE id = %s"
+LIMIT = "SET SESSION innodb_lock_wait_timeout = %s"
+LIMITED = "SELECT @@SESSION.innodb_lock_wait_timeout"
+
+
+def make_sequence(alias: str) -> None:
+    """Make what holds the generation beside the gate's rows, if the database needs it and has not got it."""
+    if connections[alias].vendor != "postgresql":
+        return
+    if execute(alias, "SELECT TO_REGCLASS('sqlqueue_generation')").fetchone()[0] is None:
+        execute(alias, MAKE_SEQUENCE)
+
+
+def first_slot(alias: str, generation: int) -> int:
+    """Return the first row of the gate that publishers of a generation use."""
+    return SLOTS if generation and dialect(alias).slotted else 0
+
+
+def newest_generation(alias: str) -> int:
+    """Return the newest generation that is in force for anybody."""
+    text = PRESENT["postgresql"] if connections[alias].vendor == "postgresql" else HIGHEST
+    return execute(alias, text).fetchone()[0] or 0
+
+
+def put_in_force(alias: str, generation: int) -> None:
+    """Let a generation hold from now on. PostgreSQL: whatever becomes of the transaction. SQLite: with it."""
+    if connections[alias].vendor == "postgresql":
+        execute(alias, "SELECT SETVAL('sqlqueue_generation', %s)", (generation,))
+    else:
+        execute(alias, "UPDATE sqlqueue_publish_gate SET generation = %s WHERE slot >= 0", (generation,))
+
+
+def add_gate_rows(alias: str, generation: int) -> None:
+    """Add the rows that publishers of any generation but the first use."""
+    rows = [(slot, generation) for slot in range(SLOTS, 2 * SLOTS)]
+    text = f"INSERT INTO sqlqueue_publish_gate (slot, generation) VALUES {', '.join(['(%s, %s)'] * len(rows))}"
+    execute(alias, text, [value for row in rows for value in row])
+
+
+def gate_rows_behind(alias: str, generation: int) -> list[int]:
+    """Return the gate's rows of another generation."""
+    return [slot for (slot,) in execute(alias, BEHIND, (generation,)).fetchall()]
+
+
+def switch_gate_rows(alias: str, generation: int, slots: Sequence[int], wait: bool = False) -> int:
+    """Turn those of the gate's rows that no publisher holds, in the caller's transaction; return how many. Those of the
+    first generation are deleted: others have taken their place. wait: for WAIT seconds if all are held."""
+    free = _locked(alias, "sqlqueue_publish_gate", "slot", slots, wait)
+    former = [slot for slot in free if slot < SLOTS]
+    if former:
+        execute(alias, dialect(alias).delete("sqlqueue_publish_gate", "slot", len(former)), former)
+    for slot in free:
+        if slot >= SLOTS:
+            execute(alias, SWITCH, (generation, slot))
+    return len(free)
+
+
+def slots_unturned(alias: str, topic: str, epoch: int) -> list[int]:
+    """Return the ids of a topic's slots that are not in this epoch yet."""
+    return [id for (id,) in execute(alias, UNTURNED, (topic, epoch)).fetchall()]
+
+
+def switch_slots(alias: str, epoch: int, ids: Sequence[int], wait: bool = False) -> int:
+    """Turn those of a topic's slots that no publisher holds, in the caller's transaction; return how many."""
+    free = _locked(alias, "sqlqueue_epoch_slot", "id", ids, wait)
+    for id in free:
+        execute(alias, SWITCH_SLOT, (epoch, id))
+    return len(free)
+
+
+def _locked(alias: str, table: str, key: str, rows: Sequence[int], wait: bool) -> list[int]:
+    syntax = dialect(alias)
+    text = syntax.lock_free(table, key, len(rows))
+    if not wait:
+        return [found for (found,) in execute(alias, text, rows).fetchall()]
+    before = execute(alias, LIMITED).fetchone()[0]
+    execute(alias, LIMIT, (WAIT,))
+    try:
+        return [found for (found,) in execute(alias, text.replace("{skip}", "{update}"), rows).fetchall()]
+    except Error as error:
+        if classify(error) is not ErrorKind.CONTENTION:
+            raise
+        return []
+    finally:
+        execute(alias, LIMIT, (before,))
+
+
+def refuse_first_epoch(alias: str, topic: str, partitions: int) -> bool:
+    """Let the database refuse messages of a topic's first epoch, which only publishers of an older version still send
+    there; return False if the log is in use: to be tried again. Raises the database's error if it is not permitted."""
+    vendor = connections[alias].vendor
+    name = hashlib.sha1(topic.encode(), usedforsecurity=False).hexdigest()[:16]
+    words = {"name": name, "topic": topic, "partitions": partitions}
+    with connections[alias].cursor() as cursor:
+        if vendor == "sqlite":
+            cursor.execute(SQLITE_GUARD.format(**words))
+        elif vendor == "postgresql":
+            cursor.execute(GUARDED, [GUARD.format(name=name)])
+            if cursor.fetchone()[0]:
+                return True
+            try:
+                with transaction.atomic(using=alias):
+                    cursor.execute(BRIEFLY)
+                    cursor.execute(REFUSE)
+                    cursor.execute(POSTGRESQL_GUARD.format(**words))
+            except Error as error:
+                if classify(error) is not ErrorKind.CONTENTION:
+                    raise
+                return False
+    return True
+
+
+def forget_guards(alias: str) -> None:
+    """Let the database take messages of every epoch again: for databases that were emptied."""
+    vendor = connections[alias].vendor
+    with connections[alias].cursor() as cursor:
+        if vendor == "postgresql":
+            cursor.execute("DROP FUNCTION IF EXISTS sqlqueue_refuse_first_epoch() CASCADE")
+        elif vendor == "sqlite":
+            cursor.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'trigger' AND name LIKE %s", [GUARD.format(name="%")]
+            )
+            for (name,) in cursor.fetchall():
+                cursor.execute(f"DROP TRIGGER {name}")

@@ -1,0 +1,47 @@
+"""The layouts of topics: their epochs, as this shard's tables have them."""
+
+from __future__ import annotations
+
+from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+
+from sqlqueue.core.epochs import Epoch, numbers_of
+from sqlqueue.database.statements import execute
+from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.models import Layout, Topic
+
+# The epochs of a topic that are not retired, the first as the topic's own row has it. Index: the topics' primary key;
+# the layouts' and the ends' unique keys.
+EPOCHS = """
+    SELECT 0, 0, t.partitions, e."end", e.retired_at FROM sqlqueue_topic t
+    LEFT JOIN sqlqueue_epoch_end e ON e.topic = t.name AND e.epoch = 0 WHERE t.name = %s
+    UNION SELECT l.epoch, l.base, l.partitions, e."end", e.retired_at FROM sqlqueue_layout l
+    LEFT JOIN sqlqueue_epoch_end e ON e.topic = l.topic AND e.epoch = l.epoch WHERE l.topic = %s
+"""
+
+
+def epochs(alias: str, topic: str, *, retired: bool = False) -> tuple[Epoch, ...]:
+    """Return the epochs of a topic that are not retired, oldest first: the last one is open, or about to be. retired:
+    also those that are. Raises ConfigurationError if there is no such topic."""
+    rows = sorted(execute(alias, EPOCHS, (topic, topic)).fetchall(), key=lambda row: row[0])
+    if not rows:
+        raise ConfigurationError(f"there is no topic {topic!r}")
+    return tuple(Epoch(*row[:4]) for row in rows if retired or row[4] is None)
+
+
+def numbers(alias: str, topic: str) -> list[int]:
+    """Return the numbers of the partitions in which the topic can have messages: of all epochs that are not retired.
+    Raises ConfigurationError if there is no such topic."""
+    return numbers_of(epochs(alias, topic))
+
+
+def altered(alias: str) -> set[str]:
+    """Return the topics that have had several epochs."""
+    return set(Layout.objects.using(alias).filter(base__gt=0).values_list("topic", flat=True).distinct())
+
+
+def with_present(topics: QuerySet[Topic]) -> QuerySet[Topic]:
+    """Let topics have `present_partitions`: how many there are for new messages. The row's own are the first epoch's.
+    Index: the layouts' unique key."""
+    layouts = Layout.objects.filter(topic=OuterRef("name")).order_by("-generation")
+    return topics.annotate(present_partitions=Coalesce(Subquery(layouts.values("partitions")[:1]), "partitions"))

@@ -1,0 +1,130 @@
+"""Succession: a group starts a partition of a later epoch behind all that the earlier epochs have of its keys.
+
+Until then its lease says WAITS, and no process takes it. Whatever lets a watermark of the group fall lets the leases of
+later epochs wait again, with greater tokens (groups.revoke, under the lock of the topic's row). Acquiring looks once
+more, in its transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from sqlqueue.core.epochs import Epoch, feeders, numbers_of, startable
+from sqlqueue.core.partition.ref import PartitionRef
+from sqlqueue.log import layouts
+from sqlqueue.log.streams import beyond
+from sqlqueue.models import ConsumerGroup, Offset, PartitionLease, Topic
+from sqlqueue.models.partition_lease import WAITS
+
+LEASES_AT_ONCE = 500
+STREAM = ("partition", "priority", "slice")
+
+
+class Leased(NamedTuple):
+    """numbered: the partitions that count for balance, those whose leases do not wait, each with its number within its
+    epoch; waiting: those whose leases wait; more: leases are missing, or some need not wait any longer."""
+
+    numbered: dict[int, int]
+    waiting: set[int]
+    more: bool
+
+
+def unfinished(
+    alias: str, group: ConsumerGroup, priorities: int, epochs: Sequence[Epoch], among: Collection[int] | None = None
+) -> set[int]:
+    """Return the partitions of closed epochs in which a group has messages above its watermark; `among`: of these.
+
+    A slice or priority that has no offset row is at the group's start. What is above the watermark and behind the
+    epoch's end does not exist.
+    """
+    closed = [epoch for epoch in epochs[:-1] if epoch.end is not None]
+    if not closed:
+        return set()
+    rows = Offset.objects.using(alias).filter(
+        topic=group.topic,
+        consumer_group=group.consumer_group,
+        partition__gte=closed[0].base,
+        partition__lte=closed[-1].numbers[-1],
+    )
+    stored = {(p, q, slice): acked for p, q, slice, acked in rows.values_list(*STREAM, "offset_acked")}
+    found: set[int] = set()
+    for epoch in closed:
+        end = epoch.end or 0
+        streams = {
+            PartitionRef(group.consumer_group, group.topic, p, q, slice, group.sharing): acked
+            for p in epoch.numbers
+            if among is None or p in among
+            for q in range(priorities)
+            for slice in range(group.sharing)
+            if (acked := stored.get((p, q, slice), group.start)) < end
+        }
+        found.update(ref.partition for ref in beyond(alias, streams, end))
+    return found
+
+
+def may_start(alias: str, group: ConsumerGroup, partitions: Collection[int]) -> set[int]:
+    """Return those of some partitions that a group may start now."""
+    epochs = layouts.epochs(alias, group.topic)
+    priorities = Topic.objects.using(alias).values_list("priorities", flat=True).get(name=group.topic)
+    before = {
+        number
+        for index, later in enumerate(epochs)
+        for partition in set(later.numbers).intersection(partitions)
+        for earlier in epochs[:index]
+        for number in feeders(partition, later, earlier)
+    }
+    left = unfinished(alias, group, priorities, epochs, before) if before else set()
+    return startable(epochs, left).intersection(partitions)
+
+
+def give_leases(alias: str, group: ConsumerGroup, topic: Topic) -> bool:
+    """Insert the leases that a group has not, and let it start what it may; return whether any lease has become free.
+
+    In the caller's transaction, which has locked the topic: so no watermark falls meanwhile.
+    """
+    leases = PartitionLease.objects.using(alias).filter(topic=topic.name, consumer_group=group.consumer_group)
+    holders = dict(leases.values_list("partition", "holder"))
+    epochs = layouts.epochs(alias, topic.name)
+    missing = [number for number in numbers_of(epochs) if number not in holders]
+    waiting = {number for number, holder in holders.items() if holder == WAITS}
+    if not missing and not waiting:
+        return False
+    left = unfinished(alias, group, topic.priorities, epochs) if len(epochs) > 1 else set()
+    ready = startable(epochs, left)
+    leases.bulk_create(
+        [
+            PartitionLease(
+                consumer_group=group.consumer_group,
+                topic=topic.name,
+                partition=number,
+                slice=slice,
+                holder="" if number in ready else WAITS,
+            )
+            for number in missing
+            for slice in range(group.sharing)
+        ],
+        batch_size=LEASES_AT_ONCE,
+    )
+    freed = sorted(waiting & ready)
+    for start in range(0, len(freed), LEASES_AT_ONCE):
+        leases.filter(partition__in=freed[start : start + LEASES_AT_ONCE], holder=WAITS).update(holder="")
+    return bool(freed) or not ready.isdisjoint(missing)
+
+
+def leased(alias: str, group: str, topic: str) -> Leased:
+    """Return what a group has leases of, and whether give_leases() has something to do. Two statements; a few more
+    while leases wait."""
+    epochs = layouts.epochs(alias, topic)
+    rows = PartitionLease.objects.using(alias).filter(topic=topic, consumer_group=group, slice=0)
+    holders = dict(rows.values_list("partition", "holder"))
+    numbered = {number: within for epoch in epochs for within, number in enumerate(epoch.numbers)}
+    waiting = {number for number in numbered if holders.get(number) == WAITS}
+    counted = {number: within for number, within in numbered.items() if number in holders and number not in waiting}
+    if len(counted) == len(numbered):
+        return Leased(counted, waiting, False)
+    registered = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).first()
+    if registered is None:
+        return Leased(counted, waiting, False)
+    missing = len(counted) + len(waiting) < len(numbered)
+    return Leased(counted, waiting, missing or bool(may_start(alias, registered, waiting)))

@@ -1,0 +1,334 @@
+"""Changes the number of a topic's partitions while publishers and consumers run.
+
+Its keys go over to a new epoch: a block of partition numbers of its own. The rules are those of docs/protocol.md,
+"The layout of a topic". What has been done is in the tables, and the next step follows from them: the process that
+takes it, the command or a consumer process, does what is due, one at a time, each in a transaction of its own. A
+process that dies in between holds nothing up, and the next one goes on.
+
+MySQL:      the gate's rows, one after another, tell publishers to ask the topic's slots; then the slots turn, then the
+            former epoch's end is read, and the gate's rows tell publishers to ask the slots no more.
+PostgreSQL: the new generation is put in force; when all who held the gate then have ended, the end is read.
+SQLite:     one transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from django.db import ProgrammingError
+
+from sqlqueue.conf import settings
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.setting.topics import MOST_PARTITIONS
+from sqlqueue.database import retries, turning
+from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.database.gate import LAYOUT, take_duty
+from sqlqueue.database.generations import EPOCH_SLOTS, Block
+from sqlqueue.database.horizon import Horizon, highest_offset, on_one_server
+from sqlqueue.database.insert_sql import SLOTS
+from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
+from sqlqueue.database.statements import dialect
+from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.models import EpochEnd, EpochSlot, Layout, SubscriberHeartbeat, Topic
+
+logger = logging.getLogger("sqlqueue")
+
+# Generations of one database differ by chance: one that a failover has lost is not taken for the next one.
+FURTHER: Final = 10_000
+STUBBORN: Final = 20  # passes in which nothing was free, after which one row is waited for
+# Versions whose processes know one epoch only.
+FORMER: Final = ("", "0.1.", "0.2.0.dev0")
+
+
+class Change(NamedTuple):
+    """A topic's change from an epoch to a later one, as of its newest layout. going: publishers go over; else they all
+    have, or none of them will."""
+
+    topic: str
+    generation: int
+    earlier: Block
+    later: Block
+    going: bool
+
+
+class Progress(NamedTuple):
+    """What a step has met: `left` of `of` rows, or transactions, of a stage are still to be turned, or to end."""
+
+    stage: str
+    left: int
+    of: int
+
+
+GATE, KEYS, END, LAST = "publishers", "keys", "end", "publishers again"
+TABLE, TRANSACTIONS = "table", "transactions"
+
+
+def open_block(alias: str, topic: str) -> Block:
+    """Return the block of partitions that a topic's messages go to, or are about to. Raises ConfigurationError if there
+    is no such topic."""
+    rows = _blocks(alias, topic)
+    if rows:
+        return rows[-1]
+    partitions = Topic.objects.using(alias).filter(name=topic).values_list("partitions", flat=True).first()
+    if partitions is None:
+        raise ConfigurationError(f"there is no topic {topic!r}")
+    return Block(0, 0, partitions)
+
+
+def under_way(alias: str) -> Change | None:
+    """Return the change that is under way on a database; None if there is none. One statement then."""
+    topic = EpochSlot.objects.using(alias).values_list("topic", flat=True).first()
+    if topic is None:
+        return None
+    layouts = Layout.objects.using(alias).filter(topic=topic).order_by("-generation")
+    last = layouts.values_list("generation", "phase", "epoch", "base", "partitions")[0]
+    generation, phase, later = last[0], last[1], Block(*last[2:])
+    if phase == Layout.STEADY and dialect(alias).slotted:  # all slots are in the epoch that remains
+        return Change(topic, generation, later, later, False)
+    before = layouts.filter(phase=Layout.STEADY).exclude(epoch=later.epoch)
+    earlier = Block(*before.values_list("epoch", "base", "partitions")[0])
+    return Change(topic, generation, earlier, later, True)
+
+
+def _blocks(alias: str, topic: str) -> list[Block]:
+    rows = Layout.objects.using(alias).filter(topic=topic).order_by("generation")
+    return [Block(*row) for row in rows.values_list("epoch", "base", "partitions")]
+
+
+def former_subscribers(alias: str) -> list[str]:
+    """Return the living subscribers of versions that would look for the topic's messages in one epoch only."""
+    rows = SubscriberHeartbeat.objects.using(alias).alive().values_list("subscriber", "host", "version").distinct()
+    return sorted(
+        f"{name} on {host} (version {version or 'unknown'})"
+        for name, host, version in rows
+        if version in FORMER or version.startswith(FORMER[1])
+    )
+
+
+def begin(alias: str, topic: str, partitions: int) -> Change | None:
+    """Let a topic's keys go over to so many new partitions; return the change if it is not done at once.
+
+    Raises ConfigurationError for what cannot be done, among others while another change is under way, or consumers of
+    an older version live.
+    """
+    if topic.endswith(DEAD_LETTER_SUFFIX):
+        raise ConfigurationError(f"topic {topic!r} has dead letters: its partitions stay")
+    if not 1 <= partitions <= MOST_PARTITIONS:
+        raise ConfigurationError(f"partitions must be 1 to {MOST_PARTITIONS}, not {partitions}")
+    if former := former_subscribers(alias):
+        raise ConfigurationError(f"consumers of an older version serve this database: {', '.join(former)}")
+    if dialect(alias).gated:
+        retries.run(alias, _begin, alias, topic, partitions, None)
+    else:
+        with on_one_server(alias) as server:
+            retries.run(alias, _begin, alias, topic, partitions, server)
+    return under_way(alias)
+
+
+def _begin(alias: str, topic: str, partitions: int, server: ServerIdentity | None) -> None:
+    if not take_duty(alias, LAYOUT):
+        raise ConfigurationError("another process changes a topic's partitions at this moment: try again")
+    if change := under_way(alias):
+        raise ConfigurationError(
+            f"the partitions of topic {change.topic!r} are being changed, and one topic's at a time are: let that end"
+            f" first (`queuetopic alter {change.topic} --partitions {change.later.partitions}` carries it on)"
+        )
+    layouts = Layout.objects.using(alias)
+    present = open_block(alias, topic)
+    if present.partitions == partitions:
+        raise ConfigurationError(f"topic {topic!r} has {partitions} partitions already")
+    if not layouts.filter(topic=topic).exists():
+        layouts.create(topic=topic, generation=0, phase=Layout.STEADY, **present._asdict())
+    blocks = _blocks(alias, topic)
+    later = Block(
+        max(block.epoch for block in blocks) + 1, max(block.base + block.partitions for block in blocks), partitions
+    )
+    before = turning.newest_generation(alias)
+    generation = _next(alias, before)
+    slotted = dialect(alias).slotted
+    layouts.create(
+        topic=topic,
+        generation=generation,
+        phase=Layout.TURNING if slotted else Layout.STEADY,
+        **later._asdict(),
+    )
+    if server is not None:
+        turning.put_in_force(alias, generation)
+        turning.refuse_first_epoch(alias, topic, blocks[0].partitions)
+        _write_end(alias, topic, present.epoch)
+        server.confirm()
+        return
+    slots = range(EPOCH_SLOTS) if slotted else range(1)
+    EpochSlot.objects.using(alias).bulk_create(
+        [EpochSlot(topic=topic, slot=slot, epoch=present.epoch) for slot in slots]
+    )
+    if slotted and turning.first_slot(alias, before) != turning.first_slot(alias, generation):
+        turning.add_gate_rows(alias, generation)
+
+
+def _next(alias: str, present: int) -> int:
+    newest = Layout.objects.using(alias).order_by("generation").values_list("generation", flat=True).last()
+    return max(present, newest or 0) + random.randint(1, FURTHER)
+
+
+def _write_end(alias: str, topic: str, epoch: int) -> None:
+    ends = EpochEnd.objects.using(alias).filter(topic=topic, epoch=epoch)
+    if not ends.exists():
+        shard = settings.shard_name(alias) if settings.sharded else ""
+        EpochEnd.objects.using(alias).create(topic=topic, epoch=epoch, shard=shard, end=highest_offset(alias))
+
+
+def abort(alias: str, topic: str) -> None:
+    """Let publishers stay with the partitions that they have. Raises ConfigurationError if nothing is under way, and
+    once the first keys have gone over: there is no way back then, only onward."""
+    retries.run(alias, _abort, alias, topic)
+
+
+def _abort(alias: str, topic: str) -> None:
+    if not take_duty(alias, LAYOUT):
+        raise ConfigurationError("another process is at a step of it at this moment: try again")
+    change = under_way(alias)
+    if change is None or change.topic != topic or not change.going:
+        raise ConfigurationError(f"there is nothing to abort: no change of topic {topic!r} is under way")
+    if not dialect(alias).slotted or EpochSlot.objects.using(alias).filter(epoch=change.later.epoch).exists():
+        raise ConfigurationError(
+            f"keys of topic {topic!r} have gone over to the new partitions already, and an order that is kept has no"
+            f" way back: let it end, and then alter it to {change.earlier.partitions} partitions again"
+        )
+    _add(alias, change.topic, change.earlier)
+    EpochEnd.objects.using(alias).create(
+        topic=topic, epoch=change.later.epoch, end=0, retired_at=DatabaseNow()
+    )  # it never was
+
+
+def _add(alias: str, topic: str, block: Block) -> None:
+    """Let a block be the topic's steady layout from a new generation on."""
+    generation = _next(alias, turning.newest_generation(alias))
+    Layout.objects.using(alias).create(topic=topic, generation=generation, phase=Layout.STEADY, **block._asdict())
+
+
+class Repartition:
+    """Takes the steps of the change that is under way on a database, if there is one. Not thread-safe."""
+
+    def __init__(self, alias: str):
+        self.alias = alias
+        self._fruitless = 0  # passes in a row in which nothing was free
+        self._gone: Horizon | None = None
+        self._gone_for = 0  # the generation
+
+    def step(self) -> Progress | None:
+        """Do what can be done at once; return what is left, None if no change is under way. Waits for a second at
+        most, and that rarely."""
+        change = under_way(self.alias)
+        if change is None:
+            return None
+        if dialect(self.alias).slotted:
+            return self._slotted(change)
+        try:
+            return self._at_once(change)
+        except (ServerChanged, SessionReplaced):
+            self._gone_for = 0
+            retries.drop_connection(self.alias)
+            return Progress(TRANSACTIONS, 1, 1)
+
+    def run(self, pause: float = 0.05, give_up: Callable[[], bool] = lambda: False) -> Iterator[Progress]:
+        """Take steps until the change is done, or `give_up` says so; yield what is left after each."""
+        while (progress := self.step()) is not None:
+            yield progress
+            if give_up():
+                return
+            time.sleep(pause)
+
+    # -- MySQL --------------------------------------------------------------------------------------------------------
+
+    def _slotted(self, change: Change) -> Progress:
+        alias = self.alias
+        behind = turning.gate_rows_behind(alias, change.generation)
+        if behind:
+            turned = self._pass(change, behind, turning.switch_gate_rows, change.generation)
+            return Progress(GATE if change.going else LAST, len(behind) - turned, SLOTS)
+        if not change.going:
+            retries.run(alias, _finish, alias, change)
+            return Progress(LAST, 0, SLOTS)
+        unturned = turning.slots_unturned(alias, change.topic, change.later.epoch)
+        if unturned:
+            turned = self._pass(change, unturned, turning.switch_slots, change.later.epoch)
+            return Progress(KEYS, len(unturned) - turned, EPOCH_SLOTS)
+        with on_one_server(alias) as server:
+            retries.run(alias, _close, alias, change, server)
+        return Progress(END, 0, 1)
+
+    def _pass(self, change: Change, rows: list[int], switch: Callable[..., int], to: int) -> int:
+        """Turn what is free of these rows; return how many."""
+        turned = 0
+        for first in range(0, len(rows), turning.AT_ONCE):
+            some = rows[first : first + turning.AT_ONCE]
+            turned += retries.run(self.alias, _switch, self.alias, change, switch, to, some)
+        self._fruitless = 0 if turned else self._fruitless + 1
+        if self._fruitless >= STUBBORN:
+            self._fruitless = 0
+            turned += retries.run(self.alias, _switch, self.alias, change, switch, to, rows[:1], wait=True)
+        return turned
+
+    # -- PostgreSQL ---------------------------------------------------------------------------------------------------
+
+    def _at_once(self, change: Change) -> Progress:
+        alias = self.alias
+        if turning.newest_generation(alias) != change.generation or self._gone_for != change.generation:
+            turning.put_in_force(alias, change.generation)
+            if not self._refused_former(change):
+                return Progress(TABLE, 1, 1)
+            self._gone, self._gone_for = Horizon(alias, ServerIdentity(alias)), change.generation
+        assert self._gone is not None
+        if not self._gone.passed():
+            return Progress(TRANSACTIONS, self._gone.waits_for, self._gone.waits_for)
+        with on_one_server(alias) as server:
+            retries.run(alias, _close, alias, change, server)
+        return Progress(END, 0, 1)
+
+    def _refused_former(self, change: Change) -> bool:
+        try:
+            return turning.refuse_first_epoch(self.alias, change.topic, _blocks(self.alias, change.topic)[0].partitions)
+        except ProgrammingError as error:  # it is not ours to change the table
+            logger.warning(logfmt("old_publishers_not_refused", topic=change.topic, error=error))
+            return True
+
+
+def _switch(
+    alias: str, change: Change, switch: Callable[..., int], to: int, rows: list[int], wait: bool = False
+) -> int:
+    if not take_duty(alias, LAYOUT) or under_way(alias) != change:
+        return 0
+    if switch is turning.switch_slots and turning.gate_rows_behind(alias, change.generation):
+        return 0  # a publisher may still not ask the slots
+    return switch(alias, to, rows, wait)
+
+
+def _close(alias: str, change: Change, server: ServerIdentity) -> None:
+    """Store the former epoch's end, now that no publisher can add to it, and all that was added is visible."""
+    if not take_duty(alias, LAYOUT) or under_way(alias) != change:
+        return
+    if dialect(alias).slotted:
+        if turning.slots_unturned(alias, change.topic, change.later.epoch):
+            return
+        _write_end(alias, change.topic, change.earlier.epoch)
+        _add(alias, change.topic, change.later)
+    else:
+        if turning.newest_generation(alias) != change.generation:
+            return  # it was put in force on another server, which this one has replaced
+        _write_end(alias, change.topic, change.earlier.epoch)
+        EpochSlot.objects.using(alias).filter(topic=change.topic).delete()
+    server.confirm()
+
+
+def _finish(alias: str, change: Change) -> None:
+    """Take the slots away, which no publisher asks any more."""
+    if not take_duty(alias, LAYOUT) or under_way(alias) != change:
+        return
+    if not turning.gate_rows_behind(alias, change.generation):
+        EpochSlot.objects.using(alias).filter(topic=change.topic).delete()

@@ -1,0 +1,119 @@
+"""`queuetopic alter NAME --partitions N`, as a process that is killed at any moment, and as an operator sees it."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from sqlqueue import publish
+from sqlqueue.consumers.background.collector import CollectorTask
+from sqlqueue.log.layouts import epochs
+from sqlqueue.models import EpochEnd, Layout, Message, SubscriberHeartbeat, Topic
+from sqlqueue.operations.repartition import Repartition, begin, under_way
+from tests.management.running import run
+from tests.operations.test_repartition import TOPIC, Publishers, check_order
+from tests.processes import ManageCommands, wait_until
+from tests.transactions import OpenTransaction
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+GATED = pytest.mark.database("mariadb", "mysql", "postgresql")
+ALTER = ("queuetopic", "alter", TOPIC, "--partitions")
+
+
+@pytest.fixture(autouse=True)
+def topic() -> Topic:
+    return Topic.objects.create(name=TOPIC, partitions=4)
+
+
+def test_it_says_what_it_does() -> None:
+    dry = run(*ALTER, "6", "--dry-run")
+    assert "4 partitions become 6 others" in dry.out
+    assert "Nothing was done." in dry.out
+    assert run(*ALTER, "6").code == 3
+    assert not Layout.objects.exists()
+    done = run(*ALTER, "6", "--no-input")
+    assert "has 6 partitions" in done.out, done
+    assert [one.partitions for one in epochs("default", TOPIC)] == [4, 6]
+    assert "has 6 partitions already" in run(*ALTER, "6").err
+    assert run("queuetopic", "list").out.split(TOPIC)[1].split()[0] == "6"
+
+
+def test_it_says_for_whom_it_would_wait_and_waits() -> None:
+    old = SubscriberHeartbeat.objects.create(
+        subscriber="old-one",
+        host="there",
+        topic=TOPIC,
+        consumer_group="g",
+        version="0.1.0",
+        expires_at="2999-01-01 00:00Z",
+    )
+    assert "a consumer of an older version has to end first: old-one on there" in run(*ALTER, "6", "--dry-run").err
+    old.delete()
+
+
+def test_it_waits_until_no_consumer_of_an_older_version_lives(manage: ManageCommands) -> None:
+    old = SubscriberHeartbeat.objects.create(
+        subscriber="old-one",
+        host="there",
+        topic=TOPIC,
+        consumer_group="g",
+        version="0.1.0",
+        expires_at="2999-01-01 00:00Z",
+    )
+    command = manage(*ALTER, "6", "--no-input")
+    command.wait_for_line("Waits for consumers of an older version to end: old-one")
+    assert not Layout.objects.exists()
+    old.delete()
+    assert command.wait() == 0, command.output
+
+
+@GATED
+def test_a_consumer_process_carries_on_what_was_left() -> None:
+    begin("default", TOPIC, 6)
+    Repartition("default").step()
+    collector = CollectorTask("default", 60, 30)
+    wait_until(lambda: collector.run_once() or under_way("default") is None)
+    assert EpochEnd.objects.get().epoch == 0
+    assert publish(TOPIC, 1, key="a").offset
+
+
+@GATED
+def test_it_is_carried_on_by_running_it_again() -> None:
+    with OpenTransaction() as old:
+        old.do(lambda: publish(TOPIC, 1, key="a"))
+        begin("default", TOPIC, 6)
+        for _ in range(5):
+            Repartition("default").step()
+        assert "is being changed to 6" in run(*ALTER, "7", "--no-input").err
+        old.commit()
+    assert "carried on" in run(*ALTER, "6", "--no-input").out
+    assert under_way("default") is None
+
+
+@GATED
+@pytest.mark.long
+def test_killed_at_any_moment_while_many_publish(manage: ManageCommands) -> None:
+    """Nothing is lost or out of order, nobody is held up, and the last one ends it."""
+    dice = random.Random(7)
+    with Publishers(3) as publishers, OpenTransaction() as slow:
+        wait_until(lambda: publishers.published > 20)
+        slow.do(lambda: publish(TOPIC, 1, key="slow"))
+        kills = 0
+        while kills < 6:
+            command = manage(*ALTER, "6", "--no-input")
+            command.wait_for_line("partitions become|has 6 partitions already")
+            time.sleep(dice.random() * 0.5)
+            command.kill()
+            kills += 1
+            if kills == 3:
+                before = publishers.published
+                wait_until(lambda before=before: publishers.published > before + 10)
+                slow.commit()
+        if under_way("default") is not None:
+            command = manage(*ALTER, "6", "--no-input")
+            assert command.wait() == 0, command.output
+        wait_until(lambda: Message.objects.filter(partition__gte=4).count() > 50)
+    check_order(2)

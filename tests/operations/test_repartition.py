@@ -1,0 +1,442 @@
+"""The change of a topic's partitions: publishers go over to a new epoch while they publish."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import zlib
+from collections import defaultdict
+
+import pytest
+from django.db import connection, connections, transaction
+from django.db.utils import DatabaseError, IntegrityError
+
+from sqlqueue import NewMessage, publish, publish_many
+from sqlqueue.database import insert_sql, turning
+from sqlqueue.database.dbapi import Connection, access
+from sqlqueue.database.horizon import Horizon
+from sqlqueue.database.insert_sql import LogRow
+from sqlqueue.database.known_layouts import forget_layouts, known_layouts
+from sqlqueue.database.statements import execute
+from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.log.layouts import epochs
+from sqlqueue.log.topics import forget_topics
+from sqlqueue.models import EpochEnd, EpochSlot, Layout, Message, PublishGate, SubscriberHeartbeat, Topic
+from sqlqueue.operations.drop import drop
+from sqlqueue.operations.repartition import STUBBORN, Repartition, abort, begin, under_way
+from tests.processes import wait_until
+from tests.transactions import OpenTransaction
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TOPIC = "orders"
+SLOTTED = pytest.mark.database("mariadb", "mysql")
+GATED = pytest.mark.database("mariadb", "mysql", "postgresql")
+
+
+@pytest.fixture(autouse=True)
+def topic() -> Topic:
+    forget_layouts()
+    return Topic.objects.create(name=TOPIC, partitions=4)
+
+
+def alter(partitions: int) -> None:
+    begin("default", TOPIC, partitions)
+    finish()
+
+
+def finish(timeout: float = 60.0) -> None:
+    until = time.monotonic() + timeout
+    for progress in Repartition("default").run(0.01):
+        assert time.monotonic() < until, progress
+
+
+def partition_of(offset: int | None) -> int:
+    return Message.objects.get(offset=offset).partition
+
+
+def crc(text: str) -> int:
+    return zlib.crc32(text.encode())
+
+
+def test_every_epoch_has_partition_numbers_of_its_own() -> None:
+    before = publish(TOPIC, 1, key="a").offset
+    alter(6)
+    during = publish(TOPIC, 2, key="a").offset
+    alter(2)
+    after = publish(TOPIC, 3, key="a").offset
+    assert partition_of(before) == crc("a") % 4
+    assert partition_of(during) == 4 + crc("a") % 6
+    assert partition_of(after) == 10 + crc("a") % 2
+    assert [(e.number, e.base, e.partitions, e.end) for e in epochs("default", TOPIC)] == [
+        (0, 0, 4, before),
+        (1, 4, 6, during),
+        (2, 10, 2, None),
+    ]
+    assert under_way("default") is None
+    assert not EpochSlot.objects.exists()
+
+
+def test_whatever_enters_the_log_goes_to_the_open_epoch() -> None:
+    alter(3)
+    forget_layouts()  # as in a process that starts now
+    publish_many(TOPIC, [NewMessage(n, key=f"k{n}") for n in range(20)])
+    publish_many(TOPIC, [NewMessage(n, id=f"i{n}") for n in range(20)])
+    publish(TOPIC, 1)
+    publish(TOPIC, 1, id="one")
+    publish("other", 1, key="a")
+    for message in Message.objects.filter(topic=TOPIC):
+        assert message.partition == 4 + crc(message.partition_key or message.message_id) % 3
+    assert Message.objects.filter(topic=TOPIC).count() == 42
+    assert Message.objects.get(topic="other").partition == crc("a") % 32
+
+
+def test_what_publishes_without_django_goes_there_too() -> None:
+    """As Spark's tasks do."""
+    row = LogRow(TOPIC, 1, 0, "a", "x", "1", None, "")
+    with Connection(access("default")) as executor:
+        assert executor.insert([row], may_repeat=True) == 1
+        alter(6)
+        assert executor.insert([row], may_repeat=True) == 0
+        assert executor.insert([row._replace(id="y"), row._replace(id="x")], may_repeat=True) == 1
+        assert executor.insert([row._replace(id="z", key="")], may_repeat=False) == 1
+    assert Message.objects.get(message_id="y").partition == 4 + crc("a") % 6
+    assert Message.objects.get(message_id="z").partition == 4 + crc("z") % 6
+
+
+def test_an_id_stays_unique_over_epochs() -> None:
+    first = publish(TOPIC, 1, id="once", key="a")
+    alter(8)
+    again = publish(TOPIC, 1, id="once", key="a")
+    many = publish_many(TOPIC, [NewMessage(n, id="once", key="a") for n in range(2)])
+    assert (again.offset, again.status) == (first.offset, "ignored")
+    assert many.ignored == 2
+    assert Message.objects.count() == 1
+
+
+def test_one_change_at_a_time() -> None:
+    Topic.objects.create(name="second", partitions=1)
+    with pytest.raises(ConfigurationError, match="4 partitions already"):
+        begin("default", TOPIC, 4)
+    with pytest.raises(ConfigurationError, match="dead letters"):
+        begin("default", f"{TOPIC}_dlq", 5)
+    with pytest.raises(ConfigurationError, match="no topic"):
+        begin("default", "none", 5)
+    if begin("default", TOPIC, 5) is not None:
+        with pytest.raises(ConfigurationError, match="one topic's at a time"):
+            begin("default", "second", 2)
+    finish()
+    begin("default", "second", 2)
+    finish()
+    assert [one.partitions for one in epochs("default", "second")] == [1, 2]
+
+
+def test_consumers_of_a_former_version_are_waited_for() -> None:
+    for version in ("0.2.0.dev0", "0.1.3", ""):
+        beat = SubscriberHeartbeat.objects.create(
+            subscriber="old",
+            host="there",
+            topic=TOPIC,
+            consumer_group="g",
+            version=version,
+            expires_at="2999-01-01 00:00Z",
+        )
+        with pytest.raises(ConfigurationError, match="old on there"):
+            begin("default", TOPIC, 5)
+        beat.delete()
+    SubscriberHeartbeat.objects.create(
+        subscriber="dead", topic=TOPIC, consumer_group="g", version="0.1.3", expires_at="2001-01-01 00:00Z"
+    )
+    begin("default", TOPIC, 5)
+
+
+@GATED
+def test_a_transaction_that_was_open_before_may_publish_on() -> None:
+    """Its earlier messages are in the former epoch, its later ones obey the new layout, in order; and no end is read
+    before it has ended."""
+    with OpenTransaction() as open_one:
+        first = open_one.do(lambda: publish(TOPIC, 1, key="a").offset)
+        change = begin("default", TOPIC, 6)
+        assert change is not None
+        driver = Repartition("default")
+        for _ in range(60):
+            assert driver.step() is not None
+        assert not EpochEnd.objects.exists()
+        other = publish(TOPIC, 2, key="b").offset  # is held up by nothing
+        second = open_one.do(lambda: publish(TOPIC, 3, key="a").offset)
+        open_one.commit()
+    finish()
+    third = publish(TOPIC, 4, key="a").offset
+    partitions = [partition_of(offset) for offset in (first, second, third)]
+    assert partitions[0] == crc("a") % 4
+    assert partitions == sorted(partitions)
+    assert partitions[2] == 4 + crc("a") % 6
+    end = EpochEnd.objects.get().end
+    assert end >= max(Message.objects.filter(partition__lt=4).values_list("offset", flat=True))
+    assert partition_of(other) in (crc("b") % 4, 4 + crc("b") % 6)
+
+
+@GATED
+@pytest.mark.parametrize("level", ["read committed", "repeatable read"])
+def test_an_old_snapshot_does_not_hide_the_change(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The generation, and what it means, are those of now."""
+    publish(TOPIC, 0, key="a")
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "isolation_level", isolation(level))
+    with OpenTransaction() as old:
+        assert old.do(lambda: Message.objects.count()) == 1
+        alter(6)
+        assert old.do(lambda: Layout.objects.exists()) == (level == "read committed")
+        offset = old.do(lambda: publish(TOPIC, 1, key="a").offset)
+        old.do(lambda: publish_many(TOPIC, [1, 2, 3]))
+        old.commit()
+    assert partition_of(offset) == 4 + crc("a") % 6
+    assert Message.objects.filter(partition__gte=4).count() == 4
+
+
+def isolation(level: str) -> object:
+    if connection.vendor == "mysql":
+        return level
+    from django.db.backends.postgresql.psycopg_any import IsolationLevel
+
+    return IsolationLevel[level.upper().replace(" ", "_")]
+
+
+@SLOTTED
+def test_it_can_be_aborted_until_the_first_keys_have_gone_over() -> None:
+    begin("default", TOPIC, 6)
+    Repartition("default").step()
+    publish(TOPIC, 1, key="a")
+    abort("default", TOPIC)
+    publish(TOPIC, 2, key="a")
+    finish()
+    assert partition_of(publish(TOPIC, 3, key="a").offset) == crc("a") % 4
+    assert [(one.number, one.end) for one in epochs("default", TOPIC)] == [(0, None)]
+    assert not EpochSlot.objects.exists()
+    with pytest.raises(ConfigurationError, match="nothing to abort"):
+        abort("default", TOPIC)
+    begin("default", TOPIC, 6)
+    driver = Repartition("default")
+    wait_until(lambda: driver.step() and EpochSlot.objects.filter(epoch=2).exists())
+    with pytest.raises(ConfigurationError, match="no way back"):
+        abort("default", TOPIC)
+    finish()
+    assert [(one.number, one.base, one.partitions) for one in epochs("default", TOPIC)] == [(0, 0, 4), (2, 10, 6)]
+
+
+@SLOTTED
+def test_the_statement_of_a_former_version_fails_loudly() -> None:
+    """It takes one of the slots 0 to 255, and compares no generation."""
+    former = (
+        "INSERT INTO sqlqueue_message (topic, `partition`, partition_key, message_id, payload) VALUES"
+        " (IF((SELECT slot FROM sqlqueue_publish_gate WHERE slot = %s LOCK IN SHARE MODE) >= 0, %s, NULL),"
+        " %s, %s, %s, %s)"
+    )
+
+    def publish_as_before(slot: int) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(former, [slot, TOPIC, 0, "a", f"{time.monotonic()}", "1"])
+
+    publish_as_before(7)
+    alter(6)
+    for slot in range(insert_sql.SLOTS):
+        with pytest.raises(IntegrityError):
+            publish_as_before(slot)
+    with OpenTransaction() as one, pytest.raises(DatabaseError):
+        one.do(lambda: publish_as_before(3))
+    assert Message.objects.count() == 1
+    from sqlqueue.models.publish_gate import fill
+
+    fill("default")  # after every migrate
+    with pytest.raises(IntegrityError):
+        publish_as_before(7)
+    assert PublishGate.objects.filter(slot__gte=0).count() == insert_sql.SLOTS
+
+
+@pytest.mark.database("sqlite", "postgresql")
+def test_a_publisher_of_a_former_version_is_refused() -> None:
+    former = (
+        'INSERT INTO sqlqueue_message (topic, "partition", partition_key, message_id, payload)'
+        " VALUES (%s, %s, %s, %s, '1')"
+    )
+    execute("default", former, (TOPIC, 3, "a", "x1"))
+    alter(6)
+    for partition in (0, 3):
+        with pytest.raises(DatabaseError, match="restart this publisher"):
+            execute("default", former, (TOPIC, partition, "a", f"x{partition + 2}"))
+    execute("default", former, ("other", 3, "a", "x9"))
+    publish(TOPIC, 1, key="a")
+    assert Message.objects.count() == 3
+
+
+def test_a_dropped_topic_goes_on_with_its_last_partitions() -> None:
+    """What still publishes remembers them, and no number is used again."""
+    alter(6)
+    drop("default", TOPIC)
+    Topic.objects.create(name=TOPIC, partitions=9)
+    forget_topics()
+    assert partition_of(publish(TOPIC, 1, key="a").offset) == 4 + crc("a") % 6
+    assert [(one.base, one.partitions) for one in epochs("default", TOPIC)] == [(4, 6)]
+
+
+@SLOTTED
+@pytest.mark.parametrize("held", [0, 7, 255])
+def test_the_horizon_waits_for_whoever_holds_a_slot_old_or_new(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(insert_sql, "slot", lambda: held)
+    with OpenTransaction() as former:
+        former.do(lambda: publish(TOPIC, 1, key="a"))
+        begin("default", TOPIC, 6)
+        driver = Repartition("default")
+        wait_until(lambda: (left := driver.step()) and left.left == 1)
+        monkeypatch.setattr(insert_sql, "slot", lambda: 9)
+        known_layouts("default")
+        with OpenTransaction() as later:
+            later.do(lambda: publish(TOPIC, 1, key="b"))
+            highest = publish(TOPIC, 1, key="c").offset or 0
+            horizon = Horizon("default")
+            for _ in range(40):
+                assert horizon.probe(highest) < highest - 1
+            first, last = (former, later) if held else (later, former)
+            first.commit()
+            for _ in range(40):
+                assert horizon.probe(highest) < highest - 1
+            for _ in range(20):
+                driver.step()
+            for _ in range(40):
+                assert horizon.probe(highest) < highest - 1
+            last.commit()
+        wait_until(lambda: horizon.probe(highest) >= highest)
+        finish()
+        assert Horizon("default").wait() == highest
+
+
+@SLOTTED
+def test_a_row_that_is_never_free_is_waited_for_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many passes in which nothing was free, and then a second, in which it is: the holder ends meanwhile."""
+    monkeypatch.setattr(insert_sql, "slot", lambda: 5)
+    waited: list[bool] = []
+    switch = turning.switch_gate_rows
+
+    def watched(alias: str, generation: int, slots: list[int], wait: bool = False) -> int:
+        turned = switch(alias, generation, slots, wait)
+        waited.extend([bool(turned)] if wait else [])
+        return turned
+
+    monkeypatch.setattr(turning, "switch_gate_rows", watched)
+    with OpenTransaction() as holder:
+        holder.do(lambda: publish(TOPIC, 1, key="a"))
+        begin("default", TOPIC, 6)
+        driver = Repartition("default")
+        for _ in range(STUBBORN + 1):
+            driver.step()
+        assert waited == [False]
+        with connection.cursor() as cursor:  # as it was before
+            cursor.execute("SELECT @@SESSION.innodb_lock_wait_timeout")
+            assert cursor.fetchone()[0] > turning.WAIT
+        holder.commit()
+    finish()
+
+
+@GATED
+def test_only_the_gate_is_waited_for_and_publishers_are_not_held_up() -> None:
+    """While nothing of it can go on, nobody who publishes waits."""
+    with OpenTransaction() as old:
+        old.do(lambda: publish_many(TOPIC, [NewMessage(n, key=f"k{n}") for n in range(500)]))
+        begin("default", TOPIC, 6)
+        driver = Repartition("default")
+        for n in range(30):
+            driver.step()
+            with transaction.atomic():
+                publish(TOPIC, n, key=f"k{n}")
+        assert not EpochEnd.objects.exists()
+    finish()
+
+
+class Publishers:
+    """Threads that publish keys that they share, in transactions of one or several statements."""
+
+    def __init__(self, threads: int) -> None:
+        self.stopping = threading.Event()
+        self.errors: list[BaseException] = []
+        self.published = 0
+        self._threads = [threading.Thread(target=self._run, args=(number,), daemon=True) for number in range(threads)]
+
+    def __enter__(self) -> Publishers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stopping.set()
+        for thread in self._threads:
+            thread.join(60)
+        assert not self.errors, self.errors
+
+    def _run(self, number: int) -> None:
+        dice = random.Random(number)
+        try:
+            while not self.stopping.is_set():
+                self._transaction(dice)
+                time.sleep(0.005)  # SQLite's lock is not fair
+        except BaseException as error:
+            self.errors.append(error)
+        finally:
+            connections.close_all()
+
+    def _transaction(self, dice: random.Random) -> None:
+        way = dice.random()
+        try:
+            if way < 0.4:
+                publish(TOPIC, 1, key=f"k{dice.randrange(8)}")
+                self.published += 1
+                return
+            with transaction.atomic():
+                for _ in range(dice.randint(1, 3)):
+                    publish(TOPIC, 1, key=f"k{dice.randrange(8)}")
+                    time.sleep(dice.random() * 0.02)
+                    if dice.random() < 0.3:
+                        publish_many(TOPIC, [NewMessage(n, key=f"k{dice.randrange(8)}") for n in range(5)])
+                if way > 0.9:
+                    transaction.set_rollback(True)
+            self.published += 1
+        except DatabaseError as error:
+            if "deadlock" not in str(error).lower() and "locked" not in str(error).lower():
+                raise
+
+
+def check_order(first: int) -> None:
+    """No key goes back to an epoch that it has left, and no message lies behind the end of its epoch."""
+    blocks = {e.epoch: range(e.base, e.base + e.partitions) for e in Layout.objects.filter(topic=TOPIC)}
+    ends = {e.epoch: e.end for e in EpochEnd.objects.filter(topic=TOPIC)}
+    last: dict[str, int] = defaultdict(int)
+    seen = set()
+    rows = Message.objects.filter(topic=TOPIC).order_by("offset").values_list("offset", "partition_key", "partition")
+    for offset, key, partition in rows:
+        epoch = next(epoch for epoch, numbers in blocks.items() if partition in numbers)
+        assert partition == blocks[epoch].start + crc(key) % len(blocks[epoch])
+        assert epoch >= last[key], f"{key} goes back from {last[key]} to {epoch} at {offset}"
+        assert epoch not in ends or offset <= ends[epoch], f"{offset} lies behind the end of {epoch}: {ends[epoch]}"
+        last[key] = epoch
+        seen.add(epoch)
+    assert len(seen) >= first
+
+
+def test_many_publish_while_it_is_altered_again_and_again() -> None:
+    with Publishers(2 if connection.vendor == "sqlite" else 4) as publishers:
+        wait_until(lambda: publishers.published > 20)
+        for partitions in (7, 2, 5):
+            alter(partitions)
+            base = epochs("default", TOPIC)[-1].base
+            wait_until(lambda base=base: Message.objects.filter(partition__gte=base).count() > 20)
+    check_order(4)
+    assert under_way("default") is None
+
+
+@GATED
+def test_whoever_dies_at_a_step_another_one_goes_on() -> None:
+    """Each step is taken by a process of its own, so to speak: all that is known is in the tables."""
+    with Publishers(3):
+        begin("default", TOPIC, 6)
+        wait_until(lambda: Repartition("default").step() is None)
+        wait_until(lambda: Message.objects.filter(partition__gte=4).count() > 20)
+    check_order(2)
