@@ -35,7 +35,7 @@ def learn(alias: str, at: int, before: Known) -> Known:
     force, and never changes.
     """
     generation = _generation(alias, at, before)
-    if generation is None:
+    if generation is None or (generation == before.generation and not before.turning):
         return before
     with aside(alias) as run:
 

@@ -11,6 +11,7 @@ from collections import defaultdict
 import pytest
 from django.db import connection, connections, transaction
 from django.db.utils import DatabaseError, IntegrityError
+from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.database import insert_sql, turning
@@ -335,6 +336,19 @@ def test_a_row_that_is_never_free_is_waited_for_briefly(monkeypatch: pytest.Monk
             assert cursor.fetchone()[0] > turning.WAIT
         holder.commit()
     finish()
+
+
+@pytest.mark.database("postgresql")
+def test_a_batch_of_repeated_ids_asks_for_the_generation_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate has no row where another generation is in force; that looks like a batch of which nothing was new."""
+    alter(6)
+    messages = [NewMessage(n, id=f"i{n}") for n in range(3)]
+    publish_many(TOPIC, messages)
+    monkeypatch.setattr(type(connections["default"]), "copy", lambda *_: pytest.fail("a further connection"))
+    with transaction.atomic(), CaptureQueriesContext(connections["default"]) as captured:
+        assert publish_many(TOPIC, messages).ignored == 3
+    asked = [query["sql"] for query in captured if "last_value" in query["sql"] and "INSERT" not in query["sql"]]
+    assert len(asked) == 1
 
 
 @GATED
