@@ -1,0 +1,87 @@
+"""`queuetopic alter NAME --partitions N` of a topic on several shards: each is altered, also by a second run."""
+
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from sqlqueue import publish
+from sqlqueue.core.shards import shard_of
+from sqlqueue.log import relay_moves
+from sqlqueue.log.layouts import epochs
+from sqlqueue.models import Message, Topic
+from sqlqueue.operations.repartition import Repartition, begin, under_way
+from tests.management.running import run
+from tests.shards.aliases import A, B
+
+pytestmark = pytest.mark.usefixtures("shards")
+
+SLOTTED = pytest.mark.database("mariadb", "mysql")  # the others cannot go back
+TOPIC = "orders"
+ALTER = ("queuetopic", "alter", TOPIC, "--partitions", "6", "--no-input")
+KEYS = {shard_of(key, "ab"): key for key in ("k0", "k1", "k2", "k3", "k4", "k5")}
+
+
+@pytest.fixture(autouse=True)
+def topic(shards: dict[str, Any], settings: Any) -> None:
+    settings.SQLQUEUE = shards | {"TOPICS": {TOPIC: {"partitions": 4}}}
+    for key in KEYS.values():
+        publish(TOPIC, "before", key=key)
+
+
+def blocks(alias: str) -> list[tuple[int, bool]]:
+    """Return the partitions of each epoch on a shard, and whether it has ended."""
+    return [(epoch.partitions, epoch.end is not None) for epoch in epochs(alias, TOPIC)]
+
+
+def check_altered() -> None:
+    for shard, alias in (("a", A), ("b", B)):
+        assert blocks(alias) == [(4, True), (6, False)]
+        publish(TOPIC, "after", key=KEYS[shard])
+        assert Message.objects.using(alias).latest("offset").partition >= 4
+
+
+def test_every_shard_is_altered_and_keys_stay_on_theirs() -> None:
+    with transaction.atomic(using=A):
+        publish(TOPIC, "relayed", key=KEYS["b"], relay=True)
+    done = run(*ALTER)
+    assert done.code == 0, done
+    assert [line for line in done.out.splitlines() if line.startswith("shard ")] == ["shard a", "shard b"]
+    assert relay_moves.move(A, "b").messages == 1
+    arrived = Message.objects.using(B).latest("offset")
+    assert (arrived.payload, arrived.partition >= 4) == ("relayed", True)
+    check_altered()
+
+
+@pytest.mark.parametrize("one", [A, B])
+def test_what_was_done_on_one_shard_holds_up_no_other(one: str) -> None:
+    begin(one, TOPIC, 6)
+    for _ in Repartition(one).run(0):
+        pass
+    done = run(*ALTER)
+    assert done.code == 0, done
+    assert f"Topic {TOPIC!r} has 6 partitions already" in done.out
+    check_altered()
+    assert run(*ALTER).code == 0
+    refused = run(*ALTER, "--shard", "b")
+    assert refused.code == 1
+    assert "has 6 partitions already" in refused.err
+
+
+def test_a_shard_that_has_no_message_of_the_topic_yet_is_altered_too() -> None:
+    Message.objects.using(B).filter(topic=TOPIC).delete()
+    Topic.objects.using(B).filter(name=TOPIC).delete()
+    assert "Nothing of topic 'orders' has come to this shard yet" in run(*ALTER, "--dry-run").out
+    assert not Topic.objects.using(B).exists()
+    done = run(*ALTER)
+    assert done.code == 0, done
+    check_altered()
+
+
+@SLOTTED
+def test_an_abort_goes_over_the_shards_that_have_something_to_abort() -> None:
+    begin(B, TOPIC, 6)
+    done = run("queuetopic", "alter", TOPIC, "--abort")
+    assert done.code == 0, done
+    assert "shard b\nPublishers" in done.out.replace(f"shard a\nNo change of topic {TOPIC!r} is under way.\n", "")
+    assert (under_way(B), blocks(A), blocks(B)) == (None, [(4, False)], [(4, False)])
