@@ -9,6 +9,7 @@ from sqlqueue import publish
 from sqlqueue.core.shards import shard_of
 from sqlqueue.log import relay_moves
 from sqlqueue.log.layouts import epochs
+from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import Message, Topic
 from sqlqueue.operations.repartition import Repartition, begin, under_way
 from tests.management.running import run
@@ -68,14 +69,35 @@ def test_what_was_done_on_one_shard_holds_up_no_other(one: str) -> None:
     assert "has 6 partitions already" in refused.err
 
 
-def test_a_shard_that_has_no_message_of_the_topic_yet_is_altered_too() -> None:
+@pytest.fixture
+def nothing_on_b() -> None:
+    """Let no message of the topic have come to shard b yet."""
     Message.objects.using(B).filter(topic=TOPIC).delete()
     Topic.objects.using(B).filter(name=TOPIC).delete()
+    forget_topics()
+
+
+@pytest.mark.usefixtures("nothing_on_b")
+def test_a_shard_that_has_no_message_of_the_topic_yet_is_altered_too() -> None:
     assert "Nothing of topic 'orders' has come to this shard yet" in run(*ALTER, "--dry-run").out
     assert not Topic.objects.using(B).exists()
     done = run(*ALTER)
     assert done.code == 0, done
     check_altered()
+
+
+@pytest.mark.usefixtures("nothing_on_b")
+def test_what_is_paused_is_paused_where_its_first_message_is_still_to_come() -> None:
+    assert run("queuepause", TOPIC).code == 0
+    assert [Topic.objects.using(alias).get(name=TOPIC).paused for alias in (A, B)] == [True, True]
+
+
+@pytest.mark.usefixtures("nothing_on_b")
+@pytest.mark.parametrize("words", [("queuegroup", "list", "--topic", TOPIC), ("queuedlq", "list", "--topic", TOPIC)])
+def test_lists_go_over_a_shard_that_has_nothing_of_the_topic(words: tuple[str, ...]) -> None:
+    listed = run(*words)
+    assert listed.code == 0, listed
+    assert "shard b" in listed.out
 
 
 @SLOTTED

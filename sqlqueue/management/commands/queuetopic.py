@@ -14,14 +14,13 @@ from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.setting.topics import ACKED, HISTORIES, MOST_PARTITIONS, MOST_PRIORITIES
 from sqlqueue.database import clock
-from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log.placement import existing_placement
 from sqlqueue.log.seek import offset_before
 from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, differences, of_settings, override, told
 from sqlqueue.log.topics import create, existing
 from sqlqueue.management import arguments, repartition
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.positions import HELP, known_topic
+from sqlqueue.management.shards import has_nothing_of
 from sqlqueue.management.terminal import ago
 from sqlqueue.management.topic_cells import by_settings
 from sqlqueue.models import Topic
@@ -163,9 +162,13 @@ class Command(QueueCommand):
         if options["shards"] is not None:
             known_topic(settings.home, options["topic"])
             raise CommandError(SHARDS_STAY)
-        topic = self._there(options)
-        if topic is None:
-            return
+        if has_nothing_of(self.alias, options["topic"]):
+            self.say(f"Nothing of topic {options['topic']!r} has come to this shard yet: it is made here first.")
+            if options["dry_run"]:
+                self.say("Nothing was done.")
+                return
+            create(self.alias, options["topic"])
+        topic = known_topic(self.alias, options["topic"])
         given = _overrides(options)
         if options["partitions"] is not None or options["abort"]:
             if given or options["as_settings"] or (options["abort"] and options["partitions"] is not None):
@@ -190,21 +193,6 @@ class Command(QueueCommand):
             self.confirm(f"Change topic {topic.name!r}?", options)
         override(self.alias, topic.name, values)
         self.say("Changed. What the settings say otherwise is overridden.", done=True)
-
-    def _there(self, options: dict[str, Any]) -> Topic | None:
-        """Return the topic, made here if another shard has it and nothing of it has come to this one yet; None in a dry
-        run then. Raises ConfigurationError if there is no such topic."""
-        name = options["topic"]
-        missing = not Topic.objects.using(self.alias).filter(name=name).exists()
-        if missing and settings.sharded and (placed := existing_placement(name)) is not None:
-            if settings.shard_name(self.alias) not in placed.shards:
-                raise ConfigurationError(f"topic {name!r} is not on this shard, but on {', '.join(placed.shards)}")
-            self.say(f"Nothing of topic {name!r} has come to this shard yet: it is made here, and then altered.")
-            if options["dry_run"]:
-                self.say("Nothing was done.")
-                return None
-            create(self.alias, name)
-        return known_topic(self.alias, name)
 
     def _released(self, topic: Topic, retention: float | None) -> int:
         """Say how many messages a shorter retention releases at once, and return that."""
