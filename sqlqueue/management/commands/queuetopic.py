@@ -32,8 +32,9 @@ from sqlqueue.stats.survey import survey
 from sqlqueue.stats.topics import TopicSurvey
 
 SHARDS_STAY = (
-    "the shards of a topic cannot be changed yet: its keys would move to other servers. Make another topic on these"
-    " shards, let consumers serve both, publish to the new one, and purge the old one when its groups have settled it."
+    "the shards of a topic cannot be changed yet: its keys would move to other servers. Give it a successor on these"
+    " shards: let consumers serve both, pause the new topic, publish to it, and resume it when every group has settled"
+    ' the old one (docs/shards.md, "Other shards for a topic").'
 )
 
 
