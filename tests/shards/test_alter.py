@@ -1,11 +1,18 @@
 """`queuetopic alter NAME --partitions N` of a topic on several shards: each is altered, also by a second run."""
 
+import json
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import connections, transaction
 
-from sqlqueue import publish
+from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.core.shards import shard_of
 from sqlqueue.log import relay_moves
 from sqlqueue.log.layouts import epochs
@@ -13,10 +20,12 @@ from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import Message, Topic
 from sqlqueue.operations.repartition import Repartition, begin, under_way
 from tests.management.running import run
+from tests.processes import ManageCommands, wait_until
 from tests.shards.aliases import A, B
 
 pytestmark = pytest.mark.usefixtures("shards")
 
+GATED = pytest.mark.database("mariadb", "mysql", "postgresql")
 SLOTTED = pytest.mark.database("mariadb", "mysql")  # the others cannot go back
 TOPIC = "orders"
 ALTER = ("queuetopic", "alter", TOPIC, "--partitions", "6", "--no-input")
@@ -107,3 +116,87 @@ def test_an_abort_goes_over_the_shards_that_have_something_to_abort() -> None:
     assert done.code == 0, done
     assert "shard b\nPublishers" in done.out.replace(f"shard a\nNo change of topic {TOPIC!r} is under way.\n", "")
     assert (under_way(B), blocks(A), blocks(B)) == (None, [(4, False)], [(4, False)])
+
+
+class Publishers:
+    """Threads that publish numbered messages, each for keys of its own on both shards: at once, or relayed by shard a.
+    One more moves what is relayed."""
+
+    def __init__(self, threads: int) -> None:
+        self.published: dict[str, list[int]] = {}
+        self.errors: list[BaseException] = []
+        self._stopping = threading.Event()
+        runs: list[Callable[[], None]] = [partial(self._publish, number) for number in range(threads)]
+        self._threads = [threading.Thread(target=self._run, args=(run,), daemon=True) for run in (*runs, move_all)]
+
+    def __enter__(self) -> "Publishers":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(60)
+        move_all()
+        assert not self.errors, self.errors
+
+    @property
+    def count(self) -> int:
+        """How many have been published."""
+        return sum(map(len, list(self.published.values())))
+
+    def _run(self, once: Callable[[], None]) -> None:
+        try:
+            while not self._stopping.is_set():
+                once()
+                time.sleep(0.005)
+        except BaseException as error:
+            self.errors.append(error)
+        finally:
+            connections.close_all()
+
+    def _publish(self, thread: int) -> None:
+        relayed = thread % 2 == 0
+        keys = [f"{thread}-{number}" for number in range(6)]
+        number = self.count
+        with transaction.atomic(using=A) if relayed else nullcontext():
+            publish_many(TOPIC, [NewMessage(number, key=key) for key in keys], relay=relayed)
+        for key in keys:
+            self.published.setdefault(key, []).append(number)
+
+
+def move_all() -> None:
+    while relay_moves.move(A, "b").more:
+        pass
+
+
+@GATED
+@pytest.mark.long
+def test_killed_at_any_moment_while_many_publish_to_both_shards(manage: ManageCommands, settings: Any) -> None:
+    """Nothing is lost, there twice or out of order, and the last one ends it on both shards."""
+    env = {"SQLQUEUE": json.dumps(settings.SQLQUEUE)}
+    dice = random.Random(11)
+    with Publishers(4) as publishers:
+        wait_until(lambda: publishers.count > 50)
+        for _ in range(5):
+            command = manage(*ALTER, env=env)
+            command.wait_for_line("partitions become|has 6 partitions already")
+            time.sleep(dice.random() * 0.7)
+            command.kill()
+        command = manage(*ALTER, env=env)
+        assert command.wait() == 0, command.output
+        enough = publishers.count + 50
+        wait_until(lambda: publishers.count > enough)
+    for shard, alias in (("a", A), ("b", B)):
+        assert (under_way(alias), blocks(alias)) == (None, [(4, True), (6, False)])
+        there: dict[str, list[int]] = {}
+        last: dict[str, int] = {}
+        rows = Message.objects.using(alias).filter(topic=TOPIC).order_by("offset")
+        for key, number, partition in rows.values_list("partition_key", "payload", "partition"):
+            there.setdefault(key, []).append(number)
+            epoch = int(partition >= 4)
+            assert last.get(key, 0) <= epoch, f"{key} goes back"
+            last[key] = epoch
+        wanted = {key: some for key, some in publishers.published.items() if shard_of(key, "ab") == shard}
+        assert {key: some for key, some in there.items() if key in publishers.published} == wanted
