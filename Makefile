@@ -108,7 +108,7 @@ test-cluster: system system-mysql system-postgresql system-spark $(VENV)/.postgr
 	env -u DATABASE_URL DATABASE=postgresql LONG=1 $(PYTEST) tests/spark/test_cluster.py
 
 test-long: system system-topologies system-spark system-browser $(VENV)/.mysql $(VENV)/.spark $(VENV)/.browser ## What takes longest in the suite, which make test leaves out: on MariaDB and SQLite
-	env -u DATABASE_URL DATABASE=mariadb LONG=1 $(PYTEST) -m long tests/database tests/faults tests/management tests/soak tests/protocol tests/spark
+	env -u DATABASE_URL DATABASE=mariadb LONG=1 $(PYTEST) -m long tests/database tests/faults tests/management tests/shards tests/soak tests/protocol tests/spark
 	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/database tests/faults tests/management tests/soak tests/protocol
 	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/browser
 

@@ -65,6 +65,7 @@ class QueueCommand(BaseCommand):
     # on DATABASE's, or find the shards themselves. Of any other, the operator names the shard.
     every_shard: Collection[str] = ()
     home_shard: Collection[str] = ()
+    on_several = False  # whether it is done on one shard after another: one with nothing to do is no error then
     _replica = ""
 
     @property
@@ -130,6 +131,7 @@ class QueueCommand(BaseCommand):
             names = ", ".join(settings.shard_name(alias) for alias in aliases)
             raise CommandError(f"--{endless} shows one shard: say which with --shard: {names}")
         failed: Exception | None = None
+        self.on_several = True
         for alias in aliases:
             try:
                 with settings.at(alias):

@@ -45,7 +45,10 @@ def alter(command: QueueCommand, topic: str, options: dict[str, Any]) -> None:
         )
     present = repartition.open_block(alias, topic)
     if not mine and present.partitions == partitions:
-        raise CommandError(f"topic {topic!r} has {partitions} partitions already")
+        if not command.on_several:
+            raise CommandError(f"topic {topic!r} has {partitions} partitions already")
+        command.say(f"Topic {topic!r} has {partitions} partitions already.")
+        return
     before = change.earlier.partitions if mine and change is not None else present.partitions
     _explain(command, topic, before, partitions)
     if options["dry_run"]:
@@ -117,6 +120,9 @@ def _abort(command: QueueCommand, topic: str, change: Change | None, dry_run: bo
     if dry_run:
         going = change is not None and change.topic == topic and change.going
         command.say(f"{'A' if going else 'No'} change of topic {topic!r} is under way. Nothing was done.")
+        return
+    if command.on_several and (change is None or change.topic != topic or not change.going):
+        command.say(f"No change of topic {topic!r} is under way.")
         return
     repartition.abort(command.alias, topic)
     _carry_on(command)

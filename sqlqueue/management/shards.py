@@ -10,6 +10,7 @@ from django.core.management.base import CommandError
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.log.placement import existing_placement
+from sqlqueue.models import Topic
 
 
 def chosen(options: dict[str, Any], every: Collection[str], home: Collection[str]) -> list[str]:
@@ -38,3 +39,12 @@ def _of_topic(topic: object) -> list[str]:
     if isinstance(topic, str) and topic and (placed := existing_placement(topic)) is not None:
         return [settings.shards[name] for name in placed.shards]
     return list(settings.aliases)
+
+
+def has_nothing_of(alias: str, topic: str, reading: str = "") -> bool:
+    """Tell whether a topic is on this shard, and has no row there, for nothing of it has come to it yet. reading: the
+    alias to look with, if it is another."""
+    if not settings.sharded or (placed := existing_placement(topic)) is None:
+        return False
+    here = settings.shard_name(alias) in placed.shards
+    return here and not Topic.objects.using(reading or alias).filter(name=topic).exists()

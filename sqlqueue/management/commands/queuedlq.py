@@ -12,6 +12,7 @@ from django.core.management.base import CommandError
 from sqlqueue.management import arguments
 from sqlqueue.management.base import INTERRUPTED, QueueCommand
 from sqlqueue.management.positions import known_topic
+from sqlqueue.management.shards import has_nothing_of
 from sqlqueue.models import Message, Replay
 from sqlqueue.models.replay import CANCELLED, DONE
 from sqlqueue.operations import replay_requests
@@ -77,7 +78,7 @@ class Command(QueueCommand):
 
     def _list(self, options: dict[str, Any]) -> None:
         alias = self.reading_alias()
-        if options["topic"]:
+        if options["topic"] and not has_nothing_of(self.alias, options["topic"], alias):
             known_topic(alias, options["topic"])
         topics = [options["topic"]] if options["topic"] else topics_with_dead_letters(alias)
         found = failures(alias, topics, options["group"])

@@ -12,6 +12,7 @@ from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.moves import Moves, checked_partition
 from sqlqueue.management.positions import HELP, known_groups, known_topic, offset_above
+from sqlqueue.management.shards import has_nothing_of
 from sqlqueue.management.terminal import ago
 from sqlqueue.models import ConsumerGroup
 from sqlqueue.stats.groups import GroupSurvey
@@ -54,7 +55,7 @@ class Command(QueueCommand):
 
     def _list(self, options: dict[str, Any]) -> None:
         alias = self.reading_alias()
-        if options["topic"]:
+        if options["topic"] and not has_nothing_of(self.alias, options["topic"], alias):
             known_topic(alias, options["topic"])
         groups = [one for one in survey(alias).groups if options["topic"] in ("", one.topic)]
         starts = {

@@ -16,10 +16,11 @@ from sqlqueue.core.setting.topics import ACKED, HISTORIES, MOST_PARTITIONS, MOST
 from sqlqueue.database import clock
 from sqlqueue.log.seek import offset_before
 from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, differences, of_settings, override, told
-from sqlqueue.log.topics import existing
+from sqlqueue.log.topics import create, existing
 from sqlqueue.management import arguments, repartition
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.positions import HELP, known_topic
+from sqlqueue.management.shards import has_nothing_of
 from sqlqueue.management.terminal import ago
 from sqlqueue.management.topic_cells import by_settings
 from sqlqueue.models import Topic
@@ -31,8 +32,9 @@ from sqlqueue.stats.survey import survey
 from sqlqueue.stats.topics import TopicSurvey
 
 SHARDS_STAY = (
-    "the shards of a topic cannot be changed yet: its keys would move to other servers. Make another topic on these"
-    " shards, let consumers serve both, publish to the new one, and purge the old one when its groups have settled it."
+    "the shards of a topic cannot be changed yet: its keys would move to other servers. Give it a successor on these"
+    " shards: let consumers serve both, pause the new topic, publish to it, and resume it when every group has settled"
+    ' the old one (docs/shards.md, "Other shards for a topic").'
 )
 
 
@@ -158,9 +160,16 @@ class Command(QueueCommand):
     # -- alter --------------------------------------------------------------------------------------------------------
 
     def _alter(self, options: dict[str, Any]) -> None:
-        topic = known_topic(self.alias, options["topic"])
         if options["shards"] is not None:
+            known_topic(settings.home, options["topic"])
             raise CommandError(SHARDS_STAY)
+        if has_nothing_of(self.alias, options["topic"]):
+            self.say(f"Nothing of topic {options['topic']!r} has come to this shard yet: it is made here first.")
+            if options["dry_run"]:
+                self.say("Nothing was done.")
+                return
+            create(self.alias, options["topic"])
+        topic = known_topic(self.alias, options["topic"])
         given = _overrides(options)
         if options["partitions"] is not None or options["abort"]:
             if given or options["as_settings"] or (options["abort"] and options["partitions"] is not None):

@@ -1,0 +1,202 @@
+"""`queuetopic alter NAME --partitions N` of a topic on several shards: each is altered, also by a second run."""
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+
+from sqlqueue import NewMessage, publish, publish_many
+from sqlqueue.core.shards import shard_of
+from sqlqueue.log import relay_moves
+from sqlqueue.log.layouts import epochs
+from sqlqueue.log.topics import forget_topics
+from sqlqueue.models import Message, Topic
+from sqlqueue.operations.repartition import Repartition, begin, under_way
+from tests.management.running import run
+from tests.processes import ManageCommands, wait_until
+from tests.shards.aliases import A, B
+
+pytestmark = pytest.mark.usefixtures("shards")
+
+GATED = pytest.mark.database("mariadb", "mysql", "postgresql")
+SLOTTED = pytest.mark.database("mariadb", "mysql")  # the others cannot go back
+TOPIC = "orders"
+ALTER = ("queuetopic", "alter", TOPIC, "--partitions", "6", "--no-input")
+KEYS = {shard_of(key, "ab"): key for key in ("k0", "k1", "k2", "k3", "k4", "k5")}
+
+
+@pytest.fixture(autouse=True)
+def topic(shards: dict[str, Any], settings: Any) -> None:
+    settings.SQLQUEUE = shards | {"TOPICS": {TOPIC: {"partitions": 4}}}
+    for key in KEYS.values():
+        publish(TOPIC, "before", key=key)
+
+
+def blocks(alias: str) -> list[tuple[int, bool]]:
+    """Return the partitions of each epoch on a shard, and whether it has ended."""
+    return [(epoch.partitions, epoch.end is not None) for epoch in epochs(alias, TOPIC)]
+
+
+def check_altered() -> None:
+    for shard, alias in (("a", A), ("b", B)):
+        assert blocks(alias) == [(4, True), (6, False)]
+        publish(TOPIC, "after", key=KEYS[shard])
+        assert Message.objects.using(alias).latest("offset").partition >= 4
+
+
+def test_every_shard_is_altered_and_keys_stay_on_theirs() -> None:
+    with transaction.atomic(using=A):
+        publish(TOPIC, "relayed", key=KEYS["b"], relay=True)
+    done = run(*ALTER)
+    assert done.code == 0, done
+    assert [line for line in done.out.splitlines() if line.startswith("shard ")] == ["shard a", "shard b"]
+    assert relay_moves.move(A, "b").messages == 1
+    arrived = Message.objects.using(B).latest("offset")
+    assert (arrived.payload, arrived.partition >= 4) == ("relayed", True)
+    check_altered()
+
+
+@pytest.mark.parametrize("one", [A, B])
+def test_what_was_done_on_one_shard_holds_up_no_other(one: str) -> None:
+    begin(one, TOPIC, 6)
+    for _ in Repartition(one).run(0):
+        pass
+    done = run(*ALTER)
+    assert done.code == 0, done
+    assert f"Topic {TOPIC!r} has 6 partitions already" in done.out
+    check_altered()
+    assert run(*ALTER).code == 0
+    refused = run(*ALTER, "--shard", "b")
+    assert refused.code == 1
+    assert "has 6 partitions already" in refused.err
+
+
+@pytest.fixture
+def nothing_on_b() -> None:
+    """Let no message of the topic have come to shard b yet."""
+    Message.objects.using(B).filter(topic=TOPIC).delete()
+    Topic.objects.using(B).filter(name=TOPIC).delete()
+    forget_topics()
+
+
+@pytest.mark.usefixtures("nothing_on_b")
+def test_a_shard_that_has_no_message_of_the_topic_yet_is_altered_too() -> None:
+    assert "Nothing of topic 'orders' has come to this shard yet" in run(*ALTER, "--dry-run").out
+    assert not Topic.objects.using(B).exists()
+    done = run(*ALTER)
+    assert done.code == 0, done
+    check_altered()
+
+
+@pytest.mark.usefixtures("nothing_on_b")
+def test_what_is_paused_is_paused_where_its_first_message_is_still_to_come() -> None:
+    assert run("queuepause", TOPIC).code == 0
+    assert [Topic.objects.using(alias).get(name=TOPIC).paused for alias in (A, B)] == [True, True]
+
+
+@pytest.mark.usefixtures("nothing_on_b")
+@pytest.mark.parametrize("words", [("queuegroup", "list", "--topic", TOPIC), ("queuedlq", "list", "--topic", TOPIC)])
+def test_lists_go_over_a_shard_that_has_nothing_of_the_topic(words: tuple[str, ...]) -> None:
+    listed = run(*words)
+    assert listed.code == 0, listed
+    assert "shard b" in listed.out
+
+
+@SLOTTED
+def test_an_abort_goes_over_the_shards_that_have_something_to_abort() -> None:
+    begin(B, TOPIC, 6)
+    done = run("queuetopic", "alter", TOPIC, "--abort")
+    assert done.code == 0, done
+    assert "shard b\nPublishers" in done.out.replace(f"shard a\nNo change of topic {TOPIC!r} is under way.\n", "")
+    assert (under_way(B), blocks(A), blocks(B)) == (None, [(4, False)], [(4, False)])
+
+
+class Publishers:
+    """Threads that publish numbered messages, each for keys of its own on both shards: at once, or relayed by shard a.
+    One more moves what is relayed."""
+
+    def __init__(self, threads: int) -> None:
+        self.published: dict[str, list[int]] = {}
+        self.errors: list[BaseException] = []
+        self._stopping = threading.Event()
+        runs: list[Callable[[], None]] = [partial(self._publish, number) for number in range(threads)]
+        self._threads = [threading.Thread(target=self._run, args=(run,), daemon=True) for run in (*runs, move_all)]
+
+    def __enter__(self) -> "Publishers":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(60)
+        move_all()
+        assert not self.errors, self.errors
+
+    @property
+    def count(self) -> int:
+        """How many have been published."""
+        return sum(map(len, list(self.published.values())))
+
+    def _run(self, once: Callable[[], None]) -> None:
+        try:
+            while not self._stopping.is_set():
+                once()
+                time.sleep(0.005)
+        except BaseException as error:
+            self.errors.append(error)
+        finally:
+            connections.close_all()
+
+    def _publish(self, thread: int) -> None:
+        relayed = thread % 2 == 0
+        keys = [f"{thread}-{number}" for number in range(6)]
+        number = self.count
+        with transaction.atomic(using=A) if relayed else nullcontext():
+            publish_many(TOPIC, [NewMessage(number, key=key) for key in keys], relay=relayed)
+        for key in keys:
+            self.published.setdefault(key, []).append(number)
+
+
+def move_all() -> None:
+    while relay_moves.move(A, "b").more:
+        pass
+
+
+@GATED
+@pytest.mark.long
+def test_killed_at_any_moment_while_many_publish_to_both_shards(manage: ManageCommands, settings: Any) -> None:
+    """Nothing is lost, there twice or out of order, and the last one ends it on both shards."""
+    env = {"SQLQUEUE": json.dumps(settings.SQLQUEUE)}
+    dice = random.Random(11)
+    with Publishers(4) as publishers:
+        wait_until(lambda: publishers.count > 50)
+        for _ in range(5):
+            command = manage(*ALTER, env=env)
+            command.wait_for_line("partitions become|has 6 partitions already")
+            time.sleep(dice.random() * 0.7)
+            command.kill()
+        command = manage(*ALTER, env=env)
+        assert command.wait() == 0, command.output
+        enough = publishers.count + 50
+        wait_until(lambda: publishers.count > enough)
+    for shard, alias in (("a", A), ("b", B)):
+        assert (under_way(alias), blocks(alias)) == (None, [(4, True), (6, False)])
+        there: dict[str, list[int]] = {}
+        last: dict[str, int] = {}
+        rows = Message.objects.using(alias).filter(topic=TOPIC).order_by("offset")
+        for key, number, partition in rows.values_list("partition_key", "payload", "partition"):
+            there.setdefault(key, []).append(number)
+            epoch = int(partition >= 4)
+            assert last.get(key, 0) <= epoch, f"{key} goes back"
+            last[key] = epoch
+        wanted = {key: some for key, some in publishers.published.items() if shard_of(key, "ab") == shard}
+        assert {key: some for key, some in there.items() if key in publishers.published} == wanted
