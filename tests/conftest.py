@@ -82,7 +82,8 @@ def end_in_order_when_terminated() -> None:
 def pytest_report_header(config: pytest.Config) -> str:
     database = config.stash[DATABASE]
     left_out = "".join(f", no {NEEDS[suite]}: tests/{suite} is left out" for suite in collect_ignore)
-    return f"database: {database.name}, {'a private server' if database.server else database.place}{left_out}"
+    place = "a private server" if database.server else database.place
+    return f"database: {database.name}, {place}{' behind PgBouncer' * bool(database.pooler)}{left_out}"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -92,6 +93,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         of_servers = "sqlite" not in marker.args
         if name not in marker.args:
             pytest.skip(f"concerns {', '.join(marker.args)}; this run is on {name}")
+    if item.get_closest_marker("session") and item.config.stash[DATABASE].pooler:
+        pytest.skip("needs a session of the server to itself; this run shares them")
     if item.get_closest_marker("long") and not os.environ.get("LONG"):
         pytest.skip("takes its time: make test-long runs it")
     if item.get_closest_marker("once") and name != "sqlite" and not of_servers:

@@ -38,6 +38,8 @@ def database(url: str) -> dict:
         config["TEST"] = {"NAME": str(file.with_name(f"test_{file.name}"))}
     elif engine == "django.db.backends.mysql":
         config["TEST"] = {"CHARSET": "utf8mb4", "COLLATION": "utf8mb4_unicode_ci"}
+    elif env("POOLER", default=""):
+        config["DISABLE_SERVER_SIDE_CURSORS"] = True  # they would outlive their transactions
     return config
 
 

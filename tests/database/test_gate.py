@@ -57,6 +57,7 @@ WAYS: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("bound", [False, True], ids=["values in the text", "values bound by the server"])
+@pytest.mark.session
 def test_its_lock_is_held_before_an_offset_is_taken(way: str, bound: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connection.settings_dict["OPTIONS"], "server_side_binding", bound)
     publish("t", 0)

@@ -141,6 +141,7 @@ class TestWhatPostgreSQLReallySays:
         database_server.stop()
         assert self.classified("SELECT 1") is ErrorKind.GONE
 
+    @pytest.mark.session
     def test_of_an_idle_transaction_that_took_too_long(self) -> None:
         try:
             with transaction.atomic():
@@ -155,6 +156,7 @@ class TestWhatPostgreSQLReallySays:
         finally:
             connection.close()
 
+    @pytest.mark.session
     def test_of_a_lock_that_was_not_to_be_had_in_time(self) -> None:
         with OpenTransaction() as other:
             other.do(lambda: Topic.objects.create(name="a", partitions=0))

@@ -339,6 +339,7 @@ class TestExactlyOnce:
         assert publish_all(digests) == 1
 
     @pytest.mark.database("mariadb", "mysql", "postgresql")
+    @pytest.mark.session
     def test_an_id_that_an_open_transaction_publishes_holds_back_no_other_schedule(self) -> None:
         digests, due = declared(schedule("held"), schedule("free")), last_due(60)
         set_back("held", due)

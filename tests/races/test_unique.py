@@ -17,6 +17,7 @@ from sqlqueue.models import Message
 from tests.consuming import QUICK, Consuming
 from tests.processes import ROOT, environment, wait_until
 from tests.races.unique_publisher import TOPIC
+from tests.servers.session import needs_one
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -58,6 +59,8 @@ def processes(django_db_setup: object) -> Iterator[Publishers]:
 def publishers(request: pytest.FixtureRequest, processes: Publishers, settings: Any) -> Publishers:
     if request.param != "READ_COMMITTED" and connection.vendor == "sqlite":
         pytest.skip("SQLite has one level")
+    if request.param != "READ_COMMITTED":
+        needs_one()
     settings.SQLQUEUE = SQLQUEUE
     publish(TOPIC, "so that the topic is there")
     Message.objects.all().delete()

@@ -1,7 +1,8 @@
 """The database that the suite runs on, chosen by two environment variables.
 
 DATABASE is `sqlite` (the default), `mariadb`, `mysql` or `postgresql`. DATABASE_URL names a server that is there
-already; without it `sqlite` is a file in a temporary folder, and the others are private servers.
+already; without it `sqlite` is a file in a temporary folder, and the others are private servers. With POOLER=1 a private
+PgBouncer stands in front of a private PostgreSQL server.
 """
 
 import tempfile
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from tests.servers.mariadb import PrivateMariaDB
 from tests.servers.mysql import PrivateMySQL
+from tests.servers.pgbouncer import PrivatePgBouncer
 from tests.servers.postgresql import PrivatePostgreSQL
 from tests.servers.private import PrivateServer
 
@@ -42,6 +44,7 @@ class TestDatabase:
         self.name = name
         self.url = url
         self.server: PrivateServer | None = None
+        self.pooler: PrivatePgBouncer | None = None
         self._folder: tempfile.TemporaryDirectory | None = None
 
     @property
@@ -63,10 +66,16 @@ class TestDatabase:
             database.server = PRIVATE[name]()
             database.server.start()
             database.url = database.server.url("sqlqueue")
+        if isinstance(database.server, PrivatePostgreSQL) and environment.get("POOLER"):
+            database.pooler = PrivatePgBouncer(database.server)
+            database.pooler.start()
+            database.url = database.pooler.url("sqlqueue")
         return database
 
     def end(self) -> None:
         """End what start() started."""
+        if self.pooler:
+            self.pooler.close()
         if self.server:
             self.server.close()
         if self._folder:
@@ -84,4 +93,6 @@ def choose(environment: Mapping[str, str]) -> tuple[str, str]:
         raise DatabaseChoiceError(f"DATABASE={name} is unknown: choose one of {', '.join(NAMES)}.")
     if url and {name, NAME_BY_SCHEME[scheme]} not in ({name}, {"mysql", "mariadb"}):
         raise DatabaseChoiceError(f"DATABASE={name} does not go with a DATABASE_URL of {scheme}://.")
+    if environment.get("POOLER") and (url or name != "postgresql"):
+        raise DatabaseChoiceError("POOLER goes with DATABASE=postgresql, and without DATABASE_URL.")
     return name, url

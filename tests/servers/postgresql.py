@@ -64,8 +64,7 @@ class PrivatePostgreSQL(PrivateServer):
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
             client.settimeout(2)
             client.connect(str(self.folder / f".s.PGSQL.{self.port}"))
-            client.sendall(struct.pack("!I", len(STARTUP) + 4) + STARTUP)
-            return client.recv(1) == b"R"
+            return lets_in(client)
         return False
 
     def kill(self) -> None:
@@ -96,6 +95,12 @@ class PrivatePostgreSQL(PrivateServer):
                 "Or set DATABASE_URL=postgresql://user:password@host:port/name to use a PostgreSQL server of yours."
             )
         return path
+
+
+def lets_in(client: socket.socket) -> bool:
+    """Tell whether what a client has just been connected to lets it in."""
+    client.sendall(struct.pack("!I", len(STARTUP) + 4) + STARTUP)
+    return client.recv(1) == b"R"
 
 
 def children_of(pid: int) -> Iterator[int]:

@@ -5,14 +5,22 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from django.db import Error, connection
 
 from sqlqueue.database.server_identity import look
 from tests.processes import wait_until
 
 
+def needs_one() -> None:
+    """Skip the test, as the mark `session` does, if this run shares the server's sessions among its connections."""
+    if os.environ.get("POOLER"):
+        pytest.skip("needs a session of the server to itself; this run shares them")
+
+
 def isolate(level: str) -> None:
     """Give this connection's transactions an isolation level, until it is closed."""
+    needs_one()
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute(f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {level}")
@@ -46,6 +54,7 @@ def isolation_level() -> str:
 
 def wait_for_locks(seconds: int) -> None:
     """Let this connection wait no longer for any lock, until it is closed."""
+    needs_one()
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute(f"SET lock_timeout = '{seconds}s'")
@@ -55,6 +64,7 @@ def wait_for_locks(seconds: int) -> None:
 
 def lock_wait() -> str:
     """Return for how long this connection waits for a lock, as the server says it."""
+    needs_one()
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("SHOW lock_timeout")
@@ -65,6 +75,7 @@ def lock_wait() -> str:
 
 def connection_id() -> int:
     """Return the server's number of this connection; PostgreSQL's is that of the process that serves it."""
+    needs_one()
     with connection.cursor() as cursor:
         cursor.execute("SELECT PG_BACKEND_PID()" if connection.vendor == "postgresql" else "SELECT CONNECTION_ID()")
         return cursor.fetchone()[0]
@@ -82,6 +93,7 @@ def end_connection(number: int) -> None:
 
 def place_of_the_last_insert() -> int:
     """Return the number that this connection's last INSERT gave to one of its rows; 0 where no caller needs it."""
+    needs_one()
     if connection.vendor == "sqlite":
         return 0
     with connection.cursor() as cursor:
