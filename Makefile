@@ -55,8 +55,8 @@ FOR_ALL_SUITES := system system-faketime system-prometheus system-systemd system
 ifndef SUITES
 .NOTPARALLEL:
 endif
-.PHONY: help develop demo pipeline site test test-sqlite test-beside-sqlite test-beside-mariadb test-mariadb test-mysql test-postgresql test-matrix test-spark test-cluster test-long test-browser \
-	test-protocol soak benchmark benchmark-fleet benchmark-spark benchmark-peers screenshots lint translations format clean system system-peers system-mysql system-postgresql system-topologies \
+.PHONY: help develop demo pipeline site test test-sqlite test-beside-sqlite test-beside-mariadb test-mariadb test-mysql test-postgresql test-pgbouncer test-matrix test-spark test-cluster test-long test-browser \
+	test-protocol soak benchmark benchmark-fleet benchmark-spark benchmark-peers screenshots lint translations format clean system system-peers system-mysql system-postgresql system-pgbouncer system-topologies \
 	system-faketime system-prometheus system-systemd system-spark system-jdbc system-browser
 
 help: ## Say what each target does
@@ -93,6 +93,9 @@ test-mysql: system-mysql $(VENV)/.mysql ## The suite on MySQL only: a private se
 
 test-postgresql: system-postgresql $(VENV)/.postgresql ## The suite on PostgreSQL only: a private server, or the one that DATABASE_URL names
 	DATABASE=postgresql $(PYTEST) $(WITHOUT_OPTIONAL_SUITES)
+
+test-pgbouncer: system-postgresql system-pgbouncer $(VENV)/.postgresql ## The suite on PostgreSQL through PgBouncer, whose clients share sessions by transactions
+	env -u DATABASE_URL DATABASE=postgresql POOLER=1 $(PYTEST) --reuse-db $(WITHOUT_OPTIONAL_SUITES)
 
 test-matrix: ## The suite on SQLite with each Python from 3.10 to 3.14 that is here, and its newest Django (PYTHONS=3.12: that one)
 	@requirements/matrix.sh "$(MAKE)" $(PYTHONS)
@@ -177,6 +180,10 @@ system-peers:
 # The same for the tests on PostgreSQL.
 system-postgresql:
 	@requirements/system.sh "$(PYTHON)" postgresql
+
+# A pooler of PostgreSQL's connections.
+system-pgbouncer:
+	@requirements/system.sh "$(PYTHON)" pgbouncer
 
 # haproxy, and what clusters need beside their servers.
 system-topologies:

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Sees that the machine has what some tests need:
-# system.sh PYTHON mariadb|mysql|postgresql|topologies|faketime|systemd|spark|jdbc|browser|prometheus|redis
+# system.sh PYTHON mariadb|mysql|postgresql|pgbouncer|topologies|faketime|systemd|spark|jdbc|browser|prometheus|redis
 # As root on Debian it installs what is missing, otherwise it says what is. No system server is started.
 # MySQL's server is mysql-server.sh's affair. With DATABASE_URL set, the server is somebody else's and only the client
 # library is needed.
@@ -33,6 +33,9 @@ postgresql) # its client library comes compiled
         missing="$missing postgresql"
     fi
     ;;
+pgbouncer)
+    has pgbouncer || missing="$missing pgbouncer"
+    ;;
 topologies) # beside the servers: who is in front of them, how Galera's nodes copy their data, and networks for nodes
     has haproxy || missing="$missing haproxy"
     [ -f /usr/lib/galera/libgalera_smm.so ] || missing="$missing galera-4"
@@ -62,7 +65,7 @@ redis) # for the comparison with queues that live in one
     has redis-server || missing="$missing redis-server"
     ;;
 *)
-    echo "system.sh knows mariadb, mysql, postgresql, topologies, faketime, systemd, spark, jdbc, browser, prometheus and redis, not '$server'." >&2
+    echo "system.sh knows mariadb, mysql, postgresql, pgbouncer, topologies, faketime, systemd, spark, jdbc, browser, prometheus and redis, not '$server'." >&2
     exit 2
     ;;
 esac

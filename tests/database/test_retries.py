@@ -136,6 +136,7 @@ class TestWhatPostgreSQLReallySays:
             crash_a_process()
             assert retries.classify(other.start(Topic.objects.exists).exception(30)) is ErrorKind.GONE
 
+    @pytest.mark.session
     def test_of_a_server_that_is_away(self, database_server: PrivateServer) -> None:
         connection.close()
         database_server.stop()

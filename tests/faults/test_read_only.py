@@ -73,6 +73,7 @@ def read_only(request: pytest.FixtureRequest, settings: Settings, django_db_bloc
             del connections[ALIAS], connections.settings[ALIAS]
 
 
+@pytest.mark.session
 def test_it_is_refused_with_the_reason(read_only: None) -> None:
     """By the system check, by consumers at their start, by a command, and when something is published."""
     reason = SAYS[connection.vendor]

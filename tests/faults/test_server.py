@@ -123,6 +123,7 @@ def test_restarts_and_crashes_of_the_server_lose_nothing_and_repeat_no_atomic_ef
     run_through(consumers, [database_server.restart, crash, crash])
 
 
+@pytest.mark.session
 def test_a_hundred_publishers_publish_each_message_once_through_restarts_of_the_server(
     consumers: Consumers, database_server: PrivateServer
 ) -> None:
@@ -176,6 +177,7 @@ def test_an_outage_longer_than_the_leases_loses_nothing_and_repeats_no_atomic_ef
     run_through(consumers, [stay_away])
 
 
+@pytest.mark.session
 def test_messages_on_the_offsets_of_forgotten_ones_are_delivered(
     consumers: Consumers, database_server: PrivateServer
 ) -> None:
