@@ -23,7 +23,7 @@ from sqlqueue.models import Message, Topic
 from tests.protocol.exploring import Rewriting, explore, finds, promise
 from tests.protocol.stage import READ_COMMITTED, REPEATABLE_READ, Actor
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(3_600)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(3_600), pytest.mark.session]
 
 PUBLISHERS = ("publisher 1", "publisher 2", "publisher 3")
 PROBERS = ("consumer 1", "consumer 2")

@@ -36,7 +36,7 @@ from sqlqueue.operations.move import move
 from tests.protocol.exploring import Broken, Rewriting, explore, finds, promise
 from tests.protocol.stage import READ_COMMITTED, REPEATABLE_READ, Actor, stage
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(36_000)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(36_000), pytest.mark.session]
 
 SEATS = (0, 1, 2)
 CONTROLS = tuple(f"control {seat + 1}" for seat in SEATS)

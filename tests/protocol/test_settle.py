@@ -54,7 +54,7 @@ from tests.protocol.exploring import Broken, Rewriting, explore, finds, promise
 from tests.protocol.processes import Process
 from tests.protocol.stage import READ_COMMITTED, REPEATABLE_READ, Actor, stage
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(36_000)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(36_000), pytest.mark.session]
 
 SEATS = (0, 1)
 PUBLISHERS = ("publisher 1", "publisher 2")
