@@ -182,7 +182,7 @@ def revoke(alias: str, group: str, topic: str, partition: int | None = None, *, 
     if partition is not None:
         wanted = Q(partition=partition)
         if falls:
-            wanted |= Q(partition__gte=lock_topic(alias, topic).partitions)  # all epochs but the first
+            wanted |= Q(partition__gt=partition)  # those of later epochs are among these
         leases = leases.filter(wanted)
     # Leases before offsets, in the order of their partitions, as acquiring does it: no deadlock by order. And before
     # the first plain read: no snapshot is older than the locks.
