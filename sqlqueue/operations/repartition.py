@@ -279,8 +279,7 @@ class Repartition:
 
     def _at_once(self, change: Change) -> Progress:
         alias = self.alias
-        if turning.newest_generation(alias) != change.generation or self._gone_for != change.generation:
-            turning.put_in_force(alias, change.generation)
+        if turning.newest_generation(alias) < change.generation or self._gone_for != change.generation:
             if not self._refused_former(change):
                 return Progress(TABLE, 1, 1)
             self._gone, self._gone_for = Horizon(alias, ServerIdentity(alias)), change.generation
@@ -292,11 +291,30 @@ class Repartition:
         return Progress(END, 0, 1)
 
     def _refused_former(self, change: Change) -> bool:
+        if not retries.run(self.alias, _put_in_force, self.alias, change):
+            return False
         try:
-            return turning.refuse_first_epoch(self.alias, change.topic, _blocks(self.alias, change.topic)[0].partitions)
+            return retries.run(self.alias, _refuse_former, self.alias, change)
         except ProgrammingError as error:  # it is not ours to change the table
             logger.warning(logfmt("old_publishers_not_refused", topic=change.topic, error=error))
             return True
+
+
+def _put_in_force(alias: str, change: Change) -> bool:
+    """Let the change's generation hold, unless it is over: a process that was stopped before this would else put
+    publishers back into an epoch that has ended. That never is undone with the transaction, so it only rises."""
+    if not take_duty(alias, LAYOUT) or under_way(alias) != change:
+        return False
+    if turning.newest_generation(alias) < change.generation:
+        turning.put_in_force(alias, change.generation)
+    return True
+
+
+def _refuse_former(alias: str, change: Change) -> bool:
+    """One process at a time tries to get the table: publishers wait behind it meanwhile."""
+    if not take_duty(alias, LAYOUT) or under_way(alias) != change:
+        return False
+    return turning.refuse_first_epoch(alias, change.topic, _blocks(alias, change.topic)[0].partitions)
 
 
 def _switch(
@@ -319,7 +337,7 @@ def _close(alias: str, change: Change, server: ServerIdentity) -> None:
         _write_end(alias, change.topic, change.earlier.epoch)
         _add(alias, change.topic, change.later)
     else:
-        if turning.newest_generation(alias) != change.generation:
+        if turning.newest_generation(alias) < change.generation:
             return  # it was put in force on another server, which this one has replaced
         _write_end(alias, change.topic, change.earlier.epoch)
         EpochSlot.objects.using(alias).filter(topic=change.topic).delete()
