@@ -45,6 +45,7 @@ SQLITE_GUARD = f"""
 BRIEFLY = "SET LOCAL lock_timeout = '50ms'"  # publishers wait behind the one who changes the table
 
 MAKE_SEQUENCE = "CREATE SEQUENCE IF NOT EXISTS sqlqueue_generation MINVALUE 0 START WITH 0"
+NEWEST_LAYOUT = "SELECT MAX(generation) FROM sqlqueue_layout"
 HIGHEST = "SELECT MAX(generation) FROM sqlqueue_publish_gate WHERE slot >= 0"
 # Index of all: the primary key; (topic, slot).
 BEHIND = "SELECT slot FROM sqlqueue_publish_gate WHERE slot >= 0 AND generation <> %s ORDER BY slot"
@@ -61,6 +62,20 @@ def make_sequence(alias: str) -> None:
         return
     if execute(alias, "SELECT TO_REGCLASS('sqlqueue_generation')").fetchone()[0] is None:
         execute(alias, MAKE_SEQUENCE)
+
+
+def newest_layout(alias: str) -> int | None:
+    """Return the newest generation of which there is a layout, which is in force or about to be; None without any."""
+    found = execute(alias, NEWEST_LAYOUT).fetchone()[0]
+    return None if found is None else int(found)
+
+
+def catch_up(alias: str) -> None:
+    """Let a generation hold of which the tables know and the sequence does not: it is not among the tables that a dump
+    or logical replication brings, and publishers would go back to an epoch that has ended."""
+    newest = newest_layout(alias) or 0
+    if connections[alias].vendor == "postgresql" and newest_generation(alias) < newest:
+        put_in_force(alias, newest)
 
 
 def first_slot(alias: str, generation: int) -> int:

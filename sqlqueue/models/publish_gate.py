@@ -10,10 +10,9 @@ from django.utils.translation import gettext_lazy as _
 from sqlqueue.database.gate import DUTIES
 from sqlqueue.database.insert_sql import SLOTS
 from sqlqueue.database.statements import execute
-from sqlqueue.database.turning import first_slot, make_sequence
+from sqlqueue.database.turning import catch_up, first_slot, forget_guards, make_sequence, newest_layout
 
 THERE = "SELECT slot, generation FROM sqlqueue_publish_gate"
-LAST_LAYOUT = "SELECT MAX(generation) FROM sqlqueue_layout"
 
 
 class PublishGate(models.Model):
@@ -39,12 +38,16 @@ def fill(using: str) -> None:
     MySQL has other slots, and those of the first generation never come back: an old publisher would use them."""
     there = dict(execute(using, THERE).fetchall())
     generation = max([generation for slot, generation in there.items() if slot >= 0], default=None)
+    newest = newest_layout(using)
     if generation is None:
-        generation = execute(using, LAST_LAYOUT).fetchone()[0] or 0
+        generation = newest or 0
     first = first_slot(using, generation)
     _insert(using, set(range(first, first + SLOTS)).difference(there), generation)
     _insert(using, set(DUTIES).difference(there), 0)
     make_sequence(using)
+    catch_up(using)
+    if newest is None:
+        forget_guards(using)
 
 
 def _insert(using: str, missing: Collection[int], generation: int) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from django.db.models import Max
 
-from sqlqueue.database import retries, sequence
+from sqlqueue.database import retries, sequence, turning
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import Offset, PartitionLease, SubscriberHeartbeat, Topic
 from sqlqueue.models.partition_lease import WAITS
@@ -44,7 +44,8 @@ def preview(alias: str) -> Recovery:
 
 def recover(alias: str) -> Recovery:
     """Give all leases and offset rows one fencing token, a random one above all that there are, free the leases, and
-    raise the log's sequence above all known offsets; return what was done. Positions, rows and messages stay.
+    raise the log's sequence above all known offsets, and the generation to that of the layouts; return what was done.
+    Positions, rows and messages stay.
 
     What former owners had in flight is delivered again. May be run twice. Raises ConfigurationError while consumer
     processes live, as their heartbeats say: they know a log that is no more, and would pass messages of the present
@@ -53,6 +54,7 @@ def recover(alias: str) -> Recovery:
     before = preview(alias)
     token = retries.run(alias, _recover, alias, secrets.randbelow(MOST_ADDED) + 1)
     sequence.catch_up(alias)
+    turning.catch_up(alias)
     return before._replace(token=token)
 
 

@@ -1,0 +1,99 @@
+"""The change of a topic's partitions beside stopped processes, emptied and restored databases."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.management import call_command
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue import NewMessage, publish, publish_many
+from sqlqueue.database import turning
+from sqlqueue.database.known_layouts import forget_layouts
+from sqlqueue.log.groups import lock_topic, register, revoke, start_all
+from sqlqueue.log.layouts import epochs
+from sqlqueue.log.topics import forget_topics
+from sqlqueue.models import Message, PartitionLease, Topic
+from sqlqueue.operations.drop import drop
+from sqlqueue.operations.repartition import Repartition, begin
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TOPIC = "orders"
+
+
+@pytest.fixture(autouse=True)
+def topic() -> Topic:
+    forget_layouts()
+    return Topic.objects.create(name=TOPIC, partitions=4)
+
+
+def alter(partitions: int) -> None:
+    begin("default", TOPIC, partitions)
+    for _ in Repartition("default").run(0.01):
+        pass
+
+
+@pytest.mark.database("postgresql")
+def test_a_process_that_was_stopped_puts_no_former_generation_in_force() -> None:
+    """It was stopped before the step of a change that others have ended; then the topic was altered again."""
+    change = begin("default", TOPIC, 6)
+    assert change is not None
+    stopped = Repartition("default")
+    for _ in Repartition("default").run(0.01):
+        pass
+    alter(2)
+    stopped._at_once(change)
+    publish(TOPIC, 1, key="a")
+    assert Message.objects.get().partition >= epochs("default", TOPIC)[-1].base == 10
+
+
+def test_a_database_that_was_flushed_takes_messages_of_a_topic_that_had_been_altered() -> None:
+    alter(6)
+    call_command("flush", interactive=False, verbosity=0)
+    forget_topics()
+    Topic.objects.create(name=TOPIC, partitions=4)
+    for n in range(8):
+        publish(TOPIC, n, key=f"k{n}")
+    assert set(Message.objects.values_list("partition", flat=True)) <= set(range(4))
+
+
+@pytest.mark.database("postgresql")
+@pytest.mark.parametrize("by", ["fill", "recover"])
+def test_a_restore_of_the_tables_alone_gets_its_generation_back(by: str) -> None:
+    """The sequence is none of them, and logical replication has none."""
+    from sqlqueue.models.publish_gate import fill
+    from sqlqueue.operations.recover import recover
+
+    alter(6)
+    turning.put_in_force("default", 0)
+    forget_layouts()
+    {"fill": fill, "recover": recover}[by]("default")
+    publish(TOPIC, 1, key="a")
+    assert Message.objects.get().partition >= 4
+
+
+def test_a_duplicate_asks_nothing_of_the_layouts() -> None:
+    alter(6)
+    many = [NewMessage(n, key="a", id=f"i{n}") for n in range(3)]
+    publish_many(TOPIC, many)
+    with CaptureQueriesContext(connection) as queries:
+        assert publish_many(TOPIC, many).ignored == 3
+    assert not [query["sql"] for query in queries if "sqlqueue_layout" in query["sql"]]
+
+
+def test_later_epochs_wait_for_a_rewound_group_of_a_topic_that_was_made_again() -> None:
+    """Its row has more partitions than its first epoch had."""
+    alter(6)
+    drop("default", TOPIC)
+    Topic.objects.create(name=TOPIC, partitions=30)
+    forget_topics()
+    register("default", "g", TOPIC)
+    alter(3)
+    start_all("default", TOPIC)
+    leases = PartitionLease.objects.filter(topic=TOPIC, partition__gte=10)
+    assert leases.count() == 3
+    with transaction.atomic():
+        lock_topic("default", TOPIC)
+        revoke("default", "g", TOPIC, 4)
+    assert set(leases.values_list("fencing_token", flat=True)) == {1}
