@@ -45,6 +45,9 @@ SQLITE_GUARD = f"""
 BRIEFLY = "SET LOCAL lock_timeout = '50ms'"  # publishers wait behind the one who changes the table
 
 MAKE_SEQUENCE = "CREATE SEQUENCE IF NOT EXISTS sqlqueue_generation MINVALUE 0 START WITH 0"
+# Every publisher reads it, and who may insert into the log may not read its sequences.
+SHOW_SEQUENCE = "GRANT SELECT ON SEQUENCE sqlqueue_generation TO PUBLIC"
+MAY_PUT_IN_FORCE = "SELECT HAS_SEQUENCE_PRIVILEGE('sqlqueue_generation', 'UPDATE')"
 NEWEST_LAYOUT = "SELECT MAX(generation) FROM sqlqueue_layout"
 HIGHEST = "SELECT MAX(generation) FROM sqlqueue_publish_gate WHERE slot >= 0"
 # Index of all: the primary key; (topic, slot).
@@ -62,6 +65,7 @@ def make_sequence(alias: str) -> None:
         return
     if execute(alias, "SELECT TO_REGCLASS('sqlqueue_generation')").fetchone()[0] is None:
         execute(alias, MAKE_SEQUENCE)
+        execute(alias, SHOW_SEQUENCE)
 
 
 def newest_layout(alias: str) -> int | None:
@@ -87,6 +91,11 @@ def newest_generation(alias: str) -> int:
     """Return the newest generation that is in force for anybody."""
     text = PRESENT["postgresql"] if connections[alias].vendor == "postgresql" else HIGHEST
     return execute(alias, text).fetchone()[0] or 0
+
+
+def may_put_in_force(alias: str) -> bool:
+    """Tell whether this user may do so: on PostgreSQL it takes a right that changing rows does not."""
+    return connections[alias].vendor != "postgresql" or bool(execute(alias, MAY_PUT_IN_FORCE).fetchone()[0])
 
 
 def put_in_force(alias: str, generation: int) -> None:

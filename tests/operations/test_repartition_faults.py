@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from django.core.management import call_command
 from django.db import connection, transaction
@@ -10,12 +12,14 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.database import turning
 from sqlqueue.database.known_layouts import forget_layouts
+from sqlqueue.database.statements import execute
+from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.groups import lock_topic, register, revoke, start_all
 from sqlqueue.log.layouts import epochs
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import Message, PartitionLease, Topic
 from sqlqueue.operations.drop import drop
-from sqlqueue.operations.repartition import Repartition, begin
+from sqlqueue.operations.repartition import Repartition, begin, under_way
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -71,6 +75,27 @@ def test_a_restore_of_the_tables_alone_gets_its_generation_back(by: str) -> None
     {"fill": fill, "recover": recover}[by]("default")
     publish(TOPIC, 1, key="a")
     assert Message.objects.get().partition >= 4
+
+
+@pytest.fixture
+def least() -> Iterator[None]:
+    """Work as a role that may change rows, and nothing else."""
+    execute("default", "CREATE ROLE least")
+    execute("default", "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO least")
+    execute("default", "SET ROLE least")
+    yield
+    execute("default", "RESET ROLE")
+    execute("default", "DROP OWNED BY least")
+    execute("default", "DROP ROLE least")
+
+
+@pytest.mark.database("postgresql")
+def test_a_role_that_may_not_change_the_generation_begins_nothing(least: None) -> None:
+    """What it had begun it could neither end nor abort."""
+    publish(TOPIC, 1, key="a")
+    with pytest.raises(ConfigurationError, match="GRANT UPDATE ON SEQUENCE sqlqueue_generation TO"):
+        begin("default", TOPIC, 6)
+    assert under_way("default") is None
 
 
 def test_a_duplicate_asks_nothing_of_the_layouts() -> None:
