@@ -109,11 +109,13 @@ def _carry_on(command: QueueCommand) -> None:
 
 
 def _waiting(progress: Progress) -> str:
-    what = {KEYS: "parts of the keys", TRANSACTIONS: "transactions"}.get(progress.stage, "parts of the publishers")
-    return (
-        f"{progress.left} {what} are held by transactions that have published and are still open. They hold up nothing"
-        " but this change, which other processes carry on if this one is ended."
-    )
+    what = f"{progress.left} transactions that have published are still open."
+    if progress.stage == TABLE:
+        what = "Transactions that have written into the log are still open."
+    elif progress.stage != TRANSACTIONS:
+        parts = "keys" if progress.stage == KEYS else "publishers"
+        what = f"{progress.left} parts of the {parts} are held by transactions that have published and are still open."
+    return f"{what} They hold up nothing but this change, which other processes carry on if this one is ended."
 
 
 def _abort(command: QueueCommand, topic: str, change: Change | None, dry_run: bool) -> None:

@@ -286,19 +286,22 @@ class Repartition:
     def _at_once(self, change: Change) -> Progress:
         alias = self.alias
         if turning.newest_generation(alias) < change.generation or self._gone_for != change.generation:
-            if not self._refused_former(change):
-                return Progress(TABLE, 1, 1)
+            if not retries.run(alias, _put_in_force, alias, change):
+                return Progress(TRANSACTIONS, 1, 1)
             self._gone, self._gone_for = Horizon(alias, ServerIdentity(alias)), change.generation
         assert self._gone is not None
         if not self._gone.passed():
             return Progress(TRANSACTIONS, self._gone.waits_for, self._gone.waits_for)
+        # Not before: whoever waits for the table makes publishers wait. It is got only while no transaction that has
+        # written into the log is open, so none of an older version is, and what it wrote is visible.
+        if not self._refused_former(change):
+            self._gone_for = 0  # who has come meanwhile is waited for before the next try
+            return Progress(TABLE, 1, 1)
         with on_one_server(alias) as server:
             retries.run(alias, _close, alias, change, server)
         return Progress(END, 0, 1)
 
     def _refused_former(self, change: Change) -> bool:
-        if not retries.run(self.alias, _put_in_force, self.alias, change):
-            return False
         try:
             return retries.run(self.alias, _refuse_former, self.alias, change)
         except ProgrammingError as error:  # it is not ours to change the table

@@ -19,7 +19,8 @@ from sqlqueue.log.layouts import epochs
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import Message, PartitionLease, Topic
 from sqlqueue.operations.drop import drop
-from sqlqueue.operations.repartition import Repartition, begin, under_way
+from sqlqueue.operations.repartition import TRANSACTIONS, Repartition, begin, under_way
+from tests.transactions import OpenTransaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -122,3 +123,30 @@ def test_later_epochs_wait_for_a_rewound_group_of_a_topic_that_was_made_again() 
         lock_topic("default", TOPIC)
         revoke("default", "g", TOPIC, 4)
     assert set(leases.values_list("fencing_token", flat=True)) == {1}
+
+
+@pytest.mark.database("postgresql")
+def test_nobody_waits_for_the_table_while_a_publisher_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publishers would queue behind it, again and again for as long as that one is open."""
+    tries: list[str] = []
+    refuse = turning.refuse_first_epoch
+
+    def watched(alias: str, topic: str, partitions: int) -> bool:
+        tries.append(topic)
+        return refuse(alias, topic, partitions)
+
+    monkeypatch.setattr(turning, "refuse_first_epoch", watched)
+    with OpenTransaction() as old:
+        old.do(lambda: publish(TOPIC, 1, key="a"))
+        begin("default", TOPIC, 6)
+        driver = Repartition("default")
+        for _ in range(5):
+            progress = driver.step()
+            assert progress is not None
+            assert progress.stage == TRANSACTIONS
+        assert not tries
+        old.commit()
+    for _ in driver.run(0.01):
+        pass
+    assert tries
+    assert [one.partitions for one in epochs("default", TOPIC)] == [4, 6]
