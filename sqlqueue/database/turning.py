@@ -47,6 +47,9 @@ BRIEFLY = "SET LOCAL lock_timeout = '50ms'"  # publishers wait behind the one wh
 MAKE_SEQUENCE = "CREATE SEQUENCE IF NOT EXISTS sqlqueue_generation MINVALUE 0 START WITH 0"
 # Every publisher reads it, and who may insert into the log may not read its sequences.
 SHOW_SEQUENCE = "GRANT SELECT ON SEQUENCE sqlqueue_generation TO PUBLIC"
+MAY_REFUSE = (
+    "SELECT HAS_TABLE_PRIVILEGE('sqlqueue_message', 'TRIGGER') AND HAS_SCHEMA_PRIVILEGE(CURRENT_SCHEMA(), 'CREATE')"
+)
 MAY_PUT_IN_FORCE = "SELECT HAS_SEQUENCE_PRIVILEGE('sqlqueue_generation', 'UPDATE')"
 NEWEST_LAYOUT = "SELECT MAX(generation) FROM sqlqueue_layout"
 HIGHEST = "SELECT MAX(generation) FROM sqlqueue_publish_gate WHERE slot >= 0"
@@ -96,6 +99,11 @@ def newest_generation(alias: str) -> int:
 def may_put_in_force(alias: str) -> bool:
     """Tell whether this user may do so: on PostgreSQL it takes a right that changing rows does not."""
     return connections[alias].vendor != "postgresql" or bool(execute(alias, MAY_PUT_IN_FORCE).fetchone()[0])
+
+
+def may_refuse_first_epoch(alias: str) -> bool:
+    """Tell whether this user may let the database refuse publishers of older versions, where that takes a right."""
+    return connections[alias].vendor != "postgresql" or bool(execute(alias, MAY_REFUSE).fetchone()[0])
 
 
 def put_in_force(alias: str, generation: int) -> None:

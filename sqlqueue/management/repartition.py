@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError
 
+from sqlqueue.database import turning
 from sqlqueue.log.layouts import epochs
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.models import ConsumerGroup
@@ -78,6 +79,11 @@ def _explain(command: QueueCommand, topic: str, before: int, partitions: int) ->
             command.note(f"partitions of a former change, {one.partitions} of them, are still being settled")
     for name in repartition.former_subscribers(command.alias):
         command.note(f"a consumer of an older version has to end first: {name}")
+    if not turning.may_refuse_first_epoch(command.alias):
+        command.note(
+            "the database's user may make no trigger, so nothing would refuse publishers of older versions, whose"
+            " messages would be lost: end them all first, or run this as the owner of the tables"
+        )
 
 
 def _groups(alias: str, topic: str) -> str:

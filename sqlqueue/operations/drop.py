@@ -155,8 +155,18 @@ def _close(alias: str, topic: str) -> bool:
         raise ConfigurationError(
             f"{count} consumer process(es) serve topic {topic!r}, and would make it anew: end them first"
         )
+    _refuse_altered(alias, topic)
     Topic.objects.using(alias).filter(name=topic).update(paused=True)
     return before
+
+
+def _refuse_altered(alias: str, topic: str) -> None:
+    change = under_way(alias)
+    if change is not None and change.topic == topic:
+        raise ConfigurationError(
+            f"the partitions of topic {topic!r} are being changed: let that end first (`queuetopic alter {topic}"
+            f" --partitions {change.later.partitions}` carries it on)"
+        )
 
 
 def _delete(alias: str, model: Lost, which: dict[str, Any], server: ServerIdentity) -> int:
@@ -180,9 +190,7 @@ def _delete_topic(alias: str, topic: str) -> None:
             raise ConfigurationError(
                 f"topic {topic!r} was used meanwhile: end its publishers and consumers, and drop it again"
             )
-    change = under_way(alias)
-    if change is not None and change.topic == topic:
-        raise ConfigurationError(f"the partitions of topic {topic!r} are being changed: let that end first")
+    _refuse_altered(alias, topic)
     # The layout stays: its numbers are never used again, and a publisher that still runs remembers it.
     EpochEnd.objects.using(alias).filter(topic=topic, retired_at=None).update(retired_at=DatabaseNow())
     names = [topic, dead_letter_topic(topic)]

@@ -17,9 +17,10 @@ from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.groups import lock_topic, register, revoke, start_all
 from sqlqueue.log.layouts import epochs
 from sqlqueue.log.topics import forget_topics
-from sqlqueue.models import Message, PartitionLease, Topic
+from sqlqueue.models import ConsumerGroup, Message, PartitionLease, Topic
 from sqlqueue.operations.drop import drop
 from sqlqueue.operations.repartition import TRANSACTIONS, Repartition, begin, under_way
+from tests.management.running import run
 from tests.transactions import OpenTransaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -94,9 +95,23 @@ def least() -> Iterator[None]:
 def test_a_role_that_may_not_change_the_generation_begins_nothing(least: None) -> None:
     """What it had begun it could neither end nor abort."""
     publish(TOPIC, 1, key="a")
+    assert (
+        "refuse publishers of older versions" in run("queuetopic", "alter", TOPIC, "--partitions", "6", "--dry-run").err
+    )
     with pytest.raises(ConfigurationError, match="GRANT UPDATE ON SEQUENCE sqlqueue_generation TO"):
         begin("default", TOPIC, 6)
     assert under_way("default") is None
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_a_topic_is_not_half_dropped_while_it_is_altered() -> None:
+    publish(TOPIC, 1, key="a")
+    register("default", "g", TOPIC)
+    begin("default", TOPIC, 6)
+    with pytest.raises(ConfigurationError, match="being changed"):
+        drop("default", TOPIC, unsettled=True)
+    assert Message.objects.count() == ConsumerGroup.objects.count() == 1
+    assert not Topic.objects.get(name=TOPIC).paused
 
 
 def test_a_duplicate_asks_nothing_of_the_layouts() -> None:
