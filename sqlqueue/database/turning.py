@@ -47,6 +47,7 @@ BRIEFLY = "SET LOCAL lock_timeout = '50ms'"  # publishers wait behind the one wh
 MAKE_SEQUENCE = "CREATE SEQUENCE IF NOT EXISTS sqlqueue_generation MINVALUE 0 START WITH 0"
 # Every publisher reads it, and who may insert into the log may not read its sequences.
 SHOW_SEQUENCE = "GRANT SELECT ON SEQUENCE sqlqueue_generation TO PUBLIC"
+USED = "SELECT PG_SEQUENCE_LAST_VALUE('sqlqueue_generation')"  # what publishers read: NULL before the first SETVAL
 MAY_REFUSE = (
     "SELECT HAS_TABLE_PRIVILEGE('sqlqueue_message', 'TRIGGER') AND HAS_SCHEMA_PRIVILEGE(CURRENT_SCHEMA(), 'CREATE')"
 )
@@ -69,6 +70,8 @@ def make_sequence(alias: str) -> None:
     if execute(alias, "SELECT TO_REGCLASS('sqlqueue_generation')").fetchone()[0] is None:
         execute(alias, MAKE_SEQUENCE)
         execute(alias, SHOW_SEQUENCE)
+    if execute(alias, USED).fetchone()[0] is None:
+        put_in_force(alias, 0)
 
 
 def newest_layout(alias: str) -> int | None:

@@ -11,16 +11,18 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.database import turning
+from sqlqueue.database.insert_sql import ADVISORY
 from sqlqueue.database.known_layouts import forget_layouts
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.groups import lock_topic, register, revoke, start_all
 from sqlqueue.log.layouts import epochs
 from sqlqueue.log.topics import forget_topics
-from sqlqueue.models import ConsumerGroup, Message, PartitionLease, Topic
+from sqlqueue.models import ConsumerGroup, Layout, Message, PartitionLease, Topic
 from sqlqueue.operations.drop import drop
 from sqlqueue.operations.repartition import TRANSACTIONS, Repartition, begin, under_way
 from tests.management.running import run
+from tests.processes import wait_until
 from tests.transactions import OpenTransaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -138,6 +140,24 @@ def test_later_epochs_wait_for_a_rewound_group_of_a_topic_that_was_made_again() 
         lock_topic("default", TOPIC)
         revoke("default", "g", TOPIC, 4)
     assert set(leases.values_list("fencing_token", flat=True)) == {1}
+
+
+@pytest.mark.database("postgresql")
+def test_the_generation_is_read_once_the_gate_is_held() -> None:
+    """Read before, it could have been replaced, and whoever waits for all who hold the gate would not see this one."""
+    with OpenTransaction() as alone:
+        alone.do(lambda: execute("default", f"SELECT PG_ADVISORY_XACT_LOCK({ADVISORY}, 0)"))
+        with OpenTransaction() as publisher:
+            waits = publisher.start(lambda: publish(TOPIC, 1, key="a"))
+            blocked = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            wait_until(lambda: execute("default", blocked).fetchone())
+            put = Layout(topic=TOPIC, generation=7, epoch=1, phase="steady", partitions=2, base=4)
+            put.save()
+            turning.put_in_force("default", 7)
+            alone.commit()
+            waits.result(60)
+            publisher.commit()
+    assert Message.objects.get().partition >= 4
 
 
 @pytest.mark.database("postgresql")
