@@ -53,6 +53,7 @@ MAY_REFUSE = (
 )
 MAY_PUT_IN_FORCE = "SELECT HAS_SEQUENCE_PRIVILEGE('sqlqueue_generation', 'UPDATE')"
 NEWEST_LAYOUT = "SELECT MAX(generation) FROM sqlqueue_layout"
+CHANGING = "SELECT id FROM sqlqueue_epoch_slot LIMIT 1"
 HIGHEST = "SELECT MAX(generation) FROM sqlqueue_publish_gate WHERE slot >= 0"
 # Index of all: the primary key; (topic, slot).
 BEHIND = "SELECT slot FROM sqlqueue_publish_gate WHERE slot >= 0 AND generation <> %s ORDER BY slot"
@@ -81,10 +82,17 @@ def newest_layout(alias: str) -> int | None:
 
 
 def catch_up(alias: str) -> None:
-    """Let a generation hold of which the tables know and the sequence does not: it is not among the tables that a dump
-    or logical replication brings, and publishers would go back to an epoch that has ended."""
+    """Let the newest layout's generation hold where what holds it is behind, and no change is under way: a dump may
+    bring the layouts alone, and neither tables nor logical replication bring the sequence. Publishers would go back to
+    an epoch that has ended."""
     newest = newest_layout(alias) or 0
-    if connections[alias].vendor == "postgresql" and newest_generation(alias) < newest:
+    if not newest or execute(alias, CHANGING).fetchone():
+        return  # whoever carries the change on does it
+    if connections[alias].vendor == "postgresql":
+        if newest_generation(alias) < newest:
+            put_in_force(alias, newest)
+    elif gate_rows_behind(alias, newest):
+        execute(alias, "DELETE FROM sqlqueue_publish_gate WHERE slot >= 0 AND slot < %s", (first_slot(alias, newest),))
         put_in_force(alias, newest)
 
 

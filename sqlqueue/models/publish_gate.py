@@ -36,6 +36,8 @@ class PublishGate(models.Model):
 def fill(using: str) -> None:
     """Add missing rows: after every migrate, and after a test has flushed the tables. Once a topic has been altered,
     MySQL has other slots, and those of the first generation never come back: an old publisher would use them."""
+    make_sequence(using)
+    catch_up(using)
     there = dict(execute(using, THERE).fetchall())
     generation = max([generation for slot, generation in there.items() if slot >= 0], default=None)
     newest = newest_layout(using)
@@ -44,8 +46,6 @@ def fill(using: str) -> None:
     first = first_slot(using, generation)
     _insert(using, set(range(first, first + SLOTS)).difference(there), generation)
     _insert(using, set(DUTIES).difference(there), 0)
-    make_sequence(using)
-    catch_up(using)
     if newest is None:
         forget_guards(using)
 

@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from django.db.models import Max
 
-from sqlqueue.database import retries, sequence, turning
+from sqlqueue.database import retries, sequence
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import Offset, PartitionLease, SubscriberHeartbeat, Topic
 from sqlqueue.models.partition_lease import WAITS
+from sqlqueue.models.publish_gate import fill
 
 MOST_ADDED = (
     2**40
@@ -54,7 +55,7 @@ def recover(alias: str) -> Recovery:
     before = preview(alias)
     token = retries.run(alias, _recover, alias, secrets.randbelow(MOST_ADDED) + 1)
     sequence.catch_up(alias)
-    turning.catch_up(alias)
+    fill(alias)
     return before._replace(token=token)
 
 
