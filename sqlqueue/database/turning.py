@@ -87,7 +87,7 @@ def catch_up(alias: str) -> None:
     an epoch that has ended."""
     newest = newest_layout(alias) or 0
     if not newest or execute(alias, CHANGING).fetchone():
-        return  # whoever carries the change on does it
+        return  # the process that carries the change on does it
     if connections[alias].vendor == "postgresql":
         if newest_generation(alias) < newest:
             put_in_force(alias, newest)

@@ -292,8 +292,8 @@ class Repartition:
         assert self._gone is not None
         if not self._gone.passed():
             return Progress(TRANSACTIONS, self._gone.waits_for, self._gone.waits_for)
-        # Not before: whoever waits for the table makes publishers wait. It is got only while no transaction that has
-        # written into the log is open, so none of an older version is, and what it wrote is visible.
+        # Not before: a process that waits for the table makes publishers wait. It is got only while no transaction is
+        # open that has written into the log, one of an older version neither, and what those wrote is visible.
         if not self._refused_former(change):
             self._gone_for = 0  # who has come meanwhile is waited for before the next try
             return Progress(TABLE, 1, 1)
