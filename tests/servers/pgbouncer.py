@@ -51,9 +51,7 @@ class PrivatePgBouncer(PrivateServer):
         program = find_program("pgbouncer")
         if program is None:
             raise ServerError("There is no pgbouncer on this machine. On Debian and Ubuntu: apt-get install pgbouncer.")
-        text = SETTINGS.format(
-            behind=self._behind.port, user=self.superuser, port=self.port, sessions=self._sessions
-        )
+        text = SETTINGS.format(behind=self._behind.port, user=self.superuser, port=self.port, sessions=self._sessions)
         file = self.folder / "pgbouncer.ini"
         file.write_text(text)
         return [program, str(file)]
