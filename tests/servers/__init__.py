@@ -1,8 +1,8 @@
 """The database that the suite runs on, chosen by two environment variables.
 
 DATABASE is `sqlite` (the default), `mariadb`, `mysql` or `postgresql`. DATABASE_URL names a server that is there
-already; without it `sqlite` is a file in a temporary folder, and the others are private servers. With POOLER=1 a private
-PgBouncer stands in front of a private PostgreSQL server.
+already; without it `sqlite` is a file in a temporary folder, and the others are private servers. With POOLER=1 a
+private PgBouncer stands in front of a private PostgreSQL server.
 """
 
 import tempfile
