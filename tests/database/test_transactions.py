@@ -169,10 +169,10 @@ def test_what_its_owner_acks_meanwhile_is_not_reprioritized(
         testing.drain()
         connections.close_all()
 
-    def revoke_late(*place: Any) -> None:
+    def revoke_late(*place: Any, **options: Any) -> None:
         with ThreadPoolExecutor(1) as another:
             another.submit(owner).result(60)
-        revoke(*place)
+        revoke(*place, **options)
 
     monkeypatch.setattr(reschedule, "revoke", revoke_late)
     assert reschedule.reprioritize(ALIAS, "g", "t", [offset], 1) == (0, 1)
