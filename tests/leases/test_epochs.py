@@ -239,7 +239,7 @@ class TestFallingWatermarks:
         assert all(after[number] > token for number, token in before.items())
 
     def test_acquiring_looks_itself(self) -> None:
-        """A watermark that has fallen in a way of which nobody told the leases."""
+        """A watermark that has fallen while no lease was revoked for it."""
         PartitionLease.objects.update(holder="", valid_until=None)
         Offset.objects.filter(partition=2).update(offset_acked=0)
         before = self.tokens()

@@ -96,7 +96,7 @@ def test_it_is_carried_on_by_running_it_again() -> None:
 @GATED
 @pytest.mark.long
 def test_killed_at_any_moment_while_many_publish(manage: ManageCommands) -> None:
-    """Nothing is lost or out of order, nobody is held up, and the last one ends it."""
+    """Nothing is lost or out of order, no publisher is held up, and the last run of the command ends the change."""
     dice = random.Random(7)
     with Publishers(3) as publishers, OpenTransaction() as slow:
         wait_until(lambda: publishers.published > 20)

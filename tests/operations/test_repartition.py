@@ -353,7 +353,7 @@ def test_a_batch_of_repeated_ids_asks_for_the_generation_alone(monkeypatch: pyte
 
 @GATED
 def test_only_the_gate_is_waited_for_and_publishers_are_not_held_up() -> None:
-    """While nothing of it can go on, nobody who publishes waits."""
+    """While the change cannot go on, no publisher waits."""
     with OpenTransaction() as old:
         old.do(lambda: publish_many(TOPIC, [NewMessage(n, key=f"k{n}") for n in range(500)]))
         begin("default", TOPIC, 6)

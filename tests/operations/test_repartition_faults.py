@@ -147,7 +147,7 @@ def test_later_epochs_wait_for_a_rewound_group_of_a_topic_that_was_made_again() 
 
 @pytest.mark.database("postgresql")
 def test_the_generation_is_read_once_the_gate_is_held() -> None:
-    """Read before, it could have been replaced, and whoever waits for all who hold the gate would not see this one."""
+    """Read before, it could have been replaced, and the alter, which waits for the gate's holders, would not see it."""
     with OpenTransaction() as alone:
         alone.do(lambda: execute("default", f"SELECT PG_ADVISORY_XACT_LOCK({ADVISORY}, 0)"))
         with OpenTransaction() as publisher:

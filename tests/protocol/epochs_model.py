@@ -68,7 +68,7 @@ RULES = {
     "lock_first": "PostgreSQL: the shared lock is taken before the epoch is read",
     "fresh": "PostgreSQL: the epoch is read by a current read, not from the transaction's snapshot",
     "grace": "PostgreSQL: the end is read after all who held the lock at the change have ended",
-    "end_after": "the old epoch's end is read after nobody can publish in it any more",
+    "end_after": "the old epoch's end is read once no publisher can add to it any more",
     "behind": "a group starts the new epoch only when its watermark of the old one has reached the end",
     "reset_revokes": "a reset below an old epoch's end revokes the leases of later epochs",
     "close_first": "shards: a slot opens on the new server only after it was closed on every old one",
@@ -143,7 +143,7 @@ class Epochs:
         elif step == "slot":  # the key's slot: current, share-locked until the end
             epoch = s.slot
             if self.flavour == "shards" and epoch == 1 and s.slot2 != 1:
-                return  # closed here, not open there yet: waits (whoever sees that may open it there)
+                return  # closed here, not open there yet: waits (a publisher that sees that may open it there)
             if self.flavour == "shards" and not self.on("close_first") and s.slot2 == 1:
                 for e in {epoch, 1}:  # whichever server is asked first
                     held = locks | {"slot"} if e == 0 else locks
