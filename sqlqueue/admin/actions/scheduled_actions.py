@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
-from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, DELETION
-from django.http import HttpRequest
-from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from sqlqueue.admin.actions.base import MOST_LISTED, Action, log_action
-from sqlqueue.conf import settings
+from sqlqueue.admin.actions.waiting_actions import WaitingAction
 from sqlqueue.models import ScheduledMessage
 from sqlqueue.operations.edit_scheduled import run_now, withdraw
 
 
-class ScheduledAction(Action):
+class ScheduledAction(WaitingAction):
     """An action on messages that have not entered the log."""
 
     view_permission = "view_scheduledmessage"
-
-    def __init__(self, numbers: Iterable[int], success_url: str) -> None:
-        rows = ScheduledMessage.objects.using(settings.DATABASE).filter(pk__in=list(numbers))
-        self.messages = list(rows.defer("payload", "headers", "body").order_by("due_at", "id"))
-        self.count, self.listed, self.success_url = len(self.messages), self.messages[:MOST_LISTED], success_url
-
-    def hidden(self) -> Iterable[tuple[str, object]]:
-        """Return what chooses the same messages again."""
-        return [(ACTION_CHECKBOX_NAME, message.pk) for message in self.messages]
+    model = ScheduledMessage
+    order = ("due_at", "id")
 
 
 class RunNow(ScheduledAction):
@@ -42,16 +28,9 @@ class RunNow(ScheduledAction):
         "refused are tried again."
     )
     permissions = ("change_scheduledmessage",)
-
-    def carry_out(self, request: HttpRequest, wanted: dict[str, Any]) -> str:
-        """Call the operation."""
-        done = run_now(settings.DATABASE, [message.pk for message in self.messages])
-        sentence = _("Due now: %(done)d. Left alone, because they are entering the log: %(left)d.") % {
-            "done": done.changed,
-            "left": done.left,
-        }
-        log_action(request, self.messages, CHANGE, sentence)
-        return sentence
+    operation = staticmethod(run_now)
+    sentence = gettext_lazy("Due now: %(done)d. Left alone, because they are entering the log: %(left)d.")
+    flag = CHANGE
 
 
 class TakeBack(ScheduledAction):
@@ -65,16 +44,9 @@ class TakeBack(ScheduledAction):
     )
     permissions = ("delete_scheduledmessage",)
     dangerous = True
-
-    def carry_out(self, request: HttpRequest, wanted: dict[str, Any]) -> str:
-        """Call the operation."""
-        done = withdraw(settings.DATABASE, [message.pk for message in self.messages])
-        sentence = _("Taken back: %(done)d. Left alone, because they are entering the log: %(left)d.") % {
-            "done": done.changed,
-            "left": done.left,
-        }
-        log_action(request, self.messages, DELETION, sentence)
-        return sentence
+    operation = staticmethod(withdraw)
+    sentence = gettext_lazy("Taken back: %(done)d. Left alone, because they are entering the log: %(left)d.")
+    flag = DELETION
 
 
 SCHEDULED_ACTIONS: dict[str, type[ScheduledAction]] = {action.name: action for action in (RunNow, TakeBack)}
