@@ -44,7 +44,6 @@ class Migration(online_migration.Migration):
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("topic", sqlqueue.database.fields.ExactField(max_length=104, verbose_name="topic")),
                 ("epoch", models.IntegerField(verbose_name="epoch")),
-                ("shard", sqlqueue.database.fields.ExactField(db_default="", max_length=30, verbose_name="shard")),
                 ("end", models.BigIntegerField(verbose_name="end")),
                 ("retired_at", models.DateTimeField(null=True, verbose_name="retired at")),
             ],
@@ -52,9 +51,7 @@ class Migration(online_migration.Migration):
                 "verbose_name": "end of an epoch",
                 "verbose_name_plural": "ends of epochs",
                 "db_table": "sqlqueue_epoch_end",
-                "constraints": [
-                    models.UniqueConstraint(fields=("topic", "epoch", "shard"), name="sqlqueue_epoch_end_shard")
-                ],
+                "constraints": [models.UniqueConstraint(fields=("topic", "epoch"), name="sqlqueue_epoch_end_topic")],
             },
         ),
         migrations.CreateModel(
@@ -82,7 +79,6 @@ class Migration(online_migration.Migration):
                 ("phase", sqlqueue.database.fields.ExactField(max_length=10, verbose_name="phase")),
                 ("partitions", models.IntegerField(verbose_name="partitions")),
                 ("base", models.IntegerField(verbose_name="base")),
-                ("shards", sqlqueue.database.fields.ExactField(db_default="", max_length=2000, verbose_name="shards")),
                 (
                     "created_at",
                     models.DateTimeField(db_default=sqlqueue.database.fields.DatabaseNow(), verbose_name="created at"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from sqlqueue.core.setting.shards import SHARD_LENGTH
 from sqlqueue.database.fields import DatabaseNow, ExactField
 from sqlqueue.models.topic import TOPIC_COLUMN
 
@@ -26,7 +25,6 @@ class Layout(models.Model):
     phase = ExactField(_("phase"), max_length=10)
     partitions = models.IntegerField(_("partitions"))
     base = models.IntegerField(_("base"))
-    shards = ExactField(_("shards"), max_length=2000, db_default="")
     created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
 
     class Meta:
@@ -43,13 +41,12 @@ class Layout(models.Model):
 
 
 class EpochEnd(models.Model):
-    """Where an epoch that is closed ends on a shard: all of its messages there are visible, at or below this offset,
-    and there will be no more. `shard` is empty without SHARDS. `retired_at`: no group needs it and the log holds none
-    of its messages any more."""
+    """Where an epoch that is closed ends in this database: all of its messages here are visible, at or below this
+    offset, and there will be no more. `retired_at`: no group needs it and the log holds none of its messages any
+    more."""
 
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
     epoch = models.IntegerField(_("epoch"))
-    shard = ExactField(_("shard"), max_length=SHARD_LENGTH, db_default="")
     end = models.BigIntegerField(_("end"))
     retired_at = models.DateTimeField(_("retired at"), null=True)
 
@@ -58,7 +55,7 @@ class EpochEnd(models.Model):
         verbose_name = _("end of an epoch")
         verbose_name_plural = _("ends of epochs")
         constraints = [
-            models.UniqueConstraint(fields=["topic", "epoch", "shard"], name="sqlqueue_epoch_end_shard"),
+            models.UniqueConstraint(fields=["topic", "epoch"], name="sqlqueue_epoch_end_topic"),
         ]
 
     def __str__(self) -> str:

@@ -21,7 +21,6 @@ from typing import Final, NamedTuple
 
 from django.db import ProgrammingError, connections
 
-from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.setting.topics import MOST_PARTITIONS
@@ -185,8 +184,7 @@ def _next(alias: str, present: int) -> int:
 def _write_end(alias: str, topic: str, epoch: int) -> None:
     ends = EpochEnd.objects.using(alias).filter(topic=topic, epoch=epoch)
     if not ends.exists():
-        shard = settings.shard_name(alias) if settings.sharded else ""
-        EpochEnd.objects.using(alias).create(topic=topic, epoch=epoch, shard=shard, end=highest_offset(alias))
+        EpochEnd.objects.using(alias).create(topic=topic, epoch=epoch, end=highest_offset(alias))
 
 
 def abort(alias: str, topic: str) -> None:
