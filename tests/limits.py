@@ -305,6 +305,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "spark.membership:PROBE_TIMEOUT",
     ),
     "a scale, a share, or what is chosen if nothing is said": (
+        "consumers.background.task:RESERVE",
         "consumers.priority_shares:LOWER_SHARE",
         "management.commands.queueprune:AGE",
         "tasks.enqueueing:HIGHEST",

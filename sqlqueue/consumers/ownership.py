@@ -54,6 +54,11 @@ class Ownership:
         self._balancer = Balancer(alias, subscriber, lease_duration)
         self._by_group_topic = {subscription.group_topic: subscription for subscription in subscriptions}
 
+    @property
+    def in_reserve(self) -> bool:
+        """Whether another living subscriber serves the same, and comes first; as of the last balance."""
+        return self._balancer.in_reserve
+
     def of(self, owned: AssignedPartition | HeldLease) -> Subscription:
         """Return the subscription that an assigned partition, or its lease, belongs to."""
         return self._by_group_topic[owned.ref.group, owned.ref.topic]

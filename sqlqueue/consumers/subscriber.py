@@ -149,12 +149,14 @@ class Subscriber:
             stats_recorder, replay = StatsRecorder(self.alias, self.settler.outcome_counter), ReplayTask(self.alias)
             self._batches = BatchTask(self.alias)
             self.settler.look_at_batches = self._batches.look_at
-            self._background_tasks = [self._lease_renewer, self.loop.scheduler, collector, stats_recorder, replay]
-            self._background_tasks.append(self._batches)
+            others = [name for name, alias in settings.shards.items() if alias != self.alias]
+            relays = [RelayTask(self.alias, name) for name in others]
+            looking: list[BackgroundTask] = [self.loop.scheduler, replay, self._batches, *relays]
+            for task in looking:
+                task.in_reserve = lambda: self.ownership.in_reserve
+            self._background_tasks = [self._lease_renewer, collector, stats_recorder, *looking]
             if self.alias == settings.home and (schedules := declared()):
                 self._background_tasks.append(PeriodicTask(self.alias, schedules))
-            others = [name for name, alias in settings.shards.items() if alias != self.alias]
-            self._background_tasks += [RelayTask(self.alias, name) for name in others]
             for task in self._background_tasks:
                 task.start()
         group_topics = [subscription.group_topic for subscription in self.subscriptions]

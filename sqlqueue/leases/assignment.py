@@ -120,6 +120,11 @@ class Balancer:
         """The identities of the servers in the heartbeats of its groups."""
         return self._lookout.servers
 
+    @property
+    def in_reserve(self) -> bool:
+        """Whether another living subscriber does the same, and comes first."""
+        return self.subscriber in self._lookout.reserve
+
     def compare(self, holdings: Mapping[GroupTopic, Holding], now: float) -> dict[GroupTopic, Balance]:
         """Return what to do about each (group, topic).
 

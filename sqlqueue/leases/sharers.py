@@ -43,11 +43,13 @@ class Sharers:
 
 
 class Lookout:
-    """Looks for the subscribers. servers: the identities of the servers that those of the groups asked for write to."""
+    """Looks for the subscribers. servers: the identities of the servers that those of the groups asked for write to;
+    reserve: the subscribers of each cohort without the one whose name comes first."""
 
     def __init__(self, alias: str):
         self.alias = alias
         self.servers: set[str] = set()
+        self.reserve: frozenset[str] = frozenset()
         self._seen: frozenset[tuple[object, ...]] = frozenset()
         self._cohorts: dict[str, Serving] = {}
         self._known: dict[GroupTopic, Sharers] = {}
@@ -61,14 +63,12 @@ class Lookout:
             self._known = {group_topic: _sharers(group_topic, served) for group_topic in groups}
             of_groups = {name for one in self._known.values() for name in one.subscribers}
             self.servers = {server for _, subscriber, server, *_ in rows if subscriber in of_groups}
+            self.reserve = frozenset(name for some in _members(rows).values() for name in sorted(some)[1:])
             self._seen = seen
         return self._known
 
     def _of_cohorts(self, rows: Sequence[Row]) -> list[_Served]:
-        members: dict[str, list[str]] = defaultdict(list)
-        for cohort, subscriber, *_ in rows:
-            if cohort != ALONE:
-                members[cohort].append(subscriber)
+        members = _members(rows)
         self._cohorts = {cohort: self._cohorts[cohort] for cohort in members if cohort in self._cohorts}
         speakers = {cohort: some[0] for cohort, some in members.items() if cohort not in self._cohorts}
         read = self._read(speakers.values())
@@ -97,6 +97,15 @@ class _Served(NamedTuple):
     serving: Serving
     subscribers: list[str]
     outdated: bool = False
+
+
+def _members(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Return the subscribers of each cohort."""
+    members: dict[str, list[str]] = defaultdict(list)
+    for cohort, subscriber, *_ in rows:
+        if cohort != ALONE:
+            members[cohort].append(subscriber)
+    return members
 
 
 def _alone(rows: Sequence[Row]) -> list[_Served]:

@@ -15,7 +15,7 @@ from sqlqueue.consumers.background.outcome_counter import OutcomeCounter
 from sqlqueue.consumers.background.replay import ReplayTask
 from sqlqueue.consumers.background.scheduler import SchedulerTask
 from sqlqueue.consumers.background.stats_recorder import StatsRecorder
-from sqlqueue.consumers.background.task import FAILING, BackgroundTask
+from sqlqueue.consumers.background.task import FAILING, RESERVE, BackgroundTask
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.models import (
     Activity,
@@ -112,6 +112,24 @@ def lease_renewer_of(consuming: Consuming) -> BackgroundTask:
     consuming.consumer("t", lambda delivery: None)
     ownership = consuming.subscriber(background_tasks=False).ownership
     return LeaseRenewer(ownership, 1.0, "", lambda: "", lambda: 0, lambda lost: None)
+
+
+def test_one_of_those_that_serve_the_same_looks_often_and_the_others_rarely(consuming: Consuming) -> None:
+    """Of processes that serve the same one looks for what operators ask for, what is due, and batches that end."""
+    consuming.consumer("t", lambda delivery: None)
+    hosts = [consuming.start() for _ in range(3)]
+
+    def pauses() -> list[list[float]]:
+        looking = ("scheduler", "replay", "batches")
+        found = [[task for task in host.subscriber._background_tasks if task.name in looking] for host in hosts]
+        return sorted([task.pause / task.interval for task in tasks] for tasks in found)
+
+    often, rarely = [1.0] * 3, [float(RESERVE)] * 3
+    wait_until(lambda: pauses() == [often, rarely, rarely])
+    [first] = [host for host in hosts if not host.subscriber.ownership.in_reserve]
+    hosts.remove(first)
+    first.stop()
+    wait_until(lambda: pauses() == [often, rarely])
 
 
 @pytest.mark.database("mariadb", "mysql", "postgresql")

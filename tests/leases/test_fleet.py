@@ -334,3 +334,20 @@ def test_shares_that_become_smaller_while_many_leases_are_acquired_are_kept_to(
     finally:
         subscriber.close()
     wait_until(lambda: not PartitionLease.objects.filter(holder=subscriber.name).exists())
+
+
+def test_of_each_cohort_one_is_not_in_reserve(settings) -> None:
+    """Those that serve the same look for the same work: one as often as it has to be, the others rarely."""
+    fleet(3, groups(2), 6, settings)
+    heartbeat.beat(ALIAS, "a", groups(1), 300)
+    everyone = {name: Balancer(ALIAS, name, 30.0) for name in ("a", "me", "s1", "s2")}
+
+    def in_reserve() -> set[str]:
+        for balancer in everyone.values():
+            balancer.compare(holdings(groups(1), 6, 3), 0.0)
+        return {name for name, balancer in everyone.items() if balancer.in_reserve}
+
+    assert in_reserve() == {"s1", "s2"}
+    heartbeat.leave(ALIAS, "me")
+    everyone.pop("me")
+    assert in_reserve() == {"s2"}

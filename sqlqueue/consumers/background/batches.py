@@ -50,7 +50,7 @@ class BatchTask(BackgroundTask):
         ended = time.monotonic()
         self._lasted += ended - began
         if not self._beyond:
-            self._due_at, self._lasted = ended + max(self.interval, REST * self._lasted), 0.0
+            self._due_at, self._lasted = ended + max(self.pause, REST * self._lasted), 0.0
         return checked or bool(self._beyond)
 
     def finish(self) -> None:

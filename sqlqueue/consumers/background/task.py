@@ -17,12 +17,18 @@ logger = logging.getLogger("sqlqueue")
 
 
 FAILING = 3  # iterations in a row that failed: a database that is restarted fails fewer
+RESERVE = 5  # times as long as usual a process in reserve waits between two iterations
 
 
 class BackgroundTask:
-    """A duty that a thread of its own does every `interval` seconds, on a connection of its own."""
+    """A duty that a thread of its own does every `interval` seconds, on a connection of its own.
+
+    in_reserve: tells whether another process looks for the same work as often; then this one does so RESERVE times less
+    often, unless it is woken. So what an idle duty costs does not grow with the processes as fast as these.
+    """
 
     name = "background-task"
+    in_reserve: Callable[[], bool] = staticmethod(lambda: False)
 
     def __init__(self, alias: str, interval: float):
         self.alias, self.interval = alias, interval
@@ -50,6 +56,11 @@ class BackgroundTask:
         raise NotImplementedError
 
     @property
+    def pause(self) -> float:
+        """Seconds between two iterations now."""
+        return self.interval * (RESERVE if self.in_reserve() else 1)
+
+    @property
     def failing(self) -> str:
         """The name and the last error of a task that fails again and again; "" for another."""
         return f"{self.name}: {self._error}" if self._failures >= FAILING else ""
@@ -66,7 +77,7 @@ class BackgroundTask:
                 while not self._stopping:
                     more = self._guarded(self.run_once)
                     if not more and not self._stopping:
-                        self._due.wait(self.interval)
+                        self._due.wait(self.pause)
                     self._due.clear()
                 self._guarded(self.finish)
         finally:
