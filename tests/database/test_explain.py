@@ -26,7 +26,7 @@ from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import acked_marks, groups, unique_messages, work_collect, work_items
 from sqlqueue.log.collect import FIRST, OLDEST, collect, released, report_absent
-from sqlqueue.log.fetch import FETCH, LOOK, POLL_HEAD, SCAN, WATCH
+from sqlqueue.log.fetch import FETCH, FETCH_TO, LOOK, POLL_HEAD, SCAN, WATCH
 from sqlqueue.log.publish import NewMessage
 from sqlqueue.log.retirement import retire
 from sqlqueue.log.schedule import move_due
@@ -470,6 +470,29 @@ def test_a_long_and_uneven_history_leads_no_read_astray(topics: None, place: str
     assert indexes_of(words.sql(watch), tuple(values)) == {"sqlqueue_message_pkey"}
     by_offset = WHOLE.replace("{columns}", "payload").replace("{marks}", "%s, %s")
     assert indexes_of(words.sql(by_offset), (low + 1, low + 2)) == {"sqlqueue_message_pkey"}
+
+
+@pytest.mark.database("postgresql")
+@pytest.mark.parametrize("statement", [FETCH, FETCH_TO, LOOK, ABOVE])
+def test_a_read_of_a_stream_reads_no_other_stream(topics: None, statement: str) -> None:
+    """What it reads of the index ends where the stream does, however many entries of the topic are behind it."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO sqlqueue_message (topic, partition, priority, message_id, payload)"
+            " SELECT 't', n % 8, n / 50000, n, '1' FROM GENERATE_SERIES(1, 150000) AS n"
+        )
+        cursor.execute("ANALYZE sqlqueue_message")
+    words, highest = dialect("default"), highest_offset("default")
+    high = () if "{beyond}" in statement else (highest,)
+    text = words.sql(statement.replace("{columns}", "payload").replace("{slice}", ""))
+    limit = () if statement == ABOVE else (500,)
+    values = (0, *words.range_values("t", 1, 0, highest - 20, *high), *limit)
+    with connection.cursor() as cursor:
+        for _ in range(2):  # the first one remembers what it has found out about the index
+            cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {text}", values)
+            (found,) = cursor.fetchone()[0]
+    plan = found["Plan"]
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 10, found
 
 
 @contextmanager

@@ -11,6 +11,12 @@ from sqlqueue.exceptions import InvalidMessage
 
 NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # in JSON text: an escape, not an escaped backslash before "u0000"
 
+# Of a stream, above an offset: a form that only the index of all these columns serves. The primary key does not begin
+# with the priority, nor does its order do for ORDER BY while the priority is not said to be one value. A scan of the
+# index ends where the first column of a compared row is over, so what equals is said alone: with all four columns in
+# the row it went on to the end of the topic.
+ABOVE = 'topic = %s AND "partition" = %s AND (priority, "offset") > (%s, %s)'
+
 
 class PostgreSQL(WithOnConflict):
     """PostgreSQL from 14."""
@@ -44,17 +50,15 @@ class PostgreSQL(WithOnConflict):
         "begun": "TRANSACTION_TIMESTAMP()",
         "bytes": "OCTET_LENGTH(CAST(payload AS TEXT)) + COALESCE(OCTET_LENGTH(CAST(headers AS TEXT)), 0)"
         " + COALESCE(OCTET_LENGTH(body), 0)",
-        "beyond": '(topic, "partition", priority, "offset") > (%s, %s, %s, %s)'
-        ' AND (topic, "partition", priority) <= (%s, %s, %s)',
-        "within": '(topic, "partition", priority, "offset") > (%s, %s, %s, %s)'
-        ' AND (topic, "partition", priority, "offset") <= (%s, %s, %s, %s)',
+        "beyond": f"{ABOVE} AND priority <= %s",
+        "within": f'{ABOVE} AND (priority, "offset") <= (%s, %s)',
         "ascending": 'topic, "partition", priority, "offset"',
         "descending": 'topic DESC, "partition" DESC, priority DESC, "offset" DESC',
     }
 
     def range_values(self, topic: str, partition: int, priority: int, low: int, *high: int) -> tuple[object, ...]:
-        """Rows are compared as wholes, which only the index of all their columns can do."""
-        return (topic, partition, priority, low, topic, partition, priority, *high)
+        """See ABOVE."""
+        return (topic, partition, priority, low, priority, *high)
 
     def check_json(self, text: str, kind: str) -> None:
         """A jsonb value has no NUL character."""
