@@ -1,8 +1,8 @@
 """The notifier: publishers notify after their commit, and sleeping consumers poll at once. Polling is the safety net.
 
-In this process a notification calls the listeners; other processes get a datagram at the addresses in the heartbeat
-table. It is best effort, and its content is not used: a consumer that receives one polls earlier. Only questions
-(log/settle_notices) hold something.
+In this process a notification calls the listeners; other processes get a datagram (log/wake_ups). It is best effort,
+and its content is not used: a consumer that receives one polls earlier. Only questions (log/settle_notices) hold
+something.
 """
 
 from __future__ import annotations
@@ -13,24 +13,20 @@ import threading
 import time
 from collections.abc import Callable
 
-from django.db import Error, connections, transaction
+from django.db import connections, transaction
 
 from sqlqueue.conf import settings
 from sqlqueue.core.logfmt import logfmt
-from sqlqueue.models import SubscriberHeartbeat
+from sqlqueue.log import wake_ups
 
 logger = logging.getLogger("sqlqueue")
 
-ADDRESSES_LAST = 5.0  # seconds for which a publisher trusts the addresses that it has read
 QUIET = 0.002  # seconds within which one notification is enough: a notified consumer polls fast for longer than that
-MOST_ADDRESSES = 200
 RECOVERY = 0.1  # seconds that a listener pauses after an error, so that a lasting one does not keep it busy
 
 _listeners: list[Callable[[], None]] = []
 _lock = threading.Lock()
-_addresses: dict[str, tuple[float, list[tuple[str, int]]]] = {}
 _notified_at: dict[str, float] = {}  # by alias
-_socket: socket.socket | None = None
 
 
 def notify_after_commit(alias: str) -> None:
@@ -64,11 +60,7 @@ def notify(alias: str) -> None:
     if now - _notified_at.get(alias, 0.0) < QUIET:
         return
     _notified_at[alias] = now
-    for address in _known_addresses(alias, now):
-        try:
-            _sender().sendto(b"", address)
-        except OSError:  # no listener, no route, buffer full: polling is the safety net
-            continue
+    wake_ups.wake(alias)
 
 
 def listen(listener: Callable[[], None]) -> Callable[[], None]:
@@ -82,37 +74,6 @@ def listen(listener: Callable[[], None]) -> Callable[[], None]:
                 _listeners.remove(listener)
 
     return stop
-
-
-def _sender() -> socket.socket:
-    global _socket
-    if _socket is None:
-        _socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        _socket.setblocking(False)
-    return _socket
-
-
-def _known_addresses(alias: str, now: float) -> list[tuple[str, int]]:
-    read_at, addresses = _addresses.get(alias, (-ADDRESSES_LAST, []))
-    if now - read_at < ADDRESSES_LAST:
-        return addresses
-    _addresses[alias] = (now, addresses)  # first, so that other threads do not all ask
-    if connections[alias].in_atomic_block:
-        return addresses
-    try:
-        beats = SubscriberHeartbeat.objects.using(alias).alive().exclude(address="")
-        found = beats.values_list("address", flat=True).distinct()[:MOST_ADDRESSES]
-        addresses = [address for text in found if (address := parsed(text))]
-    except Error as error:
-        logger.info(logfmt("notifier_silent", error=error))
-    _addresses[alias] = (now, addresses)
-    return addresses
-
-
-def parsed(text: str) -> tuple[str, int] | None:
-    """Return an address of the heartbeat table as host and port; None if it is none."""
-    host, _, port = text.rpartition(":")
-    return (host, int(port)) if host and port.isdecimal() and int(port) < 65536 else None
 
 
 class Listener:

@@ -18,7 +18,7 @@ from types import TracebackType
 from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import ACKED, DEAD
 from sqlqueue.core.settle_plan import SettledAttempt
-from sqlqueue.log.notifier import parsed
+from sqlqueue.log.wake_ups import parsed
 from sqlqueue.models import SubscriberHeartbeat
 
 ASKED_FOR = 5.0  # seconds for which a question counts; who still waits asks again sooner

@@ -38,6 +38,8 @@ def test_sqlqueue_is_measured_and_killed() -> None:
         try:
             with peer.working() as worker:
                 assert peer.backlog(worker, "noop", 30)["rate"] > 0
+                peer.rates = {"noop": 1_000.0, "enqueue": 1_000.0}
+                assert len(peer.loaded_latency(worker)["latency, half load"]) == 100
                 handled = len(read_notes(peer.notes))
                 worker.hold()
                 sent = peer.send("single", "noop", count=5)

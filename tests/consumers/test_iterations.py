@@ -74,6 +74,52 @@ def test_what_is_due_wakes_the_scheduler_before_the_log_is_looked_at(host: Host,
     assert not [query for query in queries if "sqlqueue_scheduled_message" in query["sql"]]
 
 
+@pytest.fixture
+def sleeper(host: Host, settings) -> tuple[Subscriber, list[object]]:
+    """A subscriber that has nothing to do and sleeps for a minute, and what its handler has seen."""
+    settings.SQLQUEUE = {**settings.SQLQUEUE, "POLL_INTERVAL": 60.0, "IDLE_POLL_INTERVAL": 60.0}
+    settings.SQLQUEUE |= {"BALANCE_INTERVAL": 60.0}
+    seen: list[object] = []
+    publish("t", "first")
+    subscriber = host(consumer("t", lambda delivery: seen.append(delivery.payload)), pool=InlinePool)
+    wait_until(lambda: subscriber.run_once() > 10.0 and seen == ["first"] and subscriber.idle)
+    return subscriber, seen
+
+
+def test_a_notification_leads_to_a_handler_in_the_same_iteration(sleeper: tuple[Subscriber, list[object]]) -> None:
+    subscriber, seen = sleeper
+    for number in range(5):
+        publish("t", number)
+        assert subscriber._awake.is_set(), "its thread would sleep on"
+        subscriber.run_once()
+        assert seen == ["first", *range(number + 1)]
+        while subscriber.run_once() == 0.0:  # the outcome is settled
+            pass
+        subscriber._awake.clear()
+
+
+def test_a_notification_while_an_iteration_runs_leads_to_another_one_at_once(
+    sleeper: tuple[Subscriber, list[object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscriber, seen = sleeper
+    looks: list[int] = []
+    look = subscriber.reader.look
+
+    def notified(*arguments: object) -> bool:
+        found = look(*arguments)
+        if not looks:
+            publish("t", "meanwhile")  # after the look: this one has not seen it
+        looks.append(subscriber.reader.highest)
+        return found
+
+    monkeypatch.setattr(subscriber.reader, "look", notified)
+    subscriber.loop.notify()
+    assert subscriber.run_once() == 0.0
+    assert (len(looks), seen) == (1, ["first"])
+    subscriber.run_once()
+    assert (len(looks), seen) == (2, ["first", "meanwhile"])
+
+
 def test_a_paused_topic_costs_no_time(host: Host) -> None:
     seen: list[object] = []
     subscriber = host(consumer("t", seen.append), pool=InlinePool)

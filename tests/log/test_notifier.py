@@ -1,16 +1,18 @@
 """The notifier: a publish wakes sleeping consumers; a notification is empty, and a consumer that misses it polls."""
 
 import socket
+import sys
 import threading
 import time
 from contextlib import contextmanager
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import publish, publish_many
 from sqlqueue.leases import heartbeat
-from sqlqueue.log import notifier
+from sqlqueue.log import notifier, wake_ups
 from sqlqueue.models import SubscriberHeartbeat
 from tests.consuming import QUICK, Consuming
 from tests.processes import ManageCommands, wait_until
@@ -37,6 +39,21 @@ def asleep(consuming: Consuming, seen: list[object]) -> None:
     wait_until(lambda: seen == ["first"])
     wait_until(lambda: host.subscriber.idle)
     time.sleep(0.1)
+
+
+class Clock:
+    """The clock by which publishers know how old the addresses are; they have read none."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.now = time.monotonic()
+        for module in (notifier, wake_ups):
+            monkeypatch.setattr(module, "time", self)
+        wake_ups.forget()
+        notifier._notified_at.clear()
+
+    def monotonic(self) -> float:
+        self.now += notifier.QUIET
+        return self.now
 
 
 @contextmanager
@@ -117,14 +134,71 @@ class TestFromElsewhere:
         ]
         for number, address in enumerate(addresses):
             heartbeat.beat("default", f"s{number}", [("g", "t")], 300, address)
-        notifier._addresses.clear()
+        wake_ups.forget()
         try:
             publish("t", 1)
             assert all(event.wait(30) for event in heard)
         finally:
             for doorbell in doorbells:
                 doorbell.close()
-            notifier._addresses.clear()
+            wake_ups.forget()
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="no other system tells that no process listens there")
+    def test_what_takes_the_place_of_a_consumer_that_is_gone_is_woken_by_the_first_message(
+        self, transactional_db: None, settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        settings.SQLQUEUE = {**QUICK, "WAKE": True}
+        former, present = notifier.Listener("127.0.0.1", lambda: None), threading.Semaphore(0)
+        heartbeat.beat("default", "former", [("g", "t")], 300, former.address)
+        clock = Clock(monkeypatch)
+        publish("t", 1)
+        former.close()
+        clock.now += wake_ups.CHANGING_LAST
+        successor = notifier.Listener("127.0.0.1", present.release)
+        heartbeat.beat("default", "present", [("g", "t")], 300, successor.address)
+        try:
+            publish("t", 2)  # refused by the former one
+            if not present.acquire(timeout=1):  # a refusal may be known a moment later
+                clock.now += wake_ups.CHANGING_LAST
+                publish("t", 3)
+                assert present.acquire(timeout=30)
+        finally:
+            successor.close()
+
+    def test_the_first_consumer_is_woken_soon(
+        self, transactional_db: None, settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        settings.SQLQUEUE = {**QUICK, "WAKE": True}
+        clock = Clock(monkeypatch)
+        publish("t", 1)
+        present = threading.Semaphore(0)
+        first = notifier.Listener("127.0.0.1", present.release)
+        heartbeat.beat("default", "first", [("g", "t")], 300, first.address)
+        clock.now += wake_ups.CHANGING_LAST
+        try:
+            publish("t", 2)
+            assert present.acquire(timeout=30)
+        finally:
+            first.close()
+
+    def test_publishers_read_the_addresses_seldom(
+        self, transactional_db: None, settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        settings.SQLQUEUE = {**QUICK, "WAKE": True}
+        publish("t", 0)
+        only = notifier.Listener("127.0.0.1", lambda: None)
+        heartbeat.beat("default", "only", [("g", "t")], 300, only.address)
+        clock = Clock(monkeypatch)
+        counts: list[int] = []
+        try:
+            for _ in range(50):
+                with CaptureQueriesContext(connection) as queries:
+                    publish("t", 1)
+                counts.append(sum("heartbeat" in query["sql"] for query in queries))
+                clock.now += wake_ups.ADDRESSES_LAST / 25
+        finally:
+            only.close()
+        assert (sum(counts), counts[0], counts[25]) == (2, 1, 1)
 
     @pytest.mark.parametrize("datagram", [b"", b"stop", b"\0" * 8, b"x" * 60_000], ids=lambda sent: f"{sent[:4]!r}")
     def test_nothing_that_a_datagram_holds_ends_the_listener(self, datagram: bytes) -> None:

@@ -30,7 +30,8 @@ from tests.benchmarks.peers.servers import Servers
 from tests.processes import ROOT
 
 DEFAULT = [name for name in ADAPTERS if name != "sqlqueue-sqlite"]
-PARTS = ("rounds", "kills")
+PARTS = ("rounds", "latency", "kills")
+WHOLE = ("rounds", "kills")  # a round has the latencies, too
 FAILURES = (MeasurementError, ProducerError, OSError)
 KILLED_AT_A_TIME = 6  # what is killed waits most of the time
 FOR_KILLS = 150.0  # seconds
@@ -45,7 +46,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--messages", type=int, default=20_000, help="at most, of one measurement")
     parser.add_argument("--seconds", type=float, default=0.6, help="how long a measurement takes, about")
     parser.add_argument("--minutes", type=float, default=12, help="how long the run takes, at most about")
-    parser.add_argument("--only", choices=PARTS, action="append", help="repeatable (default: all)")
+    parser.add_argument(
+        "--only", choices=PARTS, action="append", help="repeatable (default: rounds, with all figures, and kills)"
+    )
     parser.add_argument("--json", type=Path, help="write all figures there, with each sample")
     parser.add_argument("--publish", type=Path, help="the folder of documentation that gets figures and charts")
     arguments = parser.parse_args(words)
@@ -56,7 +59,7 @@ def main(words: Sequence[str] | None = None) -> None:
         arguments.messages,
         arguments.seconds,
         arguments.minutes,
-        arguments.only or PARTS,
+        arguments.only or WHOLE,
     )
     show(run)
     if arguments.json:
@@ -95,6 +98,8 @@ def measure(
             reserve = FOR_KILLS if "kills" in parts else 0.0
             if "rounds" in parts:
                 take_rounds(run, peers, rounds, began + 60 * minutes - reserve)
+            elif "latency" in parts:
+                take_rounds(run, peers, rounds, began + 60 * minutes - reserve, only_latency=True)
             if "kills" in parts:
                 kill_all(run, peers)
         finally:
@@ -109,10 +114,16 @@ def prepare(run: dict[str, Any], peers: dict[str, Peer], name: str, peer: Callab
     run["peers"][name] = {key: peers[name].facts[key] for key in ("version", "setup", "transactional")}
 
 
-def take_rounds(run: dict[str, Any], peers: dict[str, Peer], rounds: int, deadline: float) -> None:
+def take_rounds(
+    run: dict[str, Any], peers: dict[str, Peer], rounds: int, deadline: float, only_latency: bool = False
+) -> None:
+    def take(name: str) -> None:
+        peer = peers[name]
+        run["rounds"].setdefault(name, []).append(peer.latencies() if only_latency else peer.round())
+
     for name in list(peers):
         say(f"warm up: {name}")
-        attempt(run, peers, name, peers[name].calibrate)
+        attempt(run, peers, name, partial(peers[name].calibrate, ["noop"] if only_latency else []))
     longest = 0.0
     for number in range(rounds):
         began = time.monotonic()
@@ -123,7 +134,7 @@ def take_rounds(run: dict[str, Any], peers: dict[str, Peer], rounds: int, deadli
         shift = number * len(order) // rounds
         for name in order[shift:] + order[:shift]:
             say(f"round {number + 1}: {name}")
-            attempt(run, peers, name, lambda name=name: run["rounds"].setdefault(name, []).append(peers[name].round()))
+            attempt(run, peers, name, partial(take, name))
         run["rounds done"] = number + 1
         longest = max(longest, time.monotonic() - began)
 

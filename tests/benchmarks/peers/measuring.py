@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -88,10 +88,10 @@ class Peer:
                 raise MeasurementError(f"{total - found} of {self.name}'s messages have not been handled.\n{said}")
             time.sleep(0.002)
 
-    def calibrate(self) -> None:
-        """Learn how many messages a measurement takes, and warm everything up. Not measured."""
+    def calibrate(self, kinds: Sequence[str] = ()) -> None:
+        """Learn how many messages a measurement takes, of these kinds or all, and warm everything up. Not measured."""
         with self.working() as worker:
-            for kind in self.facts["kinds"]:
+            for kind in kinds or self.facts["kinds"]:
                 count, rate_so_far = WARM, self.backlog(worker, kind, WARM)["rate"]
                 while count < min(self.most, rate_so_far * self.seconds / 2):  # a few say little of what takes batches
                     count = min(self.most, 4 * count)
@@ -111,15 +111,26 @@ class Peer:
             began, counted = time.monotonic(), self.counted()
             time.sleep(2 * self.seconds)
             found["statements, idle"] = self.per(time.monotonic() - began, counted)
-            found["latency, idle"] = self.latency([self.random.uniform(*GAPS) for _ in range(SAMPLES)], worker)
+            found |= self.idle_latency(worker)
             found |= self.enqueue_and_consume(worker)
             for kind in self.facts["kinds"][1:]:
                 found[f"consume {kind}"] = self.backlog(worker, kind, self.amount(kind))["rate"]
             found["memory"] = worker.memory()
-            load = min(self.rates["noop"], self.rates["enqueue"]) / 2
-            found["load"] = load
-            found["latency, half load"] = self.latency([1 / load] * int(2 * load * self.seconds), worker)
+            found |= self.loaded_latency(worker)
         return found
+
+    def latencies(self) -> dict[str, Any]:
+        """Take only the latencies once."""
+        with self.working() as worker:
+            time.sleep(SETTLES)
+            return {**self.idle_latency(worker), **self.loaded_latency(worker)}
+
+    def idle_latency(self, worker: Worker) -> dict[str, Any]:
+        return {"latency, idle": self.latency([self.random.uniform(*GAPS) for _ in range(SAMPLES)], worker)}
+
+    def loaded_latency(self, worker: Worker) -> dict[str, Any]:
+        load = min(self.rates["noop"], self.rates["enqueue"]) / 2
+        return {"load": load, "latency, half load": self.latency([1 / load] * int(2 * load * self.seconds), worker)}
 
     def enqueue_and_consume(self, worker: Worker) -> dict[str, Any]:
         """Send messages in three ways while the worker stands still, then let it handle them all."""
