@@ -127,6 +127,8 @@ OVER: dict[str, str] = {
     "leases.release:GROUP_TOPICS_AT_ONCE": "tests/consumers/test_over_limits.py::test_everything_is_handled_once_and_in_order",
     "log.publish:MOST_AT_ONCE": "tests/log/test_conflicts.py::test_is_not_held_in_memory",
     "log.scheduled:AT_ONCE": "tests/log/test_scheduled.py::test_of_a_key",
+    "log.wake_ups:FEW": "tests/log/test_notifier.py::test_those_that_have_the_messages_partitions_are_woken",
+    "log.wake_ups:MOST_ROWS": "tests/log/test_notifier.py::test_all_are_when_messages_are_many_or_something_else_is_to_be_seen",
     "log.wake_ups:MOST_ADDRESSES": "tests/consumers/test_over_limits.py::test_a_consumer_beyond_those_that_are_rung_hears_of_news_by_itself",
     "log.collect:BATCH": "tests/test_over_limits.py::test_collection_goes_past_one_batch",
     "admin.collected_messages:MOST_FOUND": "tests/admin/test_lists.py::test_of_many_collected_messages_of_a_key_some_are_found",

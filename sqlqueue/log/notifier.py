@@ -11,12 +11,13 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 
 from django.db import connections, transaction
 
 from sqlqueue.conf import settings
 from sqlqueue.core.logfmt import logfmt
+from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.log import wake_ups
 
 logger = logging.getLogger("sqlqueue")
@@ -26,41 +27,57 @@ RECOVERY = 0.1  # seconds that a listener pauses after an error, so that a lasti
 
 _listeners: list[Callable[[], None]] = []
 _lock = threading.Lock()
-_notified_at: dict[str, float] = {}  # by alias
+_notified_at: dict[Hashable, float] = {}  # by alias, or by alias, topic and partition
 
 
-def notify_after_commit(alias: str) -> None:
-    """Notify once the caller's transaction has committed; at once if there is none."""
-    connection = connections[alias]
+def notify_after_commit(alias: str, rows: Sequence[LogRow] = ()) -> None:
+    """Notify once the caller's transaction has committed; at once if there is none. rows: the messages that were added,
+    if nothing else is to be seen: among many consumers only those that have their partitions are woken."""
+    partitions, connection = wake_ups.partitions_of(alias, rows), connections[alias]
     if not connection.in_atomic_block:
-        notify(alias)
+        notify(alias, partitions)
         return
-    if not any(getattr(hook[1], "notifies", None) == alias for hook in connection.run_on_commit[-3:]):
-        hook = _Notification(alias)
-        transaction.on_commit(hook, using=alias, robust=True)
+    for _, hook, *_ in connection.run_on_commit[-3:]:
+        if isinstance(hook, _Notification) and hook.notifies == alias:
+            hook.add(partitions)
+            return
+    transaction.on_commit(_Notification(alias, partitions), using=alias, robust=True)
 
 
 class _Notification:
     """A commit hook that can be recognised, so that a transaction that publishes often notifies once."""
 
-    def __init__(self, alias: str):
-        self.notifies = alias
+    def __init__(self, alias: str, partitions: frozenset[wake_ups.TopicPartition] | None):
+        self.notifies, self._partitions = alias, partitions
+
+    def add(self, partitions: frozenset[wake_ups.TopicPartition] | None) -> None:
+        """Notify of what is there, too."""
+        self._partitions = None if self._partitions is None or partitions is None else self._partitions | partitions
 
     def __call__(self) -> None:
-        notify(self.notifies)
+        notify(self.notifies, self._partitions)
 
 
-def notify(alias: str) -> None:
-    """Wake the consumers of this database, here and elsewhere."""
+def notify(alias: str, partitions: frozenset[wake_ups.TopicPartition] | None = None) -> None:
+    """Wake the consumers of this database that have these partitions (None: all of them), and those in this process."""
     for listener in _listeners:
         listener()
     if not settings.WAKE:
         return
     now = time.monotonic()
-    if now - _notified_at.get(alias, 0.0) < QUIET:
-        return
-    _notified_at[alias] = now
-    wake_ups.wake(alias)
+    if partitions is None:
+        if not _quiet(alias, now):
+            wake_ups.wake(alias)
+    elif loud := [one for one in partitions if not _quiet((alias, *one), now)]:
+        wake_ups.wake(alias, loud)
+
+
+def _quiet(of: Hashable, now: float) -> bool:
+    """Tell whether a notification has just been sent; if not, one is now."""
+    if now - _notified_at.get(of, 0.0) < QUIET:
+        return True
+    _notified_at[of] = now
+    return False
 
 
 def listen(listener: Callable[[], None]) -> Callable[[], None]:

@@ -202,7 +202,7 @@ def _arrive(target: str, name: str, version: int, arrived: str, offers: Sequence
     if not execute(target, ARRIVE, (arrived, name, version)).rowcount:
         return False
     add_many(target, offers)
-    notify_after_commit(target)
+    notify_after_commit(target, [offer.message.row for offer in offers if not offer.scheduled])
     return True
 
 

@@ -183,7 +183,7 @@ def _move(alias: str, only: int | None = None) -> int | None:
             logger.info(logfmt("scheduled_messages_repeated", messages=len(repeated)))
             batch_parts.take_out(alias, batch_parts.lock_scheduled(alias, repeated))
         execute(alias, dialect(alias).delete("sqlqueue_scheduled_message", "id", len(taken)), taken)
-        notify_after_commit(alias)
+        notify_after_commit(alias, rows)
     if away:
         execute(alias, dialect(alias).delete("sqlqueue_scheduled_message", "id", len(away)), away)
     return len(rows) + len(away) + refused

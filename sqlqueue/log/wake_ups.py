@@ -1,5 +1,5 @@
 """Wake-ups: empty datagrams from a publisher to the addresses at which consumers listen, which are in the heartbeat
-table.
+table. Of a few consumers all are woken, of many those that have the messages' partitions.
 
 A publisher reads the addresses again every few seconds, so a consumer that has just started would not be woken at
 first. Mostly it takes the place of another one, whose address refuses datagrams now (Linux says so), or of none. Then
@@ -12,22 +12,46 @@ import logging
 import socket
 import sys
 import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from django.db import Error, connections
 
 from sqlqueue.core.logfmt import logfmt
+from sqlqueue.database.generations import placed
+from sqlqueue.database.insert_sql import LogRow
+from sqlqueue.database.known_layouts import known_layouts
+from sqlqueue.database.statements import execute
 from sqlqueue.models import SubscriberHeartbeat
 
 logger = logging.getLogger("sqlqueue")
 
 Address = tuple[str, int]
+TopicPartition = tuple[str, int]  # topic and partition
 
 ADDRESSES_LAST = 5.0  # seconds for which a publisher trusts the addresses that it has read
 CHANGING_LAST = 0.25  # seconds, while consumers come and go
 CHANGES_LAST = 10.0  # seconds for which they do, after a sign of it: a consumer needs some to start
 MOST_ADDRESSES = 200
+FEW = 8  # consumers: so many are woken by every publish
+MOST_ROWS = 100  # of one publish: more are in most partitions
 IP_RECVERR = 11  # Linux tells the socket that no process listens at an address; Python has the name from 3.14 on
+
+# Who has the partitions of a topic. Index: the leases' and the heartbeats' unique keys.
+OWNERS = """
+    SELECT DISTINCT l."partition", h.address FROM sqlqueue_partition_lease l JOIN sqlqueue_subscriber_heartbeat h
+    ON h.subscriber = l.holder AND h.consumer_group = l.consumer_group AND h.topic = l.topic
+    WHERE l.topic = %s AND h.address > ''
+"""
+
+
+class Owners(NamedTuple):
+    """The addresses of those who have a topic's partitions, as of a time."""
+
+    read_at: float
+    of: Mapping[int, Sequence[Address]]
 
 
 @dataclass
@@ -37,10 +61,11 @@ class Known:
     addresses: list[Address] = field(default_factory=list)
     read_at: float = -ADDRESSES_LAST
     changing_until: float = 0.0
+    owners: dict[str, Owners] = field(default_factory=dict)
 
-    def outdated(self, now: float) -> bool:
-        """Tell whether the addresses are to be read again."""
-        return now - self.read_at >= (CHANGING_LAST if now < self.changing_until else ADDRESSES_LAST)
+    def outdated(self, read_at: float, now: float) -> bool:
+        """Tell whether what was read then is to be read again."""
+        return now - read_at >= (CHANGING_LAST if now < self.changing_until else ADDRESSES_LAST)
 
     def changing(self, now: float) -> None:
         """Record a sign that consumers come and go."""
@@ -51,20 +76,24 @@ _known: dict[str, Known] = {}  # by alias
 _socket: socket.socket | None = None
 
 
-def wake(alias: str) -> None:
-    """Send a datagram to each consumer of this database. Where one is refused, those that have come since get one, too,
-    if it is time to read the addresses again."""
+def partitions_of(alias: str, rows: Sequence[LogRow]) -> frozenset[TopicPartition] | None:
+    """Return where messages are that were added, if that says whom to wake; None: all consumers."""
+    known = _known.get(alias)
+    if known is None or len(known.addresses) <= FEW or not 0 < len(rows) <= MOST_ROWS:
+        return None
+    return frozenset((row.topic, row.partition) for row in placed(rows, known_layouts(alias))[0])
+
+
+def wake(alias: str, partitions: Collection[TopicPartition] | None = None) -> None:
+    """Send a datagram to each consumer of this database that has one of these partitions (None: to each). Where one is
+    refused, those that have come since get one, too, if it is time to read the addresses again."""
     now = time.monotonic()
     known = _known.setdefault(alias, Known())
-    if known.outdated(now):
-        _read(alias, known, now)
-    sent = known.addresses
+    sent = _addresses(alias, known, partitions, now)
     if not _send(sent):
         return
     known.changing(now)
-    if known.outdated(now):
-        _read(alias, known, now)
-        _send([address for address in known.addresses if address not in sent])
+    _send([address for address in _addresses(alias, known, partitions, now) if address not in sent])
 
 
 def forget() -> None:
@@ -76,6 +105,34 @@ def parsed(text: str) -> Address | None:
     """Return an address of the heartbeat table as host and port; None if it is none."""
     host, _, port = text.rpartition(":")
     return (host, int(port)) if host and port.isdecimal() and int(port) < 65536 else None
+
+
+def _addresses(alias: str, known: Known, partitions: Collection[TopicPartition] | None, now: float) -> list[Address]:
+    """Return whom to wake."""
+    if known.outdated(known.read_at, now):
+        _read(alias, known, now)
+    if partitions is None or len(known.addresses) <= FEW:
+        return known.addresses
+    found: dict[Address, None] = {}
+    for topic, partition in partitions:
+        owners = known.owners.get(topic)
+        if (owners is None or known.outdated(owners.read_at, now)) and not connections[alias].in_atomic_block:
+            owners = known.owners[topic] = _owners(alias, topic, now)
+        if owners is None:
+            return known.addresses
+        found |= dict.fromkeys(owners.of.get(partition, ()))
+    return list(found)
+
+
+def _owners(alias: str, topic: str, now: float) -> Owners:
+    found: dict[int, list[Address]] = defaultdict(list)
+    try:
+        for partition, text in execute(alias, OWNERS, (topic,)).fetchall():
+            if address := parsed(text):
+                found[partition].append(address)
+    except Error as error:
+        logger.info(logfmt("notifier_silent", error=error))
+    return Owners(now, found)
 
 
 def _read(alias: str, known: Known, now: float) -> None:

@@ -4,17 +4,24 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import count
 
 import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from sqlqueue import publish, publish_many
+from sqlqueue import NewMessage, publish, publish_many
+from sqlqueue.core.keys import partition_of
 from sqlqueue.leases import heartbeat
 from sqlqueue.log import notifier, wake_ups
-from sqlqueue.models import SubscriberHeartbeat
+from sqlqueue.log.groups import register
+from sqlqueue.models import Message, PartitionLease, SubscriberHeartbeat
+from sqlqueue.operations import repartition
 from tests.consuming import QUICK, Consuming
+from tests.factories import PartitionLeaseFactory
 from tests.processes import ManageCommands, wait_until
 
 # So long that a consumer that misses the notification fails the test.
@@ -237,8 +244,97 @@ class TestFromElsewhere:
         assert not SubscriberHeartbeat.objects.exists()
 
 
+class Crowd:
+    """More consumers than are all woken, each with one partition of the topic; `count` of them hear."""
+
+    def __init__(self, count: int):
+        self.heard = [0] * count
+        self.listeners = [notifier.Listener("127.0.0.1", partial(self._hear, number)) for number in range(count)]
+        for number, listener in enumerate(self.listeners):
+            heartbeat.beat("default", f"s{number}", [("g", "t")], 300, listener.address)
+            self.give(number, f"s{number}")
+
+    def _hear(self, number: int) -> None:
+        self.heard[number] += 1
+
+    def give(self, partition: int, holder: str) -> None:
+        leases = PartitionLease.objects.filter(topic="t", consumer_group="g", partition=partition)
+        assert leases.update(holder=holder) == 1
+
+    def rung(self) -> list[int]:
+        """Who was woken so far. Each hears one datagram more, so that nothing is on its way any more."""
+        before = wake_ups.parsed(self.listeners[0].address)
+        assert before is not None
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            for number, listener in enumerate(self.listeners):
+                for _ in range(2):  # the second one is heard when the first one has been counted
+                    stranger.sendto(b"", wake_ups.parsed(listener.address) or before)
+                wait_until(lambda number=number: self.heard[number] >= 2)
+        time.sleep(0.05)
+        found, self.heard = [number for number, heard in enumerate(self.heard) if heard > 2], [0] * len(self.heard)
+        return found
+
+    def close(self) -> None:
+        for listener in self.listeners:
+            listener.close()
+
+
+@pytest.fixture
+def crowd(transactional_db: None, settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Crowd, Clock]]:
+    settings.SQLQUEUE = {**QUICK, "WAKE": True, "TOPICS": {"t": {"partitions": wake_ups.FEW + 1}}}
+    register("default", "g", "t")
+    crowd, clock = Crowd(wake_ups.FEW + 1), Clock(monkeypatch)
+    publish("t", 0)  # it reads the addresses
+    assert crowd.rung() == list(range(wake_ups.FEW + 1))
+    yield crowd, clock
+    crowd.close()
+
+
+def key_of(partition: int) -> str:
+    """A key of this partition."""
+    return next(key for number in count() if partition_of(key := f"k{number}", wake_ups.FEW + 1) == partition)
+
+
+class TestAmongMany:
+    def test_those_that_have_the_messages_partitions_are_woken(self, crowd: tuple[Crowd, Clock]) -> None:
+        everyone, clock = crowd
+        publish("t", 1, key=key_of(3))
+        assert everyone.rung() == [3]
+        with transaction.atomic():
+            publish("t", 1, key=key_of(2))
+            publish_many("t", [NewMessage(1, key=key_of(5))])
+        assert everyone.rung() == [2, 5]
+        everyone.give(3, "s7")
+        clock.now += wake_ups.ADDRESSES_LAST
+        publish("t", 1, key=key_of(3))
+        assert everyone.rung() == [7]
+
+    def test_all_are_when_messages_are_many_or_something_else_is_to_be_seen(self, crowd: tuple[Crowd, Clock]) -> None:
+        everyone, _ = crowd
+        publish_many("t", [NewMessage(1, key=key_of(1))] * (wake_ups.MOST_ROWS + 1))
+        assert len(everyone.rung()) == wake_ups.FEW + 1
+        publish_many("t", [NewMessage(1, key=key_of(1))] * wake_ups.MOST_ROWS)
+        assert everyone.rung() == [1]
+        publish("t", 1, delay=0.001)
+        assert len(everyone.rung()) == wake_ups.FEW + 1
+
+    def test_a_message_is_looked_for_where_the_layout_has_placed_it(self, crowd: tuple[Crowd, Clock]) -> None:
+        everyone, clock = crowd
+        repartition.begin("default", "t", 2)
+        for _ in repartition.Repartition("default").run():
+            pass
+        publish("t", 1, key=key_of(3))
+        [partition] = Message.objects.order_by("-offset").values_list("partition", flat=True)[:1]
+        assert partition > wake_ups.FEW
+        PartitionLeaseFactory(topic="t", consumer_group="g", partition=partition, holder="s4")
+        everyone.rung()
+        clock.now += wake_ups.ADDRESSES_LAST
+        publish("t", 2, key=key_of(3))
+        assert everyone.rung() == [4]
+
+
 def test_polling_is_the_safety_net(consuming: Consuming, monkeypatch) -> None:
-    monkeypatch.setattr("sqlqueue.log.adding.notify_after_commit", lambda alias: None)
+    monkeypatch.setattr("sqlqueue.log.adding.notify_after_commit", lambda alias, rows: None)
     seen: list[object] = []
     asleep(consuming, seen)
     publish("t", "second")
