@@ -43,7 +43,8 @@ class Settings:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in QueueOptions.__dataclass_fields__:
             raise AttributeError(name)
-        return getattr(self._read.options, name)
+        value = self.__dict__[name] = getattr(self._read.options, name)  # so that it is an attribute until forget()
+        return value
 
     # -- shards -------------------------------------------------------------------------------------------------------
 
@@ -178,7 +179,8 @@ class Settings:
 
     def forget(self) -> None:
         """Read the setting again at its next use."""
-        self.__dict__.pop("_read", None)
+        for name in ("_read", *QueueOptions.__dataclass_fields__):
+            self.__dict__.pop(name, None)
 
 
 settings = Settings()

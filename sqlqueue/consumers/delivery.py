@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 from sqlqueue.conf import settings
-from sqlqueue.core.codec import decode
 from sqlqueue.core.keys import checked_text
 from sqlqueue.core.membership import batch_of
 from sqlqueue.core.settle_plan import Attempt
@@ -19,6 +18,7 @@ from sqlqueue.log.progress import Reported
 from sqlqueue.log.results import reply_text
 from sqlqueue.models.progress import NOTE_LENGTH
 from sqlqueue.payloads.content_types import content_type_of
+from sqlqueue.payloads.plain_json import decode
 from sqlqueue.payloads.reader import PayloadReader
 from sqlqueue.payloads.versions import callers
 

@@ -7,7 +7,7 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 
@@ -16,6 +16,8 @@ GROUP_LENGTH = 100
 KEY_LENGTH = 255
 ID_LENGTH = 255
 DEAD_LETTER_SUFFIX = "_dlq"
+IDS_AT_ONCE = 64
+VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}  # of a UUID: its two highest bits are 10
 MOST_NAMED = 30  # words that a hint lists
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
 
@@ -30,10 +32,23 @@ def new_id() -> str:
 
     Growing ids keep the unique index's inserts at its end. Nothing depends on the host's clock being right.
     """
+    return _id(os.urandom(10).hex())
+
+
+def new_ids() -> Iterator[str]:
+    """Yield fresh message ids for one call, which asks the system for chance only now and then. Not for longer than
+    that: after a fork both processes would yield the same."""
+    at_once = 1  # most calls need one
+    while True:
+        chance = os.urandom(10 * at_once).hex()
+        for start in range(0, len(chance), 20):
+            yield _id(chance[start : start + 20])
+        at_once = IDS_AT_ONCE
+
+
+def _id(chance: str) -> str:
     moment = f"{time.time_ns() // 1_000_000:012x}"
-    chance = os.urandom(10).hex()
-    variant = "89ab"[int(chance[3], 16) & 3]
-    return f"{moment[:8]}-{moment[8:]}-7{chance[:3]}-{variant}{chance[4:7]}-{chance[7:19]}"
+    return f"{moment[:8]}-{moment[8:]}-7{chance[:3]}-{VARIANT[chance[3]]}{chance[4:7]}-{chance[7:19]}"
 
 
 def checked_name(value: object, kind: str, length: int) -> str:

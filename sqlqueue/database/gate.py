@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from typing import Any
 
 from django.db import IntegrityError, connections, transaction
@@ -36,8 +37,9 @@ from sqlqueue.database.insert_sql import (
     Stored,
 )
 from sqlqueue.database.known_layouts import known_layouts, learn
+from sqlqueue.database.limits import statement_bytes
 from sqlqueue.database.statements import dialect, execute
-from sqlqueue.database.weight import weight
+from sqlqueue.database.weight import LIGHT, VALUE, weight, weight_of_text
 
 SCHEDULER = -1  # the scheduler holds this row: one process at a time moves scheduled messages, which keeps their order
 COLLECTOR = -2  # likewise the collector
@@ -104,11 +106,23 @@ def insert_new(alias: str, rows: Sequence[LogRow]) -> set[Identity]:
 
 
 def _in_statements(alias: str, rows: Sequence[LogRow], insert: Callable[[str, Sequence[LogRow]], Any]) -> None:
-    several = list(in_chunks(alias, rows, weigh=_weigh))
+    several = [rows] if _go_together(alias, rows) else list(in_chunks(alias, rows, weigh=_weigh))
     # One statement is all or nothing by itself.
     with transaction.atomic(using=alias, savepoint=False) if len(several) > 1 else nullcontext():
         for chunk in several:
             insert(alias, chunk)
+
+
+def _go_together(alias: str, rows: Sequence[LogRow]) -> bool:
+    """Tell at little cost whether one statement takes all rows; of False it is not sure."""
+    if not 0 < len(rows) <= dialect(alias).rows_of_one_insert:
+        return False
+    topics, _, _, keys, ids, payloads, headers, groups, _, _, bodies, _ = zip(*rows)
+    if any(bodies) or Stored in set(map(type, payloads)):
+        return False
+    texts = "".join(chain(payloads, keys, ids, topics, groups, filter(None, headers)))
+    size = weight_of_text(texts) + len(rows) * len(LogRow._fields) * VALUE
+    return size <= LIGHT or size <= statement_bytes(alias)
 
 
 def _weigh(row: LogRow) -> float:

@@ -6,13 +6,17 @@ They have the placeholders of the dialects; the modules that have a connection r
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
+from sqlqueue.database.dialects import DIALECTS, Composed
 from sqlqueue.database.generations import FIRST, Condition, Known, placed
 
 SLOTS = 256  # of 10 ms each: a publishing transaction under 2.5 s always leaves some slot free to be seen
 SLOT_SECONDS = 0.01
+REMEMBERED = 64  # statements, by how many rows of which columns they have
 ADVISORY = 1936093029  # PostgreSQL's advisory lock that is the gate: (this, 0)
 
 COLUMNS = ("topic", '"partition"', "priority", "partition_key", "message_id", "payload", "headers", "target_group")
@@ -104,6 +108,11 @@ class LogRow(NamedTuple):
     body: bytes | None = None
     expires: int | None = None
 
+    @property
+    def size(self) -> int:
+        """The characters of its payload and headers, or the bytes."""
+        return len(self.payload) + len(self.headers or "") + len(self.body or b"")
+
 
 class FailedRow(NamedTuple):
     """A dead letter's further columns; failed_at is the database's now."""
@@ -127,26 +136,29 @@ def insertion(
     """Return the statement, and its parameters, that inserts rows (all LogRows, or all with a FailedRow too) and
     holds the gate before it takes an offset. A row whose payload is Stored comes alone. known: by what they are placed;
     at: the gate's slot, None for that of this moment."""
-    rows, conditions = placed(rows, known)
+    rows, conditions = placed(rows, known) if known.placings else (rows, [])
     gated, held = _gate(vendor, known, slot() if at is None else at, conditions)
     source = rows[0][COLUMNS.index("payload")]
     if isinstance(source, Stored):
         return _copying(vendor, rows[0], source, ending, gated, held)
     columns, values = _sent(rows)
+    return _text(vendor, columns, len(rows), gated, ending), [*held, *values]
+
+
+@lru_cache(REMEMBERED)
+def _text(vendor: str, columns: Sequence[str], rows: int, gated: str, ending: str) -> Composed:
+    """Return the statement in the vendor's SQL, composed of a row's, for it may have a thousand."""
+    sql = DIALECTS[vendor].sql
     marks = [TIMES.get(column, "%s") for column in columns]
-    row = f"({', '.join(marks)})"
-    lines = [row] * len(rows)
-    lines[0] = f"({', '.join([gated, *marks[1:]])})"
-    values[:0] = held
-    source = f"VALUES {', '.join(lines)}"
+    first, other = (sql(f"({', '.join(row)})") for row in ((gated, *marks[1:]), marks))
+    values = f"VALUES {', '.join([first, *[other] * (rows - 1)])}"
     names = ", ".join(columns)
-    text = f"INSERT INTO sqlqueue_message ({names}) "
-    if vendor == "postgresql":
-        chosen = ", ".join(TYPED_COLUMNS.get(column, column) for column in columns)
-        text = f"{HOLD_GATE}{text}SELECT {chosen} FROM gate CROSS JOIN ({source}) AS new ({names})"
-    else:
-        text += source
-    return text + ending, values
+    into = f"INSERT INTO sqlqueue_message ({names}) "
+    if vendor != "postgresql":
+        return Composed(f"{sql(into)}{values}{sql(ending)}")
+    chosen = ", ".join(TYPED_COLUMNS.get(column, column) for column in columns)
+    gate = sql(f"{HOLD_GATE}{into}SELECT {chosen} FROM gate CROSS JOIN ")
+    return Composed(f"{gate}({values}) AS {sql(f'new ({names})')}{sql(ending)}")
 
 
 def _gate(vendor: str, known: Known, at: int, conditions: Sequence[Condition]) -> tuple[str, list[object]]:
@@ -184,18 +196,15 @@ def _copying(
     return f'{text} WHERE original."{source.key}" = %s{ending}', [*held, *values, source.id]
 
 
-def _sent(rows: Sequence[Sequence[Any]]) -> tuple[tuple[str, ...], list[Any]]:
+def _sent(rows: Sequence[Sequence[Any]]) -> tuple[tuple[str, ...], Iterable[Any]]:
     """Return the columns that the statement names, and the rows' values one after another."""
     if not isinstance(rows[0], LogRow):
-        return (*COLUMNS, *FAILURE_COLUMNS), [value for row in rows for value in row]
-    if any(
-        priority or headers or group or at or expires or body is not None
-        for _, _, priority, _, _, _, headers, group, at, _, body, expires in rows
-    ):
+        return (*COLUMNS, *FAILURE_COLUMNS), chain.from_iterable(rows)
+    topic, partition, priority, key, id, payload, headers, group, at, _, body, expires = zip(*rows)
+    if any(map(any, (priority, headers, group, at, expires))) or body.count(None) < len(rows):
         columns = _columns(rows)
-        return columns, [value for row in rows for value in row[: len(columns)]]
-    plain = ((topic, partition, key, id, payload) for topic, partition, _, key, id, payload, *_ in rows)
-    return PLAIN_COLUMNS, [value for row in plain for value in row]
+        return columns, chain.from_iterable(row[: len(columns)] for row in rows)
+    return PLAIN_COLUMNS, chain.from_iterable(zip(topic, partition, key, id, payload))
 
 
 def _columns(rows: Sequence[Sequence[Any]]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from sqlqueue.exceptions import InvalidMessage
 
 # Bytes of a value: SQLITE_MAX_LENGTH; what an array or object of jsonb may hold (JENTRY_OFFLENMASK).
 LONGEST = {"sqlite": 1_000_000_000, "postgresql": 0x0FFFFFFF}
+SHORT = LIGHT // 2  # bytes of a payload that is light, whatever its key and id are
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +72,24 @@ def statement_bytes(alias: str) -> int:
     return min(STATEMENT, packet(alias) - OVERHEAD)
 
 
+def check_row(alias: str, row: LogRow, most: int) -> None:
+    """Raise InvalidMessage for a message that this server cannot keep, or Python could not read again, that has more
+    bytes than `most`, or that the server does not take in one statement."""
+    payload, headers = row.payload, row.headers
+    light = headers is None and row.body is None and isinstance(payload, str) and 4 * len(payload) < min(SHORT, most)
+    if light and payload.count("[") + payload.count("{") <= DEEPEST_OF_MARIADB:
+        return
+    check_storable(alias, row, most)
+    _check_sendable(alias, row)
+
+
 def check_storable(alias: str, row: LogRow, most: int) -> None:
     """Raise InvalidMessage for a message that this server cannot keep, or Python could not read again, or that has
     more bytes than `most`."""
     validation.check_storable(row, most, partial(deepest_json, alias))
 
 
-def check_sendable(alias: str, row: LogRow) -> None:
-    """Raise InvalidMessage for a message that this server does not take in one statement."""
+def _check_sendable(alias: str, row: LogRow) -> None:
     size = weight(row) + OVERHEAD
     if size > LIGHT and not isinstance(row.payload, Stored) and size > (most := packet(alias)):
         raise InvalidMessage(

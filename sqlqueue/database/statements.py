@@ -25,8 +25,9 @@ def dialect(alias: str) -> Dialect:
 
 def execute(alias: str, text: str, parameters: Any = ()) -> Any:
     """Run a statement written with the dialects' placeholders; return Django's cursor."""
-    cursor = connections[alias].cursor()
-    cursor.execute(DIALECTS[connections[alias].vendor].sql(text), parameters)
+    connection = connections[alias]
+    cursor = connection.cursor()
+    cursor.execute(DIALECTS[connection.vendor].sql(text), parameters)
     return cursor
 
 

@@ -80,7 +80,14 @@ def undeclared(topic: str, known: Iterable[str]) -> ConfigurationError:
     )
 
 
-def log_row(syntax: Dialect, info: TopicInfo, message: NewMessage, payload: str, headers: str | None) -> LogRow:
+def log_row(
+    syntax: Dialect,
+    info: TopicInfo,
+    message: NewMessage,
+    payload: str,
+    headers: str | None,
+    fresh_id: Callable[[], str] = new_id,
+) -> LogRow:
     """Return a message as a row of the log; payload and headers: its own, as JSON text. Without an id it gets one.
 
     Raises InvalidMessage for what cannot be stored as it is.
@@ -89,7 +96,7 @@ def log_row(syntax: Dialect, info: TopicInfo, message: NewMessage, payload: str,
     if key != "":
         checked_text(key, "key", KEY_LENGTH)
     if id is None:
-        id = new_id()
+        id = fresh_id()
     elif id == "":
         raise InvalidMessage("id is empty: leave it out to get a fresh one")
     else:
@@ -112,14 +119,19 @@ def log_row(syntax: Dialect, info: TopicInfo, message: NewMessage, payload: str,
 def check_storable(row: LogRow, most: int, deepest: Callable[[], int]) -> None:
     """Raise InvalidMessage for a message of more bytes than `most`, and for one whose JSON is nested deeper than the
     server keeps it; `deepest` is asked only if that is possible."""
-    size = 0 if row.body is None else len(row.body)
-    for text, kind in ((row.payload, "payload"), (row.headers, "headers")):
-        if not isinstance(text, str) or (kind == "payload" and row.body is not None):
-            continue
-        size += len(text) if text.isascii() else len(text.encode())
-        if text.count("[") + text.count("{") > DEEPEST_OF_MARIADB:
-            check_depth(text, kind, deepest())
+    if row.body is not None:
+        size = len(row.body)
+    else:
+        size = _stored_bytes(row.payload, "payload", deepest) if isinstance(row.payload, str) else 0
+    if row.headers is not None:
+        size += _stored_bytes(row.headers, "headers", deepest)
     check_size(size, most)
+
+
+def _stored_bytes(text: str, kind: str, deepest: Callable[[], int]) -> int:
+    if text.count("[") + text.count("{") > DEEPEST_OF_MARIADB:
+        check_depth(text, kind, deepest())
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def check_size(size: int, most: int) -> None:

@@ -30,7 +30,9 @@ def add_offers(alias: str, offers: Sequence[Offer]) -> tuple[list[Status], list[
 
 def notify_of(alias: str, offers: Sequence[Offer]) -> int:
     """Notify consumers of what was published or replaced; return how many of them have entered the log."""
-    _notify_if_soon(alias, [offer.message for offer in offers if offer.scheduled])
+    scheduled = [offer.message for offer in offers if offer.scheduled]
+    if scheduled:
+        _notify_if_soon(alias, scheduled)
     entered = [offer.message.row for offer in offers if not offer.scheduled]
     if entered:
         notify_after_commit(alias, entered)

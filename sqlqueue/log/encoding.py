@@ -16,6 +16,7 @@ from sqlqueue.core.codec import JSON_OPTIONS, check_exact, checked_json
 from sqlqueue.core.setting.queue import PLAIN_ENCODER
 from sqlqueue.database.limits import keeps_long_numbers
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage, PayloadMismatch
+from sqlqueue.payloads import plain_json
 from sqlqueue.payloads.content_types import checked_content_type
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def encode(value: Any, kind: str = "payload") -> str:
     Raises InvalidMessage, and ConfigurationError if the encoder cannot be had.
     """
     path = settings.JSON_ENCODER
+    if path == PLAIN_ENCODER and (plain := plain_json.encode(value)) is not None:
+        return plain
     text = codec.encode(value, kind, writer(path), HINT + INSTANCES if kind == "payload" else HINT)
     check_exact(value, kind, _keeps_long)
     if path != PLAIN_ENCODER and any(sign in text for sign in SUSPICIOUS):

@@ -6,13 +6,14 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, get_args
 
 from sqlqueue.conf import settings
+from sqlqueue.core.keys import new_ids
 from sqlqueue.core.new_message import NewMessage, OnConflict
-from sqlqueue.core.unique_for import UniqueFor, checked_unique_for
+from sqlqueue.core.unique_for import checked_unique_for
 from sqlqueue.database.clock import EPOCH
-from sqlqueue.database.dialects import Dialect
 from sqlqueue.database.insert_sql import LogRow
-from sqlqueue.database.limits import check_sendable, check_storable
+from sqlqueue.database.limits import check_row
 from sqlqueue.database.scheduling import Due
+from sqlqueue.database.statements import dialect
 from sqlqueue.database.validation import TopicInfo, log_row
 from sqlqueue.exceptions import LONGEST_DELAY, InvalidMessage, lifetime, seconds
 from sqlqueue.log.conflicts import Offer
@@ -23,20 +24,51 @@ from sqlqueue.payloads.versions import with_own
 CHOICES = get_args(OnConflict)
 
 
-def row_of(
-    alias: str, syntax: Dialect, info: TopicInfo, message: NewMessage, headers: Any, reply_kept: float | None = None
-) -> LogRow:
-    """Return the row of a message. headers: those to store, which may have trace context beside the message's own."""
-    kind, version = published_as(info.name)
-    body = body_of(info.name, kind, message.payload, message.content_type)
-    payload = encode_payload(info.name, kind, message.payload) if body is None else NOTHING
-    headers = encode_headers(with_own(headers, version, message.content_type, message.batch, reply_kept))
-    row = log_row(syntax, info, message, payload, headers)
-    if body is not None or message.expires is not None:
-        row = row._replace(body=body, expires=checked_expires(message.expires, message.at))
-    check_storable(alias, row, settings.MAX_PAYLOAD_BYTES)
-    check_sendable(alias, row)
-    return row
+class OfferMaker:
+    """Makes offers of the messages of one call to one topic: what holds for all of them is looked up once."""
+
+    def __init__(self, alias: str, info: TopicInfo):
+        self._alias, self._info, self._dialect = alias, info, dialect(alias)
+        self._kind, self._version = published_as(info.name)
+        self._fresh_id = new_ids().__next__
+        self._unique_for = settings.topic(info.name).unique_for if settings.names(info.name) else None
+
+    def offer(self, message: NewMessage, headers: Any, reply_kept: float | None = None) -> Offer:
+        """Return a message, checked and encoded. headers: those to store, which may have trace context beside the
+        message's own; reply_kept: for how many seconds the reply to it is stored. Raises InvalidMessage."""
+        row = self._row(message, headers, reply_kept)
+        unique_for = self._unique_for
+        if message.unique_for is not None:
+            unique_for = None if message.unique_for is False else checked_unique_for(message.unique_for)
+        if unique_for is not None and not row.key:
+            raise InvalidMessage(
+                f"unique_for needs a key, of which one message at a time is pending in topic {row.topic!r}: give key=…,"
+                " or unique_for=False for a message that others do not keep out"
+            )
+        named, choice = message.id is not None, message.on_conflict
+        if choice is not None:
+            if choice not in CHOICES:
+                raise InvalidMessage(f"on_conflict must be 'ignore' or 'replace', not {choice!r}")
+            if not named and unique_for is None:
+                raise InvalidMessage(
+                    f"on_conflict={choice!r} needs an id, or unique_for: without them no message is the same as another"
+                )
+        delay, at = message.delay, message.at
+        scheduled = delay is not None or at is not None
+        due = Due(row, checked_due(delay, at), at) if scheduled else Due(row, None, None)
+        return Offer(due, named, choice == "replace", scheduled, unique_for)
+
+    def _row(self, message: NewMessage, headers: Any, reply_kept: float | None) -> LogRow:
+        name, kind, content_type = self._info.name, self._kind, message.content_type
+        body = body_of(name, kind, message.payload, content_type)
+        payload = encode_payload(name, kind, message.payload) if body is None else NOTHING
+        headers = with_own(headers, self._version, content_type, message.batch, reply_kept)
+        text = None if headers is None else encode_headers(headers)
+        row = log_row(self._dialect, self._info, message, payload, text, self._fresh_id)
+        if body is not None or message.expires is not None:
+            row = row._replace(body=body, expires=checked_expires(message.expires, message.at))
+        check_row(self._alias, row, settings.MAX_PAYLOAD_BYTES)
+        return row
 
 
 def checked_expires(expires: float | timedelta | None, at: datetime | None) -> int | None:
@@ -53,39 +85,6 @@ def checked_expires(expires: float | timedelta | None, at: datetime | None) -> i
                 "past by more"
             )
     return round(left * 1_000_000)
-
-
-def offer_of(row: LogRow, message: NewMessage) -> Offer:
-    choice, unique_for = message.on_conflict, _unique_for(row, message.unique_for)
-    if choice is not None:
-        if choice not in CHOICES:
-            raise InvalidMessage(f"on_conflict must be 'ignore' or 'replace', not {choice!r}")
-        if message.id is None and unique_for is None:
-            raise InvalidMessage(
-                f"on_conflict={choice!r} needs an id, or unique_for: without them no message is the same as another"
-            )
-    due = Due(row, checked_due(message.delay, message.at), message.at)
-    scheduled = due.delay is not None or due.at is not None
-    return Offer(due, message.id is not None, choice == "replace", scheduled, unique_for)
-
-
-def _unique_for(row: LogRow, given: UniqueFor) -> float | None:
-    """Return for how many seconds a pending message of its key keeps a message out; None: not at all."""
-    if given is False:
-        return None
-    unique_for: float | None
-    if given is not None:
-        unique_for = checked_unique_for(given)
-    elif settings.names(row.topic):
-        unique_for = settings.topic(row.topic).unique_for
-    else:
-        return None
-    if unique_for is not None and not row.key:
-        raise InvalidMessage(
-            f"unique_for needs a key, of which one message at a time is pending in topic {row.topic!r}: give key=…, or "
-            "unique_for=False for a message that others do not keep out"
-        )
-    return unique_for
 
 
 def checked_due(delay: float | timedelta | None, at: datetime | None) -> float | None:

@@ -13,11 +13,10 @@ from sqlqueue.conf import settings
 from sqlqueue.core.new_message import OPTIONS, NewMessage, OnConflict
 from sqlqueue.core.unique_for import UniqueFor
 from sqlqueue.database import weight
-from sqlqueue.database.statements import dialect
 from sqlqueue.log import shard_publish
 from sqlqueue.log.adding import add_offer, add_offers, notify_of
 from sqlqueue.log.conflicts import Offer
-from sqlqueue.log.offers import checked_due, offer_of, row_of
+from sqlqueue.log.offers import OfferMaker, checked_due
 from sqlqueue.log.placement import destination, destination_on_commit
 from sqlqueue.log.published import IGNORED, Published, PublishedMany, Status
 from sqlqueue.log.topics import planned, to_publish
@@ -109,8 +108,7 @@ def _publish(
             if to.relay:
                 return shard_publish.relay_one(topic, message, headers, to)
             alias = to.alias
-    row = row_of(alias, dialect(alias), to_publish(alias, topic), message, headers, reply_kept)
-    offer = offer_of(row, message)
+    offer = OfferMaker(alias, to_publish(alias, topic)).offer(message, headers, reply_kept)
     offset, id, status = add_offer(alias, offer)
     shard = settings.shard_name(alias)
     if status != IGNORED and notify_of(alias, [offer]):
@@ -166,9 +164,7 @@ def _publish_stream(alias: str, offers: Iterator[Offer]) -> tuple[int, Published
     entered = 0
     counts: Counter[Status] = Counter()
     with transaction.atomic(using=alias):
-        for some in weight.as_they_come(
-            offers, MOST_AT_ONCE, weight.STATEMENT, lambda one: weight.weight(one.message.row)
-        ):
+        for some in weight.as_they_come(offers, MOST_AT_ONCE, weight.STATEMENT, lambda one: one.message.row.size):
             statuses, _ = add_offers(alias, some)
             counts.update(statuses)
             entered += notify_of(alias, [offer for offer, status in zip(some, statuses) if status != IGNORED])
@@ -178,11 +174,10 @@ def _publish_stream(alias: str, offers: Iterator[Offer]) -> tuple[int, Published
 def _offers(
     alias: str, topic: str, messages: Iterable[NewMessage | Any], traced: Callable[[Any], Any] | None
 ) -> Iterator[Offer]:
-    syntax, info = dialect(alias), to_publish(alias, topic)
+    offer = OfferMaker(alias, to_publish(alias, topic)).offer
     for message in messages:
         new = message if isinstance(message, NewMessage) else NewMessage(message)
-        headers = new.headers if traced is None else traced(new.headers)
-        yield offer_of(row_of(alias, syntax, info, new, headers), new)
+        yield offer(new, new.headers if traced is None else traced(new.headers))
 
 
 apublish = async_twin(publish)
@@ -192,10 +187,10 @@ apublish_many = async_twin(publish_many)
 def check(topic: str, messages: Iterable[NewMessage | Any]) -> None:
     """Raise what publish_many would raise for these messages; publish none, and create no topic."""
     alias = settings.home
-    syntax, info = dialect(alias), planned(alias, topic)
+    offer = OfferMaker(alias, planned(alias, topic)).offer
     for message in messages:
         new = message if isinstance(message, NewMessage) else NewMessage(message)
-        offer_of(row_of(alias, syntax, info, new, new.headers), new)
+        offer(new, new.headers)
 
 
 def publish_on_commit(topic: str, payload: Any, **options: Any) -> None:
@@ -218,6 +213,6 @@ def publish_on_commit(topic: str, payload: Any, **options: Any) -> None:
     else:
         info = to_publish(alias, topic)
         hook = propagation.bound(lambda: publish(topic, payload, **options))
-    offer_of(row_of(committed, dialect(committed), info, message, message.headers), message)
+    OfferMaker(committed, info).offer(message, message.headers)
     # An error would keep the caller's later hooks from running, after its commit: Django logs it instead.
     transaction.on_commit(hook, using=committed, robust=connections[committed].in_atomic_block)

@@ -25,7 +25,7 @@ from sqlqueue.core.outcomes import storable
 from sqlqueue.database import retries
 from sqlqueue.database.clock import moment
 from sqlqueue.database.insert_sql import LogRow
-from sqlqueue.database.limits import check_sendable, check_storable
+from sqlqueue.database.limits import check_row
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.scheduling import Due
 from sqlqueue.database.statements import dialect, execute
@@ -221,8 +221,7 @@ def _offer(target: str, row: Relayed) -> Offer:
         body=None if row.body is None else bytes(row.body),
         expires=None if expires is None else round(expires * 1_000) * 1_000,  # SQLite reads no exponents
     )
-    check_storable(target, new, settings.MAX_PAYLOAD_BYTES)
-    check_sendable(target, new)
+    check_row(target, new, settings.MAX_PAYLOAD_BYTES)
     return Offer(Due(new, None, due), named=True, replace=False, scheduled=due is not None)
 
 

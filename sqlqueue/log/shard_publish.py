@@ -11,13 +11,12 @@ from sqlqueue.conf import settings
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
-from sqlqueue.database.statements import dialect
 from sqlqueue.database.validation import TopicInfo, refuse_dead_letters
 from sqlqueue.exceptions import InvalidMessage, PartlyPublished
 from sqlqueue.log import relay as relays
 from sqlqueue.log.adding import add_offers, notify_of
 from sqlqueue.log.conflicts import Offer
-from sqlqueue.log.offers import offer_of, row_of
+from sqlqueue.log.offers import OfferMaker
 from sqlqueue.log.placement import Destination, chooser, open_shards, placement
 from sqlqueue.log.published import CREATED, IGNORED, UPDATED, Published, PublishedMany, Status
 from sqlqueue.log.topics import to_publish
@@ -66,7 +65,7 @@ def publish_many(
 def _offer(topic: str, message: NewMessage, headers: Any, to: Destination) -> Offer:
     alias = to.relay or to.alias
     info = fixed(topic) if to.relay else to_publish(alias, topic)
-    return offer_of(row_of(alias, dialect(alias), info, message, headers), message)
+    return OfferMaker(alias, info).offer(message, headers)
 
 
 class _Call:

@@ -18,7 +18,7 @@ from sqlqueue.core.codec import checked_json, decode, encode, encode_headers
 from sqlqueue.core.membership import HEADER
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database import retries
-from sqlqueue.database.limits import check_sendable, check_storable
+from sqlqueue.database.limits import check_row
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.validation import log_row
 from sqlqueue.exceptions import InvalidMessage
@@ -152,8 +152,7 @@ def _check(alias: str, found: ScheduledMessage, texts: dict[str, Any]) -> None:
     )
     row = log_row(dialect(alias), info, message, texts.get("payload") or "null", texts.get("headers"))
     row = row._replace(body=texts.get("body"))
-    check_storable(alias, row, settings.MAX_PAYLOAD_BYTES)
-    check_sendable(alias, row)
+    check_row(alias, row, settings.MAX_PAYLOAD_BYTES)
 
 
 def _check_id(alias: str, found: ScheduledMessage) -> None:

@@ -17,7 +17,7 @@ from sqlqueue.core.keys import new_id
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.core.shards import shard_of
 from sqlqueue.database import retries
-from sqlqueue.database.limits import check_sendable, check_storable
+from sqlqueue.database.limits import check_row
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.statements import dialect
 from sqlqueue.database.validation import TopicInfo, log_row, refuse_dead_letters
@@ -131,6 +131,5 @@ def _checked_shard(alias: str, found: RelayedMessage, changes: dict[str, Any]) -
     info = TopicInfo(found.topic, placed.partitions, placed.priorities)
     message = NewMessage(None, key=key, id=id, priority=found.priority, group=found.target_group)
     row = log_row(dialect(target), info, message, changes.get("payload") or "null", changes.get("headers"))
-    check_storable(target, row, settings.MAX_PAYLOAD_BYTES)
-    check_sendable(target, row)
+    check_row(target, row, settings.MAX_PAYLOAD_BYTES)
     return shard

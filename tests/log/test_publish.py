@@ -1,6 +1,7 @@
 """Publishing: in the caller's transaction or not at all, once per id, whole."""
 
 import threading
+import tracemalloc
 import uuid
 import zlib
 from collections import Counter
@@ -171,6 +172,20 @@ class TestWhatItReturns:
         assert publish_many("orders", []) == PublishedMany([], [], 0, 0, 0)
         assert publish_many("orders", iter(())) == PublishedMany(None, None, 0, 0, 0)
         assert not Message.objects.exists()
+
+    @pytest.mark.once
+    def test_a_generator_is_published_in_constant_memory(self) -> None:
+        def peak(count: int) -> int:
+            tracemalloc.start()
+            try:
+                assert publish_many("orders", ({"filler": "x" * 2_000} for _ in range(count))).created == count
+                return tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+
+        peak(100)  # what is remembered of a statement and of the topic
+        once = peak(1_500)
+        assert peak(6_000) < 1.2 * once < 12_000_000  # bytes; the longer one's payloads have as many
 
     def test_an_iterable_that_raises_publishes_nothing(self) -> None:
         def numbers() -> Iterator[int]:

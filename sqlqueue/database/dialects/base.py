@@ -41,6 +41,12 @@ RANGES = {
 }
 
 
+class Composed(str):
+    """A statement that is in a vendor's SQL already."""
+
+    __slots__ = ()
+
+
 class Dialect:
     """The SQL of one vendor."""
 
@@ -58,7 +64,7 @@ class Dialect:
 
     def sql(self, text: str) -> str:
         """Return a statement in this vendor's SQL."""
-        return _composed(self, text)
+        return text if type(text) is Composed else _composed(self, text)
 
     def range_values(self, topic: str, partition: int, priority: int, low: int, *high: int) -> tuple[object, ...]:
         """Return the parameters of {beyond}; of {within} with `high`."""
