@@ -69,7 +69,8 @@ def _opened() -> list[Any]:
 
 def states() -> dict[Any, ConnectionState]:
     """Return the states of those of this thread's connections that are not idle."""
-    return {connection: _state(connection) for connection in _opened() if not _is_idle(connection)}
+    opened = _opened()
+    return {connection: _state(connection) for connection in opened if not _is_idle(connection)} if opened else {}
 
 
 def restore(before: dict[Any, ConnectionState]) -> list[str]:

@@ -7,6 +7,7 @@ written before its attempts start. The settler writes outcomes and the next clai
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -53,7 +54,7 @@ class Choice:
 
 
 class Dispatcher:
-    """Dispatches for one process, up to what its throttle lets be in flight. It calls `awake` when the control thread
+    """Dispatches for one process, up to what its throttle lets be in flight. It sets `awake` when the control thread
     should run."""
 
     def __init__(
@@ -63,7 +64,7 @@ class Dispatcher:
         settler: Settler,
         threads: int,
         make_pool: Callable[[Callable[[Attempt, Outcome], None], Callable[[Execution], None]], Pool],
-        awake: Callable[[], None],
+        awake: threading.Event,
     ):
         self.ownership, self.reader, self.settler = ownership, reader, settler
         self.in_flight: InFlight = settler.in_flight
@@ -84,8 +85,11 @@ class Dispatcher:
     def _report(self, attempt: Attempt, outcome: Outcome) -> None:
         """Queue an outcome for the control thread. Handlers' threads call it."""
         self.in_flight.reports.append((attempt, outcome))
-        if self.throttle.low(len(self.in_flight.reports)) or outcome.kind != outcomes.ACKED:
-            self._awake()
+        # The control thread clears it before it takes the reports, so one that is set is enough.
+        if not self._awake.is_set() and (
+            outcome.kind != outcomes.ACKED or self.throttle.low(len(self.in_flight.reports))
+        ):
+            self._awake.set()
 
     @property
     def reported(self) -> bool:

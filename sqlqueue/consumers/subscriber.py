@@ -82,9 +82,7 @@ class Subscriber:
         make_pool = pool or (lambda report, ended: ThreadPool(threads, report, ended))
         self.in_flight = InFlight()
         self.settler = Settler(self.ownership, self.in_flight, self._give_up)
-        self.dispatcher = Dispatcher(
-            self.ownership, self.reader, self.settler, threads, make_pool, awake=self._awake.set
-        )
+        self.dispatcher = Dispatcher(self.ownership, self.reader, self.settler, threads, make_pool, awake=self._awake)
         self.ownership.lost = self.settler.lose
         self._releases = Releases(self.settler, self._now, self._give_up)
         self.loop = Loop(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import traceback
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from sqlqueue.core.backoff import Backoff
 from sqlqueue.core.retry_policy import ALL, BackoffFunction, RetryFilter, wait_before_retry
+from sqlqueue.core.tracebacks import text_of
 from sqlqueue.exceptions import BrokenTransaction, HandOver, InvalidResult, Postpone, Reject, Retry
 
 ACKED: Final = "acked"
@@ -79,7 +79,7 @@ def handed_over(error: HandOver, form: str | None) -> Outcome:
 def describe(error: BaseException) -> str:
     """Return an error's traceback as text."""
     try:
-        return "".join(traceback.format_exception(error)).strip()
+        return text_of(error).strip()
     except Exception as another:  # its own __str__ may fail
         return f"{type(error).__qualname__}, which cannot be described: {another!r}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 IN_TRANSACTION, FAILED = 2, 3  # of psycopg's TransactionStatus
@@ -12,8 +11,10 @@ def standing(connection: Any) -> tuple[bool, int]:
     """Return whether autocommit is on, and the transaction, as the driver knows them."""
     raw, vendor = connection.connection, connection.vendor
     if vendor == "mysql":
-        with suppress(Exception):  # it is closed: then there is nothing to tell
+        try:
             return bool(raw.get_autocommit()), 0
+        except Exception:  # it is closed: then there is nothing to tell
+            return connection.autocommit, 0
     elif vendor == "sqlite":
         return connection.autocommit, IN_TRANSACTION if raw.in_transaction else 0
     elif vendor == "postgresql":

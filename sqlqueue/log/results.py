@@ -95,6 +95,7 @@ def write_results(alias: str, plans: Iterable[SettlePlan], now: float) -> None:
         _values(plan.lease.ref, attempt, outcome, kept, now)
         for plan in plans
         for attempt, outcome in plan.settled
+        if (outcome is not SUCCESS or plan.keep_results is not None)  # it asks for nothing itself
         if (kept := _kept(attempt, outcome, plan.keep_results)) is not None
     ]
     _insert(alias, rows)

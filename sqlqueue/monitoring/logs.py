@@ -49,8 +49,9 @@ def _lost(**fields: Any) -> None:
 
 def _failed(*, error: str, **fields: Any) -> None:
     logger.warning(logfmt("delivery_failed", **_fields(fields), error=_last_line(error)))
-    # The line's text may have a % of its own, so the traceback cannot be an argument of it.
-    logger.debug("%s\n%s", logfmt("delivery_traceback", **_fields(fields)), printable(error, keep="\n"))
+    if logger.isEnabledFor(logging.DEBUG):
+        # The line's text may have a % of its own, so the traceback cannot be an argument of it.
+        logger.debug("%s\n%s", logfmt("delivery_traceback", **_fields(fields)), printable(error, keep="\n"))
 
 
 def _dead(*, error: str, **fields: Any) -> None:

@@ -105,16 +105,13 @@ def _dispatched(*, topic: str, group: str, count: int, **_: Any) -> None:
 
 def _settled(*, topic: str, group: str, attempts: Sequence[SettledAttempt], **_: Any) -> None:
     now = clock.seen(settings.DATABASE)
-    kinds: collections.Counter[str] = collections.Counter()
-    calls: set[tuple[float, float]] = set()  # the messages of a batch share one call
+    kinds = collections.Counter([outcome.kind for _, outcome in attempts])
+    # The messages of a batch share one call.
+    calls = {(attempt.started, attempt.finished) for attempt, _ in attempts if attempt.started and attempt.finished}
     ages: list[float] = []
-    for attempt, outcome in attempts:
-        kind = outcome.kind
-        kinds[kind] += 1
-        if attempt.started and attempt.finished:
-            calls.add((attempt.started, attempt.finished))
-        if kind in FINAL and now is not None:
-            ages.append(max(0.0, now - clock.seconds(attempt.message.created)))
+    if now is not None:
+        final = [attempt.message.created for attempt, outcome in attempts if outcome.kind in FINAL]
+        ages = [max(0.0, now - clock.seconds(created)) for created in final]
     for kind, count in kinds.items():
         _of(SETTLED, topic, group, kind.replace(" ", "_")).inc(count)
     _of(HANDLER, topic, group).observe_many(finished - started for started, finished in calls)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from sqlqueue.consumers.dispatcher import Dispatcher
@@ -43,7 +44,7 @@ class Choice:
         self.throttle = Allowance(THREADS)
         settler = Settler(ownership, InFlight(), give_up=lambda: False)
         self._dispatcher = Dispatcher(
-            ownership, reader, settler, THREADS, lambda report, ended: no_pool, awake=lambda: None
+            ownership, reader, settler, THREADS, lambda report, ended: no_pool, awake=threading.Event()
         )
         self._dispatcher.throttle = self.throttle
 

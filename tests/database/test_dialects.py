@@ -5,8 +5,10 @@ from datetime import datetime
 import pytest
 from django.db import connection
 
+from sqlqueue.database import insert_sql
 from sqlqueue.database.dialects import DIALECTS
 from sqlqueue.database.dialects.base import LONG, REMEMBERED, _long
+from sqlqueue.database.insert_sql import LogRow, insertion
 from sqlqueue.database.statements import dialect, execute, insert_missing
 
 pytestmark = pytest.mark.django_db
@@ -88,3 +90,12 @@ def test_of_rows_that_may_be_there_those_that_are_missing_are_inserted(there: tu
     assert inserted == (missing if dialect("default").returns_inserted or not there else set())
     names = execute("default", "SELECT name FROM sqlqueue_topic WHERE name LIKE 't_'").fetchall()
     assert {name for (name,) in names} == inserted | {f"t{number}" for number in there}
+
+
+def test_of_inserts_only_some_are_remembered() -> None:
+    row = LogRow("t", 0, 0, "k", "id", "{}", None, "")
+    for count in range(1, insert_sql.REMEMBERED + 20):
+        text, values = insertion("mysql", [row] * count)
+        assert text.count("(%s, %s, %s, %s, %s)") == count - 1
+        assert text.count("%s") == len(values)
+    assert insert_sql._text.cache_info().currsize == insert_sql.REMEMBERED
