@@ -43,7 +43,10 @@ class Settings:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in QueueOptions.__dataclass_fields__:
             raise AttributeError(name)
-        value = self.__dict__[name] = getattr(self._read.options, name)  # so that it is an attribute until forget()
+        found = self._read
+        value = self.__dict__[name] = getattr(found.options, name)  # so that it is an attribute until forget()
+        if self.__dict__.get("_read") is not found:  # which another thread has called meanwhile
+            self.__dict__.pop(name, None)
         return value
 
     # -- shards -------------------------------------------------------------------------------------------------------
