@@ -83,7 +83,7 @@ OVER: dict[str, str] = {
     "core.keys:GROUP_LENGTH": "tests/test_options.py::test_a_consumers_option",
     "core.keys:ID_LENGTH": "tests/log/test_refusals.py::test_keys_and_ids_that_could_not_be_kept_whole",
     "core.keys:IDS_AT_ONCE": "tests/log/test_publish.py::test_many_keep_their_order",
-    "core.tracebacks:PLACES": "tests/core/test_tracebacks.py::test_of_many_places_only_some_are_remembered",
+    "core.tracebacks:STACKS": "tests/core/test_tracebacks.py::test_of_many_stacks_only_some_are_remembered",
     "core.tracebacks:MOST_FRAMES": "tests/core/test_tracebacks.py::test_the_text_is_pythons_own",
     "database.insert_sql:REMEMBERED": "tests/database/test_dialects.py::test_of_inserts_only_some_are_remembered",
     "database.limits:SHORT": "tests/log/test_weight.py::test_a_bulk_is_published_in_one_transaction",

@@ -1,7 +1,7 @@
-"""An error as text: what `traceback.format_exception` says, in a fraction of the time where the same place fails again.
+"""An error as text: what `traceback.format_exception` says, sooner where it was raised at the same lines before.
 
 A traceback looks up the source of each of its lines, and asks the file system whether that has changed. Handlers that
-fail do so at few places, and mostly many times.
+fail do so at few lines, and mostly many times.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from functools import lru_cache
 from types import CodeType, TracebackType
 from typing import NamedTuple
 
-PLACES = 256  # whose lines are remembered
-MOST_FRAMES = 50  # of a place that is worth remembering
-# What format_exception says of these depends on more than their place: it proposes names.
+STACKS = 256  # of tracebacks whose lines are remembered
+MOST_FRAMES = 50  # of a stack that is worth remembering
+# What format_exception says of these depends on more than their stack: it proposes names.
 PROPOSING = (NameError, AttributeError, ImportError, SyntaxError)
 
 
@@ -26,7 +26,7 @@ class Frame(NamedTuple):
     line: int
 
 
-class Place:
+class Stack:
     """The frames of a traceback, which are its identity."""
 
     __slots__ = ("at", "frames")
@@ -36,7 +36,7 @@ class Place:
         self.frames = frames
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Place) and self.frames == other.frames
+        return isinstance(other, Stack) and self.frames == other.frames
 
     def __hash__(self) -> int:
         return hash(self.frames)
@@ -51,17 +51,17 @@ def text_of(error: BaseException) -> str:
     frames = _frames(at)
     if len(frames) > MOST_FRAMES:
         return "".join(traceback.format_exception(error))
-    place = Place(at, frames)
+    stack = Stack(at, frames)
     try:
-        lines = _lines(place)
+        lines = _lines(stack)
     finally:
-        place.at = None  # what is remembered holds no frame, and so none of a handler's variables
+        stack.at = None  # what is remembered holds no frame, and so none of a handler's variables
     return "".join(["Traceback (most recent call last):\n", lines, *traceback.format_exception_only(error)])
 
 
-@lru_cache(PLACES)
-def _lines(place: Place) -> str:
-    return "".join(traceback.format_tb(place.at))
+@lru_cache(STACKS)
+def _lines(stack: Stack) -> str:
+    return "".join(traceback.format_tb(stack.at))
 
 
 def _frames(at: TracebackType | None) -> tuple[Frame, ...]:

@@ -1,4 +1,4 @@
-"""An error's text is what Python says of it, however often its place has failed."""
+"""An error's text is what Python says of it, however often it was raised there."""
 
 import gc
 import traceback
@@ -85,7 +85,7 @@ def test_an_error_that_was_never_raised_has_one_too() -> None:
     assert text_of(ValueError("x")).strip() == "ValueError: x"
 
 
-def test_equal_code_in_another_file_is_another_place() -> None:
+def test_equal_code_in_another_file_is_another_stack() -> None:
     errors = []
     for file in ("one.py", "other.py"):
         names: dict[str, Callable[[], object]] = {}
@@ -97,7 +97,7 @@ def test_equal_code_in_another_file_is_another_place() -> None:
     ]
 
 
-def test_a_place_is_looked_up_once_and_what_the_handler_had_is_not_kept() -> None:
+def test_a_stack_is_looked_up_once_and_what_the_handler_had_is_not_kept() -> None:
     def fail() -> None:
         held = Value()
         held_by_the_frame.append(weakref.ref(held))
@@ -112,9 +112,9 @@ def test_a_place_is_looked_up_once_and_what_the_handler_had_is_not_kept() -> Non
     assert [held() for held in held_by_the_frame] == [None] * 5
 
 
-def test_of_many_places_only_some_are_remembered() -> None:
-    for number in range(tracebacks.PLACES + 10):
+def test_of_many_stacks_only_some_are_remembered() -> None:
+    for number in range(tracebacks.STACKS + 10):
         names: dict[str, Callable[[], object]] = {}
         exec(compile("def fail():\n    raise ValueError", f"{number}.py", "exec"), names)
         assert f"{number}.py" in text_of(raised(names["fail"]))
-    assert tracebacks._lines.cache_info().currsize == tracebacks.PLACES
+    assert tracebacks._lines.cache_info().currsize == tracebacks.STACKS
