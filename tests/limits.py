@@ -134,6 +134,7 @@ OVER: dict[str, str] = {
     "log.scheduled:AT_ONCE": "tests/log/test_scheduled.py::test_of_a_key",
     "log.wake_ups:FEW": "tests/log/test_notifier.py::test_those_that_have_the_messages_partitions_are_woken",
     "log.wake_ups:MOST_ROWS": "tests/log/test_notifier.py::test_all_are_when_messages_are_many_or_something_else_is_to_be_seen",
+    "log.fence:AT_ONCE": "tests/log/test_fence.py::test_each_is_told_apart_whatever_goes_with_one_statement",
     "log.wake_ups:MOST_ADDRESSES": "tests/consumers/test_over_limits.py::test_a_consumer_beyond_those_that_are_rung_hears_of_news_by_itself",
     "log.collect:BATCH": "tests/test_over_limits.py::test_collection_goes_past_one_batch",
     "admin.collected_messages:MOST_FOUND": "tests/admin/test_lists.py::test_of_many_collected_messages_of_a_key_some_are_found",

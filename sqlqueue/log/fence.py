@@ -8,18 +8,28 @@ Owner.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
+from sqlqueue.database.chunks import in_chunks
 from sqlqueue.database.server_identity import ServerIdentity, proof_condition
-from sqlqueue.database.statements import execute
+from sqlqueue.database.statements import dialect, execute
 
 # With the server's identity behind it, see owned(). Index: the primary key.
 PREDICATE = "id = %s AND fencing_token = %s"
+AT_ONCE = 100  # partitions that one statement moves
 # A settle's position, watermark and claim. Values, never lowered: an atomic batch may have moved the position itself.
 ADVANCE = """
     UPDATE sqlqueue_offset SET position = {greatest}(position, %s), offset_acked = {greatest}(offset_acked, %s),
     claimed_to = {greatest}(claimed_to, %s), updated_at = {now} WHERE {fence}
 """
+# The same of several partitions, each behind its own fence. Index: the primary key.
+MOVED = ("partition_id", "token", "reached", "watermark", "claimed")
+MOVE = (
+    "position = {greatest}(position, reached), offset_acked = {greatest}(offset_acked, watermark),"
+    " claimed_to = {greatest}(claimed_to, claimed), updated_at = {now}"
+)
+PREDICATE_OF_EACH = "fencing_token = token"
 # A locking read sees the newest row, not that of the snapshot which the transaction's first query may have opened.
 LOCK = "SELECT position, {begun} FROM sqlqueue_offset WHERE {fence}{update}"
 LOCK_SHARED = "SELECT position, {begun} FROM sqlqueue_offset WHERE {fence}{share}"
@@ -37,6 +47,15 @@ class Owner(Protocol):
     def server(self) -> ServerIdentity | None: ...
 
 
+class Move(NamedTuple):
+    """The offsets up to which an owner moves the stored position, watermark and claim."""
+
+    owner: Owner
+    position: int
+    watermark: int
+    claimed: int
+
+
 def owned(owner: Owner) -> tuple[str, tuple[object, ...]]:
     """Return {fence} and its parameters. Raises ServerChanged if the connection is known to lead to another server."""
     proof, values = proof_condition(owner.server)
@@ -46,6 +65,24 @@ def owned(owner: Owner) -> tuple[str, tuple[object, ...]]:
 def advance(alias: str, owner: Owner, position: int, watermark: int, claimed: int) -> bool:
     """Move the stored position, watermark and claim up to these offsets; False if the token is stale."""
     return update(alias, ADVANCE, (position, watermark, claimed), owner)
+
+
+def advance_all(alias: str, moves: Sequence[Move]) -> list[bool]:
+    """Do advance() for several partitions; return what it says of each. One statement for as many as the server takes,
+    and one more for each partition only if one of them has not moved. Rows are locked in the order of the moves."""
+    moved: list[bool] = []
+    for some in in_chunks(alias, moves, AT_ONCE, weigh=lambda move: 0.0):
+        together = len(some) > 1 and len({move.owner.server for move in some}) == 1 and _advance_together(alias, some)
+        moved += [True] * len(some) if together else [advance(alias, *move) for move in some]
+    return moved
+
+
+def _advance_together(alias: str, moves: Sequence[Move]) -> bool:
+    """Move several partitions of one server; False if it is not known that all have moved."""
+    proof, proven = proof_condition(moves[0].owner.server)
+    text = dialect(alias).update("sqlqueue_offset", MOVED, len(moves), MOVE, PREDICATE_OF_EACH + proof)
+    values = [value for owner, *offsets in moves for value in (owner.id, owner.token, *offsets)]
+    return bool(execute(alias, text, (*values, *proven)).rowcount == len(moves))
 
 
 def update(alias: str, text: str, values: tuple[object, ...], owner: Owner) -> bool:

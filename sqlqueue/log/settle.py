@@ -67,9 +67,9 @@ def settle(
     seconds.
     It may be run again after an unknown outcome: every value is absolute.
     """
-    if len(plans) == 1 and _is_plain(plans[0], histories) and not connections[alias].in_atomic_block:
-        (plan,) = plans
-        return [_result(plan, plan if retries.run_statement(alias, _advance, alias, plan) else None)]
+    if all(_is_plain(plan, histories) for plan in plans) and not connections[alias].in_atomic_block:
+        moved = retries.run_statement(alias, _advance_all, alias, plans)
+        return [_result(plan, plan if plan in moved else None) for plan in plans]
     if not any(plan.members for plan in plans):
         return [_result(*each) for each in retries.run(alias, _settle, alias, plans, worker, histories, now)]
     batch_counts.read(alias, plans)
@@ -95,13 +95,7 @@ def _settle(
     alias: str, plans: Sequence[SettlePlan], worker: str, histories: dict[str, str], now: float
 ) -> list[tuple[SettlePlan, SettlePlan | None]]:
     """Return each plan that was given, and how it was written; None: its token was stale."""
-    written: dict[SettlePlan, SettlePlan] = {}  # the plan as it is written, by the plan that was given
-    for given in sorted(plans, key=_lock_order):
-        plan = given
-        if plan.atomic and (plan.dead or any(not row.acked for row in plan.rows)):
-            plan = given.without(_committed_already(alias, given))
-        if _advance(alias, plan):
-            written[given] = plan
+    written = _fenced(alias, plans)
     for plan in written.values():
         _delete_rows(alias, plan)
     _write_rows(alias, written.values())
@@ -115,6 +109,22 @@ def _settle(
     progress.delete_settled(alias, written.values())
     batch_counts.write(alias, written.values())
     return [(plan, written.get(plan)) for plan in plans]
+
+
+def _fenced(alias: str, plans: Sequence[SettlePlan]) -> dict[SettlePlan, SettlePlan]:
+    """Write the offset rows; return the plans as they are written, by those that were given, without stale ones."""
+    if not any(map(_may_be_committed, plans)):
+        return {plan: plan for plan in _advance_all(alias, plans)}
+    written: dict[SettlePlan, SettlePlan] = {}
+    for given in sorted(plans, key=_lock_order):
+        plan = given.without(_committed_already(alias, given)) if _may_be_committed(given) else given
+        if _advance(alias, plan):
+            written[given] = plan
+    return written
+
+
+def _may_be_committed(plan: SettlePlan) -> bool:
+    return plan.atomic and bool(plan.dead or any(not row.acked for row in plan.rows))
 
 
 def _lock_order(plan: SettlePlan) -> tuple[object, ...]:
@@ -151,6 +161,15 @@ def _advance(alias: str, plan: SettlePlan) -> bool:
     if plan.release:
         return fence.update(alias, RELEASE, (plan.position, plan.watermark, plan.position), plan.lease)
     return fence.advance(alias, plan.lease, plan.position, plan.watermark, plan.claimed)
+
+
+def _advance_all(alias: str, plans: Sequence[SettlePlan]) -> list[SettlePlan]:
+    """Do so for several plans, together where nothing is released; return those whose tokens are not stale."""
+    ordered = sorted(plans, key=_lock_order)
+    if any(plan.release for plan in ordered):
+        return [plan for plan in ordered if _advance(alias, plan)]
+    moves = [fence.Move(plan.lease, plan.position, plan.watermark, plan.claimed) for plan in ordered]
+    return [plan for plan, moved in zip(ordered, fence.advance_all(alias, moves)) if moved]
 
 
 def _delete_rows(alias: str, plan: SettlePlan) -> None:

@@ -101,6 +101,12 @@ class Dialect:
         """Return a statement in this vendor's SQL that joins so many rows of parameters, where it says {name}."""
         raise NotImplementedError
 
+    def update(self, table: str, columns: Sequence[str], rows: int, values: str, where: str) -> str:
+        """Return the statement that updates so many rows, each by the parameters of its own, in their order where the
+        server has locks of rows. columns: what the parameters of a row are called, the first one is its id; values, of
+        SET, and where: SQL with these names and the table's."""
+        return f"UPDATE {table} SET {values} FROM {given(columns, rows)} WHERE id = {columns[0]} AND {where}"
+
     def upsert(self, conflict: str, updates: dict[str, str], where: str = "") -> str:
         """Return the clause that updates instead of inserting a duplicate. updates: column to SQL, in which {new:x} is
         the value that was to be inserted; where: keep the old row unless this holds, in which {new:x} is the same."""
@@ -143,6 +149,12 @@ class WithOnConflict(Dialect):
     def ignore(self, conflict: str) -> str:
         """ON CONFLICT … DO NOTHING names the index, so no other error is swallowed."""
         return f"ON CONFLICT ({conflict}) DO NOTHING"
+
+
+def given(columns: Sequence[str], rows: int) -> str:
+    """Return a derived table of so many rows of parameters."""
+    first = ", ".join(f'%s AS "{column}"' for column in columns)
+    return f"({' UNION ALL '.join([f'SELECT {first}', *[f'SELECT {marks_of(len(columns))}'] * (rows - 1)])}) AS given"
 
 
 def marks_of(values: int) -> str:

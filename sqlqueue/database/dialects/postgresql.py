@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import ClassVar
 
-from sqlqueue.database.dialects.base import WithOnConflict
+from sqlqueue.database.dialects.base import WithOnConflict, marks_of
 from sqlqueue.exceptions import InvalidMessage
 
 NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # in JSON text: an escape, not an escaped backslash before "u0000"
@@ -59,6 +60,11 @@ class PostgreSQL(WithOnConflict):
     def range_values(self, topic: str, partition: int, priority: int, low: int, *high: int) -> tuple[object, ...]:
         """See ABOVE."""
         return (topic, partition, priority, low, priority, *high)
+
+    def update(self, table: str, columns: Sequence[str], rows: int, values: str, where: str) -> str:
+        """VALUES: each branch of a UNION would be planned by itself."""
+        source = f"(VALUES {', '.join([f'({marks_of(len(columns))})'] * rows)}) AS given ({', '.join(columns)})"
+        return f"UPDATE {table} SET {values} FROM {source} WHERE id = {columns[0]} AND {where}"
 
     def check_json(self, text: str, kind: str) -> None:
         """A jsonb value has no NUL character."""
