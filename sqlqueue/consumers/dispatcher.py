@@ -15,6 +15,7 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.in_doubt import InDoubtPhases
 from sqlqueue.consumers.in_flight import ExecutorLoad, InFlight
 from sqlqueue.consumers.ownership import Ownership
+from sqlqueue.consumers.pace import Pace
 from sqlqueue.consumers.pools import Pool
 from sqlqueue.consumers.priority_shares import Level, PriorityShares, level_of
 from sqlqueue.consumers.reader import Reader
@@ -68,7 +69,7 @@ class Dispatcher:
     ):
         self.ownership, self.reader, self.settler = ownership, reader, settler
         self.in_flight: InFlight = settler.in_flight
-        self.throttle = Throttle(threads)
+        self.throttle, self.pace = Throttle(threads), Pace()
         self.pool = make_pool(self._report, self.in_flight.ended.append)
         self._awake = awake
         self._phases = InDoubtPhases()
@@ -144,12 +145,13 @@ class Dispatcher:
         for assigned in assigned_partitions:
             executions = chosen.get(assigned, [])
             if executions or assigned.active:
-                plan = assigned.plan(now, settings.FLUSH_INTERVAL, executions)
+                plan = assigned.plan(now, settings.FLUSH_INTERVAL, executions, self.pace.linger if dispatch else 0.0)
                 if plan is not None:
                     plans.append(plan)
         written = self.settler.execute(plans) if plans else None
         if written is None:
             return False
+        self.pace.settled()
         started: list[Execution] = []
         for plan in written:
             if plan.executions and deliveries_dispatched.receivers:

@@ -121,6 +121,7 @@ class Loop:
         """Apply outcomes, read, dispatch, settle; return for how many seconds the control thread may sleep."""
         now = self.clock()
         worked = self.dispatcher.apply_reports(now)
+        self.dispatcher.pace.measure(now)
         while self.lost:
             self.settler.lose(self.lost.popleft())
         if not self.registration.complete and now >= self._register_at and not self.stopping:
@@ -182,7 +183,7 @@ class Loop:
             self._scheduled_at, self._poll_at = math.inf, min(self._poll_at, now + settings.POLL_INTERVAL)
         if now >= self._poll_at or self._notified:
             self._notified = False
-            found_new = self.reader.look(assigned_partitions, now)
+            found_new = self.reader.look(assigned_partitions, now, self.dispatcher.pace.linger)
             self._poll_at = now + self._pause
             self._scheduled_at = self._follow_schedule()
         if now >= self._notice_at:

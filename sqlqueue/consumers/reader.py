@@ -3,6 +3,7 @@ assigned partitions."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 
@@ -41,18 +42,21 @@ class Reader:
         self._watched_to = 0  # the horizon at the last watch
         self._watched_high = 0
         self._rescan_at = 0.0
+        self._probed_at = -math.inf
+        self.behind = False  # the horizon was not probed, although there was something new
         self._rescanning = False  # the next read looks for late commits while the horizon is held back
 
-    def look(self, assigned_partitions: Sequence[AssignedPartition], now: float) -> bool:
+    def look(self, assigned_partitions: Sequence[AssignedPartition], now: float, linger: float = 0.0) -> bool:
         """Look for new messages, and alarm the partitions that have some; return whether there were any.
 
         One statement while the log is idle; otherwise a probe and a watch more. The order matters: the highest offset
         is read before the probe, and messages are read in a newer snapshot than the probe. While the horizon is held
-        back, only new offsets are watched, and the others now and then, for late commits.
+        back, only new offsets are watched, and the others now and then, for late commits. linger: the horizon is probed
+        at most once in so many seconds.
         """
         self.highest, self.due_in = poll_head(self.alias, self.server)
         before = self.horizon.value
-        reached = self.horizon.probe(self.highest)
+        reached = self._probe(now, linger)
         rose = reached > self._watched_to
         new = self.highest > self._watched_high
         rescan = reached < self.highest and now >= self._rescan_at
@@ -74,6 +78,13 @@ class Reader:
             self._watched_to = reached
         self._watched_high = self.highest
         return rose or new
+
+    def _probe(self, now: float, linger: float) -> int:
+        self.behind = self.highest > self.horizon.value and now < self._probed_at + linger
+        if not self.behind:
+            self._probed_at = now
+            self.horizon.probe(self.highest)
+        return self.horizon.value
 
     def wants(self, assigned: AssignedPartition) -> bool:
         """Return whether something of a partition is to be read or loaded now."""

@@ -3,7 +3,7 @@
 import pytest
 
 from sqlqueue.core.filters import Filter
-from sqlqueue.core.outcomes import COMMITTED, DEAD, POSTPONED, RETRIED, SUCCESS, UNSTARTED, Outcome
+from sqlqueue.core.outcomes import ACKED, COMMITTED, DEAD, POSTPONED, RETRIED, SUCCESS, UNSTARTED, Outcome
 from sqlqueue.core.partition import limits
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.blocked import StoredRange
@@ -231,6 +231,56 @@ def test_fewer_messages_in_doubt_are_looked_at_together_where_they_are_heavy() -
     heavy = MessageValueFactory(offset=1, key="x", payload="x" * (limits.READY_SIZE // 3))
     stream.load(1, rows[0], heavy, 0.0)
     assert stream.unfiltered_in_doubt(200) == [201, 202, 203]
+
+
+def lingering() -> Hosted:
+    """A partition with three messages, of which the first has been acked: its position has moved, and waits."""
+    hosted = Hosted([""] * 3)
+    hosted.read()
+    hosted.settle(most=1)
+    hosted.finish(1)
+    assert hosted.stream.plan(0.0, 1.0, [], linger=0.05) is None
+    assert hosted.stream.settling.lingers
+    assert hosted.stream.active
+    assert not hosted.stream.settled_up
+    assert hosted.stream.position == 1
+    return hosted
+
+
+def test_a_position_that_waits_goes_with_the_next_claim() -> None:
+    hosted = lingering()
+    executions = hosted.stream.choose(1)
+    plan = hosted.stream.plan(0.01, 1.0, executions, linger=0.05)
+    assert plan is not None
+    assert (plan.position, plan.claimed, [one.offset for one in plan.settled]) == (1, 2, [1])
+    assert not hosted.stream.settling.lingers
+
+
+@pytest.mark.parametrize(("now", "linger"), [(0.05, 0.05), (0.01, 0.0)])
+def test_a_position_waits_no_longer_than_it_may(now: float, linger: float) -> None:
+    hosted = lingering()
+    assert hosted.stream.plan(0.04, 1.0, [], linger=0.05) is None
+    plan = hosted.stream.plan(now, 1.0, [], linger)
+    assert plan is not None
+    assert (plan.position, [one.offset for one in plan.settled]) == (1, [1])
+    assert hosted.stream.plan(now, 1.0, [], linger) is None
+    assert not hosted.stream.settling.lingers
+
+
+def test_a_position_that_waits_is_in_the_last_plan() -> None:
+    plan = lingering().stream.release_plan(0.01)
+    assert (plan.position, plan.rows, [one.offset for one in plan.settled]) == (1, (), [1])
+
+
+@pytest.mark.parametrize("outcome", [RETRY, Outcome(ACKED, result="1", kept=60.0)], ids=["a retry", "a reply"])
+def test_what_needs_a_row_or_is_waited_for_does_not_wait(outcome: Outcome) -> None:
+    hosted = Hosted([""] * 3)
+    hosted.read()
+    hosted.settle(most=1)
+    hosted.finish(1, outcome)
+    plan = hosted.stream.plan(0.0, 1.0, [], linger=0.05)
+    assert plan is not None
+    assert plan.position == 1
 
 
 def test_a_message_in_doubt_is_dispatched_alone_and_dead_lettered_only_if_it_was_alone() -> None:

@@ -366,13 +366,13 @@ class Owner:
                 assert not started or len(held) <= self.tables.most_of_a_key, f"{held} of {started} are in flight"
         return executions
 
-    def settle(self, most: int, flush: bool = False) -> None:
+    def settle(self, most: int, flush: bool = False, linger: float = 0.0) -> None:
         """Choose, plan, write, start: what an iteration does at its end."""
         stream = self.stream
         if stream is None or not self.write_again():
             return
         executions = self.choose(most)
-        plan = stream.plan(self.tables.now, 0.0 if flush else FLUSH, executions)
+        plan = stream.plan(self.tables.now, 0.0 if flush else FLUSH, executions, linger)
         if plan is not None:
             self.write(plan)
 
@@ -607,10 +607,10 @@ class LogMachine(RuleBasedStateMachine):
 
     @precondition(rough)
     @precondition(somebody_owns)
-    @rule(index=st.integers(0, 3), most=st.integers(1, 4), flush=st.booleans())
-    def settle(self, index: int, most: int, flush: bool) -> None:
+    @rule(index=st.integers(0, 3), most=st.integers(0, 4), flush=st.booleans(), linger=st.sampled_from([0.0, 2.0]))
+    def settle(self, index: int, most: int, flush: bool, linger: float) -> None:
         if owner := self.owner(index):
-            owner.settle(most, flush)
+            owner.settle(most, flush, linger)
 
     @precondition(rough)
     @precondition(somebody_owns)

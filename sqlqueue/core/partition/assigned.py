@@ -122,7 +122,7 @@ class AssignedPartition:
     def active(self) -> bool:
         """Whether there is something in memory that a plan may have to write."""
         known = self.window.offsets or self.queues.has_candidates or self.settling.crowded or self.sieve.has_left_out
-        return bool(self.writes.due or known)
+        return bool(self.writes.due or known or self.settling.lingers)
 
     @property
     def has_in_doubt(self) -> bool:
@@ -155,7 +155,7 @@ class AssignedPartition:
         """Whether everything read is settled, except messages that wait until they are due, and those behind them in
         their ordering queues."""
         to_load = self.delays or self.queues.has_absent or self.window.late
-        busy = self.in_flight or self.has_candidates or self.writes.rows or to_load
+        busy = self.in_flight or self.has_candidates or self.writes.rows or to_load or self.settling.lingers
         return not busy and self.in_doubt.first() is None
 
     @property
@@ -444,9 +444,12 @@ class AssignedPartition:
         """Record that an atomic batch has moved the stored position itself."""
         self.settling.committed_to(position)
 
-    def plan(self, now: float, flush_after: float, executions: list[Execution]) -> SettlePlan | None:
-        """Return what to write now, with the claims of the executions that were chosen; None if there is nothing."""
-        return self.settling.plan(now, flush_after, executions)
+    def plan(
+        self, now: float, flush_after: float, executions: list[Execution], linger: float = 0.0
+    ) -> SettlePlan | None:
+        """Return what to write now, with the claims of the executions that were chosen; None if there is nothing.
+        linger: for so many seconds a position alone may wait."""
+        return self.settling.plan(now, flush_after, executions, linger)
 
     def release_plan(self, now: float) -> SettlePlan:
         """Return what to write when the lease is released: acks in memory become rows, other attempts are released."""

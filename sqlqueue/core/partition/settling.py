@@ -35,19 +35,30 @@ class Settling:
         self._window, self._sieve, self._messages = window, sieve, messages
         self._queues, self._rows, self._writes = queues, rows, writes
         self._waits_since: float | None = None  # when acks, or those behind a slow message, began to wait
+        self._lingers_since: float | None = None  # when the position moved, if that is not in a plan yet
 
     @property
     def crowded(self) -> bool:
         """Whether something is in flight, and the messages behind it leave no room to read others."""
         return bool((self._messages.in_flight or self._queues.holding) and not self._room())
 
+    @property
+    def lingers(self) -> bool:
+        """Whether the position has moved, and no plan has it yet."""
+        return self._lingers_since is not None
+
     def committed_to(self, position: int) -> None:
         """Record that an atomic batch has moved the stored position itself."""
         if position > self._window.position:
             self._pass(position)
 
-    def plan(self, now: float, flush_after: float, executions: list[Execution]) -> SettlePlan | None:
-        """Return what to write now, with the claims of the executions that were chosen; None if there is nothing."""
+    def plan(
+        self, now: float, flush_after: float, executions: list[Execution], linger: float = 0.0
+    ) -> SettlePlan | None:
+        """Return what to write now, with the claims of the executions that were chosen; None if there is nothing.
+
+        linger: for so many seconds a position alone may wait for a plan with more, as an ack in memory does.
+        """
         before = self._window.position
         self._walk()
         if self._waits_since is not None and now - self._waits_since >= flush_after:
@@ -55,15 +66,31 @@ class Settling:
             self._waits_since = now  # the next flush is due after the same time
         if self._writes.awaited:
             self._writes.answer(self._messages.entries)
+        moved = self._window.position > before
+        if (moved or self.lingers) and not executions and self._position_waits(now, linger):
+            self._note_waits(now, moved)
+            return None
+        moved, self._lingers_since = moved or self.lingers, None
         plan = self._write_plan(executions, now)
+        self._note_waits(now, moved)
+        written = plan.rows or plan.deletes or plan.dead or plan.settled or plan.ranges or executions
+        return plan if written or plan.filtered or plan.members or moved else None
+
+    def _note_waits(self, now: float, moved: bool) -> None:
         # The messages behind a slow one may fill the memory; once the slow one has a row, a blocked range can cover
         # them.
         if not self._writes.acks and not self.crowded and not self._queues.holding:
             self._waits_since = None
-        elif self._waits_since is None or self._window.position > before:
+        elif self._waits_since is None or moved:
             self._waits_since = now
-        written = plan.rows or plan.deletes or plan.dead or plan.settled or plan.ranges or executions
-        return plan if written or plan.filtered or plan.members or self._window.position > before else None
+
+    def _position_waits(self, now: float, linger: float) -> bool:
+        """Tell whether the position is all that is to be written, or acks are that it has passed, and waits."""
+        if self._lingers_since is None:
+            self._lingers_since = now
+        if now - self._lingers_since >= linger or self._options.keep_results is not None:
+            return False
+        return self._writes.only_acks
 
     def release_plan(self, now: float) -> SettlePlan:
         """Return what to write when the lease is released: acks in memory become rows."""

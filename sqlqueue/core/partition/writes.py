@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from sqlqueue.core.membership import Member, member_of
+from sqlqueue.core.outcomes import ACKED
 from sqlqueue.core.partition.blocked import KeyRanges
 from sqlqueue.core.partition.ordering import Entry
 from sqlqueue.core.partition.rows import Rows
@@ -57,6 +58,13 @@ class WriteBuffer:
     def due(self) -> bool:
         """Whether something is to be written."""
         return bool(self.rows or self.settled or self._rows.has_acked or self._ranges.changed)
+
+    @property
+    def only_acks(self) -> bool:
+        """Whether all that is to be written is acks that need no row, and no publisher waits for a reply to one."""
+        if self.rows or self.dead or self.work_items or self._rows.has_acked or self._ranges.changed or self._members:
+            return False
+        return all(outcome.kind == ACKED and outcome.kept is None for _, outcome in self.settled)
 
     def claim(self, offset: int) -> None:
         """Raise C to a message that is dispatched, or to the position."""

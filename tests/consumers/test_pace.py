@@ -1,0 +1,126 @@
+"""While a process settles often, positions wait for the next claim; nothing else does, and nothing is left behind."""
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue import publish, publish_many
+from sqlqueue.consumers.pace import LINGER, MEASURED, OFTEN, Pace
+from sqlqueue.consumers.pools import InlinePool
+from sqlqueue.consumers.registry import Consumer, build
+from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.models import DeliveryState, Message, Offset
+from tests.consuming import Consuming
+from tests.processes import wait_until
+
+Publishing = Callable[[int], list[str]]
+
+
+def test_it_is_measured_over_half_a_second() -> None:
+    pace = Pace()
+    pace.measure(100.0)
+    for settles, seconds, linger in (
+        (OFTEN, 2 * MEASURED, LINGER),
+        (OFTEN - 1, 2 * MEASURED, 0.0),
+        (OFTEN, MEASURED, LINGER),
+        (0, MEASURED, 0.0),
+    ):
+        for _ in range(settles):
+            pace.settled()
+        began = pace._since
+        pace.measure(began + MEASURED - 0.01)
+        assert pace._since == began
+        pace.measure(began + seconds)
+        assert pace.linger == linger
+
+
+@pytest.fixture
+def steadily(transactional_db: None, settings: object) -> Iterator[Callable[[float], Publishing]]:
+    """Return what hosts three groups at so many messages a second of simulated time; that publishes some messages, lets
+    the groups consume them, and returns the statements."""
+    settings.SQLQUEUE = {"PARTITIONS": 4, "WAKE": False, "LEASE_DURATION": 3600, "BALANCE_INTERVAL": 1800}
+    started: list[Subscriber] = []
+
+    def host(rate: float) -> Publishing:
+        consumers = [Consumer(topic="t", handler=lambda _: None, **build("t", {"group": name})) for name in "abc"]
+        subscriber = Subscriber(consumers, background_tasks=False, pool=InlinePool)
+        now, numbers = subscriber.clock(), itertools.count()
+        subscriber.clock = lambda: now
+        publish("t", "first")
+        subscriber.start()
+        started.append(subscriber)
+
+        def some(count: int) -> list[str]:
+            nonlocal now
+            with CaptureQueriesContext(connection) as queries:
+                for _ in range(count):
+                    now += 1 / rate
+                    publish("t", 1, key=f"{next(numbers)}")
+                    while subscriber.run_once() == 0.0:
+                        pass
+            return [query["sql"] for query in queries]
+
+        return some
+
+    yield host
+    for subscriber in started:
+        subscriber.stop(timeout=0.0)
+        subscriber.close()
+
+
+def counted(statements: list[str], *words: str) -> int:
+    return sum(all(word in text for word in words) for text in statements)
+
+
+def test_at_a_high_rate_claims_take_positions_along(steadily: Callable[[float], Publishing]) -> None:
+    some = steadily(500)
+    some(500)
+    statements = some(200)
+    # A claim of all groups for each message, and what has waited for 50 ms, which is 8 messages' time.
+    assert 200 <= counted(statements, "UPDATE", "sqlqueue_offset") <= 200 + 60
+    probes = counted(statements, "pg_locks") + counted(statements, "SKIP LOCKED")
+    assert probes <= 200 / 500 / LINGER + 1
+
+
+def test_at_a_low_rate_positions_are_written_at_once(steadily: Callable[[float], Publishing]) -> None:
+    some = steadily(5)
+    some(10)
+    for _ in range(5):
+        statements = some(1)
+        assert counted(statements, "UPDATE", "sqlqueue_offset") == 2
+        last = max(Message.objects.values_list("offset", flat=True))
+        assert Offset.objects.filter(position=last).count() == 3
+
+
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process takes itself for one that settles often."""
+    monkeypatch.setattr(Pace, "measure", lambda pace, now: setattr(pace, "linger", LINGER))
+
+
+def at_the_end() -> bool:
+    ends = dict(Message.objects.order_by("offset").values_list("partition", "offset"))
+    found = Offset.objects.filter(topic="t").values_list("partition", "position")
+    return all(position >= ends.get(partition, 0) for partition, position in found)
+
+
+def test_a_drain_leaves_no_position_behind(busy: None, consuming: Consuming) -> None:
+    consuming.consumer("t", lambda delivery: None)
+    for _ in range(3):
+        publish_many("t", range(50))
+        consuming.drain()
+        assert at_the_end()
+        assert not DeliveryState.objects.exists()
+
+
+def test_a_position_that_waits_is_written_without_a_further_message(busy: None, consuming: Consuming) -> None:
+    seen: list[object] = []
+    consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
+    consuming.start()
+    for number in range(3):
+        publish("t", number)
+        wait_until(lambda: len(seen) == number + 1 and at_the_end())  # noqa: B023  called in this iteration
+    assert not DeliveryState.objects.exists()
