@@ -21,7 +21,7 @@ GROUPS = ("first", "second", "third")
 TOPIC = "steady"
 FILLER = "x" * 285
 PARTITIONS, KEYS = 16, 997
-WARM = 500  # messages
+WARM = 750  # messages
 TOLD = 14  # statements
 QUICK = ("--sync-binlog=0", "--innodb-flush-log-at-trx-commit=0")  # nothing is timed
 DIGESTS = """
@@ -52,11 +52,15 @@ class Counted(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--rate", type=float, default=500.0, help="messages a second, in simulated time")
-    parser.add_argument("--messages", type=int, default=3_000)
-    parser.add_argument("--together", type=int, default=2, help="messages for which the process is woken once")
+    parser.add_argument("--messages", type=int, default=1_000)
+    parser.add_argument("--together", type=int, default=5, help="messages for which the process is woken once")
     arguments = parser.parse_args()
     with PrivateMySQL(log_bin=True, options=QUICK) as server:
-        os.environ |= {"DATABASE_URL": server.url("mysql"), "DJANGO_SETTINGS_MODULE": "tests.settings"}
+        os.environ |= {
+            "DATABASE_URL": server.url("mysql"),
+            "DJANGO_SETTINGS_MODULE": "tests.settings",
+            "SQLQUEUE": '{"WAKE": false}',
+        }
         import django
 
         django.setup()
