@@ -283,6 +283,17 @@ def test_what_needs_a_row_or_is_waited_for_does_not_wait(outcome: Outcome) -> No
     assert plan.position == 1
 
 
+def test_a_flush_takes_a_position_that_waits_along() -> None:
+    hosted = Hosted([""] * 3)
+    hosted.read()
+    hosted.settle()
+    hosted.finish(2)
+    assert hosted.stream.plan(0.0, 1.0, [], linger=9.0) is None
+    plan = hosted.stream.plan(1.0, 1.0, [], linger=9.0)
+    assert plan is not None
+    assert (plan.position, [row.offset for row in plan.rows], len(plan.settled)) == (3, [1, 3], 1)
+
+
 def test_a_message_in_doubt_is_dispatched_alone_and_dead_lettered_only_if_it_was_alone() -> None:
     rows = [StoredRow(1, False, TOGETHER, 3, 0.0, ""), StoredRow(2, False, ALONE, 3, 0.0, "")]
     hosted = Hosted([""] * 2, position=2, rows=rows, max_attempts=3)
