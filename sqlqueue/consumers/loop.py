@@ -136,6 +136,7 @@ class Loop:
             self.in_flight.release_resting()
             self._options_at = now + OPTIONS_CHECK
         assigned_partitions = self.ownership.assigned_partitions()
+        self.reader.share(assigned_partitions)
         if not self.stopping:
             worked = self._read(assigned_partitions, now) or worked
         if not self.overruns.end(now):

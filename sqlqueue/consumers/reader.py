@@ -7,13 +7,15 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
+from sqlqueue.conf import settings
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.slices import slice_of
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.log.fetch import FIRST, WATCH_SPAN, due, fetch, gather, load, poll_head, scan, watch
+from sqlqueue.log.fetch import FIRST, WATCH_SPAN, due, fetch, poll_head, scan, watch
+from sqlqueue.log.loading import gather, load
 from sqlqueue.log.sift import sift
 
 RESCAN_SHARE = 20  # while the horizon is held back, the search for late commits may take this part of the time: 1/20
@@ -86,6 +88,12 @@ class Reader:
             self.horizon.probe(self.highest)
         return self.horizon.value
 
+    def share(self, assigned_partitions: Sequence[AssignedPartition]) -> None:
+        """Give each of all partitions its share of the bytes that the process may hold."""
+        share = settings.PREFETCH_BYTES // max(1, len(assigned_partitions))
+        for assigned in assigned_partitions:
+            assigned.budget.share = share
+
     def wants(self, assigned: AssignedPartition) -> bool:
         """Return whether something of a partition is to be read or loaded now."""
         reached = self.horizon.value
@@ -146,9 +154,11 @@ class Reader:
         asked = assigned.missing(self.horizon.value)
         asked = asked if assigned.weighed else asked[:FIRST_READ]
         if asked:
-            found = gather(self.alias, assigned.ref, [offset for offset, _ in asked], self.server)
-            assigned.add_missing(asked, found, now)
-        return len(asked)
+            offsets = [offset for offset, _ in asked]
+            found, count = gather(self.alias, assigned.ref, offsets, self.server, assigned.loadable)
+            assigned.add_missing(asked[:count], found, now)
+            return count
+        return 0
 
     def notice_rescheduled(
         self, group: str, topic: str, assigned_partitions: Mapping[PartitionRef, AssignedPartition], now: float
@@ -175,15 +185,16 @@ class Reader:
             offsets = assigned.unfiltered_in_doubt(LEFT_OUT_AT_ONCE if assigned.weighed else FIRST_READ)
             if not offsets:
                 return
-            for offset, (row, message) in load(self.alias, assigned.ref, offsets, self.server).items():
+            found, _ = load(self.alias, assigned.ref, offsets, self.server, assigned.loadable)
+            for offset, (row, message) in found.items():
                 if message is not None and not assigned.sieve.wants(message):
                     assigned.load(offset, row, message, now)
 
     def load(self, assigned: AssignedPartition, offsets: Sequence[int], now: float) -> None:
         """Load due rows of a partition, with their messages."""
         offsets = offsets if assigned.weighed else offsets[:FIRST_READ]
-        found = load(self.alias, assigned.ref, offsets, self.server)
-        for offset in offsets:
+        found, count = load(self.alias, assigned.ref, offsets, self.server, assigned.loadable)
+        for offset in offsets[:count]:
             row, message = found.get(offset, (None, None))
             assigned.load(offset, row, message, now)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Mapping, Sequence, Set
+from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ NOT_IN_FLIGHT, TOGETHER, ALONE = range(3)
 DEAD_MEMBER = -1
 # And of one that was settled without a row, and counted if it belongs to a batch, when its partition got other slices.
 COUNTED = -2
+
+HEAVY = 4_096  # characters of a message whose payload does not stay in memory for its ack
 
 _serials = itertools.count(1)
 
@@ -124,6 +127,12 @@ class Attempt:
         self.started = self.finished = self.deadline = 0.0
         self.serial = next(_serials)
         self.size = message.size
+
+    def to_announce(self) -> Attempt:
+        """Return the attempt without its payload, for when its ack has to wait until it is stored."""
+        light = copy(self)
+        light.message = self.message._replace(payload=None, body=None)
+        return light
 
     @property
     def offset(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -11,11 +11,12 @@ from typing import Any
 from sqlqueue.core.partition.limits import SCAN_LIMIT
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Found, Read
-from sqlqueue.core.settle_plan import COUNTED, FetchedMessage, StoredRow
-from sqlqueue.database.dialects import Dialect
+from sqlqueue.core.settle_plan import FetchedMessage
 from sqlqueue.database.server_identity import ServerIdentity, proof_column
 from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
+from sqlqueue.log.portions import LEFT, MESSAGE, light, message_of, portions, withheld, withholding
+from sqlqueue.log.proof import select
 
 STREAMS_OF_ONE_FETCH = 32
 WATCH_SPAN = 20_000  # offsets that one watch passes; a wider gap is a backlog, and every partition is read
@@ -31,9 +32,6 @@ WATCH = """
     SELECT DISTINCT topic, "partition", priority FROM sqlqueue_message{by_offset}
     WHERE "offset" > %s AND "offset" <= %s
 """
-COLUMNS = (
-    '"offset", partition_key, message_id, payload, headers, {created}, target_group, {published}, {due}, body, {left}'
-)
 # Whole messages of a partition. Index: (topic, partition, priority, offset).
 FETCH = "SELECT {columns}, %s FROM sqlqueue_message{by_stream} WHERE {beyond}{slice} ORDER BY {ascending} LIMIT %s"
 FETCH_TO = "SELECT {columns}, %s FROM sqlqueue_message{by_stream} WHERE {within}{slice} ORDER BY {ascending} LIMIT %s"
@@ -42,25 +40,9 @@ LOOK = """
     SELECT "offset", NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, %s
     FROM sqlqueue_message{by_stream} WHERE {within}{slice} ORDER BY {ascending} LIMIT %s
 """
-# Messages by their offsets, each with the row that an operator may have written for it. Index: the log's primary key;
-# the states' unique key.
-GATHER = """
-    SELECT s.acked, s.in_flight, s.retry_count, {remaining}, {columns} FROM sqlqueue_message m
-    LEFT JOIN sqlqueue_delivery_state s ON s.topic = m.topic AND s.consumer_group = %s
-    AND s."partition" = m."partition" AND s.priority = m.priority AND s.message_offset = m."offset"
-    WHERE m."offset" IN ({marks})
-"""
 # The keys of the next messages of a partition. Index: (topic, partition, priority, offset), and each message's row for
 # its key.
 SCAN = 'SELECT "offset", partition_key FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {ascending} LIMIT %s'
-# Rows of delivery state with their messages. Index: the unique (topic, group, partition, priority, offset); the message
-# by its primary key.
-LOAD = """
-    SELECT s.message_offset, s.acked, s.in_flight, s.retry_count, {remaining}, {columns}
-    FROM sqlqueue_delivery_state s LEFT JOIN sqlqueue_message m ON m."offset" = s.message_offset
-    WHERE s.topic = %s AND s.consumer_group = %s AND s."partition" = %s AND s.priority = %s
-    AND s.message_offset IN ({marks})
-"""
 # Rows of a group's partitions that are due and have been dispatched before, and those that an operator has changed,
 # whose attempts are BY_OPERATOR. Mostly few, since the owner soon dispatches the former; some with each statement,
 # beyond the last one of the statement before. Index: the states' unique key.
@@ -72,16 +54,9 @@ DUE = """
     ORDER BY "partition", priority, message_offset LIMIT %s
 """
 INDEX = itemgetter(-1)  # of the read, behind its columns
-LEFT = FetchedMessage._fields.index("expires")
 FIRST = (-1, -1, -1)  # before every (partition, priority, offset)
 BY_OPERATOR = -1  # the attempts of a row that an operator has acked, or given its attempts again; it counts as 0
-JOINED = (
-    'm."offset", m.partition_key, m.message_id, m.payload, m.headers, {created}, m.target_group, {published}, {due},'
-    " m.body, {left}"
-)
-MESSAGE = 11  # columns of a message
 FETCHED = MESSAGE + 1  # those of FETCH and LOOK
-TIMES = {"created": "created_at", "published": "published_at", "due": "due_at"}  # of a message, by placeholder
 
 
 def poll_head(alias: str, server: ServerIdentity | None = None) -> tuple[int, float | None]:
@@ -106,28 +81,22 @@ def watch(alias: str, low: int, high: int, server: ServerIdentity | None = None)
     return {(topic, partition, priority) for topic, partition, priority in found}
 
 
-def select(
-    alias: str, text: str, values: Sequence[object], server: ServerIdentity | None, columns: int, at: int
-) -> Sequence[Any]:
-    """Return a statement's rows, see ServerIdentity.select()."""
-    if server is not None and server.identity:
-        if "ORDER BY" in text and " UNION ALL " not in text:
-            text = dialect(alias).branch.format(text)
-        return server.select(text, values, columns, at)
-    rows: Sequence[Any] = execute(alias, text, values).fetchall()
-    return rows
-
-
 def fetch(alias: str, reads: Sequence[tuple[PartitionRef, Read]], server: ServerIdentity | None = None) -> list[Found]:
-    """Return what each read finds, in the order of the offsets: one statement for every 32 partitions."""
+    """Return what each read finds, in the order of the offsets: one statement for every 32 partitions, and two more if
+    there are messages heavier than what a read may bring of each."""
     found = [Found([], []) for _ in reads]
-    columns = with_times(COLUMNS, dialect(alias))
+    columns = withholding(dialect(alias))
     new = tuple.__new__
     for index, run in runs(alias, reads, columns, [one.seen for one in found], server):
         moment = time.monotonic()
         found[index].messages.extend(
             [new(FetchedMessage, row[:-1]) if row[LEFT] is None else message_of(row[:-1], moment) for row in run]
         )
+    heavy = [index for index, one in enumerate(found) if withheld(one.messages)]
+    if heavy:
+        taken = portions(alias, [(found[index].messages, reads[index][1].size) for index in heavy], server)
+        for index, portion in zip(heavy, taken):
+            found[index] = found[index]._replace(messages=portion.messages, gone=portion.gone, cut=portion.cut)
     return found
 
 
@@ -139,8 +108,10 @@ def runs(
     server: ServerIdentity | None = None,
 ) -> Iterator[tuple[int, list[tuple[Any, ...]]]]:
     """Yield the index of a read, and rows that it has found, in the order of the offsets; the index is their last
-    column. What each read looks for is added to its list in `seen`."""
+    column. What each read looks for is added to its list in `seen`. Each parameter in `columns` is the most bytes of a
+    message whose content is given."""
     syntax = dialect(alias)
+    marks = columns.count("%s")
     for first in range(0, len(reads), STREAMS_OF_ONE_FETCH):
         whole: list[str] = []
         looks: list[str] = []
@@ -153,7 +124,8 @@ def runs(
                 text = FETCH if read.end is None else FETCH_TO
                 whole.append(text.replace("{columns}", columns).replace("{slice}", of_slice))
                 end = () if read.end is None else (read.end,)
-                values += (index, *syntax.range_values(*stream, read.start, *end), read.limit)
+                most = light(read.size, read.limit)
+                values += (*[most] * marks, index, *syntax.range_values(*stream, read.start, *end), read.limit)
             if read.looks:
                 looks.append(LOOK.strip().replace("{slice}", of_slice))
                 look_values += (-index - 1, *syntax.range_values(*stream, read.since, read.start), read.looks)
@@ -165,34 +137,6 @@ def runs(
                 seen[-index - 1].extend([row[0] for row in run])
             else:
                 yield index, list(run)
-
-
-def with_times(columns: str, syntax: Dialect, table: str = "") -> str:
-    for name, column in TIMES.items():
-        columns = columns.replace(f"{{{name}}}", syntax.epoch(table + column))
-    return columns.replace("{left}", syntax.remaining(f"{table}expires_at"))
-
-
-def gather(
-    alias: str, ref: PartitionRef, offsets: Iterable[int], server: ServerIdentity | None = None
-) -> dict[int, tuple[StoredRow | None, FetchedMessage]]:
-    """Return the messages at these offsets of an assigned partition, each with its delivery-state row, if it has one.
-    Those that are no longer in the log are left out."""
-    wanted = list(offsets)
-    syntax = dialect(alias)
-    text = GATHER.replace("{columns}", with_times(JOINED, syntax, "m."))
-    text = text.replace("{remaining}", syntax.remaining("s.invisible_until"))
-    text = text.replace("{marks}", ", ".join(["%s"] * len(wanted)))
-    result: dict[int, tuple[StoredRow | None, FetchedMessage]] = {}
-    rows, moment = select(alias, text, (ref.group, *wanted), server, 4 + MESSAGE, 4), time.monotonic()
-    for acked, in_flight, count, remaining, *values in rows:
-        message = message_of(values, moment)
-        row = None
-        if acked is not None:
-            values_of = (message.offset, bool(acked), in_flight, max(0, count), float(remaining), message.key)
-            row = StoredRow(*values_of, message.headers if acked and in_flight != COUNTED else None)
-        result[message.offset] = (row, message)
-    return result
 
 
 def scan(
@@ -220,29 +164,3 @@ def due(
     values = (topic, group, *partitions, *after, most)
     found = select(alias, text, values, server, 3, 0)
     return [(partition, priority, offset) for partition, priority, offset in found]
-
-
-def load(
-    alias: str, ref: PartitionRef, offsets: Iterable[int], server: ServerIdentity | None = None
-) -> dict[int, tuple[StoredRow, FetchedMessage | None]]:
-    """Return the delivery-state rows at these offsets of an assigned partition, with their messages (None: no longer in
-    the log)."""
-    wanted = list(offsets)
-    syntax = dialect(alias)
-    text = LOAD.replace("{columns}", with_times(JOINED, syntax, "m."))
-    text = text.replace("{remaining}", syntax.remaining("s.invisible_until"))
-    text = text.replace("{marks}", ", ".join(["%s"] * len(wanted)))
-    stream = (ref.topic, ref.group, ref.partition, ref.priority)
-    result: dict[int, tuple[StoredRow, FetchedMessage | None]] = {}
-    rows, moment = select(alias, text, (*stream, *wanted), server, 5 + MESSAGE, 0), time.monotonic()
-    for offset, acked, in_flight, count, remaining, *message in rows:
-        row = StoredRow(offset, bool(acked), in_flight, max(0, count), float(remaining), message[1] or "")
-        result[offset] = (row, message_of(message, moment) if message[0] is not None else None)
-    return result
-
-
-def message_of(values: Sequence[Any], moment: float) -> FetchedMessage:
-    """Return a row as a message. moment: after the statement, so that none expires before its time by the database's
-    clock."""
-    left = values[LEFT]
-    return FetchedMessage._make([*values[:LEFT], None if left is None else moment + float(left)])

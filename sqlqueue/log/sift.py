@@ -3,63 +3,83 @@ and then those that match are read whole. Reads only."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.settle_plan import FetchedMessage
+from sqlqueue.database.dialects import Dialect
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import dialect
-from sqlqueue.log.fetch import COLUMNS, MESSAGE, message_of, runs, select, with_times
+from sqlqueue.log.fetch import runs
+from sqlqueue.log.portions import LAST, MESSAGE, Portion, load_portions, portions, withheld, withholding
 
-WHOLE_AT_ONCE = 500  # messages
-# What has to be known of every message, in the order of COLUMNS, and what only some filters look at.
-THIN = '"offset", partition_key, {id}, {payload}, headers, NULL, target_group, NULL, NULL, {body}, NULL'
+# What has to be known of every message, in the order of its columns, and what only some filters look at.
+THIN = '"offset", partition_key, {id}, {payload}, {headers}, NULL, target_group, NULL, NULL, {body}, NULL'
 BODY = "CASE WHEN body IS NOT NULL THEN '' END"  # a filter asks only whether there is one
-LOOKED_AT = {"id": {"id": "message_id"}, "payload": {"payload": "payload", "body": BODY}}
-# Messages by their offsets. Index: the log's primary key.
-WHOLE = 'SELECT {columns} FROM sqlqueue_message{by_offset} WHERE "offset" IN ({marks}) ORDER BY "offset"'
+UNREAD = "CASE WHEN COALESCE({size}, 0) <= %s THEN '' END"  # a payload that no filter looks at; of the headers
 
 
 def sift(alias: str, reads: Sequence[tuple[PartitionRef, Read]], server: ServerIdentity | None = None) -> list[Found]:
     """Return what each read finds: the messages that match its filter whole, unless one was deleted between the two
     statements, and of the others what was asked for. A statement for every 32 partitions, and one for every 500
-    messages that match."""
-    looked_at = {field for _, read in reads if read.sift is not None for field in read.sift.fields}
-    columns = THIN
-    for field, names in LOOKED_AT.items():
-        for name, column in names.items():
-            columns = columns.replace(f"{{{name}}}", column if field in looked_at else "NULL")
+    messages that match; two more each if there are messages heavier than what a read may bring of each."""
     seen: list[list[int]] = [[] for _ in reads]
-    left_out: list[list[tuple[Any, ...]]] = [[] for _ in reads]
-    matching: list[list[int]] = [[] for _ in reads]
-    for index, run in runs(alias, reads, columns, seen, server):
-        where = reads[index][1].sift
-        assert where is not None
-        offsets = [row[0] for row in where.select(run)]
-        matching[index] += offsets
-        chosen = set(offsets)
-        left_out[index] += [row for row in run if row[0] not in chosen] if chosen else run
-    whole = _whole(alias, [offset for offsets in matching for offset in offsets], server)
+    rows: list[list[tuple[Any, ...]]] = [[] for _ in reads]
+    for index, run in runs(alias, reads, _columns(dialect(alias), reads), seen, server):
+        rows[index] += run
+    filled = _fill(alias, reads, rows, server)
+    matching: list[list[int]] = []
+    for (_, read), some in zip(reads, rows):
+        assert read.sift is not None
+        matching.append([row[0] for row in read.sift.select(some)])
+    asked = [(offsets, read.size) for offsets, (_, read) in zip(matching, reads)]
+    taken = load_portions(alias, asked, server)
     return [
-        Found(
-            seen[index],
-            [whole[offset] for offset in offsets if offset in whole],
-            left_out[index],
-            [offset for offset in offsets if offset not in whole],
-        )
-        for index, offsets in enumerate(matching)
+        _found(seen[index], rows[index], matching[index], portion, filled.get(index))
+        for index, portion in enumerate(taken)
     ]
 
 
-def _whole(alias: str, offsets: Sequence[int], server: ServerIdentity | None) -> dict[int, FetchedMessage]:
-    text = WHOLE.replace("{columns}", with_times(COLUMNS, dialect(alias)))
-    result: dict[int, FetchedMessage] = {}
-    for first in range(0, len(offsets), WHOLE_AT_ONCE):
-        some = offsets[first : first + WHOLE_AT_ONCE]
-        marks = ", ".join(["%s"] * len(some))
-        rows, moment = select(alias, text.replace("{marks}", marks), some, server, MESSAGE, 0), time.monotonic()
-        result.update((row[0], message_of(row, moment)) for row in rows)
-    return result
+def _columns(syntax: Dialect, reads: Sequence[tuple[PartitionRef, Read]]) -> str:
+    looked_at = {field for _, read in reads if read.sift is not None for field in read.sift.fields}
+    columns = THIN.replace("{id}", "message_id" if "id" in looked_at else "NULL")
+    columns = columns.replace("{body}", BODY if "payload" in looked_at else "NULL")
+    if "payload" not in looked_at:
+        columns = columns.replace("{payload}", UNREAD.replace("{size}", syntax.size("headers")))
+    return withholding(syntax, columns)
+
+
+def _fill(
+    alias: str,
+    reads: Sequence[tuple[PartitionRef, Read]],
+    rows: list[list[tuple[Any, ...]]],
+    server: ServerIdentity | None,
+) -> dict[int, Portion]:
+    """Read those messages of which the content was withheld; return what was read of each list with such messages."""
+    filled: dict[int, Portion] = {}
+    heavy = [index for index, some in enumerate(rows) if withheld(some)]
+    if heavy:
+        found = [
+            ([FetchedMessage._make(row[:MESSAGE]) for row in rows[index]], reads[index][1].size) for index in heavy
+        ]
+        for index, portion in zip(heavy, portions(alias, found, server)):
+            rows[index], filled[index] = list(portion.messages), portion
+    return filled
+
+
+def _found(
+    seen: list[int],
+    rows: list[tuple[Any, ...]],
+    matching: list[int],
+    portion: Portion,
+    filled: Portion | None,
+) -> Found:
+    end = matching[len(portion.messages) + len(portion.gone)] if portion.cut else LAST
+    chosen = set(matching)
+    left_out = [row for row in rows if row[0] not in chosen and row[0] < end] if chosen else rows
+    if filled is None:
+        return Found(seen, portion.messages, left_out, portion.gone, portion.cut)
+    gone = sorted([*portion.gone, *(offset for offset in filled.gone if offset < end)])
+    return Found(seen, portion.messages, left_out, gone, portion.cut or filled.cut)

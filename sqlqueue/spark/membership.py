@@ -27,8 +27,8 @@ from sqlqueue.leases.heartbeat import leave, subscriber_name
 from sqlqueue.leases.release import free, shorten_stale
 from sqlqueue.leases.renewal import Renewal, RenewalLoop, Renewed, Shown, skip
 from sqlqueue.log import fence, groups, layouts
-from sqlqueue.log.fetch import select
 from sqlqueue.log.groups import LATEST, lock_topic, register_at, revoke
+from sqlqueue.log.proof import select
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, PartitionLease, SubscriberHeartbeat, Topic
 from sqlqueue.spark.plan import wait_for_horizon

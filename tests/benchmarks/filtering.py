@@ -101,10 +101,10 @@ def _fetch(partitions: int) -> None:
 
 def _fetch_bare(partitions: int) -> None:
     from sqlqueue.database.statements import dialect, execute
-    from sqlqueue.log.fetch import COLUMNS, with_times
+    from sqlqueue.log.portions import whole
 
     syntax = dialect("default")
-    text = ROWS.replace("{columns}", with_times(COLUMNS, syntax))
+    text = ROWS.replace("{columns}", whole(syntax))
     for partition in range(partitions):
         last, more = 0, True
         while more:

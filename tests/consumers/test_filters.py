@@ -248,9 +248,9 @@ def test_what_a_killed_process_had_left_out_is_not_loaded_one_by_one(
     loads: list[int] = []
     load = reader_module.load
 
-    def note(alias: str, ref: Any, offsets: Any, server: Any) -> Any:
+    def note(alias: str, ref: Any, offsets: Any, *more: Any) -> Any:
         loads.append(len(offsets))
-        return load(alias, ref, offsets, server)
+        return load(alias, ref, offsets, *more)
 
     monkeypatch.setattr(reader_module, "load", note)
     monkeypatch.setattr(reader_module, "FIRST_READ", 20)

@@ -53,12 +53,14 @@ from sqlqueue.core.settle_plan import (
 )
 from sqlqueue.database.server_identity import ServerIdentity
 from tests.core.choosing import Choice
+from tests.core.weighing import fitting
 
 pytestmark = pytest.mark.once
 
 OPEN, VISIBLE, ROLLED_BACK, COLLECTED = "open", "visible", "rolled back", "collected"
 EXAMPLES = int(os.environ.get("PROTOCOL_EXAMPLES", "0"))
 FLUSH = 5.0
+WEIGHTS = (1, 2, 1, 9)  # characters of messages
 POISON = "a"  # the key whose messages, in some runs, wait by their own outcome
 LONG = 10_000.0  # what waits so long by its own outcome does not become due in a drain
 
@@ -114,6 +116,7 @@ class Tables:
         self.left_out = 0  # by the groups' filter: each one of so many; negative: all but those
         self.rate_of_keys: Rate | None = None  # by the groups' limit
         self.most_of_a_key: int | None = None  # in flight, by the groups' limit
+        self.share: int | None = None  # of each owner's memory, in characters; None: all that there is
         self.before: list[set[int]] = []  # what was visible when the offset was taken
         self.now = 100.0
         self.groups = {"one": Group(keys=self.keys), "two": Group(keys=self.keys)}
@@ -127,7 +130,8 @@ class Tables:
         return self.status.index(OPEN) if OPEN in self.status else len(self.status)
 
     def message(self, offset: int) -> FetchedMessage:
-        return FetchedMessage(offset, self.keys[offset - 1], f"m{offset}", "1", None, 0, self.targets[offset - 1])
+        payload = "1" * (1 if self.share is None else WEIGHTS[offset % len(WEIGHTS)])
+        return FetchedMessage(offset, self.keys[offset - 1], f"m{offset}", payload, None, 0, self.targets[offset - 1])
 
     # The filter.
 
@@ -188,26 +192,34 @@ class Tables:
         matching = self.select(found.messages)
         there = [message for message in matching if self.status[message.offset - 1] == VISIBLE]
         others = [(*message, 0) for message in found.messages if message not in matching]
-        return Found(found.seen, there, others, [message.offset for message in matching if message not in there])
+        gone = [message.offset for message in matching if message not in there]
+        return found._replace(messages=there, left_out=others, gone=gone)
 
     def _read(self, read):
         seen = self.visible(read.since, read.start)[: read.looks] if read.looks else []
-        return Found(seen, [self.message(o) for o in self.visible(read.start, read.end)[: read.limit]])
+        offsets = self.visible(read.start, read.end)[: read.limit]
+        count = self.fitting(offsets, read.size)
+        return Found(seen, [self.message(o) for o in offsets[:count]], cut=count < len(offsets))
 
-    def gather(self, alias, address, offsets, server=None):
+    def fitting(self, offsets: list[int], size: int | None) -> int:
+        return fitting([self.message(offset).size for offset in offsets], size)
+
+    def gather(self, alias, address, offsets, server=None, size=None):
         self.interrupt()
+        offsets = offsets[: self.fitting(offsets, size)]
         rows = self.groups[address.group].rows
         there = [o for o in offsets if self.status[o - 1] == VISIBLE]
-        return {o: (self.stored(o, rows[o]) if o in rows else None, self.message(o)) for o in there}
+        return {o: (self.stored(o, rows[o]) if o in rows else None, self.message(o)) for o in there}, len(offsets)
 
     def scan(self, alias, address, low, high, server=None):
         self.interrupt()
         return [(o, self.keys[o - 1]) for o in self.visible(low, high)[: limits.SCAN_LIMIT]]
 
-    def load(self, alias, address, offsets, server=None):
+    def load(self, alias, address, offsets, server=None, size=None):
         self.interrupt()
+        offsets = offsets[: self.fitting(offsets, size)]
         rows = self.groups[address.group].rows
-        return {o: (self.stored(o, rows[o]), self.loaded(o)) for o in offsets if o in rows}
+        return {o: (self.stored(o, rows[o]), self.loaded(o)) for o in offsets if o in rows}, len(offsets)
 
     def loaded(self, offset: int) -> FetchedMessage | None:
         return self.message(offset) if self.status[offset - 1] == VISIBLE else None
@@ -281,6 +293,8 @@ class Owner:
             now=tables.now,
             key_limit=KeyLimit(tables.most_of_a_key),
         )
+        if tables.share is not None:
+            self.stream.budget.share = tables.share
 
     def execute(self, plan: SettlePlan) -> bool:
         """Settle, as log/settle.py does; False if the token is stale."""
@@ -410,6 +424,7 @@ class LogMachine(RuleBasedStateMachine):
         attempts=st.sampled_from([2, 3, None]),
         size=st.integers(1, 3),
         left_out=st.sampled_from([0, 0, 2, 3, -3]),
+        share=st.sampled_from([None, None, 20, 8, 1]),
     )
     def begin(
         self,
@@ -421,8 +436,10 @@ class LogMachine(RuleBasedStateMachine):
         left_out: int = 0,
         limited: bool = False,
         most_of_a_key: int | None = None,
+        share: int | None = None,
     ) -> None:
         self.tables = Tables()
+        self.tables.share = share
         self.tables.most_of_a_key = most_of_a_key
         self.tables.rate_of_keys = Rate("20/m") if limited else None
         self.tables.left_out = left_out
@@ -1063,6 +1080,10 @@ def check_bounds(stream: AssignedPartition) -> None:
     unwritten = [entry for entry in entries if entry.offset > stream.position and not entry.row]
     assert len(unwritten) <= limits.WINDOW_LIMIT + 6 * batch, "more is remembered than a window and what is read"
     assert stream.ready <= 6 * batch, "more payloads are in memory than can be dispatched soon"
+    of_handlers = sum(entry.attempt.size for entry in entries if entry.attempt is not None)
+    assert stream.held == of_handlers + sum(entry.message.size for entry in entries if entry.state == READY)
+    heaviest = max((entry.message.size for entry in entries if entry.message is not None), default=0)
+    assert stream.held <= stream.budget.share + 3 * heaviest, "more bytes are in memory than its share"
     if stream.options.ordering == "key":
         for entry in entries:
             waits = entry.queue is not None and entry.queue.entries and entry.queue.entries[0].state == HELD

@@ -66,7 +66,7 @@ class AssignedPartition:
         self.lease = HeldLease(ref, id, token)
         self.window = ReadWindow(position)
         self.ranges = KeyRanges(ranges)
-        self.budget = ReadBudget(max(options.batch_size, options.commit_every))
+        self.budget = ReadBudget(max(options.batch_size, options.commit_every), lambda: self.held)
         self.delays, self.in_doubt = Delays(self.budget), InDoubt()
         self.queues = queues_for(options, self.ranges, self.delays, key_limit)
         self.rows = Rows(self.ranges)
@@ -117,6 +117,11 @@ class AssignedPartition:
     def in_flight(self) -> int:
         """How many messages are in flight."""
         return self.messages.in_flight
+
+    @property
+    def held(self) -> int:
+        """How many characters and bytes of payloads and headers are in memory: of what is ready, and in flight."""
+        return self.queues.ready_size + self.messages.in_flight_size
 
     @property
     def active(self) -> bool:
@@ -179,9 +184,21 @@ class AssignedPartition:
     @property
     def room(self) -> int:
         """How many more messages to read beyond the cursor."""
-        if len(self.window.offsets) >= limits.WINDOW_LIMIT:
+        size = self.budget.onward
+        if size <= 0 or len(self.window.offsets) >= limits.WINDOW_LIMIT:
             return 0
-        return max(0, self.budget.most_ready - self.queues.ready)
+        return min(max(0, self.budget.most_ready - self.queues.ready), self.budget.fitting(sys.maxsize, size))
+
+    @property
+    def loadable(self) -> int:
+        """How many bytes of messages may be loaded whose turn has come; one message may always be, whatever it has."""
+        return max(0, self.budget.loadable)
+
+    @property
+    def _final(self) -> tuple[int, int]:
+        """How many messages a final read adds without room, and how many remembered ones in (P, F] it waits for: it
+        never waits for bytes."""
+        return (self.budget.at_once, self.budget.most_held) if self.budget.onward > 0 else (1, 2)
 
     @property
     def reads_on(self) -> bool:
@@ -207,8 +224,10 @@ class AssignedPartition:
         """Return what to read now; None: nothing is to be read, or there is no room."""
         if self._at_heads_limit:
             return None
-        read = self.window.next_read(self.room, self.budget.at_once, self.budget.most_held, horizon)
-        return read if read is None or not self.sieve.sifts else read._replace(sift=self.options.where)
+        read = self.window.next_read(self.room, *self._final, horizon)
+        if read is None:
+            return None
+        return read._replace(size=max(0, self.budget.onward), sift=self.options.where if self.sieve.sifts else None)
 
     def take_in(self, read: Read, found: Found, horizon: int, now: float = 0.0) -> int:
         """Add what a read has found; horizon: known before its snapshot. Return how many messages it has found: 0 if
@@ -224,7 +243,7 @@ class AssignedPartition:
             self._receive(self.sieve.take(found.messages, horizon, self.messages.entries))
         else:
             self._take_sifted(found, horizon)
-        self.window.was_read(read, found.last, found.total >= read.limit, horizon)
+        self.window.was_read(read, found.last, found.cut or found.total >= read.limit, horizon)
         return found.total
 
     def _take_sifted(self, found: Found, horizon: int) -> None:
@@ -246,12 +265,15 @@ class AssignedPartition:
 
     def missing(self, horizon: int) -> list[Missing]:
         """Return the messages to be loaded now: late ones, or the next ones of ordering queues that may go on."""
-        budget = self.budget
         if self.window.late and not self._at_heads_limit:
-            late = self.window.next_late(self.room, budget.at_once, budget.most_held, horizon)
+            late = self.window.next_late(self.room, *self._final, horizon)
             if late:
                 return [Missing(offset, None) for offset in late]
-        return self.queues.missing(min(budget.at_once, budget.most_held - self.queues.ready))
+        if self.budget.loadable > 0:
+            most = self.budget.fitting(self.budget.at_once, self.budget.loadable)
+        else:
+            most = 0 if self.in_flight else 1
+        return self.queues.missing(min(most, self.budget.most_held - self.queues.ready))
 
     def add_missing(self, asked: Sequence[Missing], found: Gathered, now: float) -> None:
         """Add the messages that missing() asked for, as far as they were found."""
@@ -304,10 +326,12 @@ class AssignedPartition:
         self.delays.elapse(now)
         if not self.delays:
             return []
-        limit, loaded = self.budget.most_ready, self.queues.loaded
-        if len(loaded) >= limit and batches.enough(loaded.values(), limit):
+        limit, loaded, size = self.budget.most_ready, self.queues.loaded.values(), self.budget.loadable
+        if size <= 0 and (self.in_flight or batches.enough(loaded, 1)):
+            return []
+        if len(loaded) >= limit and batches.enough(loaded, limit):
             return []  # dispatch what has been loaded first
-        return self.delays.to_load(min(most, limit), self.writes.rows)
+        return self.delays.to_load(self.budget.fitting(min(most, limit), max(0, size)), self.writes.rows)
 
     def reschedule(self, offset: int, now: float) -> None:
         """Make a waiting row due now: it is due in the database, where its time may have been changed."""
@@ -346,8 +370,6 @@ class AssignedPartition:
         limits allow, of a batch too; key_rate: what is allowed of each key. What that does not allow is held back."""
         if self.options.together:
             return self._choose_batch(min(messages, self.options.most_together))
-        if self.messages.in_flight_size >= limits.IN_FLIGHT_SIZE:
-            return []
         if key_rate is None:
             chosen = self.queues.choose(min(most, messages), of_a_queue, executions)
         else:

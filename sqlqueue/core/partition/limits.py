@@ -6,6 +6,4 @@ from typing import Final
 
 HEADS_LIMIT: Final = 100_000  # messages that wait by their own outcome; beyond it nothing new is read
 WINDOW_LIMIT: Final = 10_000  # messages read onward and not yet passed by the position
-READY_SIZE: Final = 16 * 1024 * 1024  # characters of the payloads and headers that are read before they are dispatched
-IN_FLIGHT_SIZE: Final = 64 * 1024 * 1024  # characters in flight: nothing more is dispatched meanwhile
 SCAN_LIMIT: Final = 5_000  # messages of a partition that one scan for those of a waiting key passes

@@ -28,8 +28,8 @@ class Missing(NamedTuple):
 class OrderingQueues:
     """The ordering queues of one partition. Only methods of this class make a message ready, or no longer ready.
 
-    ready: how many messages are ready; loaded: those of them that have a row or came out of a blocked range, and so are
-    outside the window.
+    ready, ready_size: how many messages are ready, and how many characters and bytes they have; loaded: those of them
+    that have a row or came out of a blocked range, and so are outside the window.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class OrderingQueues:
         delays: Delays,
         urgency: Callable[[Any], int] | None = None,
     ):
-        self.ready = 0
+        self.ready = self.ready_size = 0
         self.loaded: dict[int, Entry] = {}
         self.refused: list[Entry] = []  # the first ones of ordering queues of which nothing was allowed to start
         self._ordering, self._by_key, self._batch = ordering, ordering == "key", batch
@@ -119,26 +119,32 @@ class OrderingQueues:
                 entry.state, entry.message = BEHIND, None
                 return entry
         self.ready += 1
+        self.ready_size += len(message[3] or "") + len(message[4] or "") + len(message[9] or "")  # its size
         self.offer(entry)
         return entry
 
-    def make_ready(self, entry: Entry, message: FetchedMessage | None, outside: bool = False) -> None:
+    def make_ready(self, entry: Entry, message: FetchedMessage, outside: bool = False) -> None:
         """Make a message ready; it is dispatched once it is offered. outside: it is outside the window."""
         entry.state, entry.message = READY, message
         self.ready += 1
+        self.ready_size += message.size
         if outside:
             self.loaded[entry.offset] = entry
 
     def withdraw(self, entry: Entry) -> None:
         """Make a ready message wait, and drop its payload, which the log has."""
+        assert entry.message is not None
         self.ready -= 1
+        self.ready_size -= entry.message.size
         self.loaded.pop(entry.offset, None)
         entry.state, entry.message = HELD if entry.row else BEHIND, None
 
     def dispatch(self, entry: Entry) -> None:
         """Record that a message, ready or in doubt, is in flight."""
         if entry.state == READY:
+            assert entry.attempt is not None
             self.ready -= 1
+            self.ready_size -= entry.attempt.size
             if self.loaded:
                 self.loaded.pop(entry.offset, None)
         entry.state = IN_FLIGHT

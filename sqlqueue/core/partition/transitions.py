@@ -19,6 +19,7 @@ from sqlqueue.core.partition.queues import OrderingQueues
 from sqlqueue.core.partition.rows import Rows
 from sqlqueue.core.partition.writes import WriteBuffer
 from sqlqueue.core.settle_plan import (
+    HEAVY,
     NOT_IN_FLIGHT,
     Attempt,
     DeadLetter,
@@ -185,7 +186,7 @@ class Transitions:
         elif entry.key and queue is not None and queue.blocked_by_row(entry):
             entry.state, entry.message = BEHIND, None
             return
-        self._queues.make_ready(entry, entry.message, outside=entry.row)
+        self._queues.make_ready(entry, attempt.message, outside=entry.row)
         if queue is None:
             self._queues.offer(entry)
 
@@ -193,7 +194,7 @@ class Transitions:
         if entry.row:
             entry.count = attempt.number - 1
             self._writes.rows[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, entry.count)
-        self._queues.make_ready(entry, entry.message, outside=entry.row)
+        self._queues.make_ready(entry, attempt.message, outside=entry.row)
         queue.add(entry)
 
     # -- waiting behind another ---------------------------------------------------------------------------------------
@@ -280,9 +281,12 @@ class Transitions:
         offset, passed = entry.offset, entry.offset <= position
         self._rows.settle(entry)
         if not entry.row and not passed:
+            if isinstance(settled, SettledAttempt):
+                if settled.outcome.kept is not None:
+                    self._writes.awaited.append(offset)
+                if settled.attempt.size > HEAVY:
+                    settled = settled._replace(attempt=settled.attempt.to_announce())
             self._writes.acks[offset] = settled
-            if isinstance(settled, SettledAttempt) and settled.outcome.kept is not None:
-                self._writes.awaited.append(offset)
         else:
             self._writes.settle(settled)
         queue = entry.queue

@@ -28,7 +28,8 @@ LATE_LIMIT: Final = 10_000  # late messages that one read finds at most; the nex
 class Read(NamedTuple):
     """What to read of a partition in one snapshot: at most `limit` messages beyond `start`, up to `end` if that is not
     None; and the lowest `looks` offsets in (since, start]. sift: of the messages, what does not match this filter is
-    not read whole."""
+    not read whole. size: how many bytes of payloads and headers it may bring, None for any; it brings a message at
+    least."""
 
     start: int
     limit: int
@@ -36,19 +37,22 @@ class Read(NamedTuple):
     since: int = 0
     looks: int = 0
     sift: Where | None = None
+    size: int | None = None
 
 
 class Found(NamedTuple):
     """What a read has found, in one snapshot: the offsets between F and its start, and the messages beyond.
 
     Of a read that sifts, `messages` are those that match; left_out: rows of the others, with the columns of a message,
-    which are None unless their filter looks at them; gone: offsets of those that match, and were deleted just then.
+    which are None unless their filter looks at them. gone: offsets of those that were to be read by another statement,
+    and were deleted just then; cut: there were more, for which its size left no room.
     """
 
     seen: list[int]
     messages: list[FetchedMessage]
     left_out: Sequence[tuple[Any, ...]] = ()
     gone: Sequence[int] = ()
+    cut: bool = False
 
     @property
     def total(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlqueue.core.bounds import CENTURY, DAY, SHORTEST, WEEK, duration, whole
 from sqlqueue.core.keys import did_you_mean
+from sqlqueue.core.partition.budget import PREFETCH_BYTES
 from sqlqueue.core.periodic import ScheduleDefinition, configured
 from sqlqueue.core.setting.health import HealthLimits, health_limits
 from sqlqueue.core.setting.shards import shards
@@ -16,6 +17,7 @@ from sqlqueue.core.setting.topics import HISTORIES, MOST_PARTITIONS, TopicOption
 
 PLAIN_ENCODER = "json.JSONEncoder"
 MOST_THREADS = 1_000
+MOST_PREFETCH = 2**40  # bytes
 MOST_PAYLOAD = 0x0FFFFFFF  # bytes of an array or object of PostgreSQL's jsonb
 # Lowest and highest value, in seconds.
 DURATIONS = {
@@ -76,6 +78,7 @@ class QueueOptions:
     STATUS_TOKEN: str = field(default="", repr=False)  # requests with it see health and status in detail; "": none do
     STATS_INTERVAL: float = 5.0  # how long stats are cached for health, status and metrics
     MAX_PAYLOAD_BYTES: int = 16 * 1024 * 1024  # of payload and headers, as JSON in UTF-8
+    PREFETCH_BYTES: int = PREFETCH_BYTES  # of payloads and headers that a consumer process has in memory
     JSON_ENCODER: str = PLAIN_ENCODER  # dotted path of the class that encodes payloads and headers
     SCHEDULES: Any = None  # {name: {cron, every, timezone, missed, topic, key, group, payload}}: ticks without code
     HUNG_AFTER: float = 60.0  # a consumer's loop that has begun no iteration for so long hangs
@@ -115,6 +118,7 @@ def read(given: Any) -> ParsedSetting:
     whole(options.PARTITIONS, "PARTITIONS", MOST_PARTITIONS, problems)
     whole(options.THREADS, "THREADS", MOST_THREADS, problems)
     whole(options.MAX_PAYLOAD_BYTES, "MAX_PAYLOAD_BYTES", MOST_PAYLOAD, problems)
+    whole(options.PREFETCH_BYTES, "PREFETCH_BYTES", MOST_PREFETCH, problems)
     for name, (form, what) in TEXTS.items():
         text = getattr(options, name)
         if not isinstance(text, str) or not form.fullmatch(text):

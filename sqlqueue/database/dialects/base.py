@@ -93,6 +93,11 @@ class Dialect:
         """Return SQL for a JSON column as text."""
         return column
 
+    def size(self, column: str) -> str:
+        """Return SQL for how many bytes (of text: bytes or characters) a column with JSON or bytes has, about, as
+        cheaply as the server can tell it; NULL for NULL."""
+        return f"LENGTH({column})"
+
     def time(self, at: datetime) -> object:
         """Return an aware time as a time column holds it: UTC, whatever the connection's time zone is."""
         return at.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")

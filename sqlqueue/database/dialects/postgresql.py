@@ -91,6 +91,11 @@ class PostgreSQL(WithOnConflict):
         """In microseconds: a day of an interval is not always 24 hours."""
         return f"{column} + %s * INTERVAL '1 microsecond'"
 
+    def size(self, column: str) -> str:
+        """As it is stored, unless that is compressed: a long text of one character takes few bytes."""
+        text = f"OCTET_LENGTH(CAST({column} AS TEXT))"
+        return f"CASE WHEN PG_COLUMN_COMPRESSION({column}) IS NULL THEN PG_COLUMN_SIZE({column}) ELSE {text} END"
+
     def json_text(self, column: str) -> str:
         """The driver would decode it."""
         return f"CAST({column} AS TEXT)"
