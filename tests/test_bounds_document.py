@@ -10,7 +10,7 @@ from sqlqueue.core.active_hours import HOURS_LENGTH
 from sqlqueue.core.bounds import CENTURY, DAY, SHORTEST
 from sqlqueue.core.flow import MOST_AT_ONCE, MOST_OF_A_RATE
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, TOPIC_LENGTH
-from sqlqueue.core.setting.queue import DURATIONS, MOST_PAYLOAD, MOST_THREADS, TOKEN
+from sqlqueue.core.setting.queue import DURATIONS, MOST_PAYLOAD, MOST_PREFETCH, MOST_THREADS, TOKEN
 from sqlqueue.core.setting.shards import MOST_SHARDS, SHARD_LENGTH
 from sqlqueue.core.setting.topics import MOST_PARTITIONS, MOST_PRIORITIES
 from sqlqueue.core.slices import MOST_SLICES
@@ -60,6 +60,7 @@ def test_a_length_of_time(name: str, bounds: tuple[float, float]) -> None:
         ("priorities", MOST_PRIORITIES),
         ("THREADS", MOST_THREADS),
         ("MAX_PAYLOAD_BYTES", MOST_PAYLOAD),
+        ("PREFETCH_BYTES", MOST_PREFETCH),
         ("max_attempts", MOST_ATTEMPTS),
         ("batch_size", MOST_OF_A_BATCH),
         ("commit_every", MOST_OF_A_BATCH),

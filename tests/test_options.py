@@ -78,6 +78,7 @@ SETTINGS: dict[str, list[Any]] = {
     "STATS_INTERVAL": [*NO_DURATIONS, None],
     "HUNG_AFTER": [*NO_DURATIONS, None, 0],
     "MAX_PAYLOAD_BYTES": [*NO_WHOLE, None, 0],
+    "PREFETCH_BYTES": [*NO_WHOLE, None, 0],
 }
 OF_TOPICS: dict[str, list[Any]] = {
     "partitions": [*NO_WHOLE, None, 0],

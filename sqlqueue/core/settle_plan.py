@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Mapping, Sequence, Set
-from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
@@ -129,9 +128,11 @@ class Attempt:
         self.size = message.size
 
     def to_announce(self) -> Attempt:
-        """Return the attempt without its payload, for when its ack has to wait until it is stored."""
-        light = copy(self)
-        light.message = self.message._replace(payload=None, body=None)
+        """Return what is to be announced of the attempt, without its payload: its ack waits until it is stored."""
+        message = self.message._replace(payload=None, body=None)
+        light = Attempt(self.lease, message, self.number, self.deaths)
+        light.started, light.finished, light.deadline = self.started, self.finished, self.deadline
+        light.reply, light.serial = self.reply, self.serial
         return light
 
     @property

@@ -26,6 +26,24 @@ def note_lateness(delivery) -> None:
         file.write(f"{delivery.payload['kind']} {late}\n")
 
 
+@consumer("heavy")
+@consumer("due-at-once")
+def take(delivery) -> None:
+    """Decode what it gets."""
+    delivery.payload  # noqa: B018
+
+
+@consumer("heavy", group="batches", batch=True, batch_size=500)
+def take_together(deliveries) -> None:
+    for delivery in deliveries:
+        delivery.payload  # noqa: B018
+
+
+@consumer("heavy", group="on-the-loop")
+async def take_on_the_loop(delivery) -> None:
+    delivery.payload  # noqa: B018
+
+
 @consumer("limited", ordering="none", rate_limit=os.environ.get("RATE_LIMIT"))
 def note_time(delivery) -> None:
     """Write down when it is called."""

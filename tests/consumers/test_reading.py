@@ -12,7 +12,6 @@ from sqlqueue.consumers import reader as reader_module
 from sqlqueue.consumers.pools import InlinePool
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
-from sqlqueue.core.partition import limits as memory_limits
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
 from sqlqueue.core.partition.window import Found
@@ -107,8 +106,12 @@ def test_reading_again_for_late_commits_keeps_the_bound_on_what_is_in_memory() -
 def test_a_read_asks_for_few_messages_until_it_is_known_how_heavy_they_are(
     transactional_db: None, settings: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.SQLQUEUE = {"TOPICS": {"t": {"partitions": 1}}, "WAKE": False, "LEASE_DURATION": 3600}
-    monkeypatch.setattr(memory_limits, "READY_SIZE", 40_000)
+    settings.SQLQUEUE = {
+        "TOPICS": {"t": {"partitions": 1}},
+        "WAKE": False,
+        "LEASE_DURATION": 3600,
+        "PREFETCH_BYTES": 80_000,
+    }
     limits: list[tuple[int, int]] = []
     fetch = reader_module.fetch
 
@@ -123,6 +126,6 @@ def test_a_read_asks_for_few_messages_until_it_is_known_how_heavy_they_are(
     with subscriber(lambda delivery: seen.append(delivery.payload)) as hosted:
         while len(seen) < 340:
             hosted.run_once()
-    assert limits[0] == (reader_module.FIRST_READ, 32)
-    assert limits[1][0] <= 4
+    assert limits[0] == (reader_module.FIRST_READ, 3)
+    assert limits[1][0] <= 3
     assert max(limit for limit, _ in limits) > reader_module.FIRST_READ

@@ -66,6 +66,14 @@ def test_a_read_brings_what_fits_and_says_that_there_is_more() -> None:
     assert max(map(len, sizes)) >= 20
 
 
+def test_more_heavy_messages_than_are_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(portions_module, "SIZED_AT_ONCE", 1)
+    steps = walked(lambda start: fetch("default", [(REF, Read(start, len(CONTENTS), size=SIZE))])[0])
+    assert [message[:10] for step in steps for message in step.messages] == everything()
+    heavy = [sum(message.size > SIZE // len(CONTENTS) for message in step.messages) for step in steps]
+    assert max(heavy) == 1
+
+
 def of_log(seen: CaptureQueriesContext) -> int:
     return len([each for each in seen.captured_queries if "sqlqueue_message" in each["sql"]])
 
