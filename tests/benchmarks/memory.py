@@ -1,8 +1,8 @@
 """Measure the memory of a consumer process under heavy messages, and under many that are due at one moment: `python -m
 tests.benchmarks.memory`.
 
-Three groups of one process read 10,000 messages of 1 MB, a thousand at a time, so that the log takes no more than a disk
-has: a handler, batches of 500, and an async handler, of 16 partitions each. Then a million scheduled messages of 300 bytes are
+Three groups of one process read 10,000 messages of 1 MB, a thousand at a time, so that the log fits on any disk: a
+handler, batches of 500, and an async handler, of 16 partitions each. Then a million scheduled messages of 300 bytes are
 due at one moment. What is told is the most that the process has had resident, by the kernel.
 """
 

@@ -13,14 +13,8 @@ from tests.processes import ROOT
 @contextmanager
 def consumer_process(topic: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run all handlers of a topic in one process, without a supervisor above it."""
-    command = [
-        sys.executable,
-        str(ROOT / "manage.py"),
-        "runconsumers",
-        "--noreload",
-        "--processes=0",
-        f"--topic={topic}",
-    ]
+    words = ["runconsumers", "--noreload", "--processes=0", f"--topic={topic}"]
+    command = [sys.executable, str(ROOT / "manage.py"), *words]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL)
     try:
         yield process

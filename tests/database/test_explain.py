@@ -27,11 +27,11 @@ from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import acked_marks, groups, unique_messages, work_collect, work_items
 from sqlqueue.log.collect import FIRST, OLDEST, collect, released, report_absent
 from sqlqueue.log.fetch import FETCH, FETCH_TO, LOOK, POLL_HEAD, SCAN, WATCH
+from sqlqueue.log.portions import SIZES, WHOLE
 from sqlqueue.log.publish import NewMessage
 from sqlqueue.log.retirement import retire
 from sqlqueue.log.schedule import move_due
 from sqlqueue.log.seek import offset_before
-from sqlqueue.log.sift import WHOLE
 from sqlqueue.log.streams import ABOVE
 from sqlqueue.log.succession import leased
 from sqlqueue.models import (
@@ -470,6 +470,8 @@ def test_a_long_and_uneven_history_leads_no_read_astray(topics: None, place: str
     assert indexes_of(words.sql(watch), tuple(values)) == {"sqlqueue_message_pkey"}
     by_offset = WHOLE.replace("{columns}", "payload").replace("{marks}", "%s, %s")
     assert indexes_of(words.sql(by_offset), (low + 1, low + 2)) == {"sqlqueue_message_pkey"}
+    sizes = SIZES.replace("{marks}", "%s, %s")
+    assert indexes_of(words.sql(sizes), (low + 1, low + 2)) == {"sqlqueue_message_pkey"}
 
 
 @pytest.mark.database("postgresql")
