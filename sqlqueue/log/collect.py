@@ -3,22 +3,22 @@ released."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product, takewhile
+from itertools import product
 from typing import NamedTuple
 
 from django.db.models import Q
 
-from sqlqueue.conf import settings
-from sqlqueue.core.bounds import DAY
 from sqlqueue.database import retries
 from sqlqueue.database.gate import COLLECTOR, take_duty
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import dialect, execute
-from sqlqueue.log import acked_marks, collected, layouts
+from sqlqueue.log import acked_marks, collected, layouts, leftovers
+from sqlqueue.log.deleting import delete, lock_free
 from sqlqueue.log.groups import lock_topic, start_all
 from sqlqueue.log.retirement import retire
 from sqlqueue.log.status import unacked_streams
@@ -26,7 +26,9 @@ from sqlqueue.models import ConsumerGroup, Offset, SubscriberHeartbeat, Topic
 from sqlqueue.signals import announce, group_away, messages_collected, results_collected
 
 BATCH = 1_000
-CHUNK = 500
+LEAST = 50  # messages of a partition that one batch looks at
+
+Stream = tuple[int, int]  # (partition, priority)
 
 # Whether retention has released a message (parameter: the topic's retention in microseconds), or a purge up to an
 # offset.
@@ -35,7 +37,7 @@ PURGED = '"offset" <= %s'
 # The oldest messages of a partition, and whether they are released: by offset, so that what is kept costs nothing.
 # Index: (topic, partition, priority, offset).
 OLDEST = """
-    SELECT "offset", {released} FROM sqlqueue_message{by_stream}
+    SELECT %s, %s, "offset", {released} FROM sqlqueue_message{by_stream}
     WHERE {within} ORDER BY {ascending} LIMIT %s
 """
 # The same for the oldest message of many partitions at once, to find those with something to collect.
@@ -45,13 +47,6 @@ FIRST = """
 """
 STREAMS_AT_ONCE = 32
 ANY = "(1 = 1)"
-# What has no use any more, the oldest first. Index: (expires_at); (updated_at); (kept_until).
-EXPIRED_RESULTS = "SELECT id FROM sqlqueue_result WHERE expires_at <= {now} ORDER BY expires_at LIMIT %s"
-LEFT_PROGRESS = "SELECT id FROM sqlqueue_progress WHERE updated_at <= {earlier} ORDER BY updated_at LIMIT %s"
-KEPT_LONG_ENOUGH = "SELECT id FROM sqlqueue_collected_message WHERE kept_until <= {now} ORDER BY kept_until LIMIT %s"
-PROGRESS_LASTS = 30 * DAY  # seconds; its settle deletes it, unless its process was killed before
-MOST_BATCHES = 100  # of receipts, results or progress in one collection
-OLDEST_RECEIPTS = "SELECT id, finished_at <= {earlier} FROM sqlqueue_receipt ORDER BY id LIMIT %s"  # the primary key
 
 
 class Rule(NamedTuple):
@@ -103,12 +98,11 @@ def collect(
     for name in sorted(layouts.altered(alias)):
         start_all(alias, name)
         retire(alias, name)
-    results = _collect_old(alias, "sqlqueue_result", EXPIRED_RESULTS)
+    results = leftovers.results(alias)
     if results:
         announce(results_collected, collect, count=results)
-    _collect_old(alias, "sqlqueue_collected_message", KEPT_LONG_ENOUGH)
-    _collect_old(alias, "sqlqueue_progress", LEFT_PROGRESS, round(PROGRESS_LASTS * 1_000_000))
-    return Collected(messages, _collect_receipts(alias), more, results)
+    leftovers.others(alias)
+    return Collected(messages, leftovers.receipts(alias), more, results)
 
 
 def collect_topic(
@@ -120,21 +114,25 @@ def collect_topic(
     server: whose horizon that is. Raises ServerChanged or SessionReplaced if it is another one, or may be.
     """
     total = 0
-    for partition, priority in _with_released(alias, Topic.objects.using(alias).get(name=topic)):
-        while left > 0:
-            deleted, more = retries.run(alias, _collect_batch, alias, topic, partition, priority, horizon, server)
+    streams = _with_released(alias, Topic.objects.using(alias).get(name=topic))
+    for first in range(0, len(streams), STREAMS_AT_ONCE):
+        some = streams[first : first + STREAMS_AT_ONCE]
+        turns = [dict.fromkeys(some, max(LEAST, 2 * BATCH // len(some)))]
+        while turns and left > 0:
+            asked = turns.pop()
+            deleted, following, locked = retries.run(alias, _collect_batch, alias, topic, asked, horizon, server)
             left -= 1 if deleted else 0
             total += deleted
-            if not (deleted and more):
-                break
+            # By itself, a stream with messages that others have locked holds up no other one.
+            turns = [{stream: BATCH} for stream in locked] + turns + ([following] if following else [])
     return total, left
 
 
-def _with_released(alias: str, topic: Topic) -> list[tuple[int, int]]:
+def _with_released(alias: str, topic: Topic) -> list[Stream]:
     """Return the (partition, priority) whose oldest message retention has released, or those with any message if it
     counts from the acks: a statement for every 32."""
     streams = list(product(layouts.numbers(alias, topic.name), range(topic.priorities)))
-    found: list[tuple[int, int]] = []
+    found: list[Stream] = []
     syntax = dialect(alias)
     rule = Rule(ANY, ()) if acked_marks.applies(topic) else released(topic)
     if rule is None:
@@ -151,64 +149,105 @@ def _with_released(alias: str, topic: Topic) -> list[tuple[int, int]]:
 
 
 def _collect_batch(
-    alias: str, topic: str, partition: int, priority: int, horizon: int, server: ServerIdentity | None
-) -> tuple[int, bool]:
-    """Return how many messages were deleted, and whether others may be behind them.
+    alias: str, topic: str, asked: Mapping[Stream, int], horizon: int, server: ServerIdentity | None
+) -> tuple[int, dict[Stream, int], list[Stream]]:
+    """Delete the oldest released messages of these (partition, priority), in the order of the log: what lies together
+    in the tables goes together, so that each page of a log that is larger than the server's memory is read once. Return
+    how many messages were deleted; of which streams others may be behind them, and how many to look at next: twice
+    their part of what was deleted; and those of several streams that have messages which are locked.
 
     The topic's row is locked until the deletes commit: nothing that could lower a watermark can happen meanwhile. So
     nothing in here may wait: not for another collector, hence the exclusive lock first, and not for a message that an
     open transaction has locked, which a later collection deletes.
     """
     if not take_duty(alias, COLLECTOR):
-        return 0, False
+        return 0, {}, []
     locked = lock_topic(alias, topic)
     rule = released(locked)
     if rule is None:
-        return 0, False
-    floor = acked_by_all(alias, topic, partition, priority, horizon)
+        return 0, {}, []
+    floors = acked_by_all(alias, topic, list(asked), horizon)
     if locked.retention is not None and acked_marks.applies(locked):
-        stream = topic, partition, priority
         rule = Rule(ANY, ())
-        floor = min(floor, max(acked_marks.released_to(alias, *stream, floor, locked.retention), locked.purged_to))
-    values = dialect(alias).range_values(topic, partition, priority, 0, floor)
-    text = OLDEST.replace("{released}", rule.sql)
-    oldest = execute(alias, text, (*rule.values, *values, BATCH)).fetchall()
-    found = [offset for offset, _ in takewhile(lambda row: row[1], oldest)]
-    free = _lock_free(alias, found, "sqlqueue_message", "offset")
+        for stream, floor in floors.items():
+            marked = acked_marks.released_to(alias, topic, *stream, floor, locked.retention)
+            floors[stream] = min(floor, max(marked, locked.purged_to))
+    found = _oldest(alias, topic, rule, {stream: (floors[stream], most) for stream, most in asked.items()})
+    more = [stream for stream, offsets in found.items() if len(offsets) == asked[stream]]
+    end = min((found[stream][-1] for stream in more), default=None)
+    oldest = sorted(offset for offsets in found.values() for offset in offsets if end is None or offset <= end)
+    chosen = oldest[:BATCH]
+    free = lock_free(alias, chosen, "sqlqueue_message", "offset")
     collected.keep(alias, topic, free, locked.purged_to)
-    _delete(alias, "sqlqueue_message", "offset", free)
+    delete(alias, "sqlqueue_message", "offset", free)
     if server is not None and free:
         server.confirm()
-    return len(free), len(found) == BATCH
+    taken, last = set(free), chosen[-1] if chosen else 0
+    parts = {stream: bisect_right(offsets, last) for stream, offsets in found.items()}
+    left = [stream for stream, offsets in found.items() if stream in more or parts[stream] < len(offsets)]
+    if len(asked) == 1:  # what is locked is found again
+        return len(free), dict.fromkeys(left if free else (), BATCH), []
+    locked_streams = [stream for stream in left if not taken.issuperset(found[stream][: parts[stream]])]
+    following = {stream: min(BATCH, max(LEAST, 2 * parts[stream])) for stream in left if stream not in locked_streams}
+    return len(free), following, locked_streams
+
+
+def _oldest(alias: str, topic: str, rule: Rule, wanted: Mapping[Stream, tuple[int, int]]) -> dict[Stream, list[int]]:
+    """Return the offsets of the oldest messages of each (partition, priority) that are released: those before the first
+    one that is not. wanted: up to which offset, and how many of them are looked at."""
+    syntax = dialect(alias)
+    branch = syntax.branch.format(OLDEST.replace("{released}", rule.sql).strip())
+    values: list[object] = []
+    for stream, (floor, most) in wanted.items():
+        values += (*stream, *rule.values, *syntax.range_values(topic, *stream, 0, floor), most)
+    rows = execute(alias, " UNION ALL ".join([branch] * len(wanted)), values).fetchall()
+    found: dict[Stream, list[int]] = {stream: [] for stream in wanted}
+    kept: set[Stream] = set()
+    for partition, priority, offset, old_enough in rows:
+        stream = int(partition), int(priority)
+        if not old_enough:
+            kept.add(stream)
+        elif stream not in kept:
+            found[stream].append(offset)
+    return found
 
 
 def delete_free(alias: str, offsets: Sequence[int]) -> list[int]:
     """Delete messages, in the caller's transaction, but for those that another transaction has locked; return the
     offsets of the deleted ones. By single offsets, not by a range, whose end would wait for the next message behind it,
     which may belong to an open transaction."""
-    free = _lock_free(alias, offsets, "sqlqueue_message", "offset")
-    _delete(alias, "sqlqueue_message", "offset", free)
+    free = lock_free(alias, offsets, "sqlqueue_message", "offset")
+    delete(alias, "sqlqueue_message", "offset", free)
     return free
 
 
-def _lock_free(alias: str, values: Sequence[int], table: str, key: str) -> list[int]:
-    free: list[int] = []
-    for start in range(0, len(values), CHUNK):
-        some = values[start : start + CHUNK]
-        text = dialect(alias).lock_free(table, key, len(some))
-        free += [value for (value,) in execute(alias, text, some).fetchall()]
-    return free
+def acked_by_all(alias: str, topic: str, streams: Collection[Stream], horizon: int) -> dict[Stream, int]:
+    """Return the lowest watermark over all registered groups of each (partition, priority); the horizon if there is no
+    group."""
+    groups = ConsumerGroup.objects.using(alias).filter(topic=topic)
+    known = {
+        group: (start, slices) for group, start, slices in groups.values_list("consumer_group", "start", "sharing")
+    }
+    offsets = Offset.objects.using(alias).filter(
+        topic=topic, consumer_group__in=known, partition__in={partition for partition, _ in streams}
+    )
+    acked: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+    for group, partition, priority, watermark in offsets.values_list(
+        "consumer_group", "partition", "priority", "offset_acked"
+    ):
+        acked[group, partition, priority].append(watermark)
+    return {
+        (partition, priority): min(
+            (_watermark(acked[group, partition, priority], *known[group]) for group in known), default=horizon
+        )
+        for partition, priority in streams
+    }
 
 
-def _delete(alias: str, table: str, key: str, values: Sequence[int]) -> None:
-    for start in range(0, len(values), CHUNK):
-        some = values[start : start + CHUNK]
-        execute(alias, dialect(alias).delete(table, key, len(some)), some)
-
-
-def acked_by_all(alias: str, topic: str, partition: int, priority: int, horizon: int) -> int:
-    """Return the lowest watermark over all registered groups; the horizon if there is none."""
-    return min(watermarks(alias, topic, partition, priority).values(), default=horizon)
+def _watermark(acked: Sequence[int], start: int, slices: int) -> int:
+    """Return a group's watermark: that of its slices that is lowest. One without an offset row is at the group's
+    start."""
+    return min([*acked, *[start] * (slices - len(acked))])
 
 
 def watermarks(alias: str, topic: str, partition: int, priority: int) -> dict[str, int]:
@@ -221,47 +260,7 @@ def watermarks(alias: str, topic: str, partition: int, priority: int) -> dict[st
     acked: dict[str, list[int]] = defaultdict(list)
     for group, watermark in offsets.values_list("consumer_group", "offset_acked"):
         acked[group].append(watermark)
-    # A slice without an offset row is at the group's start.
-    return {group: min([*acked[group], *[start] * (slices - len(acked[group]))]) for group, start, slices in known}
-
-
-def _collect_old(alias: str, table: str, oldest: str, *values: int) -> int:
-    """Delete, in bounded batches, the rows that a statement names; return how many. Rows that another transaction has
-    locked stay: a settle may be storing a result anew."""
-    total = 0
-    for _ in range(MOST_BATCHES):
-        found = [id for (id,) in execute(alias, oldest, (*values, BATCH)).fetchall()]
-        deleted = retries.run(alias, _delete_old, alias, table, oldest, values, found) if found else 0
-        total += deleted
-        if deleted < BATCH:
-            break
-    return total
-
-
-def _delete_old(alias: str, table: str, oldest: str, values: Sequence[int], found: Sequence[int]) -> int:
-    """Delete those of the found rows that are still old, once they are locked; return how many."""
-    total = 0
-    for start in range(0, len(found), CHUNK):
-        free = _lock_free(alias, found[start : start + CHUNK], table, "id")
-        if free:
-            still = oldest.replace("WHERE", f"WHERE id IN ({', '.join(['%s'] * len(free))}) AND")
-            old = [id for (id,) in execute(alias, still, (*free, *values, CHUNK)).fetchall()]
-            _delete(alias, table, "id", old)
-            total += len(old)
-    return total
-
-
-def _collect_receipts(alias: str) -> int:
-    age = round(settings.RECEIPT_RETENTION * 1_000_000)
-    total = 0
-    for _ in range(MOST_BATCHES):
-        released = [id for id, old_enough in execute(alias, OLDEST_RECEIPTS, (age, BATCH)).fetchall() if old_enough]
-        if released:
-            retries.run(alias, _delete, alias, "sqlqueue_receipt", "id", released)
-        total += len(released)
-        if len(released) < BATCH:
-            break
-    return total
+    return {group: _watermark(acked[group], start, slices) for group, start, slices in known}
 
 
 def report_absent(alias: str) -> None:

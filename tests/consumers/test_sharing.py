@@ -494,10 +494,10 @@ class TestUnevenSlices:
         Topic.objects.update(retention=0.0)
         first = min(offsets_of(uneven))
         last = max(Message.objects.values_list("offset", flat=True))
-        with_watermark = collect.acked_by_all(ALIAS, TOPIC, 0, 0, last)
+        with_watermark = collect.acked_by_all(ALIAS, TOPIC, [(0, 0)], last)[0, 0]
         assert with_watermark < first
         Offset.objects.filter(slice=2).delete()  # one that no process has acquired is at the group's start
-        assert collect.acked_by_all(ALIAS, TOPIC, 0, 0, last) == 0
+        assert collect.acked_by_all(ALIAS, TOPIC, [(0, 0)], last)[0, 0] == 0
 
     def test_a_rewind_moves_every_slice(self, consuming: Consuming, uneven: list[int]) -> None:
         rewound = count_above(ALIAS, TOPIC, 0, None, GROUP)

@@ -446,7 +446,7 @@ def test_a_long_and_uneven_history_leads_no_read_astray(topics: None, place: str
                 FETCH.replace("{columns}", "payload"),
                 (0, *words.range_values(topic, 3, 0, low), 500),
             ),
-            (OLDEST.replace("{released}", rule.sql), (0, 0, *words.range_values(topic, 3, 0, 0, low), 1_000)),
+            (OLDEST.replace("{released}", rule.sql), (3, 0, 0, 0, *words.range_values(topic, 3, 0, 0, low), 1_000)),
             (FIRST.replace("{released}", rule.sql), (0, 0, 0, 0, *words.range_values(topic, 3, 0, 0))),
             (ABOVE, (0, *words.range_values(topic, 3, 0, low))),
         ):

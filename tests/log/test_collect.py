@@ -7,12 +7,15 @@ from datetime import timedelta
 import pytest
 from django.db import connections, transaction
 from django.db.models import F
+from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import NewMessage, Postpone, Reject, Retry, publish, publish_many
 from sqlqueue.consumers.background.collector import CollectorTask
+from sqlqueue.core.keys import partition_of
 from sqlqueue.database.gate import COLLECTOR
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.log import collect as collecting
+from sqlqueue.log import leftovers
 from sqlqueue.log.collect import collect, report_absent
 from sqlqueue.log.groups import lock_topic, register, remove
 from sqlqueue.models import Message, Progress, PublishGate, Receipt, Result, Topic
@@ -241,6 +244,68 @@ class TestBounds:
         assert log() == [2]
         assert collect("default", horizon).messages == 1
 
+    def test_of_uneven_partitions_what_lies_together_goes_together(self, monkeypatch, settings) -> None:
+        """So that each page of a log is read once that is larger than the server's memory."""
+        settings.SQLQUEUE = {**NOW, "PARTITIONS": 3}
+        monkeypatch.setattr(collecting, "BATCH", 60)
+        monkeypatch.setattr(collecting, "LEAST", 10)
+        deleted: list[list[int]] = []
+        delete = collecting.delete
+
+        def note(alias: str, table: str, key: str, offsets: list[int]) -> None:
+            deleted.append(sorted(offsets))
+            delete(alias, table, key, offsets)
+
+        monkeypatch.setattr(collecting, "delete", note)
+        keys = {partition_of(key, 3): key for key in "abcdefghij"}
+        publish_many("t", [NewMessage(n, key=keys[0 if n % 10 else 1]) for n in range(600)])
+        publish_many("t", [NewMessage(n, key=keys[n % 3]) for n in range(600)])
+        assert run_collection() == 1200
+        in_order = [offset for batch in deleted for offset in batch]
+        assert in_order == sorted(in_order)
+        assert len([batch for batch in deleted if batch]) <= 2 * 1200 // 60
+
+    def test_what_is_kept_of_one_partition_holds_up_no_other_one(self, consuming, monkeypatch, settings) -> None:
+        settings.SQLQUEUE = {**NOW, "PARTITIONS": 3}
+        monkeypatch.setattr(collecting, "BATCH", 40)
+        monkeypatch.setattr(collecting, "LEAST", 5)
+        keys = {partition_of(key, 3): key for key in "abcdefghij"}
+        slow = [0]
+
+        @consuming.consumer("t")
+        def wait(delivery) -> None:
+            if delivery.key == keys[1] and slow:
+                raise Postpone(delay=60)
+
+        publish_many("t", [NewMessage(n, key=keys[n % 3]) for n in range(300)])
+        consuming.drain()
+        with CaptureQueriesContext(connections["default"]) as statements:
+            assert run_collection() == 200
+        assert {payload % 3 for payload in log()} == {1}
+        batches = [each for each in statements if each["sql"].startswith("DELETE FROM") and "message" in each["sql"]]
+        assert len(batches) <= 2 * 200 // 40
+
+    @pytest.mark.database("mariadb", "mysql", "postgresql")
+    def test_a_locked_message_holds_up_no_other_partition(self, monkeypatch, settings) -> None:
+        settings.SQLQUEUE = {**NOW, "PARTITIONS": 3}
+        monkeypatch.setattr(collecting, "BATCH", 12)
+        monkeypatch.setattr(collecting, "LEAST", 4)
+        publish_many("t", [NewMessage(n, key=str(n)) for n in range(100)])
+        locked = list(Message.objects.filter(partition=0).order_by("offset").values_list("offset", flat=True)[:8])
+        horizon = Horizon("default")
+        horizon.wait()
+
+        def collecting_elsewhere() -> int:
+            try:
+                return collect("default", horizon).messages
+            finally:
+                connections.close_all()
+
+        with ThreadPoolExecutor(1) as pool, OpenTransaction() as other:
+            other.do(lambda: list(Message.objects.select_for_update().filter(offset__in=locked)))
+            assert pool.submit(collecting_elsewhere).result(30) == 92
+        assert collect("default", horizon).messages == 8
+
     def test_it_is_announced(self, settings) -> None:
         settings.SQLQUEUE = NOW
         heard: list[tuple[str, int]] = []
@@ -324,7 +389,7 @@ class TestReceipts:
 class TestResults:
     @pytest.fixture(autouse=True)
     def small_batches(self, monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> None:
-        monkeypatch.setattr(collecting, "BATCH", 10)
+        monkeypatch.setattr(leftovers, "BATCH", 10)
 
     def test_those_whose_time_is_over_go_in_bounded_batches_and_are_counted(self, monkeypatch, settings) -> None:
         ResultFactory.insert(35, expires_at=now() - timedelta(seconds=1))
@@ -344,13 +409,13 @@ class TestResults:
         assert set(Result.objects.values_list("message_id", flat=True)) == young
 
     def test_at_most_so_many_batches_at_once(self, monkeypatch) -> None:
-        monkeypatch.setattr(collecting, "MOST_BATCHES", 2)
+        monkeypatch.setattr(leftovers, "MOST_BATCHES", 2)
         ResultFactory.insert(35, expires_at=now() - timedelta(seconds=1))
         assert collect("default", Horizon("default")).results == 20
 
     def test_one_that_is_stored_anew_meanwhile_stays(self, monkeypatch) -> None:
         ResultFactory.insert(3, expires_at=now() - timedelta(seconds=1))
-        plain = collecting._lock_free
+        plain = leftovers.lock_free
 
         def settle_first(alias: str, values: object, table: str, key: str) -> list[int]:
             if table == "sqlqueue_result":
@@ -359,7 +424,7 @@ class TestResults:
                 )
             return plain(alias, values, table, key)
 
-        monkeypatch.setattr(collecting, "_lock_free", settle_first)
+        monkeypatch.setattr(leftovers, "lock_free", settle_first)
         assert collect("default", Horizon("default")).results == 2
         assert Result.objects.count() == 1
 

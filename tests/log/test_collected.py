@@ -94,16 +94,16 @@ def test_they_are_moved_by_the_transaction_that_collects(consuming: Consuming, m
     consuming.consumer("t", lambda delivery: None)
     publish_many("t", [1, 2, 3])
     consuming.drain()
-    delete = collecting._delete
+    delete = collecting.delete
 
     def failing(alias: str, table: str, *given: Any) -> None:
         delete(alias, table, *given)
         raise RuntimeError
 
-    monkeypatch.setattr(collecting, "_delete", failing)
+    monkeypatch.setattr(collecting, "delete", failing)
     with pytest.raises(RuntimeError):
         run_collection()
-    monkeypatch.setattr(collecting, "_delete", delete)
+    monkeypatch.setattr(collecting, "delete", delete)
     assert (sorted(left()), CollectedMessage.objects.count()) == ([1, 2, 3], 0)
     assert run_collection() == 3
     assert (left(), CollectedMessage.objects.count()) == ([], 3)

@@ -435,7 +435,9 @@ def test_it_finds_what_is_dispatched_without_a_claim() -> None:
 
 @pytest.mark.once
 def test_it_finds_collection_that_does_not_wait_for_acks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect_module, "acked_by_all", lambda alias, topic, partition, priority, horizon: horizon)
+    monkeypatch.setattr(
+        collect_module, "acked_by_all", lambda alias, topic, streams, horizon: dict.fromkeys(streams, horizon)
+    )
     assert "before they were acked" in finds(SettleMachine, ACTORS, STEPS)
 
 

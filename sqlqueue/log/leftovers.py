@@ -1,0 +1,72 @@
+"""Leftovers: results, progress, receipts and collected messages that have no use any more, and are deleted in bounded
+batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlqueue.conf import settings
+from sqlqueue.core.bounds import DAY
+from sqlqueue.database import retries
+from sqlqueue.database.statements import execute
+from sqlqueue.log.deleting import CHUNK, delete, lock_free
+
+BATCH = 1_000
+# What has no use any more, the oldest first. Index: (expires_at); (updated_at); (kept_until).
+EXPIRED_RESULTS = "SELECT id FROM sqlqueue_result WHERE expires_at <= {now} ORDER BY expires_at LIMIT %s"
+LEFT_PROGRESS = "SELECT id FROM sqlqueue_progress WHERE updated_at <= {earlier} ORDER BY updated_at LIMIT %s"
+KEPT_LONG_ENOUGH = "SELECT id FROM sqlqueue_collected_message WHERE kept_until <= {now} ORDER BY kept_until LIMIT %s"
+PROGRESS_LASTS = 30 * DAY  # seconds; its settle deletes it, unless its process was killed before
+MOST_BATCHES = 100  # of receipts, results or progress in one collection
+OLDEST_RECEIPTS = "SELECT id, finished_at <= {earlier} FROM sqlqueue_receipt ORDER BY id LIMIT %s"  # the primary key
+
+
+def results(alias: str) -> int:
+    """Delete results that have expired; return how many."""
+    return _collect_old(alias, "sqlqueue_result", EXPIRED_RESULTS)
+
+
+def others(alias: str) -> None:
+    """Delete collected messages that are kept no longer, and progress whose handler was killed."""
+    _collect_old(alias, "sqlqueue_collected_message", KEPT_LONG_ENOUGH)
+    _collect_old(alias, "sqlqueue_progress", LEFT_PROGRESS, round(PROGRESS_LASTS * 1_000_000))
+
+
+def _collect_old(alias: str, table: str, oldest: str, *values: int) -> int:
+    """Delete, in bounded batches, the rows that a statement names; return how many. Rows that another transaction has
+    locked stay: a settle may be storing a result anew."""
+    total = 0
+    for _ in range(MOST_BATCHES):
+        found = [id for (id,) in execute(alias, oldest, (*values, BATCH)).fetchall()]
+        deleted = retries.run(alias, _delete_old, alias, table, oldest, values, found) if found else 0
+        total += deleted
+        if deleted < BATCH:
+            break
+    return total
+
+
+def _delete_old(alias: str, table: str, oldest: str, values: Sequence[int], found: Sequence[int]) -> int:
+    """Delete those of the found rows that are still old, once they are locked; return how many."""
+    total = 0
+    for start in range(0, len(found), CHUNK):
+        free = lock_free(alias, found[start : start + CHUNK], table, "id")
+        if free:
+            still = oldest.replace("WHERE", f"WHERE id IN ({', '.join(['%s'] * len(free))}) AND")
+            old = [id for (id,) in execute(alias, still, (*free, *values, CHUNK)).fetchall()]
+            delete(alias, table, "id", old)
+            total += len(old)
+    return total
+
+
+def receipts(alias: str) -> int:
+    """Delete receipts whose retention is over; return how many."""
+    age = round(settings.RECEIPT_RETENTION * 1_000_000)
+    total = 0
+    for _ in range(MOST_BATCHES):
+        released = [id for id, old_enough in execute(alias, OLDEST_RECEIPTS, (age, BATCH)).fetchall() if old_enough]
+        if released:
+            retries.run(alias, delete, alias, "sqlqueue_receipt", "id", released)
+        total += len(released)
+        if len(released) < BATCH:
+            break
+    return total
