@@ -66,7 +66,7 @@ class AssignedPartition:
         self.lease = HeldLease(ref, id, token)
         self.window = ReadWindow(position)
         self.ranges = KeyRanges(ranges)
-        self.budget = ReadBudget(max(options.batch_size, options.commit_every), lambda: self.held)
+        self.budget = ReadBudget(max(options.batch_size, options.commit_every))
         self.delays, self.in_doubt = Delays(self.budget), InDoubt()
         self.queues = queues_for(options, self.ranges, self.delays, key_limit)
         self.rows = Rows(self.ranges)
@@ -184,21 +184,23 @@ class AssignedPartition:
     @property
     def room(self) -> int:
         """How many more messages to read beyond the cursor."""
-        size = self.budget.onward
-        if size <= 0 or len(self.window.offsets) >= limits.WINDOW_LIMIT:
+        budget = self.budget
+        most, size = budget.most_ready - self.queues.ready, budget.half - self.held
+        if most <= 0 or size <= 0 or len(self.window.offsets) >= limits.WINDOW_LIMIT:
             return 0
-        return min(max(0, self.budget.most_ready - self.queues.ready), self.budget.fitting(sys.maxsize, size))
+        return budget.fitting(most, size)
 
     @property
     def loadable(self) -> int:
         """How many bytes of messages may be loaded whose turn has come; one message may always be, whatever it has."""
-        return max(0, self.budget.loadable)
+        return max(0, self.budget.share - self.held)
 
     @property
     def _final(self) -> tuple[int, int]:
         """How many messages a final read adds without room, and how many remembered ones in (P, F] it waits for: it
         never waits for bytes."""
-        return (self.budget.at_once, self.budget.most_held) if self.budget.onward > 0 else (1, 2)
+        budget = self.budget
+        return (budget.at_once, budget.most_held) if budget.half > self.held else (1, 2)
 
     @property
     def reads_on(self) -> bool:
@@ -222,12 +224,13 @@ class AssignedPartition:
 
     def next_read(self, horizon: int) -> Read | None:
         """Return what to read now; None: nothing is to be read, or there is no room."""
-        if self._at_heads_limit:
+        if self._at_heads_limit or not self.window.wants(horizon):
             return None
         read = self.window.next_read(self.room, *self._final, horizon)
         if read is None:
             return None
-        return read._replace(size=max(0, self.budget.onward), sift=self.options.where if self.sieve.sifts else None)
+        size = max(0, self.budget.half - self.held)
+        return read._replace(size=size, sift=self.options.where if self.sieve.sifts else None)
 
     def take_in(self, read: Read, found: Found, horizon: int, now: float = 0.0) -> int:
         """Add what a read has found; horizon: known before its snapshot. Return how many messages it has found: 0 if
@@ -269,11 +272,12 @@ class AssignedPartition:
             late = self.window.next_late(self.room, *self._final, horizon)
             if late:
                 return [Missing(offset, None) for offset in late]
-        if self.budget.loadable > 0:
-            most = self.budget.fitting(self.budget.at_once, self.budget.loadable)
-        else:
-            most = 0 if self.in_flight else 1
-        return self.queues.missing(min(most, self.budget.most_held - self.queues.ready))
+        if not self.queues.has_absent:
+            return []
+        budget, size = self.budget, self.loadable
+        if not size and self.in_flight:
+            return []
+        return self.queues.missing(min(budget.fitting(budget.at_once, size), budget.most_held - self.queues.ready))
 
     def add_missing(self, asked: Sequence[Missing], found: Gathered, now: float) -> None:
         """Add the messages that missing() asked for, as far as they were found."""
@@ -326,12 +330,12 @@ class AssignedPartition:
         self.delays.elapse(now)
         if not self.delays:
             return []
-        limit, loaded, size = self.budget.most_ready, self.queues.loaded.values(), self.budget.loadable
-        if size <= 0 and (self.in_flight or batches.enough(loaded, 1)):
+        limit, loaded, size = self.budget.most_ready, self.queues.loaded.values(), self.loadable
+        if not size and (self.in_flight or batches.enough(loaded, 1)):
             return []
         if len(loaded) >= limit and batches.enough(loaded, limit):
             return []  # dispatch what has been loaded first
-        return self.delays.to_load(self.budget.fitting(min(most, limit), max(0, size)), self.writes.rows)
+        return self.delays.to_load(self.budget.fitting(min(most, limit), size), self.writes.rows)
 
     def reschedule(self, offset: int, now: float) -> None:
         """Make a waiting row due now: it is due in the database, where its time may have been changed."""
@@ -340,7 +344,7 @@ class AssignedPartition:
     def unfiltered_in_doubt(self, most: int) -> list[int]:
         """Return messages in doubt that the filter has not seen, at most `most` (fewer if they are heavy), each once;
         none without a filter. A former owner may have left out thousands between those that it had in flight."""
-        return self.in_doubt.take_unseen(self.budget.fitting(most)) if self.sieve.filters else []
+        return self.in_doubt.take_unseen(self.budget.fitting(most, self.budget.half)) if self.sieve.filters else []
 
     def next_in_doubt(self) -> int | None:
         """Return the offset of a message in doubt that is first in its ordering queue, to be loaded and dispatched

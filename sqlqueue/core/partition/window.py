@@ -90,6 +90,10 @@ class ReadWindow:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
+    def wants(self, horizon: int) -> bool:
+        """Tell whether anything may be to be read now, if there is room."""
+        return not self.late and (self.more or (horizon > self.final and self.cursor > self.final))
+
     def next_read(self, room: int, extra: int, held: int, horizon: int) -> Read | None:
         """Return what to read now, or None. room: how many messages may be read beyond the cursor; extra: how many a
         final read adds without room; held: how many remembered messages in (P, F] a final read waits for."""
