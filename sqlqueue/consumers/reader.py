@@ -185,10 +185,12 @@ class Reader:
             offsets = assigned.unfiltered_in_doubt(LEFT_OUT_AT_ONCE if assigned.weighed else FIRST_READ)
             if not offsets:
                 return
-            found, _ = load(self.alias, assigned.ref, offsets, self.server, assigned.loadable)
-            for offset, (row, message) in found.items():
-                if message is not None and not assigned.sieve.wants(message):
-                    assigned.load(offset, row, message, now)
+            while offsets:
+                found, count = load(self.alias, assigned.ref, offsets, self.server, assigned.loadable)
+                offsets = offsets[count:]
+                for offset, (row, message) in found.items():
+                    if message is not None and not assigned.sieve.wants(message):
+                        assigned.load(offset, row, message, now)
 
     def load(self, assigned: AssignedPartition, offsets: Sequence[int], now: float) -> None:
         """Load due rows of a partition, with their messages."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -234,6 +235,29 @@ def test_what_a_killed_process_had_claimed_is_left_out_by_its_successor(consumin
     assert filtered() - before == 3
     assert watermark("t") == horizon
     assert not DeliveryState.objects.exists()
+
+
+@pytest.mark.once
+def test_messages_in_doubt_that_do_not_fit_into_one_read_are_left_out_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = [[1, 2, 3, 4, 5], []]
+    left_out: list[int] = []
+    assigned: Any = SimpleNamespace(
+        ref=None,
+        weighed=True,
+        loadable=1,
+        unfiltered_in_doubt=lambda most: asked.pop(0),
+        sieve=SimpleNamespace(wants=lambda message: False),
+        load=lambda offset, row, message, now: left_out.append(offset),
+    )
+
+    def portion(alias: str, ref: Any, offsets: list[int], *more: Any) -> Any:
+        return dict.fromkeys(offsets[:2], ("row", "message")), 2
+
+    monkeypatch.setattr(reader_module, "load", portion)
+    reader_module.Reader.leave_out(SimpleNamespace(alias="default", server=None), assigned, 0.0)  # type: ignore[arg-type]
+    assert left_out == [1, 2, 3, 4, 5]
 
 
 def test_what_a_killed_process_had_left_out_is_not_loaded_one_by_one(

@@ -965,6 +965,63 @@ def test_what_handlers_have_is_in_memory_too_and_keeps_others_from_being_read() 
     assert list(hosted.attempts) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("ordering", ["none", "key"])
+def test_messages_of_slow_handlers_do_not_pile_up(ordering: str) -> None:
+    """The position passes those that have been with their handlers for long, and final reads go on."""
+    hosted = Hosted([f"k{number}" for number in range(40)], ordering=ordering)
+    heavy(hosted, range(1, 41), 400)
+    hosted.stream.budget.share = 1_000
+    for _ in range(40):
+        hosted.read()
+        hosted.settle(flush=True)
+        hosted.now += 2.0
+    assert hosted.stream.in_flight <= 5
+    for offset in range(1, 41):
+        hosted.finish(offset)
+        hosted.read()
+        hosted.settle()
+    assert hosted.marks == (40, 40)
+
+
+@pytest.mark.parametrize("ordering", ["none", "key"])
+def test_a_retry_waits_for_no_more_than_those_in_memory_however_many_are_fresh(ordering: str) -> None:
+    """What has failed, and what is behind it: handlers always have more than the share."""
+    hosted = Hosted([f"k{number % 20}" for number in range(100)], ordering=ordering)
+    heavy(hosted, range(1, 101), 600)
+    hosted.stream.budget.share = 1_000
+    order: list[int] = []
+    with_handlers: list[int] = []
+    while len(order) < 40:
+        hosted.read()
+        hosted.load()
+        before = set(map(id, hosted.attempts.values()))
+        hosted.settle(most=8, flush=True)
+        with_handlers += [offset for offset, attempt in hosted.attempts.items() if id(attempt) not in before]
+        hosted.now += 2.0
+        if hosted.stream.held >= 1_000 and hosted.stream.in_flight > 1:
+            order.append(with_handlers.pop(0))
+            hosted.finish(order[-1], Outcome(RETRIED, 1.0, "no") if order == [1] else SUCCESS)
+    again = order.index(1, 1)
+    assert again < 12
+    assert 21 in order[again:], "the next of its key"
+
+
+def test_a_row_that_is_not_due_yet_by_the_databases_clock_keeps_no_payload() -> None:
+    hosted = Hosted([""])
+    hosted.read()
+    hosted.settle()
+    hosted.finish(1, RETRY)
+    hosted.settle()
+    hosted.now = 10.0
+    assert hosted.stream.due_rows(hosted.now, 1) == [1]
+    hosted.stream.load(1, StoredRow(1, False, NOT_IN_FLIGHT, 1, 0.5, ""), hosted.log[0], hosted.now)
+    assert hosted.stream.messages.entries[1].message is None
+    hosted.now = 10.5
+    assert hosted.load() == [1]
+    hosted.settle()
+    assert hosted.finish(1)
+
+
 def test_a_final_read_takes_place_however_much_is_in_memory() -> None:
     """Else nothing would pass the messages beyond F, which handlers have."""
     hosted = Hosted([""] * 6)

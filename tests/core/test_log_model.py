@@ -1083,7 +1083,7 @@ def check_bounds(stream: AssignedPartition) -> None:
     of_handlers = sum(entry.attempt.size for entry in entries if entry.attempt is not None)
     assert stream.held == of_handlers + sum(entry.message.size for entry in entries if entry.state == READY)
     heaviest = max((entry.message.size for entry in entries if entry.message is not None), default=0)
-    assert stream.held <= stream.budget.share + 3 * heaviest, "more bytes are in memory than its share"
+    assert stream.held <= stream.budget.share + 6 * heaviest, "more bytes are in memory than its share"
     if stream.options.ordering == "key":
         for entry in entries:
             waits = entry.queue is not None and entry.queue.entries and entry.queue.entries[0].state == HELD

@@ -135,12 +135,13 @@ class Arrivals:
         if not self._sieve.wants(message):  # a former owner had another filter, or had not settled all that it read
             self._settle_gone(entry, row, position, now, Filtered.FILTERED)
             return
-        entry.count, entry.message = row.retry_count, message
+        entry.count = row.retry_count
         if entry.mark:
             entry.mark = row.in_flight
             if not entry.mark:
                 self._in_doubt.remove(entry)
         if entry.mark:
+            entry.message = message
             return
         if row.remaining > 0:
             entry.due = now + row.remaining

@@ -275,7 +275,7 @@ class AssignedPartition:
         if not self.queues.has_absent:
             return []
         budget, size = self.budget, self.loadable
-        if not size and self.in_flight:
+        if not size and self.in_flight and self.ready > 1:
             return []
         return self.queues.missing(min(budget.fitting(budget.at_once, size), budget.most_held - self.queues.ready))
 
@@ -331,8 +331,8 @@ class AssignedPartition:
         if not self.delays:
             return []
         limit, loaded, size = self.budget.most_ready, self.queues.loaded.values(), self.loadable
-        if not size and (self.in_flight or batches.enough(loaded, 1)):
-            return []
+        if not size and batches.enough(loaded, 1):
+            return []  # one at a time: else it would wait as long as fresh ones keep coming
         if len(loaded) >= limit and batches.enough(loaded, limit):
             return []  # dispatch what has been loaded first
         return self.delays.to_load(self.budget.fitting(min(most, limit), size), self.writes.rows)
@@ -374,6 +374,8 @@ class AssignedPartition:
         limits allow, of a batch too; key_rate: what is allowed of each key. What that does not allow is held back."""
         if self.options.together:
             return self._choose_batch(min(messages, self.options.most_together))
+        if self.in_flight and self.messages.in_flight_size >= self.budget.share:
+            return []  # final reads go on meanwhile: what they bring would pile up with slow handlers
         if key_rate is None:
             chosen = self.queues.choose(min(most, messages), of_a_queue, executions)
         else:
