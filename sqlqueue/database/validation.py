@@ -113,7 +113,7 @@ def log_row(
     syntax.check_json(payload, "payload")
     if headers is not None:
         syntax.check_json(headers, "headers")
-    return LogRow(info.name, partition, priority, key, id, payload, headers, group)
+    return LogRow(info.name, partition, priority, key, id, payload, headers, group or "")
 
 
 def check_storable(row: LogRow, most: int, deepest: Callable[[], int]) -> None:

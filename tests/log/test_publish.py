@@ -173,6 +173,12 @@ class TestWhatItReturns:
         assert publish_many("orders", iter(())) == PublishedMany(None, None, 0, 0, 0)
         assert not Message.objects.exists()
 
+    def test_no_group_is_every_group_beside_messages_for_one(self) -> None:
+        messages = [NewMessage(1, group=None), NewMessage(2, group="g")]  # type: ignore[arg-type]
+        assert publish_many("orders", messages[:1]).created == 1
+        assert publish_many("orders", messages).created == 2
+        assert sorted(Message.objects.values_list("target_group", flat=True)) == ["", "", "g"]
+
     @pytest.mark.once
     def test_a_generator_is_published_in_constant_memory(self) -> None:
         def peak(count: int) -> int:
