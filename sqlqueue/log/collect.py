@@ -117,14 +117,14 @@ def collect_topic(
     streams = _with_released(alias, Topic.objects.using(alias).get(name=topic))
     for first in range(0, len(streams), STREAMS_AT_ONCE):
         some = streams[first : first + STREAMS_AT_ONCE]
-        turns = [dict.fromkeys(some, max(LEAST, 2 * BATCH // len(some)))]
-        while turns and left > 0:
-            asked = turns.pop()
+        rounds = [dict.fromkeys(some, max(LEAST, 2 * BATCH // len(some)))]
+        while rounds and left > 0:
+            asked = rounds.pop()
             deleted, following, locked = retries.run(alias, _collect_batch, alias, topic, asked, horizon, server)
             left -= 1 if deleted else 0
             total += deleted
             # By itself, a stream with messages that others have locked holds up no other one.
-            turns = [{stream: BATCH} for stream in locked] + turns + ([following] if following else [])
+            rounds = [{stream: BATCH} for stream in locked] + rounds + ([following] if following else [])
     return total, left
 
 
