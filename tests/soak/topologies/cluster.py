@@ -6,6 +6,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 
 from tests.servers.private import PrivateServer
 from tests.soak.history import Journal
@@ -65,6 +66,10 @@ class Cluster(Topology):
     @abstractmethod
     def is_member(self, node: str) -> bool:
         """Tell whether a node is a member that has all that the others have. May raise Error."""
+
+    @abstractmethod
+    def members(self, node: str) -> int:
+        """Return how many members this node knows that have all. May raise Error."""
 
     # -- the nodes ----------------------------------------------------------------------------------------------------
 
@@ -129,13 +134,20 @@ class Cluster(Topology):
     # -- faults -------------------------------------------------------------------------------------------------------
 
     def faults(self) -> dict[str, Callable[[float], object]]:
-        return {
+        """Each harms one node of a whole cluster: with two of three away at once, it does not recover by itself."""
+        harms: dict[str, Callable[[float], object]] = {
             "kill-primary": lambda seconds: self._kill(self.primary, seconds),
             "freeze-primary": self._freeze,
             "cut-off-primary": lambda seconds: self._cut_off(self.primary, seconds),
             "kill-secondary": lambda seconds: self._kill(self.others(self.primary)[0], seconds),
             "cut-off-secondary": lambda seconds: self._cut_off(self.others(self.primary)[-1], seconds),
         }
+        return {kind: partial(self._once_whole, harm) for kind, harm in harms.items()}
+
+    def _once_whole(self, harm: Callable[[float], object], seconds: float) -> object:
+        for node in NODES:
+            self._wait_for_member(node)
+        return harm(seconds)
 
     def _kill(self, node: str, seconds: float) -> Aftermath:
         self.nodes[node].kill()
@@ -187,7 +199,13 @@ class Cluster(Topology):
             if self.nodes[node].pid is None:
                 self.come(node)
             with contextlib.suppress(TimeoutError):
-                wait_for(lambda: self.nodes[node].pid and self.is_member(node), 5.0, f"{node} is a member")
+                wait_for(lambda: self._is_back(node), 5.0, f"{node} is a member")
                 return
         self.nodes[node].kill()
         self.come(node)
+
+    def _is_back(self, node: str) -> bool:
+        """A node that was cut off may take itself for a member until it hears that the others have gone on without it:
+        so the one that serves is asked, too."""
+        known = (self.members(each) for each in (node, self.primary))
+        return self.nodes[node].pid is not None and self.is_member(node) and set(known) == {len(NODES)}

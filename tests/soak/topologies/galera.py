@@ -15,7 +15,10 @@ from tests.soak.topologies.topology import wait_for
 SYNCED = "4"
 ACCOUNT = "mysql"  # Debian's package makes it
 POSITION = re.compile(r"Recovered position: (\S+)")
-STATUS = "SHOW GLOBAL STATUS WHERE variable_name IN ('wsrep_ready', 'wsrep_cluster_status', 'wsrep_local_state')"
+STATUS = (
+    "SHOW GLOBAL STATUS WHERE variable_name IN"
+    " ('wsrep_ready', 'wsrep_cluster_status', 'wsrep_local_state', 'wsrep_cluster_size')"
+)
 
 
 class Node(PrivateMariaDB):
@@ -114,6 +117,9 @@ class Galera(Cluster):
 
     def serves(self, node: str) -> bool:
         return self.is_member(node)
+
+    def members(self, node: str) -> int:
+        return int(str(dict(self.ask(node, STATUS))["wsrep_cluster_size"]))
 
     def is_member(self, node: str) -> bool:
         status = dict(self.ask(node, STATUS))

@@ -24,6 +24,7 @@ OWN = (
     " (SELECT COUNT(*) FROM performance_schema.replication_group_members WHERE member_state <> 'UNREACHABLE')"
     " FROM performance_schema.replication_group_members WHERE member_id = @@GLOBAL.server_uuid"
 )
+ONLINE = "SELECT member_id FROM performance_schema.replication_group_members WHERE member_state = 'ONLINE'"
 
 
 class Node(PrivateMySQL):
@@ -124,6 +125,9 @@ class GroupReplication(Cluster):
     def is_member(self, node: str) -> bool:
         state = self.ask(node, OWN)
         return bool(state) and state[0][0] == "ONLINE"
+
+    def members(self, node: str) -> int:
+        return len(self.ask(node, ONLINE))
 
     def _join(self, node: str) -> bool:
         """Join the group, unless the node has done so by itself; raise Error if it cannot."""
