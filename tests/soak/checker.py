@@ -58,6 +58,11 @@ AGAIN_AND_AGAIN, WITHIN, AFTERMATH = 3, 30.0, 5.0
 LATE_BEGINS = THREADS + 1  # what a stopped process may begin late: one in each thread, and one on its event loop
 
 
+def call_of(handling: Handling) -> tuple[int, str, str, float]:
+    """Return what tells the call of a handler from others: a batch has one moment."""
+    return handling.process, handling.topic, handling.group, handling.began
+
+
 class Checker:
     """The findings of one run. `problems` has a line for each of the first violations of a kind."""
 
@@ -84,6 +89,7 @@ class Checker:
         self._seen = {(topic, id) for topic, _, id in [*self._handled, *self._dead]}
         self._acked: dict[tuple[str, str, str], float] = {}
         self._explanations = Explanations(record, one_writer)
+        self._calls = Counter(map(call_of, record.handlings))  # how many messages each call of a handler had
         self._own_queues: dict[tuple[int, str, str, str], OwnOrderingQueue] = {}
         self._late: set[int] = set()  # id() of handlings that a process began right after it had been stopped
 
@@ -363,7 +369,21 @@ class Checker:
     def _uncharged(self, first: Handling, again: Handling) -> bool:
         """Tell whether a message may have been handled again without a charge for its first handling."""
         explained = self._explanations
-        return rerun(first, again) or explained.released(first, again.began) or explained.held_up(first, again.began)
+        return (
+            rerun(first, again)
+            or self._divided(first, again)
+            or explained.released(first, again.began)
+            or explained.held_up(first, again.began)
+        )
+
+    def _divided(self, first: Handling, again: Handling) -> bool:
+        """Tell whether a batch that failed was handled again in parts, until the one that fails has failed alone;
+        then the others, with what came after them."""
+        before, after = call_of(first), call_of(again)
+        same = ALIKE[first.topic, first.group].batch and first.process == again.process and first.until <= again.began
+        return (
+            same and first.outcome == "fail" and self._calls[before] > 1 and self._calls[after] != self._calls[before]
+        )
 
     def _unseen(self, handling: Handling, low: float, high: float) -> int:
         """Return how many attempts may have been charged in a span of time although no handler began: one with each

@@ -251,6 +251,33 @@ def again_with_the_same_attempt(history: History) -> None:
     history.handle("m", MINUTE + 1, by=OTHER)
 
 
+def divided(history: History, *calls: tuple[str, str], group: str = "load") -> None:
+    """Two messages of a batch, and the calls of its handler: which of them it had, and how it ended."""
+    history.publish("m", "n", topic="bulk")
+    for number, (ids, outcome) in enumerate(calls):
+        for id in ids:
+            last = not any(id in later for later, _ in calls[number + 1 :])
+            history.handle(id, 20 + number, outcome, topic="bulk", group=group, confirmed=last)
+    for other in groups_of("bulk"):
+        for id in ("m", "n") if other != group else ():
+            history.handle(id, 20, topic="bulk", group=other)
+
+
+@sound
+def a_batch_that_failed_is_divided(history: History) -> None:
+    divided(history, ("mn", "fail"), ("m", "ok"), ("n", "ok"))
+
+
+@planted("attempts wrong")
+def alone_again_without_a_charge(history: History) -> None:
+    divided(history, ("mn", "fail"), ("m", "ok"), ("n", "fail"), ("n", "ok"))
+
+
+@planted("attempts wrong")
+def a_batch_that_failed_again_as_a_whole(history: History) -> None:
+    divided(history, ("mn", "fail"), ("mn", "ok"))
+
+
 def held_up(history: History, by: int = ONE, group: str = "notify", seconds: float = TOO_LONG) -> None:
     """A message of an async group is over its time, and is handled again with the same attempt, while a handler of a
     process blocks its event loop."""
