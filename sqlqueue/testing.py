@@ -143,7 +143,7 @@ def _run_due(consumers: Sequence[Consumer], deadline: float, timeout: float, fai
                 if swept:
                     break
                 swept = True
-                _sweep_batches(subscriber.alias)
+                _sweep_batches(settings.home)
             if time.monotonic() > deadline:
                 raise TimeoutError(
                     f"deliveries were still due after {timeout:g} s: does a handler retry at once for ever?"

@@ -58,7 +58,8 @@ class Delivery:
         """The batch that the message belongs to, to publish more members of it until the handler returns; None for
         none."""
         id = batch_of(self._attempt.message.headers)
-        return Batch.of_member(id, self.check_lease) if id else None
+        alias = settings.shards.get(self.shard, settings.DATABASE)
+        return Batch.of_member(id, self.check_lease, alias) if id else None
 
     @property
     def key(self) -> str:

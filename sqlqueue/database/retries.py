@@ -23,7 +23,7 @@ logger = logging.getLogger("sqlqueue")
 RERUNS = 10
 
 __all__ = ["RERUNS", "ErrorKind", "classify", "close_lost_connections", "drop_connection", "patiently"]
-__all__ += ["run", "run_once", "run_statement"]
+__all__ += ["run", "run_once", "run_statement", "unreachable"]
 
 
 def run(alias: str, operation: Callable[..., T], *args: Any, **options: Any) -> T:
@@ -96,6 +96,15 @@ def close_lost_connections() -> bool:
     for connection in lost:
         connection.close()
     return bool(lost)
+
+
+def unreachable(alias: str, error: Error) -> bool:
+    """Tell whether an error means that a database does not answer, outside of a transaction on it; then let the next
+    query open a new connection."""
+    if classify(error) is not ErrorKind.GONE or connections[alias].in_atomic_block:
+        return False
+    drop_connection(alias)
+    return True
 
 
 def drop_connection(alias: str) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 
 from django.db import Error, connections, transaction
 
+from sqlqueue.conf import settings
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.log import batch_publish
 from sqlqueue.log.batch_standing import Standing, standings
+from sqlqueue.log.placement import open_shards
 from sqlqueue.log.publish import publish_message
 from sqlqueue.models import Batch, BatchGroup
 
@@ -26,9 +28,10 @@ def check(alias: str, ids: Iterable[str]) -> None:
     """Publish the callbacks of those batches that have failed, finished or succeeded. After a commit that may have
     brought that about: what another process commits at the same time, the later check of the two sees.
 
-    A callback that cannot be published is logged, and tried again by the sweep.
+    A callback that cannot be published is logged, and tried again by the sweep. So is all of it while a transaction is
+    open on another shard: what is published there would be part of that.
     """
-    wanted = set(ids)
+    wanted = set(ids) if not settings.sharded or set(open_shards()) <= {settings.shard_name(alias)} else set()
     while wanted:
         parents: set[str] = set()
         for standing in standings(alias, sorted(wanted)).values():
@@ -143,4 +146,4 @@ def _begin_next(alias: str, batch: Batch, steps: list[list[dict[str, Any]]]) -> 
         using=alias, force_insert=True
     )
     for wanted in step:
-        batch_publish.publish_member(alias, id, wanted["topic"], _message(wanted))
+        batch_publish.publish_step(alias, id, wanted["topic"], _message(wanted))

@@ -3,15 +3,21 @@ that it skips are."""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import product
+from typing import Any
 
-from django.db.models import F, Max
+from django.db import Error, transaction
+from django.db.models import F, Max, QuerySet
 
+from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.settle_plan import COUNTED
 from sqlqueue.core.slices import slice_of
+from sqlqueue.database import retries
 from sqlqueue.log import layouts
 from sqlqueue.log.batch_parts import members
 from sqlqueue.models import (
@@ -27,6 +33,8 @@ from sqlqueue.models import (
     Topic,
 )
 
+logger = logging.getLogger("sqlqueue")
+
 AT_ONCE = 1_000
 
 
@@ -39,11 +47,27 @@ def before_move(
     keeps_states: a purge, which deletes the states at or below the target and keeps the others; a move does the
     reverse. Counts nothing, with one statement, if no batch that is not over has members of the topic.
     """
-    open_batches = Batch.objects.using(alias).filter(over=False)
-    if not BatchPart.objects.using(alias).filter(topic=topic, batch__in=open_batches.values("id")).exists():
+    if not _open_with_members(alias, topic):
         return
     for row in _offsets(alias, group, topic, partition):
         _count(alias, group, row, target, keeps_states)
+
+
+def _open_with_members(alias: str, topic: str) -> bool:
+    """Tell whether a batch that is not over has members of a topic on a shard. The batches are on DATABASE's."""
+    parts = BatchPart.objects.using(alias).filter(topic=topic)
+    if alias == settings.home:
+        return parts.filter(batch__in=Batch.objects.using(alias).filter(over=False).values("id")).exists()
+    return any(_open(set(parts.values_list("batch", flat=True).distinct().order_by())))
+
+
+def _open(ids: Collection[str]) -> Iterator[list[str]]:
+    """Yield those of these batches that are not over, some at a time."""
+    wanted = sorted(ids)
+    for start in range(0, len(wanted), AT_ONCE):
+        rows = Batch.objects.using(settings.home).filter(over=False, id__in=wanted[start : start + AT_ONCE])
+        if found := list(rows.values_list("id", flat=True)):
+            yield found
 
 
 def _offsets(alias: str, group: str, topic: str, partition: int | None) -> Iterator[Offset]:
@@ -65,14 +89,36 @@ def _offsets(alias: str, group: str, topic: str, partition: int | None) -> Itera
 
 def forget_group(alias: str, group: str, topic: str) -> None:
     """Forget what batches that are not over wait for from a group that is removed, in the caller's transaction: also
-    those members that are for it alone. A later group of its name is another one, which may not see them."""
-    open_batches = list(Batch.objects.using(alias).filter(over=False).values_list("id", flat=True))
-    for start in range(0, len(open_batches), AT_ONCE):
-        of = {"batch__in": open_batches[start : start + AT_ONCE], "topic": topic, "consumer_group": group}
-        BatchProgress.objects.using(alias).filter(**of).delete()
-        BatchGroup.objects.using(alias).filter(**of).delete()
-        for_it = {"batch__in": of["batch__in"], "topic": topic, "target_group": group}
-        BatchPart.objects.using(alias).filter(**for_it).delete()
+    those members that are for it alone. A later group of its name is another one, which may not see them.
+
+    With several shards, what others know of it (members that they have relayed to this one, and on DATABASE's that
+    batches wait for the group) is forgotten there after the commit."""
+    of = {"topic": topic, "consumer_group": group}
+    for_it = {"topic": topic, "target_group": group}
+    known = [BatchProgress.objects.using(alias).filter(**of), BatchGroup.objects.using(alias).filter(**of)]
+    _forget([*known, BatchPart.objects.using(alias).filter(**for_it)])
+    if settings.sharded:
+        relayed = BatchPart.objects.filter(**for_it, shard=settings.shard_name(alias))
+        elsewhere = [relayed.using(other) for other in settings.aliases if other != alias]
+        elsewhere += [] if alias == settings.home else [BatchGroup.objects.using(settings.home).filter(**of)]
+        transaction.on_commit(lambda: _forget_elsewhere(elsewhere), using=alias)
+
+
+def _forget(known: Sequence[QuerySet[Any]]) -> None:
+    """Delete rows of batches that are not over."""
+    for some in _open({id for rows in known for id in rows.values_list("batch", flat=True).distinct().order_by()}):
+        for rows in known:
+            rows.filter(batch__in=some).delete()
+
+
+def _forget_elsewhere(known: Sequence[QuerySet[Any]]) -> None:
+    for rows in known:
+        try:
+            _forget([rows])
+        except Error as error:  # these batches wait, until they are cancelled or the group is removed again
+            if not retries.unreachable(rows.db, error):
+                raise
+            logger.warning(logfmt("batch_parts_not_forgotten", shard=settings.shard_name(rows.db), error=error))
 
 
 def _count(alias: str, group: str, row: Offset, target: int, keeps_states: bool) -> None:

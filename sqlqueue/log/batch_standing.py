@@ -1,14 +1,16 @@
-"""How batches stand: what they wait for, and what is settled of it. Reads only."""
+"""How batches stand: what they wait for, and what is settled of it, over all their shards. Reads only."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from django.db.models import BooleanField, Case, Count, Q, Sum, Value, When
 
 from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.log.batch_spread import spread
 from sqlqueue.models import Batch, BatchGroup, BatchPart, BatchProgress, ConsumerGroup
 
 AT_ONCE = 100  # batches of one read
@@ -39,7 +41,7 @@ class Share:
 class Standing:
     """A batch as the tables have it. shares: by (topic, group); unclaimed: members of topics that no group is
     registered for, by topic; unfinished, unsuccessful: how many batches inside it are so; late: its deadline has
-    passed."""
+    passed; unknown: the names of shards where it may have members, and which do not answer, or were not asked."""
 
     batch: Batch
     late: bool = False
@@ -48,6 +50,7 @@ class Standing:
     unfinished: int = 0
     unsuccessful: int = 0
     to_list: list[tuple[str, str]] = field(default_factory=list)  # (topic, group): groups that are not listed yet
+    unknown: set[str] = field(default_factory=set)
 
     @property
     def total(self) -> int:
@@ -67,7 +70,7 @@ class Standing:
     @property
     def finished(self) -> bool:
         """Whether it is sealed, and everything in it is settled."""
-        settled = all(share.settled for share in self.shares.values())
+        settled = not self.unknown and all(share.settled for share in self.shares.values())
         return self.batch.sealed_at is not None and settled and not self.unclaimed and not self.unfinished
 
     @property
@@ -77,10 +80,11 @@ class Standing:
 
 
 def standings(alias: str, ids: Sequence[str]) -> dict[str, Standing]:
-    """Return how these batches stand, by id; unknown ones are left out. Six statements for each AT_ONCE batches.
+    """Return how these batches stand, by id; unknown ones are left out. alias: of DATABASE's shard, or its replica.
 
-    Their order matters. The batches come first: what was added before one was sealed is seen. What is settled comes
-    before what was added: a member that adds others is not settled before they are seen.
+    Six statements for each AT_ONCE batches; with SHARDS one more, and four for each other shard that has members. Their
+    order matters. The batches come first: what was added before one was sealed is seen. What is settled comes before
+    what was added, on all shards: a member that adds others is not settled before they are seen.
     """
     found: dict[str, Standing] = {}
     for start in range(0, len(ids), AT_ONCE):
@@ -97,19 +101,52 @@ def _standings(alias: str, ids: Sequence[str]) -> dict[str, Standing]:
     }
     if not found:
         return {}
-    of = {"batch__in": list(found)}
-    progress = (
-        BatchProgress.objects.using(alias)
-        .filter(**of)
-        .values_list("batch", "topic", "consumer_group")
-        .annotate(Sum("acked"), Sum("dead"))
-        .order_by()
-    )
-    settled = {(batch, topic, group): (int(acked), int(dead)) for batch, topic, group, acked, dead in progress}
+    over = spread(alias, list(found))
+    acked, dead = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
+    for batch, topic, group, some_acked, some_dead in (one for rows in over.each(_progress) for one in rows):
+        acked[batch, topic, group] += int(some_acked)
+        dead[batch, topic, group] += int(some_dead)
+    for parent, unfinished, unsuccessful in _children(alias, list(found)):
+        found[parent].unfinished, found[parent].unsuccessful = unfinished, unsuccessful
+    added, replayed = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
+    for batch, topic, target, shard, new, again in (one for rows in over.each(_parts) for one in rows):
+        added[batch, topic, target] += int(new or 0)
+        replayed[batch, topic, target] += int(again)
+        if shard and not over.has(batch, shard):
+            found[batch].unknown.add(shard)  # members have got there just now
+    listed: dict[tuple[str, str], set[str]] = defaultdict(set)
+    rows = BatchGroup.objects.using(alias).filter(batch__in=list(found))
+    for batch, topic, group in rows.values_list("batch", "topic", "consumer_group"):
+        listed[batch, topic].add(group)
+    topics = sorted({topic for _, topic, _ in added})
+    registered: dict[str, list[ConsumerGroup]] = defaultdict(list)
+    for one in (
+        one
+        for groups in over.each(lambda asked, _: list(ConsumerGroup.objects.using(asked).filter(topic__in=topics)))
+        for one in groups
+    ):
+        registered[one.topic].append(one)
+    for (batch, topic, target), new in added.items():
+        again = replayed[batch, topic, target]
+        _add(found[batch], topic, target, new, again, listed[batch, topic], registered.get(topic, []))
+    for batch, topic, group in acked:
+        if (share := found[batch].shares.get((topic, group))) is not None:
+            share.acked, share.dead = acked[batch, topic, group], dead[batch, topic, group]
+    for batch, shards in over.unanswered.items():
+        found[batch].unknown |= shards
+    return found
+
+
+def _progress(alias: str, ids: Sequence[str]) -> list[Any]:
+    rows = BatchProgress.objects.using(alias).filter(batch__in=ids).values_list("batch", "topic", "consumer_group")
+    return list(rows.annotate(Sum("acked"), Sum("dead")).order_by())
+
+
+def _children(alias: str, ids: Sequence[str]) -> Any:
     going = Q(cancelled_at=None)
-    children = (
+    return (
         Batch.objects.using(alias)
-        .filter(parent__in=list(found))
+        .filter(parent__in=ids)
         .values_list("parent")
         .annotate(
             unfinished=Count("id", filter=going & Q(finished_at=None)),
@@ -117,35 +154,12 @@ def _standings(alias: str, ids: Sequence[str]) -> dict[str, Standing]:
         )
         .order_by()
     )
-    for parent, unfinished, unsuccessful in children:
-        found[parent].unfinished, found[parent].unsuccessful = unfinished, unsuccessful
-    parts = (
-        BatchPart.objects.using(alias)
-        .filter(**of)
-        .values_list("batch", "topic", "target_group")
-        .annotate(Sum("added"), Sum("replayed"))
-        .order_by()
-    )
-    added = [(batch, topic, target, int(new), int(again)) for batch, topic, target, new, again in parts]
-    listed: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for batch, topic, group in (
-        BatchGroup.objects.using(alias).filter(**of).values_list("batch", "topic", "consumer_group")
-    ):
-        listed[batch, topic].add(group)
-    registered = _registered(alias, {topic for _, topic, *_ in added})
-    for batch, topic, target, new, again in added:
-        _add(found[batch], topic, target, new, again, listed[batch, topic], registered.get(topic, []))
-    for (batch, topic, group), (acked, dead) in settled.items():
-        if (share := found[batch].shares.get((topic, group))) is not None:
-            share.acked, share.dead = acked, dead
-    return found
 
 
-def _registered(alias: str, topics: Iterable[str]) -> dict[str, list[ConsumerGroup]]:
-    found: dict[str, list[ConsumerGroup]] = defaultdict(list)
-    for one in ConsumerGroup.objects.using(alias).filter(topic__in=sorted(topics)):
-        found[one.topic].append(one)
-    return found
+def _parts(alias: str, ids: Sequence[str]) -> list[Any]:
+    rows = BatchPart.objects.using(alias).filter(batch__in=ids).values_list("batch", "topic", "target_group", "shard")
+    members = Sum("added", filter=Q(part__gte=0))  # the others only name a shard
+    return list(rows.annotate(new=members, again=Sum("replayed")).order_by())
 
 
 def _add(

@@ -22,11 +22,12 @@ from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage, seconds
-from sqlqueue.log import batch_ends, batch_parts, batch_publish
+from sqlqueue.log import batch_ends, batch_publish
+from sqlqueue.log.batch_publish import Adding
 from sqlqueue.log.encoding import encode
-from sqlqueue.log.placement import require_one_shard
-from sqlqueue.log.publish import MOST_AT_ONCE, check, publish_many
-from sqlqueue.log.published import CREATED, Published, PublishedMany
+from sqlqueue.log.publish import MOST_AT_ONCE, check
+from sqlqueue.log.published import Published, PublishedMany
+from sqlqueue.log.shard_publish import stream_alias
 from sqlqueue.models import Batch as BatchRow
 from sqlqueue.models.batch import NAME_LENGTH
 from sqlqueue.twins import refuse_in_async
@@ -83,13 +84,14 @@ class Batch:
         self._given = {when: _callback(one, f"on_{when}") for when, one in given.items() if one is not None}
         self._steps = _steps(then)
         self._still_open: Callable[[], None] = self._not_begun
+        self._adding: Adding | None = None
 
     @classmethod
-    def of_member(cls, id: str, still_open: Callable[[], None]) -> Batch:
+    def of_member(cls, id: str, still_open: Callable[[], None], alias: str) -> Batch:
         """Return the batch that a delivery belongs to, for its handler. still_open: raises once the delivery may have
-        been settled."""
+        been settled; alias: of its shard."""
         batch = cls()
-        batch.id, batch._still_open = id, still_open
+        batch.id, batch._still_open, batch._adding = id, still_open, Adding(id, alias)
         return batch
 
     def _not_begun(self) -> None:
@@ -105,9 +107,8 @@ class Batch:
         refuse_in_async("Batch", "await sync_to_async(…)")
         if self._still_open != self._not_begun:
             raise ConfigurationError("a batch has one `with` block: make another Batch")
+        batch_publish.require_own_transaction("Begin the batch outside of that transaction")
         alias = settings.home
-        for one in (one for step in self._steps for one in step):
-            require_one_shard(one["topic"], "a batch")
         for one in [*self._given.values(), *(one for step in self._steps for one in step)]:
             check(one["topic"], [NewMessage(one["payload"], key=one["key"])])
         callbacks: dict[str, Any] = dict(self._given)
@@ -122,7 +123,7 @@ class Batch:
             values.append(round(self._deadline * 1_000_000))
         text = INSERT.replace("{deadline}", "NULL" if self._deadline is None else "{later}")
         retries.run_statement(alias, execute, alias, text, values)
-        self._still_open = lambda: None
+        self._still_open, self._adding = lambda: None, Adding(self.id, alias)
         return self
 
     def __exit__(
@@ -130,15 +131,21 @@ class Batch:
     ) -> None:
         self._still_open = self._sealed
         alias = settings.home
-        if kind is None:
-            self._seal(alias)
-        else:
+        if kind is not None:
             self._cancel_after_error(alias)
+            return
+        try:
+            batch_publish.require_own_transaction("Let that end inside of the batch's block")
+        except ConfigurationError:
+            self._cancel_after_error(alias)
+            raise
+        self._seal(alias)
 
     def _seal(self, alias: str) -> None:
         rows = BatchRow.objects.using(alias).filter(id=self.id, sealed_at=None)
         retries.run_statement(alias, rows.update, sealed_at=DatabaseNow())
-        transaction.on_commit(lambda: batch_ends.check_quietly(alias, [self.id]), using=alias)
+        if not self._members.elsewhere:  # else its consumers do, so that a publisher waits for no other shard
+            transaction.on_commit(lambda: batch_ends.check_quietly(alias, [self.id]), using=alias)
 
     def _cancel_after_error(self, alias: str) -> None:
         connection = connections[alias]
@@ -159,34 +166,29 @@ class Batch:
         self._still_open()
         if unknown := set(options) - OPTIONS:
             raise TypeError(f"Batch.publish has no option {sorted(unknown)[0]!r}")
-        require_one_shard(topic, "a batch")
-        message = _member(NewMessage(payload, **options), self.id)
-        alias = settings.home
-        return retries.run(alias, batch_publish.publish_member, alias, self.id, topic, message)
+        return self._members.publish(topic, _member(NewMessage(payload, **options)))
+
+    @property
+    def _members(self) -> Adding:
+        assert self._adding is not None  # it is open
+        return self._adding
 
     def publish_many(self, topic: str, messages: Iterable[NewMessage | Any]) -> PublishedMany:
-        """Publish many messages as members, all or none of them, see publish_many."""
+        """Publish many messages as members, all or none of them, see publish_many. Of topics on several shards, in a
+        transaction on one of them; else all or none of those of each shard."""
         refuse_in_async("Batch.publish_many", "await sync_to_async(batch.publish_many)(…)")
         self._still_open()
-        require_one_shard(topic, "a batch")
-        alias = settings.home
         if isinstance(messages, Iterator):
-            with transaction.atomic(using=alias):
+            with transaction.atomic(using=stream_alias(topic)):
                 counts = Counter[str]()
                 while some := list(islice(messages, MOST_AT_ONCE)):
-                    statuses = self._publish_many(alias, topic, some).statuses
-                    counts.update(statuses or ())
+                    counts.update(self._publish_many(topic, some).statuses or ())
             return PublishedMany(None, None, *(counts[status] for status in ("created", "updated", "ignored")))
-        return retries.run(alias, self._publish_many, alias, topic, list(messages))
+        return self._publish_many(topic, list(messages))
 
-    def _publish_many(self, alias: str, topic: str, messages: Sequence[NewMessage | Any]) -> PublishedMany:
-        members = [
-            _member(copy.copy(one) if isinstance(one, NewMessage) else NewMessage(one), self.id) for one in messages
-        ]
-        published = publish_many(topic, members)
-        statuses = zip(members, published.statuses or ())
-        batch_parts.add(alias, self.id, topic, Counter(one.group for one, status in statuses if status == CREATED))
-        return published
+    def _publish_many(self, topic: str, messages: Sequence[NewMessage | Any]) -> PublishedMany:
+        members = [_member(copy.copy(one) if isinstance(one, NewMessage) else NewMessage(one)) for one in messages]
+        return self._members.publish_many(topic, members)
 
     def cancel(self) -> bool:
         """Publish no callback of it any more; its members are delivered all the same. False: it was over already."""
@@ -197,13 +199,12 @@ class Batch:
         return f"<Batch {self.id}{f' {self.name!r}' if self.name else ''}>"
 
 
-def _member(message: NewMessage, batch: str) -> NewMessage:
+def _member(message: NewMessage) -> NewMessage:
     if message.on_conflict == "replace":
         raise InvalidMessage(
             "on_conflict='replace' is not for the members of a batch, which has counted what was to be replaced: "
             "cancel() that, and publish"
         )
-    message.batch = batch
     return message
 
 

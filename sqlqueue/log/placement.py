@@ -189,19 +189,6 @@ def searched(topic: str, key: str, id: str = "") -> list[str]:
     return [settings.shards[shard] for shard in (first, *others)]
 
 
-def require_one_shard(topic: str, what: str) -> None:
-    """Raise ConfigurationError if a topic is anywhere but on DATABASE's shard alone: `what` works on one shard."""
-    if not settings.sharded:
-        return
-    home = settings.shard_name(settings.home)
-    shards = placement(topic).shards
-    if shards != (home,):
-        raise ConfigurationError(
-            f"{what} works on DATABASE's shard only, and topic {topic!r} is on {_told(list(shards))}: use a topic with "
-            f"SQLQUEUE['TOPICS'][…]['shards'] = [{home!r}]"
-        )
-
-
 def worked_on(topic: str, shard: str, offsets: Iterable[int] | None) -> list[str]:
     """Return the aliases of the shards that an operation on a topic is about: the one that is named, or worked on; else
     those of the topic.

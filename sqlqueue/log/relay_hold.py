@@ -8,6 +8,7 @@ Killed in between, it leaves them refused, with the reason, and an operator lets
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import InvalidMessage
+from sqlqueue.log import batch_parts
 from sqlqueue.log.placement import open_shards, searched
 from sqlqueue.log.relay import TABLE
 from sqlqueue.log.relay_moves import arrivals, delete, mark
@@ -67,9 +69,16 @@ def drop(source: str, shard: str, numbers: Sequence[int], reason: str) -> int:
     dropped = 0
     for start in range(0, len(numbers), AT_ONCE):
         if free := hold(source, shard, numbers[start : start + AT_ONCE], reason):
-            # Only while they are held: another process may have let them go on.
-            dropped += _of(source, DROP, free, shard).rowcount
+            dropped += retries.run(source, _drop, source, shard, free)
     return dropped
+
+
+def _drop(source: str, shard: str, numbers: Sequence[int]) -> int:
+    """Delete them, only while they are held: another process may have let them go on. A batch has so many less."""
+    members = batch_parts.lock_relayed(source, numbers)
+    there = {number for number, _ in _of(source, PRESENT, numbers, shard).fetchall()} if members else set()
+    batch_parts.take_out(source, Counter(part_key for number, part_key in members.items() if number in there))
+    return int(_of(source, DROP, numbers, shard).rowcount)
 
 
 def take_out(topic: str, key: str, id: str | None = None) -> int:

@@ -31,8 +31,10 @@ from sqlqueue.database.scheduling import Due
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.weight import STATEMENT
 from sqlqueue.exceptions import InvalidMessage, SqlqueueError
+from sqlqueue.log import batch_parts
 from sqlqueue.log.conflicts import Offer, add_many
 from sqlqueue.log.notifier import notify_after_commit
+from sqlqueue.log.published import CREATED
 from sqlqueue.log.relay import TABLE
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import RelayedMessage
@@ -201,7 +203,9 @@ def _bring(
 def _arrive(target: str, name: str, version: int, arrived: str, offers: Sequence[Offer]) -> bool:
     if not execute(target, ARRIVE, (arrived, name, version)).rowcount:
         return False
-    add_many(target, offers)
+    statuses = add_many(target, offers)
+    rows = [offer.message.row for offer in offers]
+    batch_parts.add_arrived(target, rows, [status == CREATED for status in statuses])
     notify_after_commit(target, [offer.message.row for offer in offers if not offer.scheduled])
     return True
 

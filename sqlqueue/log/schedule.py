@@ -161,7 +161,7 @@ def _move(alias: str, only: int | None = None) -> int | None:
     if len(locked) != len(ids):
         return 0  # another transaction is changing one of them: the caller moves them one by one
     taken, rows, refused = [], [], 0
-    away: list[int] = []
+    away: dict[str, list[int]] = {}  # by shard
     for row in locked:
         if not row.is_due:
             continue
@@ -169,7 +169,7 @@ def _move(alias: str, only: int | None = None) -> int | None:
             if shard := relay.shard_elsewhere(alias, row.topic, row.key, row.message_id):
                 expires = _expires(row)
                 relay.take_over(alias, row.id, shard, None if expires is None else expires / 1_000_000)
-                away.append(row.id)
+                away.setdefault(shard, []).append(row.id)
                 continue
             rows.append(_log_row(alias, row))
             taken.append(row.id)
@@ -184,9 +184,10 @@ def _move(alias: str, only: int | None = None) -> int | None:
             batch_parts.take_out(alias, batch_parts.lock_scheduled(alias, repeated))
         execute(alias, dialect(alias).delete("sqlqueue_scheduled_message", "id", len(taken)), taken)
         notify_after_commit(alias, rows)
-    if away:
-        execute(alias, dialect(alias).delete("sqlqueue_scheduled_message", "id", len(away)), away)
-    return len(rows) + len(away) + refused
+    for shard, gone in away.items():
+        batch_parts.relay_scheduled(alias, gone, shard)
+        execute(alias, dialect(alias).delete("sqlqueue_scheduled_message", "id", len(gone)), gone)
+    return len(rows) + sum(map(len, away.values())) + refused
 
 
 def _locked(alias: str, ids: Sequence[int]) -> list[DueRow]:

@@ -8,11 +8,13 @@ from typing import Any
 from django.db import Error, transaction
 
 from sqlqueue.conf import settings
+from sqlqueue.core.membership import batch_of
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.validation import TopicInfo, refuse_dead_letters
 from sqlqueue.exceptions import InvalidMessage, PartlyPublished
+from sqlqueue.log import batch_parts
 from sqlqueue.log import relay as relays
 from sqlqueue.log.adding import add_offers, notify_of
 from sqlqueue.log.conflicts import Offer
@@ -33,8 +35,15 @@ def fixed(topic: str) -> TopicInfo:
 def relay_one(topic: str, message: NewMessage, headers: Any, to: Destination) -> Published:
     """Let a message wait in the caller's transaction for its way to its shard."""
     offer = _offer(topic, message, headers, to)
-    relays.add(to.relay, settings.shard_name(to.alias), [offer])
+    _relay(to, [offer])
     return Published(None, offer.message.row.id, CREATED, settings.shard_name(to.alias))
+
+
+def _relay(to: Destination, offers: Sequence[Offer]) -> None:
+    """Let messages wait for their way to their shard; members of batches are counted here."""
+    shard = settings.shard_name(to.alias)
+    relays.add(to.relay, shard, offers)
+    batch_parts.change(to.relay, batch_parts.of_rows((offer.message.row for offer in offers), shard))
 
 
 def only_destination(topic: str, relay: bool) -> Destination | None:
@@ -42,14 +51,41 @@ def only_destination(topic: str, relay: bool) -> Destination | None:
     return chooser(topic, relay)("", None) if len(placement(topic).shards) == 1 else None
 
 
+def stream_alias(topic: str) -> str:
+    """Return the alias in whose transaction an iterator of a topic's messages is published. Raises InvalidMessage if
+    the topic is on several shards."""
+    if not settings.sharded:
+        return settings.DATABASE
+    to = only_destination(topic, relay=True)
+    if to is None:
+        raise _no_iterator(topic)
+    return to.relay or to.alias
+
+
+def _no_iterator(topic: str) -> InvalidMessage:
+    return InvalidMessage(
+        f"topic {topic!r} is on several shards, so an iterator cannot be published in one transaction: give lists"
+    )
+
+
+def destinations(topic: str, messages: Iterable[NewMessage]) -> set[Destination]:
+    """Return where messages of a topic may go, in a transaction, which relays them, or without one: of one without key
+    and id, which goes to any shard then, all of them."""
+    choose, found = chooser(topic, relay=True), set[Destination]()
+    for key, id in {(message.key, message.id) for message in messages}:
+        if key or id or open_shards():
+            found.add(choose(key, id))
+        else:
+            found.update(Destination(settings.shards[shard]) for shard in placement(topic).shards)
+    return found
+
+
 def publish_many(
     topic: str, messages: Iterable[NewMessage | Any], traced: Callable[[Any], Any] | None, relay: bool
 ) -> PublishedMany:
     """Publish many messages, each on its shard."""
     if isinstance(messages, Iterator):
-        raise InvalidMessage(
-            f"topic {topic!r} is on several shards, so an iterator cannot be published in one transaction: give lists"
-        )
+        raise _no_iterator(topic)
     new = [message if isinstance(message, NewMessage) else NewMessage(message) for message in messages]
     choose = chooser(topic, relay)
     destinations = [choose(message.key, message.id) for message in new]
@@ -119,14 +155,27 @@ class _Call:
     def _add(self, to: Destination, indexes: Sequence[int]) -> None:
         offers = [self.offers[index] for index in indexes]
         if to.relay:
-            relays.add(to.relay, settings.shard_name(to.alias), offers)
+            _relay(to, offers)
             statuses: list[Status] = [CREATED] * len(offers)
             ids = [offer.message.row.id for offer in offers]
         else:
-            statuses, ids = add_offers(to.alias, offers)
+            statuses, ids = self._add_here(to.alias, offers)
             added = [offer for offer, status in zip(offers, statuses) if status != IGNORED]
             if entered := notify_of(to.alias, added):
                 shard = settings.shard_name(to.alias)
                 announce(message_published, publish_many, topic=self.topic, count=entered, shard=shard)
         for index, status, id in zip(indexes, statuses, ids):
             self.statuses[index], self.ids[index] = status, id
+
+    def _add_here(self, alias: str, offers: Sequence[Offer]) -> tuple[list[Status], list[str]]:
+        """Add messages to their shard; members of batches with their count, in one transaction."""
+        if any(batch_of(offer.message.row.headers) for offer in offers):
+            return retries.run(alias, _add_members, alias, offers)
+        return add_offers(alias, offers)
+
+
+def _add_members(alias: str, offers: Sequence[Offer]) -> tuple[list[Status], list[str]]:
+    statuses, ids = add_offers(alias, offers)
+    created = (offer.message.row for offer, status in zip(offers, statuses) if status == CREATED)
+    batch_parts.change(alias, batch_parts.of_rows(created))
+    return statuses, ids

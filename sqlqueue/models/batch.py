@@ -6,6 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.keys import GROUP_LENGTH
+from sqlqueue.core.setting.shards import SHARD_LENGTH
 from sqlqueue.database.fields import DatabaseNow, ExactField, ShownJSON, UnicodeField
 from sqlqueue.models.topic import TOPIC_COLUMN
 
@@ -76,7 +77,10 @@ class BatchGroup(models.Model):
 class BatchPart(models.Model):
     """How many members were added to a batch by one thread (`part`, random), for one topic; target_group: for one group
     only, "" for all. Written in the transaction that publishes them. Negative: taken away again. replayed: dead letters
-    that were delivered again."""
+    that were delivered again. shard: the one that they are relayed to; "" for this one.
+
+    A row whose `part` is negative counts nothing: it says that members may be counted on that shard, too. Processes of
+    an older version, which do not know that, take it for a member that is never settled, and do not end the batch."""
 
     batch = ExactField(_("batch"), max_length=BATCH_ID)
     part = models.BigIntegerField(_("part"))
@@ -84,6 +88,7 @@ class BatchPart(models.Model):
     target_group = ExactField(_("group"), max_length=GROUP_LENGTH, db_default="")
     added = models.BigIntegerField(_("added"), db_default=0)
     replayed = models.BigIntegerField(_("replayed"), db_default=0)
+    shard = ExactField(_("shard"), max_length=SHARD_LENGTH, db_default="")
 
     class Meta:
         db_table = "sqlqueue_batch_part"

@@ -81,9 +81,9 @@ def connections(read: Diagnostics) -> Iterator[Diagnosis]:
     own = OWN_CONNECTIONS + read.periodic + read.others
     needed = read.processes * (threads + own)
     text = f"{read.processes} × ({threads} threads + {own})"
-    if read.others:  # as many processes of each: they relay to this one, and their handlers publish to it
-        needed += read.others * read.processes * (1 + threads)
-        text += f" + {read.others} × {read.processes} × (1 + {threads}) of other shards"
+    if read.others:  # as many processes of each: they relay to this one, follow batches, and their handlers publish
+        needed += read.others * read.processes * (2 + threads)
+        text += f" + {read.others} × {read.processes} × (2 + {threads}) of other shards"
     text += f" = {needed} for the consumers, of {allowed}"
     if read.limits.connections is not None:
         text += f"; {read.limits.connections} are open now"

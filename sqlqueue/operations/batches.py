@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.membership import HEADER
+from sqlqueue.log.batch_spread import spread
 from sqlqueue.models import BatchPart, Message
 from sqlqueue.operations.replay import replay
 from sqlqueue.twins import refuse_in_async
@@ -14,18 +17,27 @@ MOST_RETRIED = 10_000  # dead letters of one call
 
 def retry_failed(id: str, most: int = MOST_RETRIED) -> int:
     """Deliver the dead letters of a batch again, each to the group in which it failed, at most so many; return how
-    many. Those of groups that are not registered any more stay. It reads the dead letters of the batch's topics."""
+    many. Those of groups that are not registered any more stay, and those of shards that do not answer. It reads the
+    dead letters of the batch's topics."""
     refuse_in_async("retry_failed", "await sync_to_async(retry_failed)(…)")
-    alias = settings.home
+    over = spread(settings.home, [id])
+    topics = sorted({topic for found in over.each(_topics) for topic in found})
+
+    def dead_letters(alias: str, ids: list[str]) -> list[tuple[str, str, list[int]]]:
+        return [(topic, settings.shard_name(alias), _dead_letters(alias, id, topic, most)) for topic in topics]
+
     done = 0
-    topics = (
-        BatchPart.objects.using(alias).filter(batch=id).values_list("topic", flat=True).distinct().order_by("topic")
-    )
-    for topic in topics:
-        dead_letters = Message.objects.using(alias).filter(
-            topic=topic + DEAD_LETTER_SUFFIX, **{f"headers__{HEADER}": id}
-        )
-        offsets = list(dead_letters.order_by("offset").values_list("offset", flat=True)[: max(0, most - done)])
-        if offsets:
-            done += replay(topic, offsets=offsets)
+    for topic, shard, offsets in (one for found in over.each(dead_letters) for one in found):
+        if some := offsets[: most - done]:
+            done += replay(topic, offsets=some, shard=shard)
     return done
+
+
+def _topics(alias: str, ids: Sequence[str]) -> list[str]:
+    rows = BatchPart.objects.using(alias).filter(batch__in=ids)
+    return list(rows.values_list("topic", flat=True).distinct().order_by())
+
+
+def _dead_letters(alias: str, id: str, topic: str, most: int) -> list[int]:
+    rows = Message.objects.using(alias).filter(topic=topic + DEAD_LETTER_SUFFIX, **{f"headers__{HEADER}": id})
+    return list(rows.order_by("offset").values_list("offset", flat=True)[:most])

@@ -12,8 +12,9 @@ from typing import Any
 from django.db import Error
 
 from sqlqueue.conf import settings
-from sqlqueue.core.codec import checked_json, encode_headers
+from sqlqueue.core.codec import checked_json, decode, encode_headers
 from sqlqueue.core.keys import new_id
+from sqlqueue.core.membership import HEADER
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.core.shards import shard_of
 from sqlqueue.database import retries
@@ -22,6 +23,7 @@ from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.statements import dialect
 from sqlqueue.database.validation import TopicInfo, log_row, refuse_dead_letters
 from sqlqueue.exceptions import InvalidMessage, Unreachable
+from sqlqueue.log import batch_parts
 from sqlqueue.log.placement import placement
 from sqlqueue.log.relay_hold import AT_ONCE, drop, hold
 from sqlqueue.models import RelayedMessage
@@ -68,10 +70,26 @@ def edit(
     changes["shard"] = _checked_shard(alias, found, changes)
     with _answering(before):
         held = hold(alias, before, [number], BEING_CORRECTED)
-    # Only while it is held: another process may have let it go on.
-    rows = RelayedMessage.objects.using(alias).filter(pk__in=held, refused=True)
-    if not rows.update(**changes, refused=False, refusal=None):
+    if not retries.run(alias, _change, alias, held, changes):
         raise InvalidMessage(f"message {number} has arrived at shard {before!r} meanwhile; nothing was changed")
+
+
+def _change(alias: str, held: Sequence[int], changes: dict[str, Any]) -> bool:
+    """Write it, only while it is held: another process may have let it go on. A member stays in its batch, and counts
+    where it goes now."""
+    rows = RelayedMessage.objects.using(alias).filter(pk__in=held, refused=True)
+    for number, before in batch_parts.lock_relayed(alias, held).items():
+        if "headers" in changes:
+            headers = decode(changes["headers"] or "{}") | {HEADER: before.batch}
+            changes = changes | {"headers": encode_headers(headers)}
+        after = before._replace(
+            topic=changes.get("topic", before.topic),
+            group=changes.get("target_group", before.group),
+            shard=changes["shard"],
+        )
+        if after != before and rows.filter(pk=number).exists():
+            batch_parts.change(alias, {before: -1, after: 1})
+    return bool(rows.update(**changes, refused=False, refusal=None))
 
 
 def retry(alias: str, numbers: Iterable[int]) -> Changed:

@@ -47,6 +47,16 @@ def handle_steadily(delivery: Delivery) -> None:
     handle(delivery)
 
 
+@consumer("growing", max_attempts=20, backoff=0.05, jitter=0)
+def handle_and_add(delivery: Delivery) -> None:
+    """Add members of topic "steady" to the batch, one of each key that the payload says in `add`."""
+    handle(delivery)
+    assert delivery.batch
+    payload = {"notes": delivery.payload["notes"]}
+    for key in delivery.payload["add"]:
+        delivery.batch.publish("steady", payload, key=key, id=f"{delivery.id}-{key}")
+
+
 @consumer("deadly", max_attempts=3, backoff=0.05, jitter=0)
 def handle_what_kills(delivery: Delivery) -> None:
     handle(delivery)

@@ -48,8 +48,8 @@ def test_the_arithmetic_of_connections_is_the_documents() -> None:
     [found] = of("connections", replace(WELL, periodic=True))
     assert "2 × (4 threads + 8) = 24 for the consumers" in found.text
     [found] = of("connections", replace(WELL, others=2))
-    assert "2 × (4 threads + 9) + 2 × 2 × (1 + 4) of other shards = 46 for the consumers" in found.text
-    formula = "processes × (threads + 7 + s − 1)", "(s − 1) × processes × (1 + threads)"
+    assert "2 × (4 threads + 9) + 2 × 2 × (2 + 4) of other shards = 50 for the consumers" in found.text
+    formula = "processes × (threads + 7 + s − 1)", "(s − 1) × processes × (2 + threads)"
     assert all(part in (ROOT / "docs/shards.md").read_text() for part in formula)
 
 

@@ -79,7 +79,8 @@ def further(urls: dict[str, str]) -> Iterator[None]:
     """Add aliases for a while, for this process and for those that it starts."""
     for alias, url in urls.items():
         add(alias, url)
-    os.environ["SHARD_URLS"] = environ_text(urls)
+    before = os.environ.get("SHARD_URLS", "")
+    os.environ["SHARD_URLS"] = f"{before} {environ_text(urls)}".strip()
     try:
         with _allowed():
             for alias in urls:
@@ -87,7 +88,7 @@ def further(urls: dict[str, str]) -> Iterator[None]:
             forget_topics()
             yield
     finally:
-        del os.environ["SHARD_URLS"]
+        os.environ["SHARD_URLS"] = before
         forget_topics()
         for alias in urls:
             connections[alias].close()

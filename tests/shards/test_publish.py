@@ -7,7 +7,6 @@ import pytest
 from django.db import connections, transaction
 
 from sqlqueue import (
-    ConfigurationError,
     InvalidMessage,
     NewMessage,
     cancel,
@@ -158,17 +157,6 @@ def test_a_topic_of_the_time_before_shards_stays_where_it_is(shards: dict[str, A
         publish("t", key, key=key)
     assert stored(A) == KEYS[:40]
     assert not stored(B)
-
-
-def test_what_needs_one_shard_refuses_topics_of_several(shards: dict[str, Any], settings: Any) -> None:
-    from sqlqueue import Batch
-
-    with pytest.raises(ConfigurationError, match=r"a batch works on DATABASE's shard only.*\['a'\]"), Batch() as batch:
-        batch.publish("t", 1, key=OF_A)
-    settings.SQLQUEUE = shards | {"TOPICS": {"one": {"shards": ["a"]}}}
-    with Batch() as batch:
-        batch.publish("one", 1, key=OF_B)
-    assert stored(A, "one") == [1]
 
 
 def test_without_shards_no_statement_is_added(shards: dict[str, Any], settings: Any) -> None:
