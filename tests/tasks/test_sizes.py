@@ -77,6 +77,7 @@ def test_errors_of_large_arguments_are_stored(settings: Any) -> None:
     assert (result.status, len(result.errors)) == (FAILED, 2)
 
 
+@pytest.mark.session
 @pytest.mark.parametrize("size", [10, 100_000])
 def test_a_task_whose_connection_ended_meanwhile_has_succeeded(hosting: Consuming, size: int) -> None:
     if connection.vendor == "sqlite":
