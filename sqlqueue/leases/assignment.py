@@ -26,7 +26,7 @@ FREE = """
     SELECT consumer_group, topic, "partition", slice, id, fencing_token, holder
     FROM sqlqueue_partition_lease{by_end} WHERE {of_groups} UNION ALL
     SELECT consumer_group, topic, "partition", slice, id, fencing_token, holder
-    FROM sqlqueue_partition_lease WHERE holder = %s
+    FROM sqlqueue_partition_lease{by_holder} WHERE holder = %s
 """
 # Two conditions, each of them a range of the index.
 OF_GROUP = """

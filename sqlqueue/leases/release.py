@@ -11,14 +11,15 @@ from sqlqueue.database.statements import execute
 from sqlqueue.models.subscriber_heartbeat import AHEAD
 
 # Index: holder.
-MINE = "SELECT id FROM sqlqueue_partition_lease WHERE holder = %s"
+MINE = "SELECT id FROM sqlqueue_partition_lease{by_holder} WHERE holder = %s"
 # By the primary key, in its order, as leases are acquired: an update that looked them up by their holder would lock
 # that index first and the rows after it, while acquiring locks a row first and changes the index then. Index: the
 # primary key.
 RENEW = "UPDATE sqlqueue_partition_lease{by_id} SET valid_until = {later} WHERE id IN ({marks}) AND holder = %s{proof}"
 RENEWED_AT_ONCE = 1_000
 HELD = """
-    SELECT consumer_group, topic, "partition", slice, fencing_token FROM sqlqueue_partition_lease WHERE holder = %s
+    SELECT consumer_group, topic, "partition", slice, fencing_token
+    FROM sqlqueue_partition_lease{by_holder} WHERE holder = %s
 """
 # Index: holder.
 RELEASE = """

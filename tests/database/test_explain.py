@@ -82,6 +82,7 @@ SMALL = {
     "g": "the same, where the statement that looks for unique messages names it so",
     "sqlqueue_subscriber_heartbeat": "a row for each live consumer process",
     "sqlqueue_publish_gate": "258 rows, and a probe reads all of them by design",
+    "given": "the parameters of a statement, as a table",
 }
 # Statements of people's actions, not of the engine: bounded by a LIMIT, and as rare as a click.
 BY_OPERATOR = ("original_topic",)

@@ -35,6 +35,7 @@ class MySQL(Dialect):
         "by_receipt": " FORCE INDEX (sqlqueue_receipt_message)",
         "by_id": " FORCE INDEX (PRIMARY)",
         "by_end": " FORCE INDEX (sqlqueue_lease_until)",
+        "by_holder": " FORCE INDEX (sqlqueue_lease_holder)",
         "by_cohort": " FORCE INDEX (sqlqueue_heartbeat_cohort)",
         "by_message_id": " FORCE INDEX (sqlqueue_message_id)",
         "by_scheduled_id": " FORCE INDEX (sqlqueue_scheduled_id)",

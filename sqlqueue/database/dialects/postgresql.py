@@ -43,6 +43,7 @@ class PostgreSQL(WithOnConflict):
         "by_receipt": "",
         "by_id": "",
         "by_end": "",
+        "by_holder": "",
         "by_cohort": "",
         "by_message_id": "",
         "by_scheduled_id": "",

@@ -37,6 +37,7 @@ class SQLite(WithOnConflict):
         "by_receipt": " INDEXED BY sqlqueue_receipt_message",
         "by_id": " NOT INDEXED",
         "by_end": "",
+        "by_holder": "",
         "by_cohort": "",
         "by_message_id": "",
         "by_scheduled_id": "",
