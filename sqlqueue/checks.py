@@ -24,7 +24,7 @@ from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import topic_options
 from sqlqueue.log.encoding import writer
-from sqlqueue.log.stored_topics import missing_shards, require_declared, stored_placements
+from sqlqueue.log.stored_topics import Placement, current, missing_shards, require_declared, stored_placements
 from sqlqueue.payloads.topic_types import type_of
 from sqlqueue.stats.replica import missing_tables
 
@@ -228,6 +228,16 @@ def check_topics(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
         return []
 
 
+def _agree(name: str, said: Sequence[Placement]) -> bool:
+    """Tell whether shards say the same of a topic, as far as each knows of its lists of shards: while one is changed,
+    some know more. A topic of dead letters follows its own."""
+    if len({(one.partitions, one.priorities) for one in said}) > 1:
+        return False
+    known = [one.spread.all_lists for one in said]
+    least = min(map(len, known))
+    return name.endswith(DEAD_LETTER_SUFFIX) or len({lists[:least] for lists in known}) == 1
+
+
 def _of_placements(aliases: Sequence[str]) -> list[CheckMessage]:
     """E029: two shards say different things of a topic, or it is on one that SHARDS does not name; W030: a topic is on
     other shards than the settings say."""
@@ -235,7 +245,7 @@ def _of_placements(aliases: Sequence[str]) -> list[CheckMessage]:
     found: list[CheckMessage] = []
     for name in sorted({name for each in placements.values() for name in each}):
         said = {alias: each[name] for alias, each in placements.items() if name in each}
-        if len(set(said.values())) > 1:
+        if not _agree(name, list(said.values())):
             text = f"the shards differ over topic {name!r}: " + "; ".join(
                 f"{settings.shard_name(alias)!r} says {one.partitions} partitions, {one.priorities} priorities, shards"
                 f" {', '.join(one.shards)}"
@@ -247,16 +257,20 @@ def _of_placements(aliases: Sequence[str]) -> list[CheckMessage]:
             )
             found.append(Error(text, hint=hint, id="sqlqueue.E029"))
             continue
-        shards = next(iter(said.values())).shards
-        if missing := missing_shards(shards):
+        newest = max((one.spread for one in said.values()), key=lambda spread: len(spread.all_lists))
+        shards = newest.coming or newest.present
+        if missing := missing_shards(current(newest)):
             text = f"topic {name!r} is on shard {missing[0]!r}, which SQLQUEUE['SHARDS'] does not have"
             hint = "Name it there again: without it, the topic's keys would move to other shards."
             found.append(Error(text, hint=hint, id="sqlqueue.E029"))
             continue
         wanted = settings.shards_of(name) if settings.sharded else shards
-        if shards != wanted and not name.endswith(DEAD_LETTER_SUFFIX):
+        if wanted not in (shards, newest.present) and not name.endswith(DEAD_LETTER_SUFFIX):
             text = f"topic {name!r} is on the shards {', '.join(shards)}, and the settings say {', '.join(wanted)}"
-            hint = f"They cannot be changed yet: say {list(shards)} in SQLQUEUE['TOPICS'][{name!r}]['shards']."
+            hint = (
+                f"`queuetopic alter {name} --shards {','.join(wanted)}` changes that; or say {list(shards)} in"
+                f" SQLQUEUE['TOPICS'][{name!r}]['shards']."
+            )
             found.append(Caution(text, hint=hint, id="sqlqueue.W030"))
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from queue import Empty
 from typing import Any
@@ -20,6 +20,7 @@ from sqlqueue.consumers.pulled_delivery import PulledDelivery
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.database import retries
 from sqlqueue.exceptions import seconds
+from sqlqueue.log.placement import worked_on
 
 
 class AsyncDeliveries:
@@ -29,10 +30,10 @@ class AsyncDeliveries:
     An error that ended the engine is raised here.
     """
 
-    def __init__(self, consumer: Consumer, timeout: float | None):
+    def __init__(self, consumer: Consumer, timeout: float | None, aliases: Sequence[str]):
         self._timeout = timeout
         self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
-        self._engine = PullEngines(consumer, self._wake)
+        self._engine = PullEngines(consumer, aliases, self._wake)
         self._looked_at = self._last_taken = time.monotonic()
 
     def close(self) -> None:
@@ -138,7 +139,8 @@ async def asubscribe(
     """
     if timeout is not None:
         timeout = seconds(timeout, "timeout")
-    deliveries = AsyncDeliveries(await sync_to_async(pulled_consumer)(topic, group, options), timeout)
+    consumer = await sync_to_async(pulled_consumer)(topic, group, options)
+    deliveries = AsyncDeliveries(consumer, timeout, await sync_to_async(worked_on)(topic, "", None))
     try:
         await deliveries.start()
         yield deliveries

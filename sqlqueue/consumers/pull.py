@@ -14,6 +14,7 @@ from sqlqueue.consumers.pull_engines import PullEngines
 from sqlqueue.consumers.pulled_delivery import PulledDelivery
 from sqlqueue.database import retries
 from sqlqueue.exceptions import ConfigurationError, seconds
+from sqlqueue.log.placement import worked_on
 from sqlqueue.twins import refuse_in_async
 
 LOOK_AGAIN = 0.2  # seconds between two checks whether the engine still runs
@@ -81,7 +82,8 @@ def subscribe(
     refuse_in_async("subscribe", "async with asubscribe(…)")
     if timeout is not None:
         timeout = seconds(timeout, "timeout")
-    engine = PullEngines(pulled_consumer(topic, group, options))
+    consumer = pulled_consumer(topic, group, options)
+    engine = PullEngines(consumer, worked_on(topic, "", None))
     engine.start()
     try:
         engine.wait_until_started()

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 from sqlqueue.consumers.pull_engine import PullEngine
 from sqlqueue.consumers.pulled_delivery import PulledDelivery
 from sqlqueue.consumers.registry import Consumer
-from sqlqueue.log.placement import worked_on
 
 
 class PullEngines:
-    """Starts and ends together. Once one has ended, the pull loop has: its error is raised by `check`, and `join` ends
-    the others. While a shard does not answer, its engine waits for it, and the others go on."""
+    """One for each of these aliases. They start and end together: once one has ended, the pull loop has: its error is
+    raised by `check`, and `join` ends the others. While a shard does not answer, its engine waits for it, and the
+    others go on."""
 
-    def __init__(self, consumer: Consumer, changed: Callable[[], None] = lambda: None):
+    def __init__(self, consumer: Consumer, aliases: Sequence[str], changed: Callable[[], None] = lambda: None):
         self.deliveries: SimpleQueue[PulledDelivery | None] = SimpleQueue()
-        aliases = worked_on(consumer.topic, "", None)
         self._engines = [PullEngine(consumer, alias, self.deliveries, changed) for alias in aliases]
 
     def start(self) -> None:

@@ -67,6 +67,7 @@ class Subscriber:
         liveness: Liveness | None = None,
         limited: bool = True,
         partitions: Numbers | None = None,
+        outdated: Callable[[], bool] | None = None,
     ):
         self.alias: str = settings.DATABASE
         self.name = name or heartbeat.subscriber_name()
@@ -97,6 +98,8 @@ class Subscriber:
             self._fail,
         )
         self.failed = False  # it ended because too many handlers hang
+        self.renew = False  # it was stopped because it serves too few topics: another one is to take its place
+        self._outdated = outdated
         self._stop_deadline = 0.0
         self._with_background_tasks = background_tasks
         self._background_tasks: list[BackgroundTask] = []
@@ -155,11 +158,18 @@ class Subscriber:
             self._background_tasks = [self._lease_renewer, collector, stats_recorder, *looking]
             if self.alias == settings.home and (schedules := declared()):
                 self._background_tasks.append(PeriodicTask(self.alias, schedules))
+            for relay in relays[:1]:
+                relay.also = self._look_whether_outdated
             for task in self._background_tasks:
                 task.start()
         group_topics = [subscription.group_topic for subscription in self.subscriptions]
         self.liveness.mark_started()
         announce(subscriber_started, Subscriber, subscriber=self.name, subscriptions=group_topics)
+
+    def _look_whether_outdated(self) -> None:
+        if self._outdated is not None and not self.stopping and self._outdated():
+            self.renew = True
+            self.stop()
 
     def stop(self, timeout: float | None = None) -> None:
         """Ask for a graceful stop: nothing new starts, and running handlers have `timeout` seconds

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from sqlqueue.core.codec import DEEPEST
 from sqlqueue.database.dialects import DIALECTS
 from sqlqueue.database.error_codes import ErrorKind, classify, is_refusal
-from sqlqueue.database.generations import FIRST, OF_SLOT, PRESENT, Known, as_of
+from sqlqueue.database.generations import FIRST, OF_SLOT, PRESENT, Known, Moved, as_of
 from sqlqueue.database.ids import (
     ANY_SCHEDULED,
     FIND_EITHER,
@@ -201,20 +201,20 @@ class Connection:
 
     def _placed(self, rows: Sequence[LogRow], ending: str) -> Any:
         """Insert rows, placed anew as often as another generation of the layouts is in force; return the cursor. (See
-        gate._insert.)"""
-        at = slot()
+        gate._insert.) Raises Moved for what belongs to another shard by now."""
+        at, sure = slot(), True
         while True:
             refused: Exception | None = None
             try:
-                cursor = self.execute(*insertion(self.vendor, rows, ending, self._known, at))
+                cursor = self.execute(*insertion(self.vendor, rows, ending, self._known, at, sure))
             except Exception as error:
-                if not is_refusal(error):
+                if not isinstance(error, Moved) and not is_refusal(error):
                     raise
                 refused = error
             else:
                 if cursor.rowcount or not REFUSES_SILENTLY[self.vendor]:
                     return cursor
-            before, self._known = self._known, self._learned(at)
+            before, self._known, sure = self._known, self._learned(at), False
             if self._known == before:
                 if refused is not None:
                     raise refused

@@ -13,6 +13,7 @@ from django.db import IntegrityError, connections, transaction
 from sqlqueue.database import insert_sql
 from sqlqueue.database.chunks import in_chunks
 from sqlqueue.database.error_codes import is_refusal
+from sqlqueue.database.generations import Moved
 from sqlqueue.database.ids import (
     ANY_SCHEDULED,
     FIND,
@@ -174,12 +175,15 @@ def insert_failed(alias: str, row: LogRow, failed: FailedRow) -> bool:
 
 def _insert(alias: str, rows: Sequence[Sequence[Any]], ending: str = "") -> Any:
     """Insert rows in one statement; return the cursor. If they were placed by another generation of the layouts than is
-    in force, nothing was added: they are placed anew, and the statement is run again, through the same slot."""
-    vendor, at, known = connections[alias].vendor, insert_sql.slot(), known_layouts(alias)
+    in force, nothing was added: they are placed anew, and the statement is run again, through the same slot. Raises
+    Moved if their publisher has to choose the shard anew."""
+    vendor, at, known, sure = connections[alias].vendor, insert_sql.slot(), known_layouts(alias), True
     while True:
-        refused: IntegrityError | None = None
+        refused: Exception | None = None
         try:
-            cursor = execute(alias, *insert_sql.insertion(vendor, rows, ending, known, at))
+            cursor = execute(alias, *insert_sql.insertion(vendor, rows, ending, known, at, sure))
+        except Moved as error:  # or what is known here is older than what has led here
+            refused = error
         except IntegrityError as error:
             if not is_refusal(error):
                 raise
@@ -187,7 +191,7 @@ def _insert(alias: str, rows: Sequence[Sequence[Any]], ending: str = "") -> Any:
         else:
             if cursor.rowcount or not insert_sql.REFUSES_SILENTLY[vendor]:
                 return cursor
-        before, known = known, learn(alias, at, known)
+        before, known, sure = known, learn(alias, at, known), False
         if known == before:  # the gate lacks a row; or there was nothing new to add
             if refused is not None:
                 raise refused

@@ -12,6 +12,7 @@ from django.db import Error, connections, transaction
 
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database.error_codes import ErrorKind, classify
+from sqlqueue.database.generations import Moved
 from sqlqueue.database.lock_timeouts import limit_transaction
 from sqlqueue.database.statements import dialect
 from sqlqueue.database.transactions import fresh_reads
@@ -21,6 +22,7 @@ T = TypeVar("T")
 logger = logging.getLogger("sqlqueue")
 
 RERUNS = 10
+MOVES = 3
 
 __all__ = ["RERUNS", "ErrorKind", "classify", "close_lost_connections", "drop_connection", "patiently"]
 __all__ += ["run", "run_once", "run_statement", "unreachable"]
@@ -28,6 +30,8 @@ __all__ += ["run", "run_once", "run_statement", "unreachable"]
 
 def run(alias: str, operation: Callable[..., T], *args: Any, **options: Any) -> T:
     """Run an operation in one transaction; on contention run all of it again.
+
+    The same if it adds messages whose keys turn out to have moved to another shard.
 
     Inside a caller's `atomic` it is run once: only its owner can roll back and run again. A connection that is
     gone is the caller's to mend: what to do then depends on the operation.
@@ -60,6 +64,9 @@ def _again(alias: str, name: str, once: Callable[[], T]) -> T:
             logger.info(logfmt("operation_rerun", operation=name, attempt=attempt, error=error))
             announce(operation_retried, run, operation=name, error_kind=ErrorKind.CONTENTION.name, error=error)
             time.sleep(random.uniform(0.001, 0.01) * attempt)
+        except Moved:  # by what was learned meanwhile it does something else
+            if not alone or attempt >= MOVES:
+                raise
     raise AssertionError("unreachable")
 
 

@@ -55,7 +55,7 @@ def _change(alias: str, group: str, topic: str, revoke_held: bool) -> tuple[int,
     offsets = list(Offset.objects.using(alias).filter(**mine).order_by("partition", "priority", "slice"))
     if not {offset.pk for offset in offsets} <= ready or (held.exists() and not revoke_held):
         return None
-    revoke(alias, group, topic)
+    revoke(alias, group, topic, falls=False)
     tokens = set_slices(alias, group, topic, slices)
     streams: dict[tuple[int, int], list[Offset]] = defaultdict(list)
     for offset in offsets:

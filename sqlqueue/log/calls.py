@@ -28,6 +28,7 @@ from sqlqueue.log.collect import watermarks
 from sqlqueue.log.placement import destination
 from sqlqueue.log.publish import publish_message
 from sqlqueue.log.settle_notices import SettleWatch
+from sqlqueue.log.shard_publish import until_placed
 from sqlqueue.models import ConsumerGroup, Message
 from sqlqueue.twins import refuse_in_async
 
@@ -62,22 +63,33 @@ class Call:
     """A message that has been published, whose publisher waits. A context manager: it closes its sockets."""
 
     def __init__(self, topic: str, message: NewMessage, timeout: float | timedelta):
-        self._alias = settings.DATABASE
-        if settings.sharded:
-            self._alias = destination(topic, message.key, message.id, relay=False).alias
         within = seconds(timeout, "timeout")
-        in_test = _refuse_transaction(self._alias)
         self._topic, self._timeout, self._end = topic, timeout, time.monotonic() + within
         self._pause: float = settings.POLL_INTERVAL
         self._ask_groups_at = time.monotonic() + ASK_GROUPS_EVERY
-        self.watch = SettleWatch(self._alias, topic)
         message.unique_for = False  # each call is its own
-        self._published = publish_message(topic, message, within + FETCHED_WITHIN, alias=self._alias)
+        in_test = (
+            until_placed(lambda: self._publish(message, within)) if settings.sharded else self._publish(message, within)
+        )
         assert self._published.offset is not None
         self._offset, self._key, self._group = self._published.offset, message.key, message.group
         if in_test:
             _carry_out[-1](topic)
             self._end = time.monotonic()
+
+    def _publish(self, message: NewMessage, within: float) -> bool:
+        """Publish it; return whether that is in a test's transaction."""
+        self._alias = settings.DATABASE
+        if settings.sharded:
+            self._alias = destination(self._topic, message.key, message.id, relay=False).alias
+        in_test = _refuse_transaction(self._alias)
+        self.watch = SettleWatch(self._alias, self._topic)
+        try:
+            self._published = publish_message(self._topic, message, within + FETCHED_WITHIN, alias=self._alias)
+        except BaseException:
+            self.watch.close()
+            raise
+        return in_test
 
     def __enter__(self) -> Call:
         return self

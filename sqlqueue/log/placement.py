@@ -6,7 +6,6 @@ other shards repeat them, so that a process can start while DATABASE's shard is 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -19,9 +18,13 @@ from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.transactions import in_callers_transaction, remember_once_committed
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
+from sqlqueue.log import routing
 from sqlqueue.log.stored_topics import (
     Placement,
+    current,
     insert_placed,
+    left_spread,
+    on,
     refuse_missing,
     repeated_placement,
     require_declared,
@@ -66,13 +69,35 @@ def existing_placement(name: str) -> Placement | None:
     return None if found is None else _remembered(home, name, found)
 
 
+def newest_placement(name: str) -> Placement | None:
+    """Return what the tables say now of a topic, None if it does not exist. What this process has remembered may be
+    older, which is good enough for a publisher."""
+    known = existing_placement(name)
+    if known is None or not settings.sharded:
+        return known
+    for alias in dict.fromkeys((settings.home, *(settings.shards[shard] for shard in known.everywhere))):
+        found, gone = _ask(alias, name)
+        if gone is None:
+            return known if found is None else _like_its_topic(name, found)
+    return known
+
+
+def _like_its_topic(name: str, found: Placement) -> Placement:
+    """Return the placement of a topic: dead letters are where those of their topic can be."""
+    own = name.removesuffix(DEAD_LETTER_SUFFIX)
+    if own == name or (placed := newest_placement(own)) is None:
+        return found
+    return found._replace(spread=placed.spread)
+
+
 def _new(home: str, name: str) -> Placement:
     own = name.removesuffix(DEAD_LETTER_SUFFIX)
     if own != name:  # dead letters stay where their messages are
         return insert_placed(home, name, placement(own))
     require_declared(home, name)
     options = settings.topic(name)
-    return insert_placed(home, name, Placement(options.partitions, options.priorities, settings.shards_of(name)))
+    spread = left_spread(home, name) or on(settings.shards_of(name))
+    return insert_placed(home, name, Placement(options.partitions, options.priorities, spread))
 
 
 def _elsewhere(home: str, name: str) -> Placement | None:
@@ -96,7 +121,7 @@ def _ask(alias: str, name: str) -> tuple[Placement | None, Error | None]:
 
 
 def _remembered(alias: str, name: str, found: Placement) -> Placement:
-    refuse_missing(name, found.shards)
+    refuse_missing(name, current(found.spread))
     remember_once_committed(alias, _known, name, found)
     return found
 
@@ -123,10 +148,10 @@ def destination(topic: str, key: str, id: str | None, relay: bool) -> Destinatio
 
 def chooser(topic: str, relay: bool) -> Callable[[str, str | None], Destination]:
     """Return what `destination` does for messages of one topic, by key and id."""
-    shards, opened = placement(topic).shards, open_shards()
+    placed, opened = placement(topic), open_shards()
 
     def choose(key: str, id: str | None) -> Destination:
-        shard = _shard(shards, key, id, opened)
+        shard = _shard(topic, placed, key, id, opened)
         if opened and shard not in opened:
             _refuse_transaction(topic, key, shard, opened, relay)
             return Destination(settings.shards[shard], settings.shards[opened[0]])
@@ -138,8 +163,8 @@ def chooser(topic: str, relay: bool) -> Callable[[str, str | None], Destination]
 def destination_on_commit(topic: str, key: str, id: str | None) -> tuple[str, str]:
     """Return the alias of the shard that a message goes to, and of the one after whose commit. Raises InvalidMessage if
     it cannot be told which transaction is meant."""
-    shards, opened = placement(topic).shards, open_shards()
-    shard = _shard(shards, key, id, opened)
+    placed, opened = placement(topic), open_shards()
+    shard = _shard(topic, placed, key, id, opened)
     alias = settings.shards[shard]
     if not opened or shard in opened:
         return alias, alias
@@ -166,11 +191,12 @@ def _refuse_transaction(topic: str, key: str, shard: str, opened: list[str], rel
         )
 
 
-def _shard(shards: tuple[str, ...], key: str, id: str | None, opened: list[str]) -> str:
+def _shard(topic: str, placed: Placement, key: str, id: str | None, opened: list[str]) -> str:
     text = key or id
     if isinstance(text, str) and text:  # what is no string is refused with the message
-        return shard_of(text, shards)
-    return next((shard for shard in opened if shard in shards), None) or random.choice(shards)
+        return routing.present_shard(topic, placed, text)
+    mine = (shard for shard in opened if routing.takes_keyless(topic, placed, shard))
+    return next(mine, None) or routing.any_shard(topic, placed)
 
 
 def _told(shards: list[str]) -> str:
@@ -179,14 +205,15 @@ def _told(shards: list[str]) -> str:
 
 def searched(topic: str, key: str, id: str = "") -> list[str]:
     """Return the aliases of the shards where a message of this topic, key and id can be, the likeliest first: one that
-    has a key is on one only, and a keyless one may be where its publisher's transaction was."""
+    has a key is on those only to which that has belonged, and a keyless one may be where its publisher's transaction
+    was."""
     if not settings.sharded:
         return [settings.DATABASE]
-    found = existing_placement(topic)
-    shards = settings.shards_of(topic) if found is None else found.shards
-    first = shard_of(key or id, shards)
-    others = () if key else tuple(shard for shard in shards if shard != first)
-    return [settings.shards[shard] for shard in (first, *others)]
+    found = newest_placement(topic)
+    spread = on(settings.shards_of(topic)) if found is None else found.spread
+    likely = [shard_of(key or id, each) for each in reversed(spread.all_lists)]
+    others = () if key else sorted({shard for each in spread.all_lists for shard in each})
+    return [settings.shards[shard] for shard in dict.fromkeys([*likely, *others]) if shard in settings.shards]
 
 
 def worked_on(topic: str, shard: str, offsets: Iterable[int] | None) -> list[str]:
@@ -202,8 +229,8 @@ def worked_on(topic: str, shard: str, offsets: Iterable[int] | None) -> list[str
         return [settings.shards[shard]]
     if not settings.sharded or settings.is_at_shard:
         return [settings.DATABASE]
-    found = existing_placement(topic)
-    shards = settings.shards_of(topic) if found is None else found.shards
+    found = newest_placement(topic)
+    shards = settings.shards_of(topic) if found is None else found.everywhere
     if offsets is not None and len(shards) > 1:
         raise ConfigurationError(
             f"topic {topic!r} is on the shards {_told(list(shards))}, and an offset is one shard's: say which with "

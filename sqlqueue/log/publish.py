@@ -13,6 +13,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.new_message import OPTIONS, NewMessage, OnConflict
 from sqlqueue.core.unique_for import UniqueFor
 from sqlqueue.database import weight
+from sqlqueue.database.generations import Moved
 from sqlqueue.log import shard_publish
 from sqlqueue.log.adding import add_offer, add_offers, notify_of
 from sqlqueue.log.conflicts import Offer
@@ -101,13 +102,21 @@ def publish_message(
 def _publish(
     topic: str, message: NewMessage, headers: Any, reply_kept: float | None, relay: bool, alias: str
 ) -> Published:
-    if not alias:
-        alias = settings.DATABASE
-        if settings.sharded:
-            to = destination(topic, message.key, message.id, relay)
-            if to.relay:
-                return shard_publish.relay_one(topic, message, headers, to)
-            alias = to.alias
+    if alias or not settings.sharded:
+        return _publish_at(alias or settings.DATABASE, topic, message, headers, reply_kept)
+
+    def once() -> Published:
+        to = destination(topic, message.key, message.id, relay)
+        if relay and not to.relay:
+            to = shard_publish.behind_relayed(topic, message.key, to)
+        if to.relay:
+            return shard_publish.relay_one(topic, message, headers, to)
+        return _publish_at(to.alias, topic, message, headers, reply_kept)
+
+    return shard_publish.until_placed(once)
+
+
+def _publish_at(alias: str, topic: str, message: NewMessage, headers: Any, reply_kept: float | None) -> Published:
     offer = OfferMaker(alias, to_publish(alias, topic)).offer(message, headers, reply_kept)
     offset, id, status = add_offer(alias, offer)
     shard = settings.shard_name(alias)
@@ -141,12 +150,21 @@ def _publish_many(
     topic: str, messages: Iterable[NewMessage | Any], traced: Callable[[Any], Any] | None, relay: bool
 ) -> PublishedMany:
     """traced: returns the headers to store for those of a message; None: the same."""
-    alias = settings.DATABASE
-    if settings.sharded:
+    if not settings.sharded:
+        return _publish_many_at(settings.DATABASE, topic, messages, traced)
+
+    def once() -> PublishedMany:
         to = shard_publish.only_destination(topic, relay)
         if to is None or to.relay:
             return shard_publish.publish_many(topic, messages, traced, relay)
-        alias = to.alias
+        return _publish_many_at(to.alias, topic, messages, traced)
+
+    return once() if isinstance(messages, Iterator) else shard_publish.until_placed(once)
+
+
+def _publish_many_at(
+    alias: str, topic: str, messages: Iterable[NewMessage | Any], traced: Callable[[Any], Any] | None
+) -> PublishedMany:
     offers = _offers(alias, topic, messages, traced)
     if not isinstance(messages, Iterator):
         given = list(offers)
@@ -180,6 +198,14 @@ def _offers(
         yield offer(new, new.headers if traced is None else traced(new.headers))
 
 
+def _publish_chosen(topic: str, message: NewMessage, alias: str) -> None:
+    """Publish to the shard that was chosen before the commit; to another one if its key has moved since."""
+    try:
+        publish_message(topic, message, alias=alias)
+    except Moved:
+        publish_message(topic, message)
+
+
 apublish = async_twin(publish)
 apublish_many = async_twin(publish_many)
 
@@ -209,7 +235,7 @@ def publish_on_commit(topic: str, payload: Any, **options: Any) -> None:
     if settings.sharded:
         alias, committed = destination_on_commit(topic, message.key, message.id)
         info = shard_publish.fixed(topic)
-        hook = propagation.bound(lambda: publish_message(topic, message, alias=alias))
+        hook = propagation.bound(lambda: _publish_chosen(topic, message, alias))
     else:
         info = to_publish(alias, topic)
         hook = propagation.bound(lambda: publish(topic, payload, **options))

@@ -3,15 +3,17 @@ a table of that transaction's database."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import new_id
-from sqlqueue.core.shards import shard_of
 from sqlqueue.database.chunks import insert_all
+from sqlqueue.database.insert_sql import LogRow, Stored
+from sqlqueue.database.scheduling import Due
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.validation import scheduled
 from sqlqueue.exceptions import InvalidMessage
+from sqlqueue.log import routing
 from sqlqueue.log.conflicts import Offer
 from sqlqueue.log.placement import placement
 
@@ -73,11 +75,38 @@ def shard_elsewhere(alias: str, topic: str, key: str, id: str | None) -> str:
     inserted it anywhere. A keyless one may be on any of its topic's shards."""
     if not settings.sharded:
         return ""
-    here, shards = settings.shard_name(alias), placement(topic).shards
-    if not key and here in shards:
+    here, placed = settings.shard_name(alias), placement(topic)
+    if not key and routing.takes_keyless(topic, placed, here):
         return ""
-    shard = shard_of(key or id or new_id(), shards)
+    shard = routing.present_shard(topic, placed, key or id or new_id())
     return "" if shard == here else shard
+
+
+def add_here_or_relay(alias: str, rows: Sequence[LogRow], insert: Callable[[str, Sequence[LogRow]], object]) -> None:
+    """Add messages to this shard's log with `insert`, in the caller's transaction, or let those wait for their way
+    whose keys have moved. Raises Moved if the transaction has to be run again: then their shards are known."""
+    if not settings.sharded:
+        insert(alias, rows)
+        return
+    away = {
+        index: shard for index, row in enumerate(rows) if (shard := shard_elsewhere(alias, row.topic, row.key, row.id))
+    }
+    here = [row for index, row in enumerate(rows) if index not in away]
+    if here:
+        insert(alias, here)
+    for index, shard in away.items():
+        add(alias, shard, [Offer(Due(_with_payload(alias, rows[index]), None, None), True, False, False)])
+
+
+def _with_payload(alias: str, row: LogRow) -> LogRow:
+    """Return a row with the payload that the server was to copy."""
+    source = row.payload
+    if not isinstance(source, Stored):
+        return row
+    syntax = dialect(alias)
+    text = f"SELECT {syntax.json_text('payload')}, {syntax.json_text('headers')}, body FROM {source.table}"
+    payload, headers, body = execute(alias, f'{text} WHERE "{source.key}" = %s', (source.id,)).fetchone()
+    return row._replace(payload=payload, headers=headers, body=None if body is None else bytes(body))
 
 
 def take_over(alias: str, number: int, shard: str, expires: float | None) -> None:

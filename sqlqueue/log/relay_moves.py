@@ -13,32 +13,31 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.db import Error
 
 from sqlqueue.conf import settings
-from sqlqueue.core.keys import partition_of
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import storable
-from sqlqueue.database import retries
-from sqlqueue.database.clock import moment
+from sqlqueue.database import generations, retries
+from sqlqueue.database.ids import identity_of
 from sqlqueue.database.insert_sql import LogRow
-from sqlqueue.database.limits import check_row
 from sqlqueue.database.retries import ErrorKind
-from sqlqueue.database.scheduling import Due
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.weight import STATEMENT
-from sqlqueue.exceptions import InvalidMessage, SqlqueueError
-from sqlqueue.log import batch_parts
+from sqlqueue.exceptions import SqlqueueError
+from sqlqueue.log import batch_parts, relay_redirect
 from sqlqueue.log.conflicts import Offer, add_many
+from sqlqueue.log.look_back import ids_elsewhere
 from sqlqueue.log.notifier import notify_after_commit
 from sqlqueue.log.published import CREATED
 from sqlqueue.log.relay import TABLE
-from sqlqueue.log.topics import topic_info
+from sqlqueue.log.relayed_rows import Relayed, delete, mark, offer_at
 from sqlqueue.models import RelayedMessage
 from sqlqueue.signals import announce, message_refused
+
+__all__ = ["Moved", "Relayed", "arrivals", "delete", "mark", "move"]
 
 logger = logging.getLogger("sqlqueue")
 
@@ -59,33 +58,6 @@ ARRIVALS = "SELECT version, arrived FROM sqlqueue_relay_arrival WHERE source = %
 ARRIVE = "UPDATE sqlqueue_relay_arrival SET version = version + 1, arrived = %s WHERE source = %s AND version = %s"
 
 
-def mark(number: int, id: str) -> str:
-    """Return what tells a relayed message from every other one, also from one that gets its number after a restore."""
-    return f"{number} {id}"
-
-
-class Relayed(NamedTuple):
-    """A message that waits, as READ reads it. left: seconds until it was published, so it is negative."""
-
-    number: int
-    topic: str
-    key: str
-    id: str
-    payload: str
-    headers: str | None
-    priority: int
-    group: str
-    body: Any
-    expires_after: float | None
-    due: Any
-    left: float
-
-    @property
-    def mark(self) -> str:
-        """What tells it from every other one."""
-        return mark(self.number, self.id)
-
-
 class Moved(NamedTuple):
     """How many messages have left the table, and whether there may be more."""
 
@@ -96,19 +68,28 @@ class Moved(NamedTuple):
 def move(source: str, shard: str) -> Moved:
     """Move the next messages that wait here for a shard, at most 200, in their order. From any process, outside a
     transaction."""
-    found = execute(source, NEXT, (shard, 0)).fetchall()
-    if not found:
-        return Moved(0, False)
-    last = _last(found)
-    target, name = settings.shards[shard], settings.shard_name(source)
-    version, arrived = arrivals(target, name)
-    rows = _read(source, shard, found[0][0], last)  # after the version: what is there now is what that one knows of
+    behind = 0
+    while True:
+        found = execute(source, NEXT, (shard, behind)).fetchall()
+        if not found:
+            return Moved(0, False)
+        last = _last(found)
+        target, name = settings.shards[shard], settings.shard_name(source)
+        version, arrived = arrivals(target, name)
+        # After the version: what is there now is what that one knows of.
+        rows = relay_redirect.next_of_keys(source, shard, _read(source, shard, found[0][0], last))
+        if rows:
+            break
+        behind = last
     # Not by what is still there: another process may have deleted some of them since they were read.
     new = [row for row in rows if row.mark not in arrived]
     refused: list[int] = []
     if new:
         try:
             refused, done = _bring(source, target, name, version, _still_there(source, arrived), new)
+        except generations.Moved:
+            redirected = relay_redirect.redirect(source, shard, new)
+            return Moved(redirected, True)
         except Error as error:
             if retries.classify(error) is not ErrorKind.OTHER:
                 raise
@@ -133,6 +114,8 @@ def _one_by_one(source: str, shard: str, new: Sequence[Relayed]) -> Moved:
         [row] = fresh
         try:
             refused, done = _bring(source, target, name, version, known, [row])
+        except generations.Moved:
+            return Moved(moved + relay_redirect.redirect(source, shard, [row]), True)
         except Error as error:
             if retries.classify(error) is not ErrorKind.OTHER:
                 raise
@@ -190,52 +173,33 @@ def _bring(
     offers, refused, marks = [], [], sorted(known)
     for row in rows:
         try:
-            offers.append(_offer(target, row))
+            offers.append(offer_at(target, row))
             marks.append(row.mark)  # not of a refused one: it may be corrected, and moved then
         except SqlqueueError as error:
             _refuse(source, row, str(error))
             refused.append(row.number)
     if not offers:
         return refused, True
-    return refused, retries.run(target, _arrive, target, name, version, json.dumps(marks), offers)
+    known_before = ids_elsewhere(target, [offer.message.row for offer in offers])
+    new = [offer for offer in offers if identity_of(offer.message.row) not in known_before]
+    taken = [offer.message.row for offer in offers if identity_of(offer.message.row) in known_before]
+    return refused, retries.run(target, _arrive, target, name, version, json.dumps(marks), new, taken)
 
 
-def _arrive(target: str, name: str, version: int, arrived: str, offers: Sequence[Offer]) -> bool:
+def _arrive(
+    target: str, name: str, version: int, arrived: str, offers: Sequence[Offer], taken: Sequence[LogRow]
+) -> bool:
+    """Add messages; those that are taken, for another shard has their ids, are no members of batches any more."""
     if not execute(target, ARRIVE, (arrived, name, version)).rowcount:
         return False
-    statuses = add_many(target, offers)
-    rows = [offer.message.row for offer in offers]
-    batch_parts.add_arrived(target, rows, [status == CREATED for status in statuses])
+    created = [status == CREATED for status in add_many(target, offers)] if offers else []
+    rows = [*(offer.message.row for offer in offers), *taken]
+    batch_parts.add_arrived(target, rows, [*created, *[False] * len(taken)])
     notify_after_commit(target, [offer.message.row for offer in offers if not offer.scheduled])
     return True
-
-
-def _offer(target: str, row: Relayed) -> Offer:
-    """Return a message as it is added to its shard. Raises InvalidMessage for what that cannot store."""
-    info = topic_info(target, row.topic)
-    if not 0 <= row.priority < info.priorities:
-        raise InvalidMessage(f"priority {row.priority} is not one of topic {row.topic!r}, which has {info.priorities}")
-    due: datetime | None = None if row.due is None else moment(row.due)
-    expires = row.expires_after
-    if expires is not None and due is None:  # it counts from the publish
-        expires += float(row.left)
-    partition = partition_of(row.key or row.id, info.partitions)
-    new = LogRow(row.topic, partition, row.priority, row.key, row.id, row.payload, row.headers, row.group)
-    new = new._replace(
-        body=None if row.body is None else bytes(row.body),
-        expires=None if expires is None else round(expires * 1_000) * 1_000,  # SQLite reads no exponents
-    )
-    check_row(target, new, settings.MAX_PAYLOAD_BYTES)
-    return Offer(Due(new, None, due), named=True, replace=False, scheduled=due is not None)
 
 
 def _refuse(source: str, row: Relayed, reason: str) -> None:
     reason = storable(reason)
     RelayedMessage.objects.using(source).filter(pk=row.number).update(refused=True, refusal=reason)
     announce(message_refused, move, id=row.number, topic=row.topic, reason=reason)
-
-
-def delete(source: str, numbers: Sequence[int]) -> None:
-    """Delete relayed messages that have arrived, or that are not to."""
-    if numbers:
-        execute(source, dialect(source).delete(TABLE, "id", len(numbers)), numbers)

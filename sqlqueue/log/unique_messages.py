@@ -107,6 +107,16 @@ def lock(alias: str, rows: Mapping[str, LogRow], named: Collection[str]) -> Lock
     return Locked(_pending_of(alias, known), added)
 
 
+def look(alias: str, digest: str) -> Pending | None:
+    """Return the message of a digest that is pending, as last committed, without locks; None if there is none."""
+    found: dict[str, Pending] = {}
+    with aside(alias) as run:
+        text = f"SELECT message_id, {dialect(alias).remaining('published_at')} FROM {TABLE} WHERE digest = %s"
+        for id, left in run(text, (digest,)).fetchall():
+            _look(alias, {digest: Held(id, -float(left))}, found, run)
+    return found.get(digest)
+
+
 def renew(alias: str, rows: Iterable[tuple[str, LogRow]]) -> None:
     """Store these messages as the last ones of their digests, which this transaction has locked."""
     insert_all(alias, INTO, ROW, dialect(alias).upsert("digest", RENEW), _values(rows), CHUNK)

@@ -12,7 +12,19 @@ from sqlqueue.log.layouts import epochs
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.models import ConsumerGroup
 from sqlqueue.operations import repartition
-from sqlqueue.operations.repartition import END, GATE, KEYS, LAST, TABLE, TRANSACTIONS, Change, Progress, Repartition
+from sqlqueue.operations.layout_changes import open_block, under_way
+from sqlqueue.operations.repartition import (
+    END,
+    GATE,
+    KEYS,
+    LAST,
+    OTHERS,
+    TABLE,
+    TRANSACTIONS,
+    Change,
+    Progress,
+    Repartition,
+)
 
 TOLD: Final = {
     GATE: "Publishers learn of the new partitions",
@@ -20,6 +32,7 @@ TOLD: Final = {
     TABLE: "Publishers of an older version are kept out, once no transaction has the log open",
     TRANSACTIONS: "Transactions that published before the change have to end",
     END: "The end of the former partitions is read",
+    OTHERS: "All shards have to be ready before a key goes over",
     LAST: "Publishers go on with the new partitions alone",
 }
 OFTEN, SELDOM = 0.1, 1.0  # seconds between two steps, or two looks at who has to be gone before the first
@@ -28,14 +41,14 @@ OFTEN, SELDOM = 0.1, 1.0  # seconds between two steps, or two looks at who has t
 def alter(command: QueueCommand, topic: str, options: dict[str, Any]) -> None:
     """Change a topic's partitions, carry on a change that was interrupted, or abort it."""
     alias = command.alias
-    change = repartition.under_way(alias)
+    change = under_way(alias)
     if options["abort"]:
         _abort(command, topic, change, options["dry_run"])
         return
     partitions = options["partitions"]
     mine = change is not None and change.topic == topic and change.going
     if change is not None and not change.going and not options["dry_run"]:
-        _carry_on(command)  # all keys have gone over, and not all publishers know that
+        carry_on(command)  # all keys have gone over, and not all publishers know that
         if change.topic == topic and change.later.partitions == partitions:
             command.say(f"Topic {topic!r} has {partitions} partitions.", done=True)
             return
@@ -44,7 +57,7 @@ def alter(command: QueueCommand, topic: str, options: dict[str, Any]) -> None:
             f"topic {change.topic!r} is being changed to {change.later.partitions} partitions, and one change at a time"
             f" is made: `queuetopic alter {change.topic} --partitions {change.later.partitions}` carries it on"
         )
-    present = repartition.open_block(alias, topic)
+    present = open_block(alias, topic)
     if not mine and present.partitions == partitions:
         if not command.on_several:
             raise CommandError(f"topic {topic!r} has {partitions} partitions already")
@@ -61,7 +74,7 @@ def alter(command: QueueCommand, topic: str, options: dict[str, Any]) -> None:
         command.confirm(f"Change topic {topic!r} to {partitions} partitions?", options)
         _wait_for_former(command)
         repartition.begin(alias, topic, partitions)
-    _carry_on(command)
+    carry_on(command)
     command.say(
         f"Topic {topic!r} has {partitions} partitions. Each group begins them when it has settled what is in the former"
         " ones.",
@@ -101,7 +114,8 @@ def _wait_for_former(command: QueueCommand) -> None:
         command.pause(SELDOM)
 
 
-def _carry_on(command: QueueCommand) -> None:
+def carry_on(command: QueueCommand) -> None:
+    """Carry on the change that is under way on the shard of a command, and say how far it is."""
     told = ""
     began = time.monotonic()
     for progress in Repartition(command.alias).run(0):
@@ -110,11 +124,14 @@ def _carry_on(command: QueueCommand) -> None:
             command.say(f"{TOLD[told]}.")
         elif progress.left and time.monotonic() > began + 10:
             began = time.monotonic()
-            command.say(_waiting(progress))
+            command.say(waiting(progress))
         command.pause(OFTEN if progress.left else 0)
 
 
-def _waiting(progress: Progress) -> str:
+def waiting(progress: Progress) -> str:
+    """Return what a step waits for."""
+    if progress.stage == OTHERS:
+        return f"{progress.left} of {progress.of} shards are not ready yet."
     what = f"{progress.left} transactions that have published are still open."
     if progress.stage == TABLE:
         what = "Transactions that have written into the log are still open."
@@ -133,5 +150,5 @@ def _abort(command: QueueCommand, topic: str, change: Change | None, dry_run: bo
         command.say(f"No change of topic {topic!r} is under way.")
         return
     repartition.abort(command.alias, topic)
-    _carry_on(command)
+    carry_on(command)
     command.say(f"Topic {topic!r} stays with its partitions.", done=True)

@@ -12,7 +12,7 @@ from sqlqueue.models.delivery_state import DeliveryState
 from sqlqueue.models.duty import Duty
 from sqlqueue.models.hourly_error import HourlyError
 from sqlqueue.models.hourly_statistic import HourlyStatistic
-from sqlqueue.models.layout import EpochEnd, EpochSlot, Layout
+from sqlqueue.models.layout import EpochEnd, EpochGrant, EpochSlot, EpochStart, Layout
 from sqlqueue.models.limit_share import LimitShare
 from sqlqueue.models.message import Message, dead_letter_topic
 from sqlqueue.models.offset import Offset
@@ -48,7 +48,9 @@ __all__ = [
     "DeliveryState",
     "Duty",
     "EpochEnd",
+    "EpochGrant",
     "EpochSlot",
+    "EpochStart",
     "HourlyError",
     "HourlyStatistic",
     "Layout",

@@ -9,11 +9,12 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, TOPIC_LENGTH
 from sqlqueue.database.fields import DatabaseNow, ExactField
 
 TOPIC_COLUMN = TOPIC_LENGTH + len(DEAD_LETTER_SUFFIX)
+SHARDS_COLUMN = 2000
 
 
 class Topic(models.Model):
-    """Created on first use from the settings. The number of partitions and the shards never change: they decide where
-    keys belong.
+    """Created on first use from the settings. The number of partitions never changes: it is the first epoch's. The
+    shards do when the topic is spread over others: see core.shards.Spread.
 
     `retention` and `history` are the values in force. At each start of `runconsumers` they are set from the settings,
     except those that an operator has overridden.
@@ -35,7 +36,7 @@ class Topic(models.Model):
     )
     shards = ExactField(
         _("shards"),
-        max_length=2000,
+        max_length=SHARDS_COLUMN,
         db_default="",
         help_text=_("over which its keys are spread; empty: made before SHARDS"),
     )

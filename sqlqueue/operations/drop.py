@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
@@ -20,6 +21,7 @@ from sqlqueue.database.horizon import Horizon, on_one_server
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 from sqlqueue.log import groups, task_states
+from sqlqueue.log.reshard_state import stored_spread
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import (
     AckedMark,
@@ -36,8 +38,8 @@ from sqlqueue.models import (
     dead_letter_topic,
 )
 from sqlqueue.models.work_item import UNFINISHED
+from sqlqueue.operations.layout_changes import under_way
 from sqlqueue.operations.purge import HORIZON_TIMEOUT, preview
-from sqlqueue.operations.repartition import under_way
 from sqlqueue.stats.work import open_items
 
 DELETED_AT_ONCE: Final = 500  # rows
@@ -161,6 +163,12 @@ def _close(alias: str, topic: str) -> bool:
 
 
 def _refuse_altered(alias: str, topic: str) -> None:
+    coming = stored_spread(settings.home, topic).coming if settings.sharded else None
+    if coming is not None:
+        raise ConfigurationError(
+            f"topic {topic!r} is being spread over other shards: let that end first (`queuetopic alter {topic}"
+            f" --shards {','.join(coming)}` carries it on)"
+        )
     change = under_way(alias)
     if change is not None and change.topic == topic:
         raise ConfigurationError(

@@ -155,7 +155,7 @@ def _skip(alias: str, group: str, topic: str, target: int, server: ServerIdentit
     target."""
     lock_topic(alias, topic)
     # Before any plain read: at REPEATABLE READ a read before it would fix a snapshot from before this lock.
-    revoke(alias, group, topic)
+    revoke(alias, group, topic, falls=False)
     mine = {"topic": topic, "consumer_group": group}
     registered = ConsumerGroup.objects.using(alias).filter(**mine)
     if not registered.exists():

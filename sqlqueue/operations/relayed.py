@@ -16,14 +16,13 @@ from sqlqueue.core.codec import checked_json, decode, encode_headers
 from sqlqueue.core.keys import new_id
 from sqlqueue.core.membership import HEADER
 from sqlqueue.core.new_message import NewMessage
-from sqlqueue.core.shards import shard_of
 from sqlqueue.database import retries
 from sqlqueue.database.limits import check_row
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.statements import dialect
 from sqlqueue.database.validation import TopicInfo, log_row, refuse_dead_letters
 from sqlqueue.exceptions import InvalidMessage, Unreachable
-from sqlqueue.log import batch_parts
+from sqlqueue.log import batch_parts, routing
 from sqlqueue.log.placement import placement
 from sqlqueue.log.relay_hold import AT_ONCE, drop, hold
 from sqlqueue.models import RelayedMessage
@@ -139,7 +138,9 @@ def _checked_shard(alias: str, found: RelayedMessage, changes: dict[str, Any]) -
         refuse_dead_letters(found.topic)
     placed = placement(found.topic)
     key, id = found.partition_key, found.message_id
-    shard = found.shard if not key and found.shard in placed.shards else shard_of(key or id, placed.shards)
+    shard = found.shard
+    if key or not routing.takes_keyless(found.topic, placed, shard):
+        shard = routing.present_shard(found.topic, placed, key or id)
     if shard == settings.shard_name(alias):
         raise InvalidMessage(
             f"a message of topic {found.topic!r} and key {key!r} belongs to this shard, {shard!r}: publish it here, "

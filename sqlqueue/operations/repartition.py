@@ -14,7 +14,6 @@ SQLite:     one transaction.
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
@@ -25,34 +24,35 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.setting.topics import MOST_PARTITIONS
 from sqlqueue.database import retries, turning
-from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.gate import LAYOUT, take_duty
-from sqlqueue.database.generations import EPOCH_SLOTS, Block
-from sqlqueue.database.horizon import Horizon, highest_offset, on_one_server
+from sqlqueue.database.generations import EPOCH_SLOTS
+from sqlqueue.database.horizon import Horizon, on_one_server
 from sqlqueue.database.insert_sql import SLOTS
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
 from sqlqueue.database.statements import dialect
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.models import EpochEnd, EpochSlot, Layout, SubscriberHeartbeat, Topic
+from sqlqueue.log import reshard_state
+from sqlqueue.models import EpochSlot, Layout, SubscriberHeartbeat
+from sqlqueue.operations.layout_changes import (
+    Change,
+    add,
+    blocks,
+    insert_turning,
+    later_block,
+    open_block,
+    shards_of,
+    stay,
+    under_way,
+    write_end,
+)
+
+__all__ = ["Change", "Progress", "Repartition", "abort", "announce", "begin", "former_subscribers", "under_way"]
 
 logger = logging.getLogger("sqlqueue")
 
-# Generations of one database differ by chance: one that a failover has lost is not taken for the next one.
-FURTHER: Final = 10_000
 STUBBORN: Final = 20  # passes in which nothing was free, after which one row is waited for
 # Versions whose processes know one epoch only.
 FORMER: Final = ("", "0.1.", "0.2.0.dev0")
-
-
-class Change(NamedTuple):
-    """A topic's change from an epoch to a later one, as of its newest layout. going: publishers go over; else they all
-    have, or none of them will."""
-
-    topic: str
-    generation: int
-    earlier: Block
-    later: Block
-    going: bool
 
 
 class Progress(NamedTuple):
@@ -64,39 +64,8 @@ class Progress(NamedTuple):
 
 
 GATE, KEYS, END, LAST = "publishers", "keys", "end", "publishers again"
+OTHERS = "shards"
 TABLE, TRANSACTIONS = "table", "transactions"
-
-
-def open_block(alias: str, topic: str) -> Block:
-    """Return the block of partitions that a topic's messages go to, or are about to. Raises ConfigurationError if there
-    is no such topic."""
-    rows = _blocks(alias, topic)
-    if rows:
-        return rows[-1]
-    partitions = Topic.objects.using(alias).filter(name=topic).values_list("partitions", flat=True).first()
-    if partitions is None:
-        raise ConfigurationError(f"there is no topic {topic!r}")
-    return Block(0, 0, partitions)
-
-
-def under_way(alias: str) -> Change | None:
-    """Return the change that is under way on a database; None if there is none. One statement then."""
-    topic = EpochSlot.objects.using(alias).values_list("topic", flat=True).first()
-    if topic is None:
-        return None
-    layouts = Layout.objects.using(alias).filter(topic=topic).order_by("-generation")
-    last = layouts.values_list("generation", "phase", "epoch", "base", "partitions")[0]
-    generation, phase, later = last[0], last[1], Block(*last[2:])
-    if phase == Layout.STEADY and dialect(alias).slotted:  # all slots are in the epoch that remains
-        return Change(topic, generation, later, later, False)
-    before = layouts.filter(phase=Layout.STEADY).exclude(epoch=later.epoch)
-    earlier = Block(*before.values_list("epoch", "base", "partitions")[0])
-    return Change(topic, generation, earlier, later, True)
-
-
-def _blocks(alias: str, topic: str) -> list[Block]:
-    rows = Layout.objects.using(alias).filter(topic=topic).order_by("generation")
-    return [Block(*row) for row in rows.values_list("epoch", "base", "partitions")]
 
 
 def former_subscribers(alias: str) -> list[str]:
@@ -135,6 +104,29 @@ def begin(alias: str, topic: str, partitions: int) -> Change | None:
     return under_way(alias)
 
 
+def announce(alias: str, topic: str, partitions: int | None, shards: str, shard: str) -> None:
+    """Announce on this shard, of this name, that a topic's keys go over to these lists of shards (see core.shards): a
+    later epoch of so many partitions, None for as many as now. Does nothing if that was done.
+
+    Raises ConfigurationError while another change is under way on the shard.
+    """
+    retries.run(alias, _announce, alias, topic, partitions, shards, shard)
+
+
+def _announce(alias: str, topic: str, partitions: int | None, shards: str, shard: str) -> None:
+    if not take_duty(alias, LAYOUT):
+        raise ConfigurationError("another process changes a topic's partitions at this moment: try again")
+    newest = Layout.objects.using(alias).filter(topic=topic).order_by("generation").last()
+    if newest is not None and newest.shards == shards:
+        return
+    if change := under_way(alias):
+        raise ConfigurationError(f"the partitions of topic {change.topic!r} are being changed: let that end first")
+    later = later_block(alias, topic, partitions or open_block(alias, topic).partitions)
+    insert_turning(alias, topic, later, shards, shard)
+    if not dialect(alias).gated:
+        turning.put_in_force(alias, Layout.objects.using(alias).filter(topic=topic).latest("generation").generation)
+
+
 def _begin(alias: str, topic: str, partitions: int, server: ServerIdentity | None) -> None:
     if not take_duty(alias, LAYOUT):
         raise ConfigurationError("another process changes a topic's partitions at this moment: try again")
@@ -143,48 +135,21 @@ def _begin(alias: str, topic: str, partitions: int, server: ServerIdentity | Non
             f"the partitions of topic {change.topic!r} are being changed, and one topic's at a time are: let that end"
             f" first (`queuetopic alter {change.topic} --partitions {change.later.partitions}` carries it on)"
         )
-    layouts = Layout.objects.using(alias)
     present = open_block(alias, topic)
     if present.partitions == partitions:
         raise ConfigurationError(f"topic {topic!r} has {partitions} partitions already")
-    if not layouts.filter(topic=topic).exists():
-        layouts.create(topic=topic, generation=0, phase=Layout.STEADY, **present._asdict())
-    blocks = _blocks(alias, topic)
-    later = Block(
-        max(block.epoch for block in blocks) + 1, max(block.base + block.partitions for block in blocks), partitions
-    )
-    before = turning.newest_generation(alias)
-    generation = _next(alias, before)
-    slotted = dialect(alias).slotted
-    layouts.create(
-        topic=topic,
-        generation=generation,
-        phase=Layout.TURNING if slotted else Layout.STEADY,
-        **later._asdict(),
-    )
-    if server is not None:
-        turning.put_in_force(alias, generation)
-        turning.refuse_first_epoch(alias, topic, blocks[0].partitions)
-        _write_end(alias, topic, present.epoch)
-        server.confirm()
+    later = later_block(alias, topic, partitions)
+    if dialect(alias).slotted:
+        insert_turning(alias, topic, later, *shards_of(alias, topic, present.epoch))
         return
-    slots = range(EPOCH_SLOTS) if slotted else range(1)
-    EpochSlot.objects.using(alias).bulk_create(
-        [EpochSlot(topic=topic, slot=slot, epoch=present.epoch) for slot in slots]
-    )
-    if slotted and turning.first_slot(alias, before) != turning.first_slot(alias, generation):
-        turning.add_gate_rows(alias, generation)
-
-
-def _next(alias: str, present: int) -> int:
-    newest = Layout.objects.using(alias).order_by("generation").values_list("generation", flat=True).last()
-    return max(present, newest or 0) + random.randint(1, FURTHER)
-
-
-def _write_end(alias: str, topic: str, epoch: int) -> None:
-    ends = EpochEnd.objects.using(alias).filter(topic=topic, epoch=epoch)
-    if not ends.exists():
-        EpochEnd.objects.using(alias).create(topic=topic, epoch=epoch, end=highest_offset(alias))
+    generation = add(alias, topic, later, present.epoch)
+    if server is None:
+        EpochSlot.objects.using(alias).create(topic=topic, slot=0, epoch=present.epoch)
+        return
+    turning.put_in_force(alias, generation)
+    turning.refuse_first_epoch(alias, topic, blocks(alias, topic)[0].partitions)
+    write_end(alias, topic, present.epoch)
+    server.confirm()
 
 
 def abort(alias: str, topic: str) -> None:
@@ -204,16 +169,7 @@ def _abort(alias: str, topic: str) -> None:
             f"keys of topic {topic!r} have gone over to the new partitions already, and an order that is kept has no"
             f" way back: let it end, and then alter it to {change.earlier.partitions} partitions again"
         )
-    _add(alias, change.topic, change.earlier)
-    EpochEnd.objects.using(alias).create(
-        topic=topic, epoch=change.later.epoch, end=0, retired_at=DatabaseNow()
-    )  # it never was
-
-
-def _add(alias: str, topic: str, block: Block) -> None:
-    """Let a block be the topic's steady layout from a new generation on."""
-    generation = _next(alias, turning.newest_generation(alias))
-    Layout.objects.using(alias).create(topic=topic, generation=generation, phase=Layout.STEADY, **block._asdict())
+    stay(alias, change)
 
 
 class Repartition:
@@ -234,6 +190,10 @@ class Repartition:
         if dialect(self.alias).slotted:
             return self._slotted(change)
         try:
+            if change.announced or not change.going:
+                return self._announced(change)
+            if not dialect(self.alias).gated:
+                return self._in_one(change)
             return self._at_once(change)
         except (ServerChanged, SessionReplaced):
             self._gone_for = 0
@@ -259,6 +219,8 @@ class Repartition:
         if not change.going:
             retries.run(alias, _finish, alias, change)
             return Progress(LAST, 0, SLOTS)
+        if change.shards and (ready := self._ready(change)) is not None:
+            return ready
         unturned = turning.slots_unturned(alias, change.topic, change.later.epoch)
         if unturned:
             turned = self._pass(change, unturned, turning.switch_slots, change.later.epoch)
@@ -278,6 +240,37 @@ class Repartition:
             self._fruitless = 0
             turned += retries.run(self.alias, _switch, self.alias, change, switch, to, rows[:1], wait=True)
         return turned
+
+    # -- other shards -------------------------------------------------------------------------------------------------
+
+    def _ready(self, change: Change) -> Progress | None:
+        """Return None once all shards know of the change: keys may go over then. If it was aborted, do that here."""
+        state = reshard_state.ready(change.topic, change.shards)
+        if state.aborted:
+            retries.run(self.alias, _withdraw, self.alias, change)
+            return Progress(LAST, 1, 1)
+        return Progress(OTHERS, state.left, state.of) if state.left else None
+
+    def _announced(self, change: Change) -> Progress:
+        """PostgreSQL, SQLite: no key has gone over yet, or none will."""
+        alias = self.alias
+        if not retries.run(alias, _put_in_force, alias, change):
+            return Progress(OTHERS, 1, 1)
+        if not change.going:
+            retries.run(alias, _finish, alias, change)
+            return Progress(LAST, 0, 1)
+        if (wait := self._ready(change)) is not None:
+            return wait
+        retries.run(alias, _close_keys, alias, change)
+        return Progress(OTHERS, 0, 1)
+
+    def _in_one(self, change: Change) -> Progress:
+        """SQLite: the keys have one writer, so they go over in one transaction."""
+        alias = self.alias
+        with on_one_server(alias) as server:
+            retries.run(alias, _put_in_force, alias, change)
+            retries.run(alias, _close, alias, change, server)
+        return Progress(END, 0, 1)
 
     # -- PostgreSQL ---------------------------------------------------------------------------------------------------
 
@@ -307,6 +300,18 @@ class Repartition:
             return True
 
 
+def _close_keys(alias: str, change: Change) -> None:
+    """Let no key be published into the earlier epoch any more, once the generation is in force."""
+    if take_duty(alias, LAYOUT) and under_way(alias) == change:
+        add(alias, change.topic, change.later)
+
+
+def _withdraw(alias: str, change: Change) -> None:
+    """Abort an announced change here: no key has gone over."""
+    if take_duty(alias, LAYOUT) and under_way(alias) == change:
+        stay(alias, change)
+
+
 def _put_in_force(alias: str, change: Change) -> bool:
     """Let the change's generation hold, unless it is over: a process that was stopped before this would else put
     publishers back into an epoch that has ended. That never is undone with the transaction, so it only rises."""
@@ -321,7 +326,7 @@ def _refuse_former(alias: str, change: Change) -> bool:
     """One process at a time tries to get the table: publishers wait behind it meanwhile."""
     if not take_duty(alias, LAYOUT) or under_way(alias) != change:
         return False
-    return turning.refuse_first_epoch(alias, change.topic, _blocks(alias, change.topic)[0].partitions)
+    return turning.refuse_first_epoch(alias, change.topic, blocks(alias, change.topic)[0].partitions)
 
 
 def _switch(
@@ -341,12 +346,14 @@ def _close(alias: str, change: Change, server: ServerIdentity) -> None:
     if dialect(alias).slotted:
         if turning.slots_unturned(alias, change.topic, change.later.epoch):
             return
-        _write_end(alias, change.topic, change.earlier.epoch)
-        _add(alias, change.topic, change.later)
+        write_end(alias, change.topic, change.earlier.epoch)
+        add(alias, change.topic, change.later)
     else:
         if turning.newest_generation(alias) < change.generation:
             return  # it was put in force on another server, which this one has replaced
-        _write_end(alias, change.topic, change.earlier.epoch)
+        if not dialect(alias).gated:
+            turning.refuse_first_epoch(alias, change.topic, blocks(alias, change.topic)[0].partitions)
+        write_end(alias, change.topic, change.earlier.epoch)
         EpochSlot.objects.using(alias).filter(topic=change.topic).delete()
     server.confirm()
 
@@ -355,5 +362,5 @@ def _finish(alias: str, change: Change) -> None:
     """Take the slots away, which no publisher asks any more."""
     if not take_duty(alias, LAYOUT) or under_way(alias) != change:
         return
-    if not turning.gate_rows_behind(alias, change.generation):
+    if not dialect(alias).slotted or not turning.gate_rows_behind(alias, change.generation):
         EpochSlot.objects.using(alias).filter(topic=change.topic).delete()

@@ -24,6 +24,7 @@ from sqlqueue.log.batch_parts import PartKey
 from sqlqueue.log.groups import lock_topic, registered
 from sqlqueue.log.notifier import notify_after_commit
 from sqlqueue.log.placement import worked_on
+from sqlqueue.log.relay import add_here_or_relay
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import Message, Topic
 from sqlqueue.models.message import MessageQuerySet
@@ -215,7 +216,7 @@ def replay_some(alias: str, selection: DeadLetterSelection, most: int) -> list[R
         for one in chosen
         for payload, headers in (one.to_copy(),)
     ]
-    insert_many(alias, copies, may_repeat=False)
+    add_here_or_relay(alias, copies, lambda alias, rows: insert_many(alias, rows, may_repeat=False))
     batches = batch_parts.in_log(alias, [one.offset for one in chosen])
     again = Counter(PartKey(batches[one.offset], topic, one.failed_group) for one in chosen if one.offset in batches)
     batch_parts.change(alias, replayed=again)

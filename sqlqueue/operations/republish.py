@@ -15,6 +15,7 @@ from sqlqueue.log import batch_parts
 from sqlqueue.log.batch_parts import PartKey
 from sqlqueue.log.notifier import notify_after_commit
 from sqlqueue.log.placement import worked_on
+from sqlqueue.log.relay import add_here_or_relay
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import Message
 
@@ -83,7 +84,7 @@ def copy(alias: str, topic: str, group: str, offsets: Sequence[int], priority: i
             else:
                 insert_scheduled(alias, [Due(row, delay, None)])
     elif rows:
-        insert_many(alias, rows, may_repeat=False)
+        add_here_or_relay(alias, rows, lambda alias, rows: insert_many(alias, rows, may_repeat=False))
         notify_after_commit(alias)
     batches = batch_parts.in_log(alias, offsets)
     batch_parts.change(alias, Counter(PartKey(batch, topic, group) for batch in batches.values()))

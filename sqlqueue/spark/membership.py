@@ -187,7 +187,7 @@ class Membership:
         if self._former and streams.exclude(holder=self._former).exists():
             raise LeaseLost(f"another stream of group {self.group!r} was started, and owns topic {topic!r} now")
         if leases.filter(holder__startswith=PREFIX).exists():
-            revoke(self.alias, self.group, topic)
+            revoke(self.alias, self.group, topic, falls=False)
 
     def _take(self, topic: str, floor: int) -> list[AcquiredPartition]:
         info = topic_info(self.alias, topic)

@@ -118,7 +118,7 @@ class Project:
             return dict.fromkeys(sources, names)
         found = {name: existing_placement(name) for name in names}
         on = {
-            shard: [name for name, placed in found.items() if placed is not None and shard in placed.shards]
+            shard: [name for name, placed in found.items() if placed is not None and shard in placed.everywhere]
             for shard in sources
             if shard in self.shards
         }

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic
-from sqlqueue.core.shards import as_stored, from_stored, shard_of
+from sqlqueue.core.shards import Spread, as_stored, shard_of, spread_from
 from sqlqueue.database.dbapi import Access, Connection
 from sqlqueue.database.dialects import DIALECTS
 from sqlqueue.database.validation import (
@@ -29,6 +29,7 @@ class PlacedTopic(NamedTuple):
 
     info: TopicInfo
     shards: tuple[str, ...]
+    spread: Spread = Spread()
 
 
 class ShardConnections:
@@ -79,6 +80,11 @@ class PublishedTopics:
         if not placed.shards:
             return ""
         shard = shard_of(key or id or "", placed.shards) if key or id else random.choice(placed.shards)
+        if id and {shard_of(key or id, each) for each in placed.spread.all_lists} - {shard}:
+            raise InvalidMessage(
+                f"topic {placed.info.name!r} was spread over other shards, and key {key!r} has moved: whether its"
+                " former shard has the id is not looked for here. Write it without an id, or with publish"
+            )
         if (shard, placed.info.name) not in self._there:
             self._repeat(shard, placed)
             self._there.add((shard, placed.info.name))
@@ -102,7 +108,7 @@ class PublishedTopics:
         if shard == self._topics.home or self._stored(shard, placed.info.name) is not None:
             return
         _, _, _, *rest = self._topics.values(placed.info.name)
-        values = (*placed.info[:3], *rest, as_stored(placed.shards))
+        values = (*placed.info[:3], *rest, placed.spread.stored() or as_stored(placed.shards))
         connection = self._shards.to(shard)
         connection.again(connection.execute, CREATE_PLACED_TOPIC + self._ignore, values)
 
@@ -115,10 +121,11 @@ class PublishedTopics:
         if found is None:
             return None
         *fixed, stored = found
-        shards = (from_stored(stored) or (self._topics.home,)) if self._topics.home else ()
+        spread = spread_from(stored)
+        shards = (spread.present or (self._topics.home,)) if self._topics.home else ()
         if missing := [each for each in shards if each not in self._shards.accesses]:
             raise ConfigurationError(
                 f"topic {name!r} has messages on shard {missing[0]!r}, which SQLQUEUE['SHARDS'] does not have: name it "
                 "there"
             )
-        return PlacedTopic(TopicInfo(*fixed), shards)
+        return PlacedTopic(TopicInfo(*fixed), shards, spread)

@@ -9,10 +9,12 @@ from typing import Any
 from django.db import connections, transaction
 from django.utils import timezone
 
+from sqlqueue.conf import settings
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import task_states
 from sqlqueue.log.publish import publish_message
+from sqlqueue.log.shard_publish import until_placed
 from sqlqueue.log.topics import to_publish
 from sqlqueue.models.task_state import PATH_LENGTH
 from sqlqueue.tasks.interface import Task, TaskResult, normalize_json
@@ -25,6 +27,12 @@ LOWEST, HIGHEST = -100, 100  # a task's priority
 
 def enqueue(backend: str, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
     """Store a task and publish its message. Raises InvalidMessage for what cannot be stored."""
+    if settings.sharded:
+        return until_placed(lambda: _enqueue(backend, task, args, kwargs))
+    return _enqueue(backend, task, args, kwargs)
+
+
+def _enqueue(backend: str, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
     path = task.module_path
     if len(path) > PATH_LENGTH:
         raise InvalidMessage(f"the task's path has {len(path)} characters; {PATH_LENGTH} is the most: {path[:80]}…")

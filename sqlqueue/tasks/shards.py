@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 
 from django.db import Error, connections
@@ -13,6 +12,7 @@ from sqlqueue.core.shards import shard_of
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.exceptions import InvalidMessage
+from sqlqueue.log import routing
 from sqlqueue.log.placement import open_shards, placement
 from sqlqueue.models import TaskState
 
@@ -24,11 +24,12 @@ def chosen(topic: str) -> str:
     """
     if not settings.sharded:
         return settings.home
-    shards, opened = placement(topic).shards, open_shards()
+    placed, opened = placement(topic), open_shards()
     if not opened:
-        return settings.shards[random.choice(shards)]
-    shard = next((name for name in opened if name in shards), None)
+        return settings.shards[routing.any_shard(topic, placed)]
+    shard = next((name for name in opened if routing.takes_keyless(topic, placed, name)), None)
     if shard is None:
+        shards = routing.newest_list(topic, placed)
         raise InvalidMessage(
             f"the tasks of topic {topic!r} are on shard {', '.join(map(repr, shards))}, and the open transaction is on "
             f"shard {opened[0]!r}: they would not commit together. Enqueue it with transaction.on_commit(…, using=…)"

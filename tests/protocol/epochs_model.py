@@ -71,12 +71,11 @@ RULES = {
     "end_after": "the old epoch's end is read once no publisher can add to it any more",
     "behind": "a group starts the new epoch only when its watermark of the old one has reached the end",
     "reset_revokes": "a reset below an old epoch's end revokes the leases of later epochs",
-    "close_first": "shards: a slot opens on the new server only after it was closed on every old one",
     "check": "a publish statement checks its epoch",
 }
 # publisher: (mode, known generation, snapshot generation, messages of the open transaction, statement under way, left)
 # log: ((id, epoch, status, ids committed before its statement began)); offset = place in the log
-State = namedtuple("State", "log pubs gates slot slot2 row holders end P own done resets")
+State = namedtuple("State", "log pubs gates slot row holders end P own done resets")
 IDLE = (0, 0, (), None)
 
 
@@ -88,9 +87,7 @@ class Epochs:
 
     def start(self):
         pubs = ((0, None, frozenset(), None, self.statements),) * self.n  # known, snapshot, locks, statement, left
-        return State(
-            (), pubs, (0, 0), 0, 1 if self.flavour != "shards" else -1, 0, None, None, (0, 0), False, 0, self.resets
-        )
+        return State((), pubs, (0, 0), 0, 0, None, None, (0, 0), False, 0, self.resets)
 
     def committed(self, s):
         return frozenset(i for i, m in enumerate(s.log) if m[1] == VISIBLE)
@@ -142,13 +139,6 @@ class Epochs:
                     yield f"holds gate {g}", (known, snapshot, held, ("insert", before, epoch), left), {}
         elif step == "slot":  # the key's slot: current, share-locked until the end
             epoch = s.slot
-            if self.flavour == "shards" and epoch == 1 and s.slot2 != 1:
-                return  # closed here, not open there yet: waits (a publisher that sees that may open it there)
-            if self.flavour == "shards" and not self.on("close_first") and s.slot2 == 1:
-                for e in {epoch, 1}:  # whichever server is asked first
-                    held = locks | {"slot"} if e == 0 else locks
-                    yield f"slot says {e}", (known, snapshot, held, ("insert", before, e), left), {}
-                return
             held = locks | {"slot"} if self.on("hold") else locks
             yield f"slot says {epoch}", (known, snapshot, held, ("insert", before, epoch), left), {}
         else:
@@ -163,14 +153,11 @@ class Epochs:
             if s.gates[g] == 0:
                 to = 1 if self.on("by_key") else 2
                 yield f"alter: gate {g} at {to}", s._replace(gates=(*s.gates[:g], to, *s.gates[g + 1 :]))
-            elif s.gates[g] == 1 and s.slot == 1 and s.slot2 == 1:
+            elif s.gates[g] == 1 and s.slot == 1:
                 yield f"alter: gate {g} at 2", s._replace(gates=(*s.gates[:g], last, *s.gates[g + 1 :]))
         announced = min(s.gates) >= 1 or (not self.on("announce") and max(s.gates) >= 1)
-        if self.on("by_key"):
-            if s.slot == 0 and announced and "slot" not in held:
-                yield "alter: slot turned", s._replace(slot=1)
-            if self.flavour == "shards" and s.slot2 == -1 and announced and (s.slot == 1 or not self.on("close_first")):
-                yield "alter: slot opened on the new server", s._replace(slot2=1)
+        if self.on("by_key") and s.slot == 0 and announced and "slot" not in held:
+            yield "alter: slot turned", s._replace(slot=1)
         ready = s.slot == 1 if self.on("by_key") else min(s.gates) == 2
         if s.end is None and (ready or (not self.on("end_after") and max(s.gates) >= 1)):
             yield self.fix_end(s)

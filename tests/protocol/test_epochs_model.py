@@ -7,10 +7,9 @@ from tests.protocol.epochs_model import RULES, Epochs, explore, walk
 
 pytestmark = pytest.mark.once
 
-FLAVOURS = ("mysql", "shards", "postgresql")
+FLAVOURS = ("mysql", "postgresql")
 NEEDED = {
     "mysql": ("by_key", "hold", "announce", "end_after", "behind", "reset_revokes", "check"),
-    "shards": ("close_first", "behind"),
     "postgresql": ("lock_first", "fresh", "grace", "behind", "reset_revokes"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sqlqueue.conf import settings
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon, highest_offset
@@ -9,6 +10,7 @@ from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, Ses
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.log import batch_collect, duties, task_states, unique_messages, work_collect
 from sqlqueue.log.collect import collect, report_absent
+from sqlqueue.operations import reshard
 from sqlqueue.operations.repartition import Progress, Repartition
 
 
@@ -66,7 +68,9 @@ class CollectorTask(BackgroundTask):
 
     def _carry_on(self) -> None:
         """Go on with a change of a topic's partitions that another process has left, for as long as steps succeed. One
-        statement if there is none."""
+        statement if there is none; with SHARDS, on DATABASE's, another one for changes of a topic's shards."""
         left: Progress | None = None
         while not self._stopping and (now := self._repartition.step()) is not None and now != left:
             left = now
+        if settings.sharded and self.alias == settings.home:
+            reshard.carry_on()

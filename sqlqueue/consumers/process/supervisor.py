@@ -21,7 +21,7 @@ from django.db import Error, connections
 from sqlqueue.conf import settings
 from sqlqueue.consumers.process.endpoints import Endpoints, ProcessHealth, close_servers, open_servers
 from sqlqueue.consumers.process.liveness import Liveness
-from sqlqueue.consumers.process.worker import LEAVE, SHOW_STACKS, STOP, WorkerOptions, main
+from sqlqueue.consumers.process.worker import LEAVE, RENEWED, SHOW_STACKS, STOP, WorkerOptions, main
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.leases import heartbeat, release
 
@@ -221,8 +221,14 @@ class Supervisor:
     def _follow(self, child: Child, code: int | None) -> None:
         """Do what a process's end asks for: usually another one takes its place."""
         shard = child.shard
+        if code == RENEWED and self._stops:
+            code = 0
         if code == 0 and (self._stops or (self.options.drain and child.ended_at is None)):
             shard.wanted -= 1
+            return
+        if code == RENEWED:
+            shard.pending.append(time.monotonic())
+            logger.info(logfmt("process_renewed", child=child.process.pid, subscriber=child.name))
             return
         if code != 0:
             self._free(child)

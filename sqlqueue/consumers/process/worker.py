@@ -9,9 +9,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ from sqlqueue.consumers.process.liveness import Liveness
 
 if TYPE_CHECKING:
     from sqlqueue.consumers.process.endpoints import Endpoints
+    from sqlqueue.consumers.registry import Consumer
+    from sqlqueue.consumers.subscriber import Subscriber
     from sqlqueue.monitoring.http_server import HttpServer
 
 logger = logging.getLogger("sqlqueue")
@@ -27,6 +30,7 @@ logger = logging.getLogger("sqlqueue")
 SHARD_RETRY = 1.0  # seconds between two looks whether a shard answers
 STOP, LEAVE = "stop", "leave"
 INTERRUPTED = 130
+RENEWED = 75  # a topic has come to its shard: the process that takes its place serves that, too
 SHOW_STACKS = signal.SIGUSR1  # writes every thread's stack to standard error, even in a process that hangs
 
 
@@ -65,7 +69,7 @@ def serve(
     from sqlqueue.consumers.process.endpoints import ProcessHealth, close_servers, open_servers, own_metrics
     from sqlqueue.consumers.registry import registry
     from sqlqueue.consumers.shard_consumers import of_shard
-    from sqlqueue.consumers.subscriber import Subscriber
+    from sqlqueue.leases.heartbeat import subscriber_name
     from sqlqueue.monitoring import logs
 
     logs.show(options.verbosity)
@@ -83,12 +87,14 @@ def serve(
         elif pipe.poll(SHARD_RETRY):  # it is to stop, or its supervisor has ended
             return
         consumers = of_shard(chosen)
-    subscriber = Subscriber(
-        consumers, name=name, threads=options.threads, liveness=liveness, partitions=options.partitions
-    )
+    subscriber = _subscriber(options, name, liveness, chosen, consumers)
+
+    stops = 0
 
     def leave_or_stop(number: int, frame: FrameType | None) -> None:
-        if subscriber.stopping:
+        nonlocal stops
+        stops += 1
+        if subscriber.stopping and (stops > 1 or not subscriber.renew):
             os._exit(INTERRUPTED)  # the second signal: at once; the leases expire, or the supervisor frees them
         subscriber.stop_soon()
 
@@ -104,10 +110,33 @@ def serve(
         servers = open_servers(endpoints, lambda: ProcessHealth({name: liveness}, 0, subscriber.stopping), own_metrics)
     try:
         subscriber.run(drain=options.drain)
+        while subscriber.renew and pipe is None and not stops:
+            consumers = of_shard(chosen) or consumers
+            subscriber = _subscriber(options, subscriber_name(), liveness, chosen, consumers)
+            subscriber.run(drain=options.drain)
     finally:
         close_servers(servers)
     if subscriber.failed:
         sys.exit(1)
+    if subscriber.renew and not stops:
+        sys.exit(RENEWED)
+
+
+def _subscriber(
+    options: WorkerOptions, name: str, liveness: Liveness, chosen: Sequence[Consumer], consumers: Sequence[Consumer]
+) -> Subscriber:
+    from sqlqueue.consumers.shard_consumers import lacks_some
+    from sqlqueue.consumers.subscriber import Subscriber
+
+    outdated = partial(lacks_some, chosen, consumers) if options.alias and not options.drain else None
+    return Subscriber(
+        consumers,
+        name=name,
+        threads=options.threads,
+        liveness=liveness,
+        partitions=options.partitions,
+        outdated=outdated,
+    )
 
 
 def _listen(pipe: Connection, stop: Callable[[], None]) -> None:

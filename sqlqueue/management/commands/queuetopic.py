@@ -14,10 +14,11 @@ from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.setting.topics import ACKED, HISTORIES, MOST_PARTITIONS, MOST_PRIORITIES
 from sqlqueue.database import clock
+from sqlqueue.log.reshard_state import stored_spread
 from sqlqueue.log.seek import offset_before
 from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, differences, of_settings, override, told
 from sqlqueue.log.topics import create, existing
-from sqlqueue.management import arguments, repartition
+from sqlqueue.management import arguments, repartition, reshard
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.positions import HELP, known_topic
 from sqlqueue.management.shards import has_nothing_of
@@ -26,16 +27,10 @@ from sqlqueue.management.topic_cells import by_settings
 from sqlqueue.models import Topic
 from sqlqueue.operations.create import create_topic, planned_topic
 from sqlqueue.operations.drop import DropPreview, drop, preview_drop
+from sqlqueue.operations.layout_changes import open_block
 from sqlqueue.operations.purge import preview
-from sqlqueue.operations.repartition import open_block
 from sqlqueue.stats.survey import survey
 from sqlqueue.stats.topics import TopicSurvey
-
-SHARDS_STAY = (
-    "the shards of a topic cannot be changed yet: its keys would move to other servers. Give it a successor on these"
-    " shards: let consumers serve both, pause the new topic, publish to it, and resume it when every group has settled"
-    ' the old one (docs/shards.md, "Other shards for a topic").'
-)
 
 
 class Command(QueueCommand):
@@ -64,7 +59,9 @@ class Command(QueueCommand):
         altering.add_argument(
             "--abort", action="store_true", help="stay with the present partitions, if no key has gone over yet"
         )
-        altering.add_argument("--shards", metavar="NAMES", help="not yet: it says what to do instead")
+        altering.add_argument(
+            "--shards", metavar="NAMES", help="on which shards its keys are from now on: a,b,c; as --partitions"
+        )
         altering.add_argument("--as-settings", action="store_true", help="take other overrides back")
         for changing in (creating, altering):
             changing.add_argument(
@@ -161,8 +158,11 @@ class Command(QueueCommand):
 
     def _alter(self, options: dict[str, Any]) -> None:
         if options["shards"] is not None:
-            known_topic(settings.home, options["topic"])
-            raise CommandError(SHARDS_STAY)
+            others = ("partitions", "retention", "history")
+            if options["abort"] or options["as_settings"] or any(options[name] is not None for name in others):
+                raise CommandError("change one thing at a time: --shards, --partitions, --abort, or the other options")
+            reshard.alter(self, known_topic(settings.home, options["topic"]).name, options)
+            return
         if has_nothing_of(self.alias, options["topic"]):
             self.say(f"Nothing of topic {options['topic']!r} has come to this shard yet: it is made here first.")
             if options["dry_run"]:
@@ -174,10 +174,12 @@ class Command(QueueCommand):
         if options["partitions"] is not None or options["abort"]:
             if given or options["as_settings"] or (options["abort"] and options["partitions"] is not None):
                 raise CommandError("change one thing at a time: --partitions, --abort, or the other options")
-            repartition.alter(self, topic.name, options)
+            if not (options["abort"] and not options["dry_run"] and reshard.abort(self, topic.name)):
+                self._refuse_while_spread(topic.name)
+                repartition.alter(self, topic.name, options)
             return
         if not given and not options["as_settings"]:
-            raise CommandError("say what to change: --partitions, --retention, --history or --as-settings")
+            raise CommandError("say what to change: --partitions, --shards, --retention, --history or --as-settings")
         kept = {} if options["as_settings"] else {name: getattr(topic, name) for name in topic.overridden}
         values = checked_overrides(topic.name, {**kept, **given})
         wanted = {name: values.get(name, getattr(settings.topic(topic.name), name)) for name in CHANGEABLE}
@@ -194,6 +196,14 @@ class Command(QueueCommand):
             self.confirm(f"Change topic {topic.name!r}?", options)
         override(self.alias, topic.name, values)
         self.say("Changed. What the settings say otherwise is overridden.", done=True)
+
+    def _refuse_while_spread(self, name: str) -> None:
+        spread = stored_spread(settings.home, name)
+        if spread.coming is not None:
+            raise CommandError(
+                f"topic {name!r} is being spread over other shards: let that end first (`queuetopic alter {name}"
+                f" --shards {','.join(spread.coming)}` carries it on)"
+            )
 
     def _released(self, topic: Topic, retention: float | None) -> int:
         """Say how many messages a shorter retention releases at once, and return that."""

@@ -1,0 +1,129 @@
+"""The rows that say where a topic's keys go, and which change of that is under way; see repartition and reshard."""
+
+from __future__ import annotations
+
+import random
+from typing import Final, NamedTuple
+
+from sqlqueue.database import turning
+from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.database.generations import EPOCH_SLOTS, Block
+from sqlqueue.database.horizon import highest_offset
+from sqlqueue.database.statements import dialect
+from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.models import EpochEnd, EpochSlot, Layout, Topic
+
+# Generations of one database differ by chance: one that a failover has lost is not taken for the next one.
+FURTHER: Final = 10_000
+
+
+class Change(NamedTuple):
+    """A topic's change from an epoch to a later one, as of its newest layout. going: publishers go over; else they all
+    have, or none of them will; shards: the lists of shards of the later epoch if its keys go over to others, see
+    core.shards; announced: no key has gone over, for not all shards are known to be ready."""
+
+    topic: str
+    generation: int
+    earlier: Block
+    later: Block
+    going: bool
+    shards: str = ""
+    announced: bool = False
+
+
+def open_block(alias: str, topic: str) -> Block:
+    """Return the block of partitions that a topic's messages go to, or are about to. Raises ConfigurationError if there
+    is no such topic."""
+    rows = blocks(alias, topic)
+    if rows:
+        return rows[-1]
+    partitions = Topic.objects.using(alias).filter(name=topic).values_list("partitions", flat=True).first()
+    if partitions is None:
+        raise ConfigurationError(f"there is no topic {topic!r}")
+    return Block(0, 0, partitions)
+
+
+def under_way(alias: str) -> Change | None:
+    """Return the change that is under way on a database; None if there is none. One statement then."""
+    topic = EpochSlot.objects.using(alias).values_list("topic", flat=True).first()
+    if topic is None:
+        return None
+    layouts = Layout.objects.using(alias).filter(topic=topic).order_by("-generation")
+    last = layouts.values_list("generation", "phase", "shards", "epoch", "base", "partitions")[0]
+    generation, phase, shards, later = last[0], last[1], last[2], Block(*last[3:])
+    steady = phase == Layout.STEADY
+    if steady and (dialect(alias).slotted or layouts.filter(epoch__gt=later.epoch).exists()):
+        return Change(topic, generation, later, later, False)  # all slots are in the epoch that remains
+    before = layouts.filter(phase=Layout.STEADY).exclude(epoch=later.epoch)
+    former, *earlier = before.values_list("shards", "epoch", "base", "partitions")[0]
+    spread = shards if shards != former else ""
+    announced = bool(spread) and not steady
+    return Change(topic, generation, Block(*earlier), later, True, spread, announced)
+
+
+def blocks(alias: str, topic: str) -> list[Block]:
+    """Return the blocks of a topic's layouts, oldest first."""
+    rows = Layout.objects.using(alias).filter(topic=topic).order_by("generation")
+    return [Block(*row) for row in rows.values_list("epoch", "base", "partitions")]
+
+
+def later_block(alias: str, topic: str, partitions: int) -> Block:
+    """Return the block of a further epoch; the layouts have at least one before."""
+    if not Layout.objects.using(alias).filter(topic=topic).exists():
+        first = open_block(alias, topic)
+        Layout.objects.using(alias).create(topic=topic, generation=0, phase=Layout.STEADY, **first._asdict())
+    known = blocks(alias, topic)
+    last = max(block.epoch for block in known)
+    return Block(last + 1, max(block.base + block.partitions for block in known), partitions)
+
+
+def insert_turning(alias: str, topic: str, later: Block, shards: str, shard: str) -> None:
+    """Insert a layout to which the keys of the present one are about to go over, and their slots."""
+    layouts = Layout.objects.using(alias)
+    present = open_block(alias, topic)
+    before = turning.newest_generation(alias)
+    generation = _next(alias, before)
+    names = {"shards": shards, "shard": shard}
+    layouts.create(topic=topic, generation=generation, phase=Layout.TURNING, **later._asdict(), **names)
+    slotted = dialect(alias).slotted
+    slots = range(EPOCH_SLOTS) if slotted else range(1)
+    EpochSlot.objects.using(alias).bulk_create(
+        [EpochSlot(topic=topic, slot=slot, epoch=present.epoch) for slot in slots]
+    )
+    if slotted and turning.first_slot(alias, before) != turning.first_slot(alias, generation):
+        turning.add_gate_rows(alias, generation)
+
+
+def _next(alias: str, present: int) -> int:
+    newest = Layout.objects.using(alias).order_by("generation").values_list("generation", flat=True).last()
+    return max(present, newest or 0) + random.randint(1, FURTHER)
+
+
+def write_end(alias: str, topic: str, epoch: int) -> None:
+    """Store the end of an epoch, if it has none: to it no publisher can add any more, and all of it is visible."""
+    ends = EpochEnd.objects.using(alias).filter(topic=topic, epoch=epoch)
+    if not ends.exists():
+        EpochEnd.objects.using(alias).create(topic=topic, epoch=epoch, end=highest_offset(alias))
+
+
+def stay(alias: str, change: Change) -> None:
+    """Let the earlier epoch remain. The later one never was."""
+    add(alias, change.topic, change.earlier)
+    EpochEnd.objects.using(alias).create(topic=change.topic, epoch=change.later.epoch, end=0, retired_at=DatabaseNow())
+
+
+def shards_of(alias: str, topic: str, epoch: int) -> tuple[str, str]:
+    """Return the lists of shards of an epoch, and this shard's name, as its layouts have them."""
+    layouts = Layout.objects.using(alias).filter(topic=topic, epoch=epoch).order_by("-generation")
+    return layouts.values_list("shards", "shard").first() or ("", "")
+
+
+def add(alias: str, topic: str, block: Block, like: int | None = None) -> int:
+    """Let a block be the topic's steady layout from a new generation on; return that. like: on the shards of another
+    epoch, if the block is new."""
+    generation = _next(alias, turning.newest_generation(alias))
+    shards, shard = shards_of(alias, topic, block.epoch if like is None else like)
+    Layout.objects.using(alias).create(
+        topic=topic, generation=generation, phase=Layout.STEADY, shards=shards, shard=shard, **block._asdict()
+    )
+    return generation
