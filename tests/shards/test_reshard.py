@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.db import connections, transaction
 
-from sqlqueue import Batch, InvalidMessage, NewMessage, cancel, consumer, get_status, publish, publish_many
+from sqlqueue import Batch, InvalidMessage, NewMessage, cancel, consumer, get_batch, get_status, publish, publish_many
 from sqlqueue.conf import settings as queue_settings
 from sqlqueue.consumers.registry import registry
 from sqlqueue.core.shards import shard_of
@@ -25,7 +25,16 @@ from sqlqueue.log.reshard_state import stored_spread
 from sqlqueue.log.shard_publish import until_placed
 from sqlqueue.log.succession import may_start
 from sqlqueue.log.topics import forget_topics
-from sqlqueue.models import ConsumerGroup, EpochGrant, EpochStart, Message, PartitionLease, RelayedMessage, Topic
+from sqlqueue.models import (
+    BatchPart,
+    ConsumerGroup,
+    EpochGrant,
+    EpochStart,
+    Message,
+    PartitionLease,
+    RelayedMessage,
+    Topic,
+)
 from sqlqueue.models.partition_lease import WAITS
 from sqlqueue.operations.move import move
 from sqlqueue.operations.repartition import Repartition, under_way
@@ -311,6 +320,43 @@ def test_topics_of_unfinished_batches_stay() -> None:
     assert (refused.code, "1 batches that are not finished" in refused.err) == (1, True)
     drain()
     alter("a", "b")
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_members_of_a_batch_that_begins_meanwhile_are_counted_where_they_come(repeated: bool) -> None:
+    """Its members are relayed to a shard that their keys leave; they come to the relaying one."""
+    alter("b")
+    begin(TOPIC, ["a"])
+    with transaction.atomic(using=A), Batch() as members:
+        members.publish_many(TOPIC, [NewMessage(1, key=key, id=f"id of {key}") for key in KEYS[:3]])
+    if repeated:  # that one comes first, so the member is none
+        publish(TOPIC, 1, key=KEYS[0], id=f"id of {KEYS[0]}")
+    alter("a")
+    move_all()
+    members_there = [key for key, payload in there(A) if payload == 1]
+    assert sorted(members_there) == KEYS[repeated:3]
+    drain()
+    status = get_batch(members.id)
+    assert status is not None
+    assert (status.state, status.total, status.done) == ("succeeded", 3 - repeated, 3 - repeated)
+
+
+@pytest.mark.parametrize(("before", "after", "keys"), [("a", "a,b", KEYS), ("a,b", "b", STAYS)])
+def test_a_batch_knows_of_the_shards_to_which_its_members_have_moved(before: str, after: str, keys: list[str]) -> None:
+    """It does not end before those are settled, although its publisher learns of these shards last."""
+    if before != "a":
+        alter(*before.split(","))
+        publish_many(TOPIC, [NewMessage(0, key=key) for key in KEYS])
+    with Batch() as members:
+        alter(*after.split(","))
+        forget_layouts()
+        members.publish_many(TOPIC, [NewMessage(1, key=key) for key in keys])
+    named = BatchPart.objects.using(A).filter(batch=members.id).values_list("shard", flat=True)
+    assert "b" in named
+    drain()
+    status = get_batch(members.id)
+    assert status is not None
+    assert (status.state, status.total, status.done) == ("succeeded", len(keys), len(keys))
 
 
 def test_nothing_is_tried_for_ever() -> None:
