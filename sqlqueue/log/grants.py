@@ -152,7 +152,10 @@ def without(alias: str, group: str, topic: str, operation: Callable[..., T], *ar
 
 
 def end_revocations(alias: str, source: str) -> None:
-    """Take the grants of a shard back that another process has begun to take back, and has not: it may have died."""
+    """Take the grants of a shard back that another process has begun to take back, and has not: it may have died. That
+    shard is not asked while the shards of no topic of this one were changed: then it has granted nothing."""
+    if not Layout.objects.using(alias).exclude(shards="").exists():
+        return
     target, here = settings.shards[source], settings.shard_name(alias)
     rows = EpochGrant.objects.using(target).filter(shard=here).exclude(revoking=0)
     for group, topic in set(rows.values_list("consumer_group", "topic")):

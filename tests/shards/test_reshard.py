@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.db import connections, transaction
+from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import Batch, InvalidMessage, NewMessage, cancel, consumer, get_batch, get_status, publish, publish_many
 from sqlqueue.conf import settings as queue_settings
@@ -228,6 +229,13 @@ def test_a_revocation_that_nobody_ends_is_ended() -> None:
     assert not grants.seek_everywhere(B)
     grants.end_revocations(B, "a")
     assert grants.seek_everywhere(B)
+
+
+def test_while_no_shards_were_changed_no_other_shard_is_asked() -> None:
+    with CaptureQueriesContext(connections[A]) as asked:
+        assert grants.seek(B, "a") == (0, 0)
+        grants.end_revocations(B, "a")
+    assert not asked.captured_queries
 
 
 def test_one_that_was_announced_can_be_aborted() -> None:
