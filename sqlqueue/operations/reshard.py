@@ -4,7 +4,8 @@ Each shard, former or later, goes over to a new epoch by itself, with the steps 
 what concerns all of them:
 
 1. the topic's row on DATABASE's shard says that its keys are to go over, and over which shards they will be spread;
-2. each shard announces that: its publishers learn of the new epoch, and go on as before (the new shards come first);
+2. each shard announces that: its publishers learn of the new epoch, and go on as before (the new shards come first,
+   where the groups of the others are registered);
 3. once all have, the row says that keys may go over, and there is no way back: see `reshard_state.ready`;
 4. once the ends are known everywhere, the rows say that they have.
 
@@ -25,10 +26,12 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, did_you_mean
 from sqlqueue.core.shards import Spread, lists_text
 from sqlqueue.database import retries, turning
 from sqlqueue.database.chunks import in_chunks
+from sqlqueue.database.horizon import highest_offset
 from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.log.groups import register_at
 from sqlqueue.log.placement import forget_placements
 from sqlqueue.log.reshard_state import answering, has_ended, is_announced, replace_spread, stored_spread, taking_part
-from sqlqueue.models import Batch, BatchPart, Topic
+from sqlqueue.models import Batch, BatchPart, ConsumerGroup, Topic
 from sqlqueue.models.topic import SHARDS_COLUMN
 from sqlqueue.operations.layout_changes import open_block, under_way
 from sqlqueue.operations.repartition import Progress, Repartition, announce, former_subscribers
@@ -196,6 +199,8 @@ def announce_at(alias: str, topic: str, spread: Spread) -> None:
     partitions = None if name in spread.present else open_block(first, topic).partitions
     if alias != home:
         _repeat(alias, topic, spread)
+    if name not in spread.present and not _bring_groups(alias, topic, spread.present):
+        return
     if stored_spread(home, topic) == spread:  # it was not aborted meanwhile
         announce(alias, topic, partitions, shards, name)
 
@@ -209,6 +214,28 @@ def _repeat(alias: str, topic: str, spread: Spread) -> None:
         with suppress(IntegrityError):  # a publisher was faster
             Topic.objects.using(alias).create(name=topic, shards=spread.stored(), **options)
     rows.update(shards=spread.stored())
+
+
+def _bring_groups(alias: str, topic: str, former: Collection[str]) -> bool:
+    """Register the groups of a topic's former shards on one that is new to it, before a key goes over; return whether
+    all of those answer. Else a group that began with the latest would miss what comes before its processes do, and what
+    no group waits for may be collected."""
+    for name in former:
+        source = settings.shards[name]
+        rows = ConsumerGroup.objects.using(source).filter(topic=topic).order_by("consumer_group")
+        groups: list[ConsumerGroup] | None = answering(source, list, rows)
+        if groups is None:
+            return False
+        retries.run(alias, _register, alias, topic, groups)
+    return True
+
+
+def _register(alias: str, topic: str, groups: Collection[ConsumerGroup]) -> None:
+    present = highest_offset(alias)  # nothing of the topic is published here before it is announced
+    for one in groups:
+        if register_at(alias, one.consumer_group, topic, present if one.start else 0):
+            mine = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=one.consumer_group)
+            mine.update(paused=one.paused, flow=one.flow, flow_overrides=one.flow_overrides)
 
 
 def carry_on() -> None:

@@ -107,6 +107,23 @@ def test_a_group_begins_on_a_new_shard_behind_the_former_one(handled: list[tuple
         assert [n for other, n in handled if other == key] == [0, 1]
 
 
+def test_groups_are_registered_on_a_new_shard_before_a_key_goes_over() -> None:
+    """Or one that began with the latest would begin there behind messages that it has to get."""
+    seen = []
+
+    @consumer(TOPIC, group="late", start="latest")
+    def late(delivery: Any) -> None:
+        seen.append((delivery.key, delivery.payload))
+
+    drain()
+    ConsumerGroup.objects.using(A).filter(consumer_group="g").update(paused=True)
+    alter("a", "b")
+    publish_many(TOPIC, [NewMessage(1, key=key) for key in KEYS])
+    drain()
+    assert sorted(seen) == sorted((key, 1) for key in KEYS)
+    assert ConsumerGroup.objects.using(B).get(consumer_group="g").paused
+
+
 def test_a_group_walks_through_one_change_after_another(handled: list[tuple[str, int]]) -> None:
     changes: list[tuple[str, ...]] = [("a", "b"), ("b",), ("a", "b"), ("a",)]
     for number, shards in enumerate(changes):
