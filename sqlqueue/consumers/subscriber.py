@@ -158,7 +158,7 @@ class Subscriber:
             self._background_tasks = [self._lease_renewer, collector, stats_recorder, *looking]
             if self.alias == settings.home and (schedules := declared()):
                 self._background_tasks.append(PeriodicTask(self.alias, schedules))
-            for relay in relays[:1]:
+            for relay in sorted(relays, key=lambda relay: not relay.asks_home)[:1]:
                 relay.also = self._look_whether_outdated
             for task in self._background_tasks:
                 task.start()

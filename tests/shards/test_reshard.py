@@ -14,7 +14,10 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import Batch, InvalidMessage, NewMessage, cancel, consumer, get_batch, get_status, publish, publish_many
 from sqlqueue.conf import settings as queue_settings
+from sqlqueue.consumers.background.relay import RelayTask
+from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.consumers.registry import registry
+from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.core.shards import shard_of
 from sqlqueue.database import retries
 from sqlqueue.database.generations import Moved
@@ -253,6 +256,21 @@ def test_while_no_shards_were_changed_no_other_shard_is_asked() -> None:
         assert grants.seek(B, "a") == (0, 0)
         grants.end_revocations(B, "a")
     assert not asked.captured_queries
+
+
+def test_what_asks_the_first_shard_holds_up_no_relay_to_another(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections.settings, "queue_c", connections.settings[B])
+    names = {"c": {"alias": "queue_c"}, "a": {"alias": A}, "b": {"alias": B}}
+    settings.SQLQUEUE = settings.SQLQUEUE | {"SHARDS": names}
+    started: list[BackgroundTask] = []
+    monkeypatch.setattr(BackgroundTask, "start", lambda task: started.append(task))
+    monkeypatch.setattr(BackgroundTask, "stop", lambda task, timeout=0: None)
+    with queue_settings.at(B):
+        subscriber = Subscriber(list(registry.consumers.values()))
+        subscriber.start()
+        subscriber.close()
+    relays = [task for task in started if isinstance(task, RelayTask)]
+    assert [(task._shard, task.also is not None) for task in relays] == [("c", False), ("a", True)]
 
 
 def test_one_that_was_announced_can_be_aborted() -> None:

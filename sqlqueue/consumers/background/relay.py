@@ -44,6 +44,11 @@ class RelayTask(BackgroundTask):
                 retries.drop_connection(settings.shards[self._shard])
             raise
 
+    @property
+    def asks_home(self) -> bool:
+        """Whether it relays to DATABASE's shard: what asks that one as well holds up no other's messages."""
+        return settings.shards[self._shard] == settings.home
+
     def _seek(self) -> None:
         now = time.monotonic()
         if self.also is not None and now >= self._also_at:
