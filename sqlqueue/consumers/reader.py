@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from sqlqueue.conf import settings
+from sqlqueue.core.partition.abreast import abreast
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Found, Read
@@ -121,6 +122,7 @@ class Reader:
             for assigned in assigned_partitions
             if (read := assigned.next_read(reached))
         ]
+        wanting = abreast(wanting, self.highest)
         for (assigned, read), found in zip(wanting, self._fetch(wanting)):
             count += assigned.take_in(read, found, reached, now)
             if assigned.window.late:

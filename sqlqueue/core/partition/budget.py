@@ -62,6 +62,10 @@ class ReadBudget:
         self._heaviest = None
         self._reckon()
 
+    def expected(self, messages: int) -> int:
+        """Return how many bytes so many of the next messages have at most; 0 while that is not known."""
+        return messages * (self._heaviest or 0)
+
     def fitting(self, most: int, size: int) -> int:
         """Return how many messages have so many bytes, at most `most`, and at least one."""
         return max(1, min(most, size // (MARGIN * (self._heaviest or 1))))

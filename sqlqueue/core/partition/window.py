@@ -72,6 +72,8 @@ class ReadWindow:
     def __init__(self, position: int):
         self.position = self.final = self.cursor = position
         self.more = True  # the log may hold messages that are not remembered
+        self.stride = 0  # how many offsets the last read passed
+        self.waits = 0  # how often in a row a read waited for partitions behind this one
         self.offsets: list[int] = []
         self.late: deque[int] = deque()  # visible at or below the cursor, and not remembered: to be read first
         self._late_to = self._late_horizon = position  # up to where, and with which horizon, the late ones were found
@@ -139,6 +141,7 @@ class ReadWindow:
         end = horizon if read.end is None else min(horizon, read.end)
         self.final = max(self.final, min(end, last) if cut and last is not None else end)
         self.cursor = max(self.cursor, self.final, last or 0)
+        self.stride = self.cursor - read.start
         if not cut and read.end is None:
             self.more = False
 
