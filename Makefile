@@ -10,7 +10,7 @@ MYSQL_FOLDER ?= var/mysql
 # What is put under fire, and for how long.
 DATABASE ?= mariadb
 MINUTES ?= 20
-# Several servers with failovers, in place of DATABASE: mariadb-async, mariadb-semisync, postgresql-streaming, galera, group-replication
+# Several servers with failovers, in place of DATABASE: mariadb-async, mariadb-semisync, postgresql-streaming, galera, galera-writable, group-replication
 TOPOLOGY ?=
 EXAMPLES ?= 2000
 # Words for the comparison with peers: --peers, --rounds, --messages, --seconds, --minutes, --only, --json, --publish
@@ -41,6 +41,7 @@ DATABASE_mariadb-async := mariadb
 DATABASE_mariadb-semisync := mariadb
 DATABASE_postgresql-streaming := postgresql
 DATABASE_galera := mariadb
+DATABASE_galera-writable := mariadb
 DATABASE_group-replication := mysql
 STAMP_sqlite := .test
 STAMP_mariadb := .mysql
@@ -124,7 +125,7 @@ screenshots: system-browser $(VENV)/.browser ## Make the pictures in docs/images
 # The database that is put under fire: that of TOPOLOGY, if one is named.
 UNDER_FIRE := $(if $(TOPOLOGY),$(DATABASE_$(TOPOLOGY)),$(DATABASE))
 soak: $(SYSTEM_$(UNDER_FIRE)) $(if $(TOPOLOGY),system-topologies) system-faketime $(VENV)/$(STAMP_$(UNDER_FIRE)) ## Put it under fire (MINUTES=20 DATABASE=mariadb|mysql|postgresql|sqlite SEED=any PHASES=all|none|burst,…; TOPOLOGY=galera, …: with failovers)
-	$(if $(UNDER_FIRE),,$(error TOPOLOGY is one of mariadb-async, mariadb-semisync, postgresql-streaming, galera, group-replication))
+	$(if $(UNDER_FIRE),,$(error TOPOLOGY is one of mariadb-async, mariadb-semisync, postgresql-streaming, galera, galera-writable, group-replication))
 	env -u DATABASE_URL MYSQL_FOLDER="$(abspath $(MYSQL_FOLDER))" $(BIN)/python -m tests.soak --minutes=$(MINUTES) \
 		$(if $(TOPOLOGY),--topology=$(TOPOLOGY),--database=$(DATABASE)) $(addprefix --seed=,$(SEED)) $(addprefix --phases=,$(PHASES))
 

@@ -6,6 +6,7 @@ one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from sqlqueue.admin.replica import Replica, list_alias, replica
 from sqlqueue.core.outcomes import storable
 from sqlqueue.stats.moments import moment
 
+NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 BEFORE, AFTER = "before", "after"  # parameters of a page: its rows have keys below, or above, this one
 
 
@@ -37,7 +39,7 @@ def page_keys(request: HttpRequest) -> tuple[int | None, int | None]:
 
     def key(name: str) -> int | None:
         value = request.GET.get(name, "")
-        return int(value) if value.isascii() and value.isdigit() and len(value) < 19 else None
+        return int(value) if NUMBER.fullmatch(value) else None
 
     before = key(BEFORE)
     return before, key(AFTER) if before is None else None

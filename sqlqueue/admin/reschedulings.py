@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods
 
 from sqlqueue.admin.actions.base import log_action
-from sqlqueue.admin.keyset import KeysetAdmin
+from sqlqueue.admin.keyset import NUMBER, KeysetAdmin
 from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import may, require
 from sqlqueue.admin.times import MomentField
@@ -94,7 +94,7 @@ class RescheduleManyForm(forms.Form):
     def __init__(self, data: Mapping[str, Any] | None, initial: Mapping[str, Any]) -> None:
         super().__init__(data, initial=dict(initial))
         values = [str(source.get("of", "")) for source in (data or {}, initial)]
-        keys = [value for value in values if value.isascii() and value.isdigit() and len(value) < 19]
+        keys = [value for value in values if NUMBER.fullmatch(value)]
         groups = ConsumerGroup.objects.using(settings.DATABASE).order_by("topic", "consumer_group")
         self.groups = {str(group.pk): group for group in [*groups[:MOST_GROUPS], *groups.filter(pk__in=keys)]}
         of = self.fields["of"]

@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy
 from sqlqueue.admin.actions.base import OffersActions, chosen_offsets, log_action, run_action
 from sqlqueue.admin.actions.scheduled_actions import SCHEDULED_ACTIONS
 from sqlqueue.admin.bodies import download
+from sqlqueue.admin.keyset import NUMBER
 from sqlqueue.admin.keyset_sections import SectionedAdmin
 from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import may, require
@@ -72,8 +73,7 @@ class WaitingPages(OffersActions, SectionedAdmin):
         if request.method == "POST":
             require(request, permission)
         key = unquote(object_id)
-        is_number = key.isascii() and key.isdigit() and len(key) < 19
-        message = with_texts(self.model, settings.DATABASE, int(key)) if is_number else None
+        message = with_texts(self.model, settings.DATABASE, int(key)) if NUMBER.fullmatch(key) else None
         if message is None:
             messages.warning(request, self.gone % key)
             return HttpResponseRedirect(self._url("changelist"))

@@ -22,7 +22,7 @@ from sqlqueue.core.outcomes import (
 from sqlqueue.core.settle_plan import Attempt, Execution, WorkItemWrite
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
-from sqlqueue.database.server_identity import ServerChanged, SessionReplaced
+from sqlqueue.database.server_identity import ServerChanged, SessionReplaced, lead
 from sqlqueue.database.statements import dialect
 from sqlqueue.database.transaction_guard import Guard
 from sqlqueue.exceptions import HandOver, LeaseLost, Settlement
@@ -119,6 +119,7 @@ class AtomicExecutor:
             handled: Handled | None = None
             moved_to: int | None = None
             try:
+                lead(self.alias)  # a new connection, before the transaction begins
                 with dialect(self.alias).writers, transaction.atomic(using=self.alias):
                     guard = Guard(self.alias)
                     begun = True
@@ -158,6 +159,8 @@ class AtomicExecutor:
                     time.sleep(0.01 * number)
                     continue
                 if not begun:
+                    if isinstance(error, (ServerChanged, SessionReplaced)):
+                        return self._not_begun(attempts, error)
                     if kind is ErrorKind.OTHER:
                         raise TransactionNotBegun(f"the handler's transaction could not be begun: {error}") from error
                     return self._not_begun(attempts, error)

@@ -25,13 +25,14 @@ from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.database import retries
-from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
+from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, ServerIdentity, SessionReplaced
 from sqlqueue.signals import announce, operation_retried
 
 logger = logging.getLogger("sqlqueue")
 
 REGISTER_CHECK = 0.1  # seconds between two attempts to register groups with start="latest"
 OPTIONS_CHECK = 0.8  # seconds between two reads of what is paused: nothing starts a second after a pause
+ELSEWHERE_PAUSE = 1.0  # seconds before the next look for the named server
 SESSION_PAUSE = 0.05  # seconds before the next iteration when a statement has run in an unknown session
 LACKING = 4  # so much sooner than usual it balances again while it is below its share
 CLOCK_STEP = 0.001  # seconds: the step of the databases' coarsest clock, SQLite's
@@ -86,6 +87,12 @@ class Loop:
         except ServerChanged:
             self.start_over()
             return 0.0
+        except NotNamedServer as error:
+            logger.warning(logfmt("not_the_named_server", subscriber=self.ownership.subscriber, meaning=error))
+            if self.ownership.leases():
+                self.start_over()
+            retries.drop_connection(self.ownership.alias)
+            return ELSEWHERE_PAUSE
         except SessionReplaced as error:
             logger.warning(logfmt("session_replaced", subscriber=self.ownership.subscriber, meaning=error))
             return SESSION_PAUSE

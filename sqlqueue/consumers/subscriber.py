@@ -13,6 +13,7 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.background.batches import BatchTask
 from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
+from sqlqueue.consumers.background.named_server import NamedServerTask
 from sqlqueue.consumers.background.periodic import PeriodicTask
 from sqlqueue.consumers.background.relay import RelayTask
 from sqlqueue.consumers.background.replay import ReplayTask
@@ -33,11 +34,12 @@ from sqlqueue.consumers.registry import Consumer
 from sqlqueue.consumers.releases import Releases
 from sqlqueue.consumers.settler import Settler
 from sqlqueue.consumers.subscription import Subscription
+from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.partition_numbers import Numbers
 from sqlqueue.core.settle_plan import Attempt, Execution
-from sqlqueue.database import lock_timeouts, retries
-from sqlqueue.database.server_identity import ServerChanged, SessionReplaced
+from sqlqueue.database import lock_timeouts, named_server, retries
+from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, SessionReplaced
 from sqlqueue.database.transactions import refusal
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases import heartbeat, limit_shares
@@ -49,6 +51,7 @@ logger = logging.getLogger("sqlqueue")
 
 HORIZON_TIMEOUT = 0.5  # seconds for which a start waits for the horizon; after that the loop goes on registering
 COUNTING_LASTS = 5.0  # seconds for which a drain waits for members of batches to be counted
+NAMED_CHECK = 0.25  # seconds between two looks for the named server
 DRAIN_CHECK = 0.2  # seconds between two checks whether anything is due
 
 
@@ -103,6 +106,7 @@ class Subscriber:
         self._stop_deadline = 0.0
         self._with_background_tasks = background_tasks
         self._background_tasks: list[BackgroundTask] = []
+        self._named_server: NamedServerTask | None = None
         self._batches: BatchTask | None = None
         self._counting_since: float | None = None
         self._listener: notifier.Listener | None = None
@@ -117,6 +121,8 @@ class Subscriber:
         """Register the groups, write a heartbeat, start the background tasks."""
         if why := refusal(connections[self.alias]):
             raise ConfigurationError(f"a consumer cannot run {why}")
+        if self._with_background_tasks and named_server.concerns(self.alias):
+            self._find_named_server()
         self._registration.start()
         give_up_at = self.clock() + HORIZON_TIMEOUT
         while not self._registration.register_latest(self.reader.horizon) and not self._registration.complete:
@@ -171,6 +177,28 @@ class Subscriber:
             self.renew = True
             self.stop()
 
+    def _find_named_server(self) -> None:
+        """Start what keeps a server named, and wait until this thread is connected to that one."""
+        self._named_server = NamedServerTask(self.alias, self._look_again)
+        self._named_server.start()
+        log_at = 0.0
+        while not self.stopping:
+            self.liveness.mark_iteration()
+            try:
+                self.ownership.server.make_sure()
+                return
+            except NotNamedServer as error:
+                if self.clock() >= log_at:
+                    logger.warning(logfmt("not_the_named_server", subscriber=self.name, meaning=error))
+                    log_at = self.clock() + settings.HEARTBEAT_INTERVAL
+                retries.drop_connection(self.alias)
+            time.sleep(NAMED_CHECK)
+
+    def _look_again(self) -> None:
+        """Let the loop look whether its server is still the named one. From any thread."""
+        self.ownership.server.doubtful = True
+        self._awake.set()
+
     def stop(self, timeout: float | None = None) -> None:
         """Ask for a graceful stop: nothing new starts, and running handlers have `timeout` seconds
         (SHUTDOWN_TIMEOUT)."""
@@ -213,7 +241,8 @@ class Subscriber:
 
     def failing(self) -> str:
         """Return which background tasks fail again and again, with their last errors; "" for none."""
-        return "; ".join(task.failing for task in self._background_tasks if task.failing)
+        tasks = [*self._background_tasks, *filter(None, [self._named_server])]
+        return "; ".join(task.failing for task in tasks if task.failing)
 
     def run(
         self,
@@ -315,6 +344,8 @@ class Subscriber:
                 self._listener.close()
             for task in self._background_tasks:
                 task.stop()
+            if self._named_server is not None:
+                self._named_server.stop()
             self.dispatcher.pool.close()
         if any(subscription.limiter is not None for subscription in self.subscriptions):
             retries.patiently(self.alias, limit_shares.leave, self.alias, self.name, give_up=self._out_of_time)

@@ -10,6 +10,7 @@ from django.db import Error, connections
 from sqlqueue.database import retries
 
 IDENTITY_LENGTH = 100
+GALERA = "Galera"
 VARIABLES = """
     SHOW GLOBAL VARIABLES WHERE Variable_name IN
     ('hostname', 'port', 'server_uuid', 'server_uid', 'wsrep_on', 'wsrep_provider',
@@ -51,10 +52,19 @@ def cluster(alias: str) -> Cluster | None:
     return recognize(seen, _number(connection, GALERA_SIZE), _number(connection, GROUP_MEMBERS))
 
 
+def is_galera(alias: str) -> bool:
+    """Tell whether this server is a node of Galera: one statement."""
+    connection = connections[alias]
+    if connection.vendor != "mysql":
+        return False
+    several = recognize(_variables(connection), 0, 0)
+    return several is not None and several.kind == GALERA
+
+
 def recognize(variables: Mapping[str, str], galera_size: int, group_members: int) -> Cluster | None:
     """Return the same, from a server's variables and its number of nodes in a cluster of either kind."""
     if variables.get("wsrep_on") == "ON" and variables.get("wsrep_provider", "none") not in ("", "none"):
-        return Cluster("Galera", galera_size)
+        return Cluster(GALERA, galera_size)
     grouped = variables.get("group_replication_group_name")
     if grouped and group_members and variables.get("group_replication_single_primary_mode") == "OFF":
         return Cluster("multi-primary Group Replication", group_members)

@@ -225,7 +225,7 @@ class Connection:
         asked: Sequence[tuple[int, ...]] = ((),) if self.vendor in PRESENT else ((at,), (at + SLOTS,))
         for values in asked:
             if row := self.execute(text, values).fetchone():
-                if row[0] == self._known.generation and not self._known.turning:
+                if row[0] == self._known.stored and not self._known.turning:
                     break
                 return as_of(row[0], lambda text, values: self.execute(text, values).fetchall())
         return self._known

@@ -14,7 +14,9 @@ class ErrorKind(enum.Enum):
     OTHER = "no retry helps: the cause has to be corrected"
 
 
+ELSEWHERE = -1  # no server's number: detour.GateElsewhere
 MYSQL = {
+    ELSEWHERE: ErrorKind.CONTENTION,
     # https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html and …/client-error-reference.html
     1205: ErrorKind.CONTENTION,  # ER_LOCK_WAIT_TIMEOUT
     1213: ErrorKind.CONTENTION,  # ER_LOCK_DEADLOCK

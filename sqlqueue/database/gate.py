@@ -10,8 +10,9 @@ from typing import Any
 
 from django.db import IntegrityError, connections, transaction
 
-from sqlqueue.database import insert_sql
+from sqlqueue.database import detour, insert_sql
 from sqlqueue.database.chunks import in_chunks
+from sqlqueue.database.detour import GateElsewhere
 from sqlqueue.database.error_codes import is_refusal
 from sqlqueue.database.generations import Moved
 from sqlqueue.database.ids import (
@@ -58,13 +59,21 @@ def take_duty(alias: str, duty: int) -> bool:
 
 def insert_one(alias: str, row: LogRow, may_repeat: bool, look: bool = True) -> tuple[int | None, bool]:
     """Add one message; return its offset, and whether it is new. may_repeat: its id may have been published before, or
-    be scheduled (then nothing is added, and there is no offset). look: False once the caller has looked.
+    be scheduled (then nothing is added, and there is no offset). look: False once the caller has looked. Nor is there
+    an offset of a message that takes the detour (database.detour).
 
     It looks before it adds: InnoDB keeps what a duplicate has locked until the transaction ends, the first one and the
     gap before it, and at REPEATABLE READ the log's very end, where every publisher of every topic would wait.
     """
     if may_repeat and look and (offsets := find(alias, row)):
         return max(offsets) or None, False
+    try:
+        return _insert_one(alias, row, may_repeat)
+    except GateElsewhere:
+        return None, bool(_detoured(alias, [row], may_repeat))
+
+
+def _insert_one(alias: str, row: LogRow, may_repeat: bool) -> tuple[int | None, bool]:
     if connections[alias].vendor == "mysql":
         offset = _insert(alias, [row], MARK_DUPLICATE if may_repeat else "").lastrowid
         return (offset - MARK, False) if offset >= MARK else (offset, True)
@@ -94,15 +103,30 @@ def insert_many(alias: str, rows: Sequence[LogRow], may_repeat: bool) -> int:
     """Add messages, all or none of them, in as few statements as the server takes; return how many of them were new."""
     if may_repeat:
         return len(insert_new(alias, rows))
-    _in_statements(alias, rows, _insert)
+    _in_statements(alias, rows, _insert_or_detour)
     return len(rows)
 
 
-def insert_new(alias: str, rows: Sequence[LogRow]) -> set[Identity]:
+def _insert_or_detour(alias: str, rows: Sequence[LogRow]) -> None:
+    try:
+        _insert(alias, rows)
+    except GateElsewhere:
+        _detoured(alias, rows, may_repeat=False)
+
+
+def _detoured(alias: str, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity]:
+    """Let messages take the detour; return the identities of those that are new. Raises GateElsewhere for one whose
+    payload the server copies: it is none of a publisher's."""
+    if isinstance(rows[0].payload, Stored):
+        raise GateElsewhere
+    return detour.put(alias, rows, may_repeat)
+
+
+def insert_new(alias: str, rows: Sequence[LogRow], overtakes: bool = False) -> set[Identity]:
     """Add those of the messages whose ids the log does not have, all or none of them; return their identities. Of those
-    with the same id the first counts."""
+    with the same id the first counts. overtakes: into the log only, whatever takes the detour; raises GateElsewhere."""
     new: set[Identity] = set()
-    _in_statements(alias, rows, lambda alias, chunk: new.update(_insert_new(alias, chunk)))
+    _in_statements(alias, rows, lambda alias, chunk: new.update(_insert_new(alias, chunk, overtakes)))
     return new
 
 
@@ -131,7 +155,7 @@ def _weigh(row: LogRow) -> float:
     return math.inf if isinstance(row.payload, Stored) else weight(row)
 
 
-def _insert_new(alias: str, rows: Sequence[LogRow]) -> Iterable[Identity]:
+def _insert_new(alias: str, rows: Sequence[LogRow], overtakes: bool) -> Iterable[Identity]:
     once = each_once(rows)
     if connections[alias].vendor != "mysql":
         ending = f"{KEEP_DUPLICATE} RETURNING topic, message_id, partition_key"
@@ -140,7 +164,12 @@ def _insert_new(alias: str, rows: Sequence[LogRow]) -> Iterable[Identity]:
     new = [row for identity, row in once.items() if identity not in known]
     if not new:
         return ()
-    first = _insert(alias, new, MARK_DUPLICATE).lastrowid
+    try:
+        first = _insert(alias, new, MARK_DUPLICATE, overtakes).lastrowid
+    except GateElsewhere:
+        if overtakes:
+            raise
+        return _detoured(alias, new, may_repeat=True)
     return inserted(alias, INSERTED, first, list(map(identity_of, new)))
 
 
@@ -170,15 +199,22 @@ def insert_failed(alias: str, row: LogRow, failed: FailedRow) -> bool:
     """Add a dead letter; one that is there already (the message was replayed and failed again) shows the newest
     failure. Return False if the message to copy has been deleted."""
     ending = " " + dialect(alias).upsert(UNIQUE, REFRESH_FAILURE)
-    return bool(_insert(alias, [(*row[: len(COLUMNS)], *failed)], ending).rowcount)
+    return bool(_insert(alias, [(*row[: len(COLUMNS)], *failed)], ending, overtakes=True).rowcount)
 
 
-def _insert(alias: str, rows: Sequence[Sequence[Any]], ending: str = "") -> Any:
+def _insert(alias: str, rows: Sequence[Sequence[Any]], ending: str = "", overtakes: bool = False) -> Any:
     """Insert rows in one statement; return the cursor. If they were placed by another generation of the layouts than is
-    in force, nothing was added: they are placed anew, and the statement is run again, through the same slot. Raises
-    Moved if their publisher has to choose the shard anew."""
+    in force, nothing was added: they are placed anew, and the statement is run again, through the same slot.
+
+    Raises Moved if their publisher has to choose the shard anew; GateElsewhere if the gate names another server than
+    this one; and, for rows that do not overtake, while messages that took the detour are still on their way into the
+    log.
+    """
     vendor, at, known, sure = connections[alias].vendor, insert_sql.slot(), known_layouts(alias), True
+    overtakes = overtakes or isinstance(rows[0][COLUMNS.index("payload")], Stored)
     while True:
+        if known.named and not overtakes and detour.in_use(alias):
+            raise GateElsewhere
         refused: Exception | None = None
         try:
             cursor = execute(alias, *insert_sql.insertion(vendor, rows, ending, known, at, sure))
@@ -192,7 +228,9 @@ def _insert(alias: str, rows: Sequence[Sequence[Any]], ending: str = "") -> Any:
             if cursor.rowcount or not insert_sql.REFUSES_SILENTLY[vendor]:
                 return cursor
         before, known, sure = known, learn(alias, at, known), False
-        if known == before:  # the gate lacks a row; or there was nothing new to add
+        if known == before:  # the gate lacks a row, or names another server; or there was nothing new to add
+            if known.named and not isinstance(refused, Moved) and detour.is_named(alias, at):
+                raise GateElsewhere
             if refused is not None:
                 raise refused
             return cursor

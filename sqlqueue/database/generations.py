@@ -79,12 +79,18 @@ class Placing(NamedTuple):
 
 class Known(NamedTuple):
     """What a publisher knows: the topics that have a layout as of this generation, and, while one of them is turning,
-    which of its slots have turned."""
+    which of its slots have turned. named: the gate names a server, see named_server."""
 
     generation: int = 0
     placings: Mapping[str, Placing] = {}
     turning: str = ""
     turned: frozenset[int] = frozenset()
+    named: bool = False
+
+    @property
+    def stored(self) -> int:
+        """The generation as the gate's rows have it."""
+        return stored(self.generation) if self.named else self.generation
 
     def has_turned(self, topic: str, text: str) -> bool:
         """Tell whether the slot of a key, or of a keyless message's id, has turned, if its topic is turning."""
@@ -104,6 +110,17 @@ class Condition(NamedTuple):
 
 FIRST = Known()  # what holds until a topic is altered: each has the partitions of its own row
 Reads = Callable[[str, Sequence[object]], Sequence[Sequence[Any]]]
+
+
+def stored(generation: int) -> int:
+    """Return a generation as the rows of a gate have it that names a server: below 0, so that the statements of those
+    who do not know about that are refused."""
+    return -1 - generation
+
+
+def read(stored: int) -> int:
+    """Return the generation of a row of the gate, whether that names a server or not."""
+    return -1 - stored if stored < 0 else stored
 
 
 def placed(
@@ -158,13 +175,14 @@ def slot_of(crc: int) -> int:
     return crc // EPOCH_SLOTS % EPOCH_SLOTS
 
 
-def as_of(generation: int, read: Reads) -> Known:
-    """Return what a generation means. read: runs a statement and returns its rows, those of now, whatever the caller's
-    snapshot."""
+def as_of(found: int, run: Reads) -> Known:
+    """Return what a row of the gate means that has this generation. run: runs a statement and returns its rows, those
+    of now, whatever the caller's snapshot."""
+    generation, named = read(found), found < 0
     if not generation:
-        return FIRST
+        return Known(named=named)
     placings: dict[str, Placing] = {}
-    for topic, epoch, phase, partitions, base, shards, here in read(LAYOUTS, (generation,)):
+    for topic, epoch, phase, partitions, base, shards, here in run(LAYOUTS, (generation,)):
         before = placings[topic] if phase == TURNING else None
         placings[topic] = Placing(
             Block(epoch, base, partitions),
@@ -175,6 +193,6 @@ def as_of(generation: int, read: Reads) -> Known:
         )
     turning = next((topic for topic, placing in placings.items() if placing.earlier is not None), "")
     if not turning:
-        return Known(generation, placings)
-    turned = read(TURNED, (turning, placings[turning].block.epoch))
-    return Known(generation, placings, turning, frozenset(slot for (slot,) in turned))
+        return Known(generation, placings, named=named)
+    turned = run(TURNED, (turning, placings[turning].block.epoch))
+    return Known(generation, placings, turning, frozenset(slot for (slot,) in turned), named)

@@ -20,13 +20,15 @@ from typing import Any
 
 from django.db import connections
 
-from sqlqueue.database.insert_sql import ADVISORY, SLOTS
+from sqlqueue.database.insert_sql import ADVISORY, NAMED_HERE, SLOTS
 from sqlqueue.database.server_identity import (
+    NotNamedServer,
     ServerChanged,
     ServerIdentity,
     SessionReplaced,
     proof_column,
     proof_condition,
+    seen_named,
 )
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.transactions import refusal
@@ -39,8 +41,9 @@ FREE = (
     "SELECT slot, (SELECT MIN(slot) FROM sqlqueue_publish_gate WHERE slot >= 0),"
     " (SELECT MAX(slot) FROM sqlqueue_publish_gate) FROM sqlqueue_publish_gate WHERE "
 )
-PROBE = FREE + "slot >= 0{proof}{skip}"
-PROBE_SOME = FREE + "slot IN ({slots}){proof}{skip}"
+# {named}: to a server that the gate does not name all rows seem to be held.
+PROBE = FREE + "slot >= 0{named}{proof}{skip}"
+PROBE_SOME = FREE + "slot IN ({slots}){named}{proof}{skip}"
 EXISTING = "SELECT slot FROM sqlqueue_publish_gate WHERE slot >= 0"  # index: the primary key
 HOLDERS = f"""
     SELECT virtualtransaction FROM pg_locks WHERE locktype = 'advisory' AND classid = {ADVISORY} AND objid = 0
@@ -71,6 +74,8 @@ def on_one_server(alias: str) -> Iterator[ServerIdentity]:
     server = ServerIdentity(alias)
     try:
         yield server
+    except NotNamedServer as error:
+        raise HorizonUnknown(f"{error}: nothing was changed; run this where consumers run") from error
     except (ServerChanged, SessionReplaced) as error:
         raise HorizonUnknown(
             "the database server was started again, or another one has taken its place: nothing was changed; try again"
@@ -119,7 +124,8 @@ class Horizon:
         if wanted and len(wanted) <= 32 and not self._unanswered:
             text, asked = PROBE_SOME.replace("{slots}", ", ".join(["%s"] * len(wanted))), wanted
         proof, values = proof_condition(self.server)  # to another server they all seem to be held
-        rows = execute(self.alias, text.replace("{proof}", proof), (*asked, *values)).fetchall()
+        text = text.replace("{named}", NAMED_HERE if seen_named(self.alias) else "").replace("{proof}", proof)
+        rows = execute(self.alias, text, (*asked, *values)).fetchall()
         self._unanswered = bool(asked) and not rows
         there = self._slots(rows)
         return (set(wanted) & there if wanted else there) - {slot for slot, _, _ in rows}

@@ -17,6 +17,7 @@ from sqlqueue.database.generations import FIRST, Condition, Known, placed
 SLOTS = 256  # of 10 ms each: a publishing transaction under 2.5 s always leaves some slot free to be seen
 SLOT_SECONDS = 0.01
 REMEMBERED = 64  # statements, by how many rows of which columns they have
+NAMED = -6  # the row that says which server is named, and how often its processes have said that they are there
 ADVISORY = 1936093029  # PostgreSQL's advisory lock that is the gate: (this, 0)
 
 COLUMNS = ("topic", '"partition"', "priority", "partition_key", "message_id", "payload", "headers", "target_group")
@@ -45,6 +46,13 @@ IN_EPOCH = (
     " WHERE topic = %s AND slot = %s LOCK IN SHARE MODE) = %s"
 )
 GATED_TOPIC = f"IF({HELD}{{in_epochs}}, %s, NULL)"
+# The server that runs a statement, by what a restart does not change: its transactions do not outlive it.
+SERVER_LENGTH = 200
+HERE = f"LEFT(CONCAT_WS(' ', @@hostname, @@port, @@server_id, @@datadir), {SERVER_LENGTH})"
+# A gate that names a server is open there alone, see named_server. Its rows have generations below 0 (see generations),
+# so a publisher that knows of no named server is refused, and one on a server without any has nothing to ask.
+NAMED_HERE = f" AND writer = {HERE}"
+NAMED_TOPIC = GATED_TOPIC.replace(" LOCK IN SHARE MODE", f"{NAMED_HERE} LOCK IN SHARE MODE", 1)
 # SQLite: under the lock of its one writer.
 CHECKED_TOPIC = "CASE WHEN (SELECT generation FROM sqlqueue_publish_gate WHERE slot = 0) = %s THEN %s END"
 # A duplicate changes nothing; LAST_INSERT_ID marks it (by a high bit) and tells where the first one stands. Not by way
@@ -172,9 +180,9 @@ def _gate(vendor: str, known: Known, at: int, conditions: Sequence[Condition]) -
         return "%s", [known.generation]
     if vendor == "sqlite":
         return CHECKED_TOPIC, [known.generation]
-    held: list[object] = [gate_slot(at, known), known.generation]
+    held: list[object] = [gate_slot(at, known), known.stored]
     held += [value for condition in conditions for value in condition]
-    return GATED_TOPIC.replace("{in_epochs}", IN_EPOCH * len(conditions)), held
+    return (NAMED_TOPIC if known.named else GATED_TOPIC).replace("{in_epochs}", IN_EPOCH * len(conditions)), held
 
 
 def gate_slot(at: int, known: Known) -> int:

@@ -35,14 +35,14 @@ def learn(alias: str, at: int, before: Known) -> Known:
     force, and never changes.
     """
     generation = _generation(alias, at, before)
-    if generation is None or (generation == before.generation and not before.turning):
+    if generation is None or (generation == before.stored and not before.turning):
         return before
-    with aside(alias) as run:
+    with aside(alias) as execute_aside:
 
-        def read(text: str, values: Sequence[object]) -> Sequence[Sequence[Any]]:
-            return run(text, values).fetchall()
+        def run(text: str, values: Sequence[object]) -> Sequence[Sequence[Any]]:
+            return execute_aside(text, values).fetchall()
 
-        found = as_of(generation, read)
+        found = as_of(generation, run)
     _known[alias] = found
     return found
 

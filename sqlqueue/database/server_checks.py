@@ -10,7 +10,7 @@ from typing import Any
 from django.db import DatabaseError, connections, transaction
 
 from sqlqueue.database import replication_checks
-from sqlqueue.database.cluster import cluster
+from sqlqueue.database.cluster import GALERA, cluster
 from sqlqueue.database.replication_checks import ServerProblem
 from sqlqueue.database.retries import ErrorKind, classify
 
@@ -99,11 +99,15 @@ def _mysql(alias: str) -> Iterator[ServerProblem]:
     several = cluster(alias)
     if several is not None:
         size = f" of {several.nodes} nodes" if several.nodes else ""
-        text = (
-            f"{several.kind}{size}: what is published through another node than the consumers' may be missed for good"
-        )
-        hint = "Let one node be written to, by publishers and consumers alike; another one only once that is gone."
-        yield ServerProblem(14, False, text, hint)
+        if several.kind == GALERA:
+            text = f"{several.kind}{size}: what is published through others than the named one takes a detour"
+            hint = "Let one node be written to, if you can: queuedoctor says which one is named."
+            yield ServerProblem(14, False, text, hint)
+        else:
+            text = f"{several.kind}{size}: what is published through another node than the consumers' would be missed"
+            text += " for good, so no consumer is started"
+            hint = "Let it have a single primary: SELECT group_replication_switch_to_single_primary_mode()."
+            yield ServerProblem(43, True, text, hint)
     if autoincrement == 0:
         text = "innodb_autoinc_lock_mode is 0: a publish that waits for a row holds up every other publisher"
         yield ServerProblem(15, False, text, "Set it to 2, the default of MySQL 8 (1 in MariaDB is as good).")

@@ -15,6 +15,7 @@ back. SQLite has no server, and a commit is on disk before others see it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,9 @@ from django.db import connections
 from sqlqueue.database.server_session import Session, session_of_mysql, session_of_postgresql
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import LeaseLost
+
+_named: set[str] = set()  # aliases
+CONNECTIONS_TRIED = 10  # to find the named server behind a balancer
 
 PROVEN, REFUTED = -1_000_000, -1_000_001  # in a row that a proven statement returns beside its own
 
@@ -38,6 +42,27 @@ class ServerChanged(LeaseLost):
 
 class SessionReplaced(LeaseLost):
     """A statement ran in another session than the one that was looked at: whether on the same server is not known."""
+
+
+class NotNamedServer(SessionReplaced):
+    """The connection leads to a server of a cluster that is not the named one, and so do others. Consumers are of no
+    use there: they do not see who publishes."""
+
+    def __init__(self, here: str, writer: str) -> None:
+        super().__init__(
+            f"this is the server {here!r}, and the one that messages enter through is {writer.removeprefix('-')!r}: no "
+            "partition is served from here"
+        )
+
+
+def seen_named(alias: str) -> bool:
+    """Tell whether the gate has named a server to this process."""
+    return alias in _named
+
+
+def forget_named() -> None:
+    """Forget that the gate has named a server: for databases that were emptied."""
+    _named.clear()
 
 
 def proof_condition(server: ServerIdentity | None) -> tuple[str, tuple[object, ...]]:
@@ -56,12 +81,13 @@ def proof_column(server: ServerIdentity | None) -> tuple[str, tuple[object, ...]
 
 
 def look(alias: str) -> Session:
-    """Ask the server which one it is; over a new connection if the last one was lost."""
+    """Ask the server which one it is; over a new connection if the last one was lost. Raises NotNamedServer if the gate
+    names another one, and new connections do not lead there either."""
     connection: Any = connections[alias]
     connection.sqlqueue_session = None
     run = partial(execute, alias)
     if connection.vendor == "mysql":
-        session = session_of_mysql(run, connection.mysql_is_mariadb)
+        session = _look_at_mysql(alias)
     elif connection.vendor == "postgresql":
         connection.ensure_connection()
         session = session_of_postgresql(run, connection.pg_version, not connection.in_atomic_block)
@@ -69,6 +95,50 @@ def look(alias: str) -> Session:
         session = Session("")
     connection.sqlqueue_session = (connection.connection, session)
     return session
+
+
+def lead(alias: str) -> None:
+    """Where the gate names a server, let this thread's connection lead to that one. No statement for one that does.
+    Raises NotNamedServer if none can be found that does."""
+    if seen_named(alias):
+        session_of_connection(alias)
+
+
+def forget_session(alias: str) -> None:
+    """Look again before the next statement that matters."""
+    connection: Any = connections[alias]
+    connection.sqlqueue_session = None
+
+
+def session_of_connection(alias: str) -> Session:
+    """Return the session of this thread's connection; look at it if it is new."""
+    connection: Any = connections[alias]
+    known: tuple[Any, Session] | None = getattr(connection, "sqlqueue_session", None)
+    if known is not None and known[0] is connection.connection and known[0] is not None:
+        return known[1]
+    return look(alias)
+
+
+def _look_at_mysql(alias: str) -> Session:
+    connection: Any = connections[alias]
+    elsewhere: list[Any] = []
+    try:
+        for _ in range(CONNECTIONS_TRIED):
+            session = session_of_mysql(partial(execute, alias), connection.mysql_is_mariadb, with_writer=True)
+            if session.writer:
+                _named.add(alias)
+            if session.writer in ("", session.here):
+                return session
+            if connection.in_atomic_block or session.writer == f"-{session.here}":
+                break  # no connection may be changed; or nothing is to be acquired before the log is open
+            # Kept until another one is found: a balancer would lead to the server with the fewest connections again.
+            elsewhere.append(connection.connection)
+            connection.connection = None
+        raise NotNamedServer(session.here, session.writer)
+    finally:
+        for each in elsewhere:
+            with suppress(Exception):
+                each.close()
 
 
 class ServerIdentity:
@@ -110,7 +180,7 @@ class ServerIdentity:
         known = self._known()
         if known.shared:
             return known.text, known.values
-        session = self._of_this_connection()
+        session = session_of_connection(self.alias)
         if session.identity != known.identity:
             self.doubtful = True
             raise ServerChanged
@@ -153,20 +223,12 @@ class ServerIdentity:
     def refuted(self) -> None:
         """Note that a statement has not proven this server. Always raises SessionReplaced."""
         self.doubtful = True
-        connection: Any = connections[self.alias]
-        connection.sqlqueue_session = None
+        forget_session(self.alias)
         raise SessionReplaced(
             "a statement has run in a session, or on a server, that was not known: its result is not used"
         )
 
     def _known(self) -> Session:
         if self._session is None:
-            self._session = self._of_this_connection()
+            self._session = session_of_connection(self.alias)
         return self._session
-
-    def _of_this_connection(self) -> Session:
-        connection: Any = connections[self.alias]
-        known: tuple[Any, Session] | None = getattr(connection, "sqlqueue_session", None)
-        if known is not None and known[0] is connection.connection and known[0] is not None:
-            return known[1]
-        return look(self.alias)

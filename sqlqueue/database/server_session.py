@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from sqlqueue.database.insert_sql import HERE, NAMED
+
 # Neither a server's name nor its identifier changes when it is started again, and no expression gives its start, except
 # this one, in all but its last 24 bits: a counter. Once it has counted to 16 million the start seems to be a second
 # later: a change that is none, and costs no more than one.
@@ -17,12 +19,18 @@ START = "UUID_SHORT() >> 24"
 # value: a proxy that repeats the statement in another session sets another one.
 SET_SESSION = "SET @sqlqueue_session = UUID()"
 AGE = f"UNIX_TIMESTAMP() - CAST(({START}) & 4294967295 AS SIGNED)"  # seconds
-LOOK_MYSQL = f"SELECT {AGE}, @sqlqueue_session, 'server_uuid', @@server_uuid, {START}, @@hostname, @@port, @@datadir"
+# In a cluster of several writable servers, which one is named, see database.named_server. Index: the primary key.
+WHICH_NAMED = f"(SELECT writer FROM sqlqueue_publish_gate WHERE slot = {NAMED})"
+LOOK_MYSQL = f"""
+    SELECT {AGE}, {{named}}, {HERE}, @sqlqueue_session, 'server_uuid', @@server_uuid, {START}, @@hostname, @@port,
+    @@datadir
+"""
 # MariaDB has the identifier from some release of each series on.
 LOOK_MARIADB = f"""
-    SELECT {AGE}, @sqlqueue_session, (SELECT LOWER(VARIABLE_NAME) FROM INFORMATION_SCHEMA.GLOBAL_VARIABLES
-    WHERE VARIABLE_NAME = 'server_uid'), (SELECT VARIABLE_VALUE FROM INFORMATION_SCHEMA.GLOBAL_VARIABLES
-    WHERE VARIABLE_NAME = 'server_uid'), {START}, @@hostname, @@port, @@datadir, @@server_id
+    SELECT {AGE}, {{named}}, {HERE}, @sqlqueue_session,
+    (SELECT LOWER(VARIABLE_NAME) FROM INFORMATION_SCHEMA.GLOBAL_VARIABLES WHERE VARIABLE_NAME = 'server_uid'),
+    (SELECT VARIABLE_VALUE FROM INFORMATION_SCHEMA.GLOBAL_VARIABLES WHERE VARIABLE_NAME = 'server_uid'),
+    {START}, @@hostname, @@port, @@datadir, @@server_id
 """
 # Only a primary has a timeline of its own; pg_control_checkpoint() shows the old one for a while after a promotion. The
 # statistics begin anew when the server has recovered from the crash of one of its processes, without a new start.
@@ -45,26 +53,32 @@ Run = Callable[[str], Any]  # a statement; returns the driver's cursor
 
 class Session(NamedTuple):
     """A connection's session. text: SQL that holds in no other one, "" where there is no server; values: its
-    parameters; shared: it holds in all sessions of the server, and on no other server."""
+    parameters; shared: it holds in all sessions of the server, and on no other server. writer: the server that the gate
+    names, "" for none; here: this one, by the same name."""
 
     identity: str
     text: str = ""
     values: tuple[object, ...] = ()
     shared: bool = True
+    writer: str = ""
+    here: str = ""
 
 
-def session_of_mysql(run: Run, is_mariadb: bool) -> Session:
-    """Return a connection's session on MySQL or MariaDB."""
+def session_of_mysql(run: Run, is_mariadb: bool, with_writer: bool = False) -> Session:
+    """Return a connection's session on MySQL or MariaDB. with_writer: look at the gate, too."""
     run(SET_SESSION)
+    text = LOOK_MARIADB if is_mariadb else LOOK_MYSQL
+    text = text.replace("{named}", WHICH_NAMED if with_writer else "''")
     for _ in range(YOUNG):
-        age, mark, variable, server, *rest = run(LOOK_MARIADB if is_mariadb else LOOK_MYSQL).fetchone()
+        age, writer, here, mark, variable, server, *rest = run(text).fetchone()
         if age:  # its next start will be in another second than this one; below 0: its clock was set back
             break
         time.sleep(0.1)
     if variable is None:
         variable, server = "server_id", rest[-1]
     identity = " ".join(map(str, (server, *rest)))
-    return Session(identity, f"@sqlqueue_session = %s AND @@{variable} = %s", (mark, server), shared=False)
+    proof = f"@sqlqueue_session = %s AND @@{variable} = %s"
+    return Session(identity, proof, (mark, server), shared=False, writer=writer or "", here=here)
 
 
 def session_of_postgresql(run: Run, version: int, may_fail: bool = True) -> Session:

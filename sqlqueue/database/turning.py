@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from django.db import Error, connections, transaction
 
 from sqlqueue.database.error_codes import ErrorKind, classify
-from sqlqueue.database.generations import PRESENT
-from sqlqueue.database.insert_sql import SLOTS
+from sqlqueue.database.generations import PRESENT, stored
+from sqlqueue.database.insert_sql import NAMED, SLOTS
 from sqlqueue.database.statements import dialect, execute
+from sqlqueue.exceptions import ConfigurationError
 
 AT_ONCE = 16  # rows that are turned by one transaction
 WAIT = 1  # seconds for which a row that is never free is waited for; who wants it waits as long
@@ -53,11 +54,17 @@ MAY_REFUSE = (
 )
 MAY_PUT_IN_FORCE = "SELECT HAS_SEQUENCE_PRIVILEGE('sqlqueue_generation', 'UPDATE')"
 NEWEST_LAYOUT = "SELECT MAX(generation) FROM sqlqueue_layout"
+WRITER = "SELECT MAX(writer) FROM sqlqueue_publish_gate WHERE slot >= 0"
 CHANGING = "SELECT id FROM sqlqueue_epoch_slot LIMIT 1"
-HIGHEST = "SELECT MAX(generation) FROM sqlqueue_publish_gate WHERE slot >= 0"
+# A gate that names a server has its generations below 0, see generations.
+READ = "{greatest}(generation, -1 - generation)"
+WRITE = "CASE WHEN writer = '' THEN %s ELSE -1 - %s END"
+# It changes the row that a server takes over by: of a transaction of each the cluster fails one.
+STILL_NAMED = f"UPDATE sqlqueue_publish_gate SET renewals = renewals + 1 WHERE slot = {NAMED} AND writer = %s"
+HIGHEST = f"SELECT MAX({READ}) FROM sqlqueue_publish_gate WHERE slot >= 0"
 # Index of all: the primary key; (topic, slot).
-BEHIND = "SELECT slot FROM sqlqueue_publish_gate WHERE slot >= 0 AND generation <> %s ORDER BY slot"
-SWITCH = "UPDATE sqlqueue_publish_gate SET generation = %s WHERE slot = %s"
+BEHIND = f"SELECT slot FROM sqlqueue_publish_gate WHERE slot >= 0 AND {READ} <> %s ORDER BY slot"
+SWITCH = f"UPDATE sqlqueue_publish_gate SET generation = {WRITE} WHERE slot = %s"
 UNTURNED = "SELECT id FROM sqlqueue_epoch_slot WHERE topic = %s AND epoch <> %s ORDER BY slot"
 SWITCH_SLOT = "UPDATE sqlqueue_epoch_slot SET epoch = %s WHERE id = %s"
 LIMIT = "SET SESSION innodb_lock_wait_timeout = %s"
@@ -122,13 +129,21 @@ def put_in_force(alias: str, generation: int) -> None:
     if connections[alias].vendor == "postgresql":
         execute(alias, "SELECT SETVAL('sqlqueue_generation', %s)", (generation,))
     else:
-        execute(alias, "UPDATE sqlqueue_publish_gate SET generation = %s WHERE slot >= 0", (generation,))
+        execute(
+            alias, f"UPDATE sqlqueue_publish_gate SET generation = {WRITE} WHERE slot >= 0", (generation, generation)
+        )
 
 
 def add_gate_rows(alias: str, generation: int) -> None:
-    """Add the rows that publishers of any generation but the first use."""
-    rows = [(slot, generation) for slot in range(SLOTS, 2 * SLOTS)]
-    text = f"INSERT INTO sqlqueue_publish_gate (slot, generation) VALUES {', '.join(['(%s, %s)'] * len(rows))}"
+    """Add the rows that publishers of any generation but the first use, in the caller's transaction. Raises
+    ConfigurationError if another server is about to be named."""
+    writer = execute(alias, WRITER).fetchone()[0] or ""
+    if writer and not execute(alias, STILL_NAMED, (writer,)).rowcount:
+        raise ConfigurationError("another server of the cluster is about to be named: try again")
+    number = stored(generation) if writer else generation
+    rows = [(slot, number, writer) for slot in range(SLOTS, 2 * SLOTS)]
+    marks = ", ".join(["(%s, %s, %s)"] * len(rows))
+    text = f"INSERT INTO sqlqueue_publish_gate (slot, generation, writer) VALUES {marks}"
     execute(alias, text, [value for row in rows for value in row])
 
 
@@ -146,7 +161,7 @@ def switch_gate_rows(alias: str, generation: int, slots: Sequence[int], wait: bo
         execute(alias, dialect(alias).delete("sqlqueue_publish_gate", "slot", len(former)), former)
     for slot in free:
         if slot >= SLOTS:
-            execute(alias, SWITCH, (generation, slot))
+            execute(alias, SWITCH, (generation, generation, slot))
     return len(free)
 
 

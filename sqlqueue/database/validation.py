@@ -33,10 +33,8 @@ CREATE_PLACED_TOPIC = (
 # Index of both: the primary key.
 STORED_PLACEMENT = "SELECT partitions, priorities, shards FROM sqlqueue_topic WHERE name = %s"
 STORED_TOPIC = "SELECT name, partitions, priorities, shards FROM sqlqueue_topic WHERE name = %s"
-SCHEDULE = (
-    "INSERT INTO sqlqueue_scheduled_message"
-    " (topic, partition_key, message_id, payload, headers, priority, target_group, body, expires_after, due_at)"
-)
+SCHEDULE_COLUMNS = "topic, partition_key, message_id, payload, headers, priority, target_group, body, expires_after"
+SCHEDULE = f"INSERT INTO sqlqueue_scheduled_message ({SCHEDULE_COLUMNS}, due_at)"
 # Index: that of the source's key.
 SCHEDULE_COPY = (
     f"{SCHEDULE} SELECT %s, %s, %s, original.payload, original.headers, %s, %s, original.body, NULL, {{later}}"
@@ -44,10 +42,10 @@ SCHEDULE_COPY = (
 )
 SCHEDULED_LATER = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, {later})"
 SCHEDULED_AT = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
-# As in the log: a duplicate changes nothing, and is marked.
+# As in the log: a duplicate changes nothing, and is marked. (Numbers of the detour are below 0.)
 MARK_SCHEDULED = (
     " ON DUPLICATE KEY UPDATE priority = sqlqueue_scheduled_message.priority"
-    f" + 0 * LAST_INSERT_ID(sqlqueue_scheduled_message.id + {MARK})"
+    f" + 0 * LAST_INSERT_ID(ABS(sqlqueue_scheduled_message.id) + {MARK})"
 )
 SCHEDULED_ONES = (
     "SELECT topic, message_id, partition_key FROM sqlqueue_scheduled_message{by_id} WHERE id BETWEEN %s AND %s"

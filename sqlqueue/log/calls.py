@@ -71,8 +71,7 @@ class Call:
         in_test = (
             until_placed(lambda: self._publish(message, within)) if settings.sharded else self._publish(message, within)
         )
-        assert self._published.offset is not None
-        self._offset, self._key, self._group = self._published.offset, message.key, message.group
+        self._offset, self._key, self._group = self._published.offset or 0, message.key, message.group
         if in_test:
             _carry_out[-1](topic)
             self._end = time.monotonic()
@@ -102,8 +101,10 @@ class Call:
         lost meanwhile is opened anew by the next look."""
         over = time.monotonic() >= self._end
         try:
-            self.watch.ask(self._offset)  # before the reads, which show what was settled until now
-            answer = self._read(over)
+            answer = None
+            if self._in_log():
+                self.watch.ask(self._offset)  # before the reads, which show what was settled until now
+                answer = self._read(over)
         except Error as error:
             if over or classify(error) not in (ErrorKind.GONE, ErrorKind.CONTENTION):
                 raise
@@ -112,6 +113,15 @@ class Call:
         if answer is None and over:
             raise TimeoutError(self._no_reply())
         return answer
+
+    def _in_log(self) -> bool:
+        """Tell whether the message has entered the log: it may have taken the detour."""
+        if not self._offset:
+            found = Message.objects.using(self._alias).filter(
+                topic=self._topic, message_id=self._published.id, partition_key=self._key
+            )
+            self._offset = found.values_list("offset", flat=True).first() or 0
+        return bool(self._offset)
 
     def _read(self, over: bool) -> Answer | None:
         passed: set[str] = set()

@@ -15,12 +15,14 @@ from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import storable
 from sqlqueue.database import retries
 from sqlqueue.database.clock import moment
+from sqlqueue.database.detour import GateElsewhere
 from sqlqueue.database.gate import SCHEDULER, insert_new, take_duty
 from sqlqueue.database.generations import Moved
 from sqlqueue.database.ids import identity_of
 from sqlqueue.database.insert_sql import LogRow, Stored
 from sqlqueue.database.limits import check_storable
 from sqlqueue.database.retries import ErrorKind
+from sqlqueue.database.server_identity import forget_session
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.validation import check_size, refuse_dead_letters
 from sqlqueue.database.weight import LIGHT
@@ -93,7 +95,7 @@ def move_due(alias: str) -> int:
 
     One process at a time, so that messages of one key enter in the order in which they are due. A message that the log
     refuses stays with the reason. One whose id another transaction is publishing waits for that, and so do the later
-    messages of its key; no other message is held back.
+    messages of its key; no other message is held back. In a cluster nothing is moved but on the named server.
     """
     if execute(alias, ANY_DUE).fetchone() is None:
         return 0
@@ -101,6 +103,9 @@ def move_due(alias: str) -> int:
         moved = retries.run_once(alias, _move, alias)
     except Moved:  # it is known now which keys are elsewhere: the next call relays them
         moved = 0
+    except GateElsewhere:
+        forget_session(alias)
+        return 0
     except Error as error:
         if connections[alias].in_atomic_block or retries.classify(error) is ErrorKind.GONE:
             raise
@@ -182,7 +187,7 @@ def _move(alias: str, only: int | None = None) -> int | None:
             _refuse(alias, row.id, row.topic, str(error))
             refused += 1
     if rows:
-        new = insert_new(alias, rows)
+        new = insert_new(alias, rows, overtakes=True)
         repeated = [id for id, row in zip(taken, rows) if identity_of(row) not in new]
         if repeated:  # published while they were being scheduled, or by plain SQL with an id that the log has
             logger.info(logfmt("scheduled_messages_repeated", messages=len(repeated)))

@@ -25,6 +25,7 @@ from sqlqueue.payloads.versions import callers
 from sqlqueue.twins import async_twin, refuse_in_async
 
 AT_ONCE = 500
+BEFORE_ALL = -(1 << 63)  # what has taken the detour (database.detour) has numbers below 0
 # Index: the unique one.
 GET = f"""
     SELECT {{payload}}, {{headers}}, priority, target_group, {{due}}, {{published}}, refusal, body, expires_after
@@ -178,7 +179,7 @@ def _take(alias: str, number: int, identity: tuple[str, str, str]) -> bool:
 
 
 def _cancel_all(alias: str, topic: str, key: str) -> int:
-    count, last = 0, 0
+    count, last = 0, BEFORE_ALL
     while True:
         found = [number for (number,) in execute(alias, OF_KEY, (topic, key, last, AT_ONCE)).fetchall()]
         if found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import checked_topic
 from sqlqueue.database.known_layouts import forget_layouts
+from sqlqueue.database.server_identity import forget_named
 from sqlqueue.database.transactions import remember_once_committed
 from sqlqueue.database.validation import TopicInfo, refuse_dead_letters
 from sqlqueue.log.placement import existing_placement, forget_placements, placement
@@ -83,6 +84,7 @@ def forget_topics() -> None:
     _known.clear()
     forget_placements()
     forget_layouts()
+    forget_named()
 
 
 def create(alias: str, name: str, partitions: int | None = None) -> TopicInfo:

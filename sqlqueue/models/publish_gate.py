@@ -7,22 +7,27 @@ from collections.abc import Collection
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from sqlqueue.database.fields import ExactField
 from sqlqueue.database.gate import DUTIES
-from sqlqueue.database.insert_sql import SLOTS
+from sqlqueue.database.generations import read, stored
+from sqlqueue.database.insert_sql import NAMED, SERVER_LENGTH, SLOTS
 from sqlqueue.database.statements import execute
 from sqlqueue.database.turning import catch_up, first_slot, forget_guards, make_sequence, newest_layout
 
-THERE = "SELECT slot, generation FROM sqlqueue_publish_gate"
+THERE = "SELECT slot, generation, writer FROM sqlqueue_publish_gate"
 
 
 class PublishGate(models.Model):
     """A few hundred fixed rows. Every publish on MySQL locks one in share mode until it commits; see database.horizon.
-    A few more, on every database, are locked by exclusive tasks."""
+    A few more, on every database, are locked by exclusive tasks. writer: the named server of a cluster of several
+    writable ones, "" if none is named; the generation is below 0 then; renewals: see database.named_server."""
 
     slot = models.IntegerField(_("slot"), primary_key=True)
     generation = models.IntegerField(
         _("generation"), db_default=0, help_text=_("of the topics' layouts; who publishes by another one is refused")
     )
+    writer = ExactField(_("writer"), max_length=SERVER_LENGTH + 1, db_default="")
+    renewals = models.BigIntegerField(_("renewals"), db_default=0)
 
     class Meta:
         db_table = "sqlqueue_publish_gate"
@@ -38,19 +43,22 @@ def fill(using: str) -> None:
     MySQL has other slots, and those of the first generation never come back: an old publisher would use them."""
     make_sequence(using)
     catch_up(using)
-    there = dict(execute(using, THERE).fetchall())
-    generation = max([generation for slot, generation in there.items() if slot >= 0], default=None)
+    there = {slot: (generation, writer) for slot, generation, writer in execute(using, THERE).fetchall()}
+    generation = max([read(generation) for slot, (generation, _) in there.items() if slot >= 0], default=None)
+    writer = max([writer for _, writer in there.values()], default="")
     newest = newest_layout(using)
     if generation is None:
         generation = newest or 0
     first = first_slot(using, generation)
-    _insert(using, set(range(first, first + SLOTS)).difference(there), generation)
+    missing = set(range(first, first + SLOTS)).difference(there)
+    _insert(using, missing, stored(generation) if writer else generation, writer)
     _insert(using, set(DUTIES).difference(there), 0)
+    _insert(using, {NAMED}.difference(there), 0, writer)
     if newest is None:
         forget_guards(using)
 
 
-def _insert(using: str, missing: Collection[int], generation: int) -> None:
+def _insert(using: str, missing: Collection[int], generation: int, writer: str = "") -> None:
     if missing:
-        rows = [PublishGate(slot=slot, generation=generation) for slot in sorted(missing)]
+        rows = [PublishGate(slot=slot, generation=generation, writer=writer) for slot in sorted(missing)]
         PublishGate.objects.using(using).bulk_create(rows, ignore_conflicts=True)

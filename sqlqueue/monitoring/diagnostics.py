@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from django.apps import apps
 from django.db import connections
+from django.db.models import Min
 
 from sqlqueue.conf import settings
 from sqlqueue.database.gate import DUTIES
-from sqlqueue.database.insert_sql import SLOTS
+from sqlqueue.database.insert_sql import NAMED, SLOTS
 from sqlqueue.database.limits import ServerLimits, limits, missing_indexes
 from sqlqueue.database.tables import pending_migrations
 from sqlqueue.models import PeriodicSchedule, PublishGate, RelayedMessage, ScheduledMessage
@@ -60,11 +61,22 @@ class RuntimeSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Detour:
+    """In a cluster of several writable servers, the named one (with a "-" before it until the log is open there), how
+    many messages that took the detour wait, and for how many seconds the oldest does."""
+
+    writer: str
+    waiting: int
+    oldest: float
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnostics:
     """What the doctor judges. pending: migrations are not applied, and the tables were not read: what follows
     `handlers` has its default; processes: how many consumer processes are to run; more_refusals: there are more than
     `refusals`; periodic: there are periodic schedules; others: how many shards there are beside this one;
-    relay_refusals: the first of the relayed messages that their shard has refused."""
+    relay_refusals: the first of the relayed messages that their shard has refused; detour: None where no server is
+    named."""
 
     pending: bool
     limits: ServerLimits
@@ -80,6 +92,7 @@ class Diagnostics:
     periodic: bool = False
     others: int = 0
     relay_refusals: Sequence[RefusedMessage] = ()
+    detour: Detour | None = None
 
 
 def read(
@@ -104,7 +117,7 @@ def read(
         processes or seen.subscribers or 1,
         handlers,
         missing_indexes(alias, list(apps.get_app_config("sqlqueue").get_models())),
-        len(DUTIES) + SLOTS - PublishGate.objects.using(alias).count(),
+        len(DUTIES) + 1 + SLOTS - PublishGate.objects.using(alias).count(),
         _clock(alias),
         seen,
         refusals[:MOST_REFUSALS],
@@ -112,7 +125,18 @@ def read(
         PeriodicSchedule.objects.using(alias).exists(),
         len(settings.aliases) - 1,
         _relay_refusals(alias) if settings.sharded else (),
+        _detour(alias),
     )
+
+
+def _detour(alias: str) -> Detour | None:
+    writer = PublishGate.objects.using(alias).filter(slot=NAMED).values_list("writer", flat=True).first()
+    if not writer:
+        return None
+    waiting = ScheduledMessage.objects.using(alias).filter(pk__lt=0, refused=False)
+    oldest = waiting.aggregate(oldest=Min("due_at"))["oldest"]
+    age = 0.0 if oldest is None else max(0.0, (database_time(alias) - oldest).total_seconds())
+    return Detour(writer, waiting.count(), age)
 
 
 def _clock(alias: str) -> ClockSkew:

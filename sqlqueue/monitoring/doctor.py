@@ -16,10 +16,11 @@ from sqlqueue.stats.survey import Survey
 ERROR, WARNING, NOTE = attention.ERROR, attention.WARNING, attention.NOTE
 OK: Final = "ok"
 
-# Of a consumer process: the control thread and its six background tasks. Periodic schedules have a seventh, and so has
-# each other shard.
+# Of a consumer process: the control thread and its six background tasks. Periodic schedules have a seventh, and so have
+# each other shard and a cluster of several writable servers.
 OWN_CONNECTIONS = 7
 NEARLY_FULL = 0.8  # of the connections that the server allows
+DETOUR_LATE = 30.0  # seconds
 CLOCK_TOLERANCE = 1.0  # seconds
 CLOCK_WRONG = 30.0  # seconds
 ABOUT = {  # the title under which the doctor lists each kind of finding
@@ -78,7 +79,7 @@ def connections(read: Diagnostics) -> Iterator[Diagnosis]:
     if allowed is None:
         yield Diagnosis(OK, "connections", "this database counts none")
         return
-    own = OWN_CONNECTIONS + read.periodic + read.others
+    own = OWN_CONNECTIONS + read.periodic + read.others + (read.detour is not None)
     needed = read.processes * (threads + own)
     text = f"{read.processes} × ({threads} threads + {own})"
     if read.others:  # as many processes of each: they relay to this one, follow batches, and their handlers publish
@@ -156,6 +157,21 @@ def gate(read: Diagnostics) -> Iterator[Diagnosis]:
         yield Diagnosis(ERROR, "publish gate", text, "python manage.py migrate sqlqueue fills it again.")
     else:
         yield Diagnosis(OK, "publish gate", "complete")
+
+
+def detour(read: Diagnostics) -> Iterator[Diagnosis]:
+    """Examine, in a cluster of several writable servers, whether what is published on all of them enters the log."""
+    if read.detour is None:
+        return
+    found = read.detour
+    if found.oldest > DETOUR_LATE or (found.writer.startswith("-") and found.waiting):
+        text = f"{found.waiting} messages wait, the oldest for {found.oldest:.0f} s, to enter through {found.writer!r}"
+        hint = "Let a consumer process run on that server; one that runs on another one takes over once none does."
+        yield Diagnosis(ERROR, "named server", text, hint)
+    else:
+        yield Diagnosis(
+            OK, "named server", f"messages enter through {found.writer!r}; {found.waiting} are on their way"
+        )
 
 
 def clock(read: Diagnostics) -> Iterator[Diagnosis]:
@@ -241,4 +257,4 @@ ON_THE_SERVER: tuple[Callable[[Diagnostics], Iterator[Diagnosis]], ...] = (
     lock_waits,
     stopping,
 )
-ON_TABLES: tuple[Callable[[Diagnostics], Iterator[Diagnosis]], ...] = (indexes, gate, clock, queue)
+ON_TABLES: tuple[Callable[[Diagnostics], Iterator[Diagnosis]], ...] = (indexes, gate, detour, clock, queue)

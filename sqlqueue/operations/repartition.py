@@ -23,7 +23,7 @@ from django.db import ProgrammingError, connections
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.setting.topics import MOST_PARTITIONS
-from sqlqueue.database import retries, turning
+from sqlqueue.database import named_server, retries, turning
 from sqlqueue.database.gate import LAYOUT, take_duty
 from sqlqueue.database.generations import EPOCH_SLOTS
 from sqlqueue.database.horizon import Horizon, on_one_server
@@ -121,6 +121,7 @@ def _announce(alias: str, topic: str, partitions: int | None, shards: str, shard
         return
     if change := under_way(alias):
         raise ConfigurationError(f"the partitions of topic {change.topic!r} are being changed: let that end first")
+    named_server.refuse_elsewhere(alias)
     later = later_block(alias, topic, partitions or open_block(alias, topic).partitions)
     insert_turning(alias, topic, later, shards, shard)
     if not dialect(alias).gated:
@@ -138,6 +139,7 @@ def _begin(alias: str, topic: str, partitions: int, server: ServerIdentity | Non
     present = open_block(alias, topic)
     if present.partitions == partitions:
         raise ConfigurationError(f"topic {topic!r} has {partitions} partitions already")
+    named_server.refuse_elsewhere(alias)
     later = later_block(alias, topic, partitions)
     if dialect(alias).slotted:
         insert_turning(alias, topic, later, *shards_of(alias, topic, present.epoch))
@@ -336,6 +338,7 @@ def _switch(
         return 0
     if switch is turning.switch_slots and turning.gate_rows_behind(alias, change.generation):
         return 0  # a publisher may still not ask the slots
+    named_server.refuse_elsewhere(alias)
     return switch(alias, to, rows, wait)
 
 

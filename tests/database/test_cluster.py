@@ -114,7 +114,7 @@ def test_a_galera_node_is_recognized(own_servers: None) -> None:
         assert [(found.number, found.error) for found in findings(name)] == [(14, False)]
         with override_settings(SQLQUEUE={"DATABASE": name}, DATABASE_ROUTERS=[]):
             told = [(found.level, found.text) for found in check_findings() if found.about == "check sqlqueue.W014"]
-        text = "Galera of 1 nodes: what is published through another node than the consumers' may be missed for good"
+        text = "Galera of 1 nodes: what is published through others than the named one takes a detour"
         assert told == [(WARNING, text)]
         with PrivateMariaDB() as other, alias("other", other) as another:
             assert identity(name) != identity(another)

@@ -4,8 +4,10 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from tests.soak import databases, history, phases, workload
 from tests.soak.backlog import Backlog, pending, unsettled
@@ -26,6 +28,9 @@ DRAIN_LIMIT = 240.0  # seconds: when to give up waiting
 PLANTED_LIMIT = 30.0  # the same if faults are planted, with which it may never end
 SHORT = 120.0  # seconds: runs up to here keep messages less long, so that their collection is seen sooner
 COLLECT_LIMIT = 60.0
+LOOK_LIMIT = 60.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,7 @@ class Run:
             rates=(plan.rate, plan.bulk_rate),
             sabotaged=plan.sabotaged,
             phases=plan.phases,
-            jobs=not (topology and topology.may_forget),
+            jobs=topology is None or topology.jobs,
         )
         of_nodes = topology.kinds if topology else ()
         tracks = [] if plan.calm else schedule(plan.seed, plan.seconds, plan.database, plan.only, of_nodes)
@@ -156,8 +161,8 @@ class Run:
             time.sleep(max(0.0, remaining))
             ended = time.monotonic()
             self.fleet.stop_publishers()
-            ticks_until = end_ticks(time.monotonic() + self.plan.drain_limit)
-            backlog = unsettled()
+            ticks_until = self._look(lambda: end_ticks(time.monotonic() + self.plan.drain_limit))
+            backlog = self._look(unsettled)
             drained = self._drain(ended)
             leftovers = {} if drained is None or self.plan.sabotaged else self._leftovers_while_running()
             self.watch.stop()
@@ -202,7 +207,7 @@ class Run:
             troubles.append(f"{count} threads of a publisher ended with an error: see the folder's logs")
         standstill = longest_standstill(record, began, ended, of_nodes)
         if drained is None:
-            troubles.append(f"not drained within {self.plan.drain_limit:g} s: {unsettled()} deliveries left")
+            troubles.append(f"not drained within {self.plan.drain_limit:g} s: {self._look(unsettled)} deliveries left")
         elif drained > record.crowded * (2 * workload.LEASE_DURATION + work_seconds(record, backlog, ended - began)):
             troubles.append(f"drained only after {drained:.1f} s")
         if standstill > workload.UNSERVED:
@@ -226,10 +231,23 @@ class Run:
             losses,
         )
 
+    def _look(self, read: Callable[[], T]) -> T:
+        """Look at the tables; again if the connection is lost: a node that others still come back to may be left."""
+        from sqlqueue.database import retries
+
+        deadline = time.monotonic() + LOOK_LIMIT
+
+        def look() -> list[T]:
+            return [read()]
+
+        found = retries.patiently("default", look, give_up=lambda: time.monotonic() > deadline)
+        assert found, f"the tables could not be read for {LOOK_LIMIT:g} s"
+        return found[0]
+
     def _drain(self, since: float) -> float | None:
         """Wait until everything is settled; return how long after `since`, or None if it is not within the limit."""
         while time.monotonic() < since + self.plan.drain_limit:
-            if not unsettled():
+            if not self._look(unsettled):
                 return time.monotonic() - since
             time.sleep(0.1)
         return None
@@ -248,7 +266,7 @@ class Run:
         }
         deadline = time.monotonic() + self.plan.retention + COLLECT_LIMIT
         while True:
-            left = {name: rows.count() for name, rows in tables.items()}
+            left = self._look(lambda: {name: rows.count() for name, rows in tables.items()})
             if not any(left.values()) or time.monotonic() > deadline:
                 return left
             time.sleep(0.5)

@@ -15,6 +15,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpR
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 
+from sqlqueue.admin.keyset import NUMBER
 from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import ModelAdmin, may, require
 from sqlqueue.admin.replica import remember_change
@@ -113,7 +114,7 @@ def chosen_offsets(request: HttpRequest) -> list[int]:
     """Return the ticked offsets; values that are not numbers are left out. Raises BadRequest for more than
     MOST_CHOSEN."""
     ticked = request.POST.getlist(ACTION_CHECKBOX_NAME)
-    offsets = {int(value) for value in ticked if value.isascii() and value.isdigit() and len(value) < 19}
+    offsets = {int(value) for value in ticked if NUMBER.fullmatch(value)}
     if len(offsets) > MOST_CHOSEN:
         raise BadRequest(f"{len(offsets)} rows were chosen; an action takes {MOST_CHOSEN} at most")
     return sorted(offsets)

@@ -16,7 +16,7 @@ from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition_numbers import numbers_text
 from sqlqueue.database import clock, retries
-from sqlqueue.database.server_identity import ServerChanged, SessionReplaced
+from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, SessionReplaced
 from sqlqueue.leases import release
 from sqlqueue.leases.renewal import Renewal, Shown
 from sqlqueue.signals import announce, database_unreachable, deliveries_settled
@@ -35,6 +35,7 @@ class LeaseRenewer(BackgroundTask):
     """
 
     name = "lease-renewer"
+    anywhere = True  # it looks itself
 
     def __init__(
         self,
@@ -79,6 +80,8 @@ class LeaseRenewer(BackgroundTask):
         if self._hangs():
             return False
         own = self.ownership
+        if not self._may_own():
+            return False
         try:
             self.beat()
             server, owned = own.server, own.leases()
@@ -103,6 +106,19 @@ class LeaseRenewer(BackgroundTask):
             self.lost(lost)
         self.renewed()
         return False
+
+    def _may_own(self) -> bool:
+        """Return whether this thread is not known to be connected to a server that is not the named one: a process that
+        serves nothing there writes no heartbeat, so that no partitions are kept for it."""
+        try:
+            self.ownership.server.proof()
+        except NotNamedServer as error:
+            logger.warning(logfmt("not_the_named_server", subscriber=self.ownership.subscriber, meaning=error))
+            retries.drop_connection(self.alias)
+            return False
+        except (ServerChanged, SessionReplaced):
+            pass  # the next statement that matters says so again
+        return True
 
     def _hangs(self) -> bool:
         """Return whether the loop hangs; log it once, with its stack."""

@@ -10,7 +10,7 @@ from django.db import Error, connections
 
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import message_of, storable
-from sqlqueue.database import lock_timeouts, retries
+from sqlqueue.database import lock_timeouts, retries, server_identity
 from sqlqueue.signals import announce, operation_retried
 
 logger = logging.getLogger("sqlqueue")
@@ -29,6 +29,7 @@ class BackgroundTask:
 
     name = "background-task"
     in_reserve: Callable[[], bool] = staticmethod(lambda: False)
+    anywhere = False  # whether it may be connected to any server of a cluster, not only to the named one
 
     def __init__(self, alias: str, interval: float):
         self.alias, self.interval = alias, interval
@@ -87,7 +88,12 @@ class BackgroundTask:
         try:
             if retries.close_lost_connections():
                 self.forget()
+            if not self.anywhere:
+                server_identity.lead(self.alias)
             more = bool(do())
+        except server_identity.NotNamedServer as error:
+            retries.drop_connection(self.alias)
+            logger.warning(logfmt("not_the_named_server", task=self.name, meaning=error))
         except Error as error:
             kind = retries.classify(error)
             if kind is retries.ErrorKind.GONE:

@@ -1,4 +1,4 @@
-"""haproxy in front of a topology's nodes: clients reach the one node that it is told, or none."""
+"""haproxy in front of a topology's nodes: clients reach those that it is told, in turn; mostly one, or none."""
 
 import socket
 import subprocess
@@ -63,14 +63,14 @@ class HAProxy:
                 raise ServerError(f"haproxy did not start:\n{self._log.read_text(errors='replace')[-2000:]}")
             time.sleep(0.02)
 
-    def route(self, chosen: str | None) -> None:
-        """Let clients through to this node alone, or to none; connections to all others are closed."""
+    def route(self, *chosen: str | None) -> None:
+        """Let clients through to these nodes alone, in turn, or to none; connections to all others are closed."""
         for name in self._nodes:
-            if name != chosen:
+            if name not in chosen:
                 self._tell(f"set server primary/{name} state maint")
                 self._tell(f"shutdown sessions server primary/{name}")
-        if chosen is not None:
-            self._tell(f"set server primary/{chosen} state ready")
+        for name in filter(None, chosen):
+            self._tell(f"set server primary/{name} state ready")
 
     def close(self) -> None:
         """End it."""

@@ -23,6 +23,7 @@ class MariaDBAsync(Promotion):
     database = "mariadb"
     vendor = Vendor([*MYSQL.preparations, REPLICATES], MYSQL.count_clients, MYSQL.read_only, MYSQL.read_write)
     may_forget = True
+    jobs = False
     no_database = ""
     lag = 2.0
     more_options: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ class PostgreSQLStreaming(Promotion):
     database = "postgresql"
     vendor = POSTGRESQL
     may_forget = True
+    jobs = False
     no_database = "postgres"
     lag = 2.0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,8 +28,8 @@ def missing(name: str) -> str:
         return f"there is no driver for {kind.database}"
     if issubclass(kind, Cluster) and (reason := network.impossible()):
         return reason
-    if name == "galera":
-        return galera.missing() or ("" if shutil.which("rsync") else "there is no rsync")
+    if name.startswith("galera"):
+        return galera.missing_for_several()
     if kind.database == "mysql":
         there = machines_own() or (DEBIAN / "usr/sbin/mysqld").is_file()
         return "" if there else "there is no MySQL server (make system-mysql)"

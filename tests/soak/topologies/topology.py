@@ -37,6 +37,8 @@ class Topology(Database):
     """What these bring about later, which is a fault of its own in the history."""
     may_forget: ClassVar[bool]
     """Whether a failover of it may forget what was confirmed."""
+    jobs: ClassVar[bool] = True
+    """Whether everyday jobs are run on it, whose checks know no forgetting and no other order than the log's."""
     no_database: ClassVar[str]
     """What a connection names as its database that needs none."""
 
@@ -130,7 +132,7 @@ class Topology(Database):
     # -- for its faults -----------------------------------------------------------------------------------------------
 
     def route(self, node: str | None) -> None:
-        """Let clients through to this node alone."""
+        """Let clients through to this node alone, or to none."""
         assert self._haproxy
         self._haproxy.route(node)
 

@@ -1,0 +1,63 @@
+"""The named-server task: in a cluster of several writable servers it keeps one of them named."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from sqlqueue.consumers.background.task import BackgroundTask
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.database import named_server
+from sqlqueue.database.named_server import Standing
+
+logger = logging.getLogger("sqlqueue")
+
+INTERVAL = 0.2  # seconds
+RENEW_EVERY = 1.0  # seconds
+TAKE_OVER_AFTER = 5.0  # seconds without a renewal
+
+
+class NamedServerTask(BackgroundTask):
+    """Renews the named server's name where this connection leads there; lets the server that it leads to take its
+    place once that is not renewed any more. changed: called when another server is named than before."""
+
+    name = "named-server"
+    anywhere = True
+
+    def __init__(self, alias: str, changed: Callable[[], None]):
+        super().__init__(alias, INTERVAL)
+        self._changed = changed
+        self._seen: Standing | None = None
+        self._since = self._renewed = 0.0
+
+    def forget(self) -> None:
+        """Forget when it was renewed: this process may not have looked for a while."""
+        self._seen = None
+
+    def run_once(self) -> bool:
+        """Do what is due; return whether the next step is."""
+        now = time.monotonic()
+        standing = named_server.standing(self.alias)
+        seen, self._seen = self._seen, standing
+        if seen is None or (standing.server, standing.renewals) != (seen.server, seen.renewals):
+            self._since = now
+        if seen is not None and standing.server != seen.server:
+            self._changed()
+        if standing.writer == standing.here:
+            if now - self._renewed >= RENEW_EVERY:
+                self._renewed = now
+                named_server.renew(self.alias)
+            return False
+        if standing.server == standing.here:
+            if named_server.open_log(self.alias):
+                self._log("log_server_opened", standing)
+            return True
+        if not standing.server or now - self._since >= TAKE_OVER_AFTER:
+            if named_server.take_over(self.alias, standing):
+                self._log("log_server_named", standing)
+            return True
+        return False
+
+    def _log(self, event: str, standing: Standing) -> None:
+        logger.warning(logfmt(event, server=standing.here, former=standing.server))

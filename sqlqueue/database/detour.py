@@ -1,0 +1,105 @@
+"""The detour: messages that are published where the log may not be written to are scheduled, and due at once.
+
+In a cluster of several writable servers the gate names one of them (database.named_server): its locks are those that
+the horizon asks for. A publish statement that runs on another server adds nothing, and its transaction goes on. The
+message is put on the schedule then, in the same transaction: a row there counts by being there, so it does not matter
+when and where it is committed. The scheduler of the named server moves it into the log, as it does with all others.
+
+Rows of the detour have numbers below 0. While there are any, publishers on the named server take the detour too: a
+message of theirs would overtake.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import Any
+
+from django.db import OperationalError, connections, transaction
+
+from sqlqueue.database.chunks import in_chunks
+from sqlqueue.database.error_codes import ELSEWHERE
+from sqlqueue.database.ids import Identity
+from sqlqueue.database.insert_sql import SLOTS, LogRow
+from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.validation import SCHEDULE_COLUMNS, scheduled
+from sqlqueue.database.weight import weight
+
+# Whether anything is on its way. Index: the primary key.
+ANY_ON_ITS_WAY = "SELECT 1 FROM sqlqueue_scheduled_message{by_id} WHERE id < 0 AND refused = {false} LIMIT 1"
+# The latest of a key that is on its way. Index: (topic, partition_key).
+LATEST = """
+    SELECT MAX(due_at) FROM sqlqueue_scheduled_message WHERE topic = %s AND partition_key IN ({marks}) AND id < 0
+"""
+# What a publish statement that was refused has locked is read as it is now. Index: the primary key.
+ANY_NAMED = "SELECT writer FROM sqlqueue_publish_gate WHERE slot IN (%s, %s) AND writer <> ''{share}"
+PUT = f"INSERT INTO sqlqueue_scheduled_message (id, created_at, due_at, {SCHEDULE_COLUMNS})"
+ROW = "(%s, COALESCE(%s, {now}), GREATEST({now}, COALESCE(%s, {now})), %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+ADDED = "SELECT topic, message_id, partition_key FROM sqlqueue_scheduled_message WHERE id BETWEEN %s AND %s"
+KEEP = " ON DUPLICATE KEY UPDATE refused = sqlqueue_scheduled_message.refused"
+RANDOM_BITS, CALL_BITS = 45, 14  # of a number: the messages of one statement follow each other
+STEP = timedelta(microseconds=1)
+
+
+class GateElsewhere(OperationalError):
+    """The gate names another server: this one may not add to the log what cannot take the detour."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            ELSEWHERE,
+            "messages enter the log on another server of this cluster, or it is being changed which: nothing was added",
+        )
+
+
+def in_use(alias: str) -> bool:
+    """Tell whether messages are on their way into the log."""
+    return execute(alias, ANY_ON_ITS_WAY).fetchone() is not None
+
+
+def is_named(alias: str, slot: int) -> bool:
+    """Tell whether this row of the gate is there, and names a server. Without it a publish statement fails, rather than
+    that a message takes the detour."""
+    return execute(alias, ANY_NAMED, (slot, slot + SLOTS)).fetchone() is not None
+
+
+def put(alias: str, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity]:
+    """Let messages wait for the named server, in the caller's transaction; return the identities of those whose ids
+    were not scheduled. In `rows` each is there once. may_repeat: ids may be scheduled already.
+
+    Their numbers are random, for nodes that count for themselves give the same ones; those of one call follow each
+    other. Each is due after what has taken the detour before with its key, as far as it is seen here, so that their
+    order does not depend on the clocks of several nodes.
+    """
+    new: set[Identity] = set()
+    chunks = list(in_chunks(alias, rows, weigh=weight))
+    with transaction.atomic(using=alias, savepoint=False) if len(chunks) > 1 else nullcontext():
+        for some in chunks:
+            new |= _put(alias, some, may_repeat)
+    return new
+
+
+def _put(alias: str, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity]:
+    after = _latest(alias, rows)
+    first = -((secrets.randbits(RANDOM_BITS) + 1) << CALL_BITS)
+    values = [(first + number, row.published_at, after, *scheduled(row)) for number, row in enumerate(rows)]
+    text = f"{PUT} VALUES {', '.join([ROW] * len(rows))}{KEEP * may_repeat}"
+    with connections[alias].cursor() as cursor:  # not by execute(), which remembers every text, and this one varies
+        cursor.execute(dialect(alias).sql(text), [value for row in values for value in row])
+        cursor.execute(ADDED, (first, first + len(rows) - 1))
+        return {(topic, id, key) for topic, id, key in cursor.fetchall()}
+
+
+def _latest(alias: str, rows: Sequence[LogRow]) -> Any:
+    """Return when the next message of these keys may be due at the earliest; None if none of them is on its way."""
+    latest: list[Any] = []
+    topics: dict[str, set[str]] = {}
+    for row in rows:
+        if row.key:
+            topics.setdefault(row.topic, set()).add(row.key)
+    with connections[alias].cursor() as cursor:
+        for topic, keys in topics.items():
+            cursor.execute(LATEST.replace("{marks}", ", ".join(["%s"] * len(keys))), (topic, *sorted(keys)))
+            latest += [due_at for (due_at,) in cursor.fetchall() if due_at is not None]
+    return max(latest) + STEP if latest else None

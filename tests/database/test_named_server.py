@@ -1,0 +1,127 @@
+"""Several writable nodes of Galera, on real ones: a change of the named server loses nothing."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from django.core.management import call_command
+from django.db import OperationalError, transaction
+from django.test import override_settings
+from pytest_django import DjangoDbBlocker
+
+from sqlqueue import publish
+from sqlqueue.database import named_server
+from sqlqueue.database.server_checks import findings
+from sqlqueue.database.statements import execute
+from sqlqueue.log.schedule import move_due
+from sqlqueue.models import Message, ScheduledMessage
+from tests.database.test_cluster import alias
+from tests.processes import wait_until
+from tests.servers import galera
+
+pytestmark = [
+    pytest.mark.database("mariadb"),
+    pytest.mark.long,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(bool(galera.missing_for_several()), reason=galera.missing_for_several()),
+]
+BESIDE = "node_a_beside"
+BUSY = "CREATE TABLE busy (id INTEGER PRIMARY KEY)"
+KEEP_BUSY = "INSERT INTO busy SELECT seq FROM seq_1_to_1000000"  # some seconds for each node that applies it
+
+
+@pytest.fixture
+def nodes(django_db_blocker: DjangoDbBlocker) -> Iterator[tuple[str, str]]:
+    """The aliases of two nodes of a cluster that has the queue's tables; the first one is named. BESIDE is another
+    connection to that."""
+    with ExitStack() as stack:
+        stack.enter_context(django_db_blocker.unblock())
+        first, second = stack.enter_context(galera.cluster(2))
+        a, b = stack.enter_context(alias("node_a", first)), stack.enter_context(alias("node_b", second))
+        stack.enter_context(alias(BESIDE, first))
+        stack.enter_context(override_settings(DATABASE_ROUTERS=[]))
+        call_command("migrate", database=a, verbosity=0)
+        execute(a, BUSY)
+        named_server.take_over(a, named_server.standing(a))
+        assert named_server.open_log(a)
+        wait_until(lambda: named_server.standing(b).writer == named_server.standing(a).here)
+        yield a, b
+
+
+def publish_on(node: str, payload: object) -> int | None:
+    with override_settings(SQLQUEUE={"DATABASE": node}):
+        return publish("t", payload, key="k").offset
+
+
+def visible(node: str) -> list[object]:
+    return list(Message.objects.using(node).order_by("offset").values_list("payload", flat=True))
+
+
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
+def test_what_the_former_server_commits_after_the_change_is_refused(nodes: tuple[str, str], isolation: str) -> None:
+    former, new = nodes
+    execute(former, f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
+    publish_on(former, "before")
+
+    def publish_over_the_change() -> None:
+        with transaction.atomic(using=former):
+            publish_on(former, "too late")
+            publish_on(BESIDE, "with a higher offset")
+            execute(new, KEEP_BUSY)  # so that the former one does not hear of the change at once
+            assert named_server.take_over(new, named_server.standing(new))
+            assert named_server.open_log(new)
+            assert visible(new) == ["before", "with a higher offset"]
+
+    with pytest.raises(OperationalError) as raised:
+        publish_over_the_change()
+    assert raised.value.args[0] == 1213
+    publish_on(new, "after")
+    wait_until(lambda: "after" in visible(former))
+    assert publish_on(former, "behind") is None
+    wait_until(lambda: ScheduledMessage.objects.using(new).exists())
+    assert visible(former) == visible(new) == ["before", "with a higher offset", "after"]
+    move_due(new)
+    assert visible(new)[-1] == "behind"
+
+
+def test_what_is_published_on_both_nodes_enters_the_log_through_the_named_one(nodes: tuple[str, str]) -> None:
+    a, b = nodes
+    assert [found.number for found in findings(b)] == [14]
+    publish_on(a, 1)
+    assert publish_on(b, 2) is None
+    with transaction.atomic(using=b):
+        publish_on(b, 3)
+    assert move_due(b) == 0
+    wait_until(lambda: ScheduledMessage.objects.using(a).count() == 2)
+    assert publish_on(a, 4) is None  # behind them
+    while move_due(a):
+        pass
+    wait_until(lambda: visible(b) == [1, 2, 3, 4])
+
+
+def test_a_publisher_that_goes_from_node_to_node_keeps_the_order_of_its_key(nodes: tuple[str, str]) -> None:
+    a, b = nodes
+    for node in nodes:
+        execute(node, "SET SESSION wsrep_sync_wait = 7")
+    for number in range(60):
+        publish_on(nodes[number // 2 % 2], number)
+        if number % 7 == 0:
+            move_due(a)
+    while move_due(a):
+        pass
+    assert visible(b) == list(range(60))
+
+
+def test_an_id_counts_once_on_all_nodes(nodes: tuple[str, str]) -> None:
+    a, b = nodes
+    for node in nodes:
+        execute(node, "SET SESSION wsrep_sync_wait = 7")
+    for number in range(30):
+        for node in (nodes[number % 2], nodes[1 - number % 2]):
+            with override_settings(SQLQUEUE={"DATABASE": node}):
+                publish("t", number, key="k", id=str(number))
+        if number % 5 == 0:
+            move_due(a)
+    while move_due(a):
+        pass
+    assert visible(b) == list(range(30))

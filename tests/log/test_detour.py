@@ -1,0 +1,371 @@
+"""What is published where the log may not be written to takes the detour, and enters the log in order, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+from django.db.backends.signals import connection_created
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from sqlqueue import NewMessage, cancel, cancel_all, get_scheduled, get_status, publish, publish_many
+from sqlqueue.consumers.background.named_server import NamedServerTask
+from sqlqueue.consumers.background.scheduler import SchedulerTask
+from sqlqueue.database import detour, named_server, server_identity
+from sqlqueue.database.dbapi import Connection, access
+from sqlqueue.database.detour import GateElsewhere
+from sqlqueue.database.error_codes import ErrorKind, classify
+from sqlqueue.database.gate import insert_new
+from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.database.insert_sql import HERE, NAMED, SERVER_LENGTH, LogRow
+from sqlqueue.database.known_layouts import known_layouts
+from sqlqueue.database.scheduling import Due, insert_new_scheduled
+from sqlqueue.database.server_identity import CONNECTIONS_TRIED, NotNamedServer, ServerIdentity, look
+from sqlqueue.database.statements import execute
+from sqlqueue.log.schedule import move_due
+from sqlqueue.models import Message, PublishGate, ScheduledMessage
+from sqlqueue.models.publish_gate import fill
+from sqlqueue.operations.repartition import Repartition, begin
+from tests.consuming import QUICK, Consuming
+from tests.processes import wait_until
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("mariadb", "mysql")]
+NOWHERE = "SELECT 1 FROM DUAL WHERE CONCAT(%s, %s, %s, %s, %s, %s) IS NULL"
+WRITTEN = "UPDATE sqlqueue_publish_gate SET writer = %s, generation = CASE WHEN %s = '' THEN {plain} ELSE {named} END"
+
+
+def name(writer: str) -> None:
+    """Let the gate name a server."""
+    text = WRITTEN.format(plain="GREATEST(generation, -1 - generation)", named="LEAST(generation, -1 - generation)")
+    execute("default", f"{text} WHERE slot >= 0", (writer, writer))
+    PublishGate.objects.filter(slot=NAMED).update(writer=writer, renewals=1)
+    server_identity.forget_session("default")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere() -> Iterator[None]:
+    """The gate names a server that is not there."""
+    name("another")
+    yield
+    name("")
+    server_identity.forget_named()
+
+
+def here() -> str:
+    return named_server.standing("default").here
+
+
+def log() -> list[object]:
+    return list(Message.objects.order_by("offset").values_list("payload", flat=True))
+
+
+def waiting() -> list[object]:
+    return list(ScheduledMessage.objects.order_by("due_at", "pk").values_list("payload", flat=True))
+
+
+def test_each_way_to_publish_takes_the_detour_and_order_is_kept() -> None:
+    published = publish("t", 1, key="k")
+    assert (published.offset, published.status) == (None, "created")
+    assert publish_many("t", [NewMessage(2, key="k"), NewMessage(3, key="k", headers={"a": 1})]).created == 2
+    with transaction.atomic():
+        publish("t", 4, key="k", id="four")
+        publish_many("t", iter([NewMessage(b"5", key="k", expires=60)]))
+    with transaction.atomic():
+        publish("t", "taken back", key="k")
+        transaction.set_rollback(True)
+    assert log() == []
+    assert waiting() == [1, 2, 3, 4, None]
+    assert move_due("default") == 0  # not here
+    name(here())
+    assert move_due("default") == 5
+    assert log() == [1, 2, 3, 4, None]
+    assert waiting() == []
+    last = Message.objects.order_by("offset").last()
+    assert last is not None
+    assert (bytes(last.body), Message.objects.get(message_id="four").partition_key) == (b"5", "k")
+    assert last.expires_at is not None
+    left = last.expires_at - datetime.now(timezone.utc)
+    assert timedelta(0) < left <= timedelta(seconds=61)
+    assert Message.objects.get(payload=3).headers == {"a": 1}
+
+
+def test_on_the_named_server_messages_enter_the_log_unless_others_are_on_their_way() -> None:
+    publish("t", 1, key="k")
+    name(here())
+    with transaction.atomic():
+        assert publish("t", 2, key="k").offset is None  # it would overtake
+    assert publish("t", 3, id="b").offset is None
+    assert publish_many("t", [4, 5]).created == 2
+    assert move_due("default") == 5
+    assert publish("t", 6).offset is not None
+    assert log() == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_later_message_of_a_key_is_due_later_whatever_its_servers_clock_says() -> None:
+    publish("t", 1, key="k")
+    ahead = datetime.now(timezone.utc) + timedelta(seconds=100)
+    ScheduledMessage.objects.update(due_at=ahead)  # by a clock that is ahead
+    publish_many("t", [NewMessage(number, key="k") for number in range(2, 5)])
+    publish("t", 5, key="k")
+    publish("t", "other", key="another")
+    assert waiting() == ["other", 1, 2, 3, 4, 5]
+    assert ScheduledMessage.objects.filter(due_at__gt=ahead).count() == 4
+
+
+def test_nothing_enters_the_log_until_the_barrier_has_been_carried_out() -> None:
+    name("-" + here())
+    assert publish("t", 1).offset is None
+    assert move_due("default") == 0
+    assert named_server.open_log("default")
+    assert not named_server.open_log("default")
+    server_identity.forget_session("default")
+    assert move_due("default") == 1
+
+
+def test_an_id_counts_once_and_is_found_in_the_detour() -> None:
+    name(here())
+    publish("t", 1, id="a")
+    name("another")
+    assert publish("t", 2, id="a").status == "ignored"
+    assert [publish("t", number, id="b").status for number in (3, 4)] == ["created", "ignored"]
+    many = publish_many("t", [NewMessage(5, id="b"), NewMessage(6, id="c"), NewMessage(7, id="c")])
+    assert many.statuses == ["ignored", "created", "ignored"]
+    assert get_scheduled("t", id="b") is not None
+    status = get_status("t", id="b")
+    assert status is not None
+    assert (status.offset, status.due_at is None) == (None, False)
+    assert publish("t", 8, id="c", on_conflict="replace").status == "updated"
+    name(here())
+    assert publish("t", 9, id="b").status == "ignored"
+    move_due("default")
+    assert log() == [1, 3, 8]
+
+
+def test_an_id_is_scheduled_once_beside_the_detour_whoever_has_looked_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    publish("t", 1, id="a")
+    assert insert_new_scheduled("default", [Due(LogRow("t", 0, 0, "", "a", "2", None, ""), 60.0, None)]) == set()
+    with Connection(access("default")) as plain:
+        monkeypatch.setattr("sqlqueue.database.dbapi.FIND_EITHER", NOWHERE)
+        assert not plain.schedule(LogRow("t", 0, 0, "", "a", "3", None, ""), 60.0)
+    assert waiting() == [1]
+
+
+def test_a_writer_without_django_enters_the_log_on_the_named_server_alone() -> None:
+    row = LogRow("t", 0, 0, "", "a", "1", None, "")
+    with Connection(access("default")) as plain:
+        with pytest.raises(Exception, match="topic"):
+            plain.insert([row], may_repeat=True)
+        name(here())
+        assert plain.insert([row], may_repeat=True) == 1
+    assert log() == [1]
+
+
+def test_what_took_the_detour_can_be_cancelled() -> None:
+    publish("t", 1, id="a")
+    publish_many("t", [NewMessage(number, key="k") for number in range(3)])
+    assert cancel("t", id="a")
+    assert not cancel("t", id="a")
+    assert cancel_all("t", key="k") == 3
+    assert waiting() == []
+
+
+def test_a_unique_message_is_pending_in_the_detour() -> None:
+    assert publish("t", 1, key="k", unique_for=60).status == "created"
+    assert publish("t", 2, key="k", unique_for=60).status == "ignored"
+    assert publish("t", 3, key="other", unique_for=60).status == "created"
+    assert waiting() == [1, 3]
+
+
+def test_what_was_scheduled_waits_for_the_named_server() -> None:
+    publish("t", 1, delay=3600)
+    ScheduledMessage.objects.update(due_at=datetime.now(timezone.utc) - timedelta(seconds=1))
+    SchedulerTask("default", 1.0).run_once()
+    assert log() == []
+    name(here())
+    SchedulerTask("default", 1.0).run_once()
+    assert log() == [1]
+
+
+def test_a_message_that_cannot_enter_the_log_holds_up_no_other() -> None:
+    publish("t", 1)
+    publish("u", 2)
+    ScheduledMessage.objects.filter(topic="t").update(priority=7)
+    name(here())
+    while move_due("default"):
+        pass
+    assert log() == [2]
+    assert "priority 7" in (ScheduledMessage.objects.get(refused=True).refusal or "")
+    assert publish("u", 3).offset is not None  # it waits for nothing
+
+
+def test_a_missing_row_of_the_gate_is_no_reason_for_a_detour(monkeypatch: pytest.MonkeyPatch) -> None:
+    for writer in ("", "another"):
+        name(writer)
+        monkeypatch.setattr("sqlqueue.database.insert_sql.slot", lambda: 100_000)
+        with pytest.raises(IntegrityError, match="topic"):
+            publish("t", 1)
+        monkeypatch.undo()
+        publish("u", 1)  # and learns
+    assert waiting() == [1]
+
+
+def test_a_row_that_the_gate_lacked_names_the_same_server() -> None:
+    PublishGate.objects.filter(slot=7).delete()
+    fill("default")
+    row = PublishGate.objects.get(slot=7)
+    assert (row.writer, row.generation) == ("another", -1)
+
+
+def test_a_server_that_names_none_has_the_statement_that_it_had() -> None:
+    name("")
+    publish("t", 1)
+    with CaptureQueriesContext(connection) as seen:
+        publish("t", 2)
+    texts = [query["sql"] for query in seen if "SUBSCRIBER" not in query["sql"].upper()]  # whom to wake
+    assert len(texts) == 1
+    assert "writer" not in texts[0]
+    assert "sqlqueue_scheduled_message" not in texts[0]
+
+
+def test_partitions_are_changed_on_the_named_server_alone() -> None:
+    publish("t", 0, key="k")
+    name(here())
+    move_due("default")
+    begin("default", "t", 3)
+    assert set(PublishGate.objects.filter(slot__gte=0).values_list("writer", flat=True)) == {here()}
+    name("another")
+    with pytest.raises(Exception, match="where consumers run"):
+        Repartition("default").step()
+    publish("t", 1, key="k")
+    name(here())
+    for _ in Repartition("default").run(0):
+        pass
+    move_due("default")
+    assert log() == [0, 1]
+    assert publish("t", 2, key="k").offset is not None
+    assert known_layouts("default").named
+    assert known_layouts("default").placings["t"].block.partitions == 3
+
+
+def test_the_horizon_rises_on_the_named_server_alone() -> None:
+    name(here())
+    publish("t", 1)
+    look("default")
+    name("another")
+    horizon = Horizon("default")
+    for _ in range(3):
+        assert horizon.probe(highest_offset("default")) == 0
+    name("-" + here())
+    assert horizon.probe(highest_offset("default")) == 0
+    name(here())
+    assert horizon.probe(highest_offset("default")) > 0
+
+
+def test_a_connection_to_another_server_is_of_no_use_to_a_consumer() -> None:
+    opened: list[object] = []
+    connection_created.connect(lambda **told: opened.append(told), weak=False, dispatch_uid="detour")
+    with pytest.raises(NotNamedServer, match="'another'"):
+        look("default")
+    connection_created.disconnect(dispatch_uid="detour")
+    assert len(opened) >= CONNECTIONS_TRIED - 1
+    with transaction.atomic(), pytest.raises(NotNamedServer):
+        look("default")
+    name("-" + here())
+    with pytest.raises(NotNamedServer):
+        look("default")  # and no other connection is tried
+    assert len(opened) <= CONNECTIONS_TRIED + 1
+    name(here())
+    assert ServerIdentity("default").identity
+    execute("default", "SELECT 1")
+
+
+def test_what_cannot_take_the_detour_is_refused() -> None:
+    with pytest.raises(GateElsewhere) as raised:
+        insert_new("default", [LogRow("t", 0, 0, "", "a", "1", None, "")], overtakes=True)
+    assert classify(raised.value) is ErrorKind.CONTENTION  # tried again, and by then the loop has looked
+
+
+def test_the_server_takes_over_from_one_whose_name_is_not_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes: list[str] = []
+    task = NamedServerTask("default", lambda: changes.append(named_server.standing("default").writer))
+    publish("t", 1)
+    task.run_once()
+    PublishGate.objects.filter(slot=NAMED).update(renewals=2)
+    monkeypatch.setattr("sqlqueue.consumers.background.named_server.TAKE_OVER_AFTER", 0.0)
+    task.run_once()  # it was renewed: but after no time at all it takes over
+    assert named_server.standing("default").writer == "-" + here()
+    task.run_once()
+    assert changes == ["-" + here()]
+    gate = PublishGate.objects.filter(slot__gte=0)
+    assert set(gate.values_list("writer", "generation")) == {(here(), -1)}
+    task.run_once()
+    assert move_due("default") == 1
+    assert named_server.standing("default").renewals > 3
+
+
+def test_the_first_server_is_named_at_once() -> None:
+    name("")
+    task = NamedServerTask("default", lambda: None)
+    while named_server.standing("default").writer != here():
+        assert task.run_once()
+    assert publish("t", 1).offset is not None
+    assert known_layouts("default").named
+
+
+def test_of_two_servers_that_take_over_one_does() -> None:
+    seen = named_server.standing("default")
+    assert named_server.take_over("default", seen)
+    assert not named_server.take_over("default", seen)
+
+
+def test_consumers_take_over_and_deliver_what_took_the_detour(
+    consuming: Consuming, settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.SQLQUEUE = QUICK
+    monkeypatch.setattr("sqlqueue.consumers.background.named_server.TAKE_OVER_AFTER", 0.5)
+    publish("t", 1, key="k")
+    done: list[object] = []
+    consuming.consumer("t", lambda delivery: done.append(delivery.payload), group="g", start="earliest")
+    consuming.start()
+    publish("t", 2, key="k")
+    wait_until(lambda: done == [1, 2])
+
+
+def test_more_than_one_statement_takes_are_moved_in_order() -> None:
+    numbers = list(range(1_001))
+    publish_many("t", [NewMessage(number, key="k") for number in numbers])
+    name(here())
+    while move_due("default"):
+        pass
+    assert log() == numbers
+
+
+def test_numbers_of_the_detour_fit_the_pages_of_the_admin(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sqlqueue.admin.keyset import NUMBER
+
+    for highest in (True, False):
+        monkeypatch.setattr(detour.secrets, "randbits", lambda bits, value=highest: (1 << bits) - 1 if value else 0)
+        publish("t", highest)
+    numbers = list(ScheduledMessage.objects.order_by("pk").values_list("pk", flat=True))
+    assert len(numbers) == 2
+    assert all(number < 0 and NUMBER.fullmatch(str(number)) for number in numbers)
+
+
+def test_the_admin_shows_what_took_the_detour(admin_client: Client) -> None:
+    publish("t", {"shown": "here"})
+    number = ScheduledMessage.objects.get().pk
+    page = admin_client.get(reverse("admin:sqlqueue_scheduledmessage_change", args=[number]))
+    assert page.status_code == 200
+    assert "shown" in page.content.decode()
+
+
+def test_a_server_of_a_long_name_is_told_by_its_beginning() -> None:
+    long = HERE.replace("@@datadir", "REPEAT('d', 1000)")
+    (found,) = execute("default", f"SELECT {long}").fetchone()
+    assert len(found) == SERVER_LENGTH
+    name("-" + found)
+    assert named_server.standing("default").server == found
