@@ -62,6 +62,8 @@ class Loop:
         self.stopping = False  # no new attempt starts
         self.lost: deque[list[HeldLease]] = deque()  # the lease renewer appends
         self.scheduler: SchedulerTask | None = None
+        self.meet_server: Callable[[], None] = lambda: None  # before it goes on with another server
+        self._unmet = False
         self._fail = fail
         self._limits = ReadingLimits()
         self.progress = ProgressWriter(ownership.alias)
@@ -82,12 +84,17 @@ class Loop:
         thread may sleep. Raises database errors that are neither a lost connection nor contention."""
         self.liveness.mark_iteration()
         try:
+            if self._unmet:
+                self.meet_server()
+                self._unmet = False
             self.settler.server.make_sure()
             return self.run_once()
         except ServerChanged:
+            self._unmet = True
             self.start_over()
             return 0.0
         except NotNamedServer as error:
+            self._unmet = True
             logger.warning(logfmt("not_the_named_server", subscriber=self.ownership.subscriber, meaning=error))
             if self.ownership.leases():
                 self.start_over()

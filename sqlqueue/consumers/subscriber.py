@@ -100,6 +100,7 @@ class Subscriber:
             self._awake,
             self._fail,
         )
+        self.loop.meet_server = self._keep_server_named
         self.failed = False  # it ended because too many handlers hang
         self.renew = False  # it was stopped because it serves too few topics: another one is to take its place
         self._outdated = outdated
@@ -121,7 +122,8 @@ class Subscriber:
         """Register the groups, write a heartbeat, start the background tasks."""
         if why := refusal(connections[self.alias]):
             raise ConfigurationError(f"a consumer cannot run {why}")
-        if self._with_background_tasks and named_server.concerns(self.alias):
+        self._keep_server_named()
+        if self._named_server is not None:
             self._find_named_server()
         self._registration.start()
         give_up_at = self.clock() + HORIZON_TIMEOUT
@@ -177,10 +179,15 @@ class Subscriber:
             self.renew = True
             self.stop()
 
+    def _keep_server_named(self) -> None:
+        """Start what keeps a server named, where that is of any use: the present server may be a node of a cluster, or
+        have the data of one, although the former one was not."""
+        if self._with_background_tasks and self._named_server is None and named_server.concerns(self.alias):
+            self._named_server = NamedServerTask(self.alias, self._look_again)
+            self._named_server.start()
+
     def _find_named_server(self) -> None:
-        """Start what keeps a server named, and wait until this thread is connected to that one."""
-        self._named_server = NamedServerTask(self.alias, self._look_again)
-        self._named_server.start()
+        """Wait until this thread is connected to the named server."""
         log_at = 0.0
         while not self.stopping:
             self.liveness.mark_iteration()
@@ -195,9 +202,11 @@ class Subscriber:
             time.sleep(NAMED_CHECK)
 
     def _look_again(self) -> None:
-        """Let the loop look whether its server is still the named one. From any thread."""
+        """Let the loop, and all background tasks, look whether their server is the named one. From any thread."""
         self.ownership.server.doubtful = True
         self._awake.set()
+        for task in self._background_tasks:
+            task.wake()
 
     def stop(self, timeout: float | None = None) -> None:
         """Ask for a graceful stop: nothing new starts, and running handlers have `timeout` seconds

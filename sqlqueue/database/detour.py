@@ -27,11 +27,16 @@ from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.validation import SCHEDULE_COLUMNS, scheduled
 from sqlqueue.database.weight import weight
 
+# Seconds by which a server's clock may be ahead. What is due later has been postponed, by an edit or a replacement: it
+# is not on its way any more.
+AHEAD = 120
+ON_ITS_WAY = f"id < 0 AND refused = {{false}} AND due_at < {{now}} + INTERVAL {AHEAD} SECOND"
 # Whether anything is on its way. Index: the primary key.
-ANY_ON_ITS_WAY = "SELECT 1 FROM sqlqueue_scheduled_message{by_id} WHERE id < 0 AND refused = {false} LIMIT 1"
+ANY_ON_ITS_WAY = f"SELECT 1 FROM sqlqueue_scheduled_message{{by_id}} WHERE {ON_ITS_WAY} LIMIT 1"
 # The latest of a key that is on its way. Index: (topic, partition_key).
-LATEST = """
-    SELECT MAX(due_at) FROM sqlqueue_scheduled_message WHERE topic = %s AND partition_key IN ({marks}) AND id < 0
+LATEST = f"""
+    SELECT MAX(due_at) FROM sqlqueue_scheduled_message
+    WHERE topic = %s AND partition_key IN ({{marks}}) AND {ON_ITS_WAY}
 """
 # What a publish statement that was refused has locked is read as it is now. Index: the primary key.
 ANY_NAMED = "SELECT writer FROM sqlqueue_publish_gate WHERE slot IN (%s, %s) AND writer <> ''{share}"
@@ -100,6 +105,7 @@ def _latest(alias: str, rows: Sequence[LogRow]) -> Any:
             topics.setdefault(row.topic, set()).add(row.key)
     with connections[alias].cursor() as cursor:
         for topic, keys in topics.items():
-            cursor.execute(LATEST.replace("{marks}", ", ".join(["%s"] * len(keys))), (topic, *sorted(keys)))
+            text = LATEST.replace("{marks}", ", ".join(["%s"] * len(keys)))
+            cursor.execute(dialect(alias).sql(text), (topic, *sorted(keys)))
             latest += [due_at for (due_at,) in cursor.fetchall() if due_at is not None]
     return max(latest) + STEP if latest else None

@@ -20,7 +20,7 @@ from typing import Any
 
 from django.db import connections
 
-from sqlqueue.database.insert_sql import ADVISORY, NAMED_HERE, SLOTS
+from sqlqueue.database.insert_sql import ADVISORY, NONE_OR_HERE, SLOTS
 from sqlqueue.database.server_identity import (
     NotNamedServer,
     ServerChanged,
@@ -28,7 +28,6 @@ from sqlqueue.database.server_identity import (
     SessionReplaced,
     proof_column,
     proof_condition,
-    seen_named,
 )
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.transactions import refusal
@@ -41,9 +40,9 @@ FREE = (
     "SELECT slot, (SELECT MIN(slot) FROM sqlqueue_publish_gate WHERE slot >= 0),"
     " (SELECT MAX(slot) FROM sqlqueue_publish_gate) FROM sqlqueue_publish_gate WHERE "
 )
-# {named}: to a server that the gate does not name all rows seem to be held.
-PROBE = FREE + "slot >= 0{named}{proof}{skip}"
-PROBE_SOME = FREE + "slot IN ({slots}){named}{proof}{skip}"
+# To a server of a cluster that is not the named one all rows seem to be held.
+PROBE = f"{FREE}slot >= 0{NONE_OR_HERE}{{proof}}{{skip}}"
+PROBE_SOME = f"{FREE}slot IN ({{slots}}){NONE_OR_HERE}{{proof}}{{skip}}"
 EXISTING = "SELECT slot FROM sqlqueue_publish_gate WHERE slot >= 0"  # index: the primary key
 HOLDERS = f"""
     SELECT virtualtransaction FROM pg_locks WHERE locktype = 'advisory' AND classid = {ADVISORY} AND objid = 0
@@ -124,8 +123,7 @@ class Horizon:
         if wanted and len(wanted) <= 32 and not self._unanswered:
             text, asked = PROBE_SOME.replace("{slots}", ", ".join(["%s"] * len(wanted))), wanted
         proof, values = proof_condition(self.server)  # to another server they all seem to be held
-        text = text.replace("{named}", NAMED_HERE if seen_named(self.alias) else "").replace("{proof}", proof)
-        rows = execute(self.alias, text, (*asked, *values)).fetchall()
+        rows = execute(self.alias, text.replace("{proof}", proof), (*asked, *values)).fetchall()
         self._unanswered = bool(asked) and not rows
         there = self._slots(rows)
         return (set(wanted) & there if wanted else there) - {slot for slot, _, _ in rows}

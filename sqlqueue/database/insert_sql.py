@@ -52,6 +52,7 @@ HERE = f"LEFT(CONCAT_WS(' ', @@hostname, @@port, @@server_id, @@datadir), {SERVE
 # A gate that names a server is open there alone, see named_server. Its rows have generations below 0 (see generations),
 # so a publisher that knows of no named server is refused, and one on a server without any has nothing to ask.
 NAMED_HERE = f" AND writer = {HERE}"
+NONE_OR_HERE = f" AND (writer = '' OR writer = {HERE})"  # for who does not know whether a server is named
 NAMED_TOPIC = GATED_TOPIC.replace(" LOCK IN SHARE MODE", f"{NAMED_HERE} LOCK IN SHARE MODE", 1)
 # SQLite: under the lock of its one writer.
 CHECKED_TOPIC = "CASE WHEN (SELECT generation FROM sqlqueue_publish_gate WHERE slot = 0) = %s THEN %s END"

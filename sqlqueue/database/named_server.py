@@ -61,6 +61,11 @@ class Standing(NamedTuple):
         """The named server."""
         return self.writer.removeprefix(CLOSED)
 
+    @property
+    def closed(self) -> bool:
+        """Whether the log is not open there yet."""
+        return self.writer.startswith(CLOSED)
+
 
 def concerns(alias: str) -> bool:
     """Tell whether a server is to be named here, or has been."""

@@ -13,8 +13,9 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from sqlqueue import NewMessage, cancel, cancel_all, get_scheduled, get_status, publish, publish_many
-from sqlqueue.consumers.background.named_server import NamedServerTask
+from sqlqueue.consumers.background.named_server import TAKE_OVER_AFTER, NamedServerTask
 from sqlqueue.consumers.background.scheduler import SchedulerTask
+from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.database import detour, named_server, server_identity
 from sqlqueue.database.dbapi import Connection, access
 from sqlqueue.database.detour import GateElsewhere
@@ -114,6 +115,19 @@ def test_a_later_message_of_a_key_is_due_later_whatever_its_servers_clock_says()
     publish("t", "other", key="another")
     assert waiting() == ["other", 1, 2, 3, 4, 5]
     assert ScheduledMessage.objects.filter(due_at__gt=ahead).count() == 4
+
+
+def test_a_message_that_was_postponed_is_not_on_its_way_any_more() -> None:
+    publish("t", 1, key="k", id="a")
+    publish("t", 2, key="k", id="a", on_conflict="replace", delay=detour.AHEAD + 60)
+    assert ScheduledMessage.objects.get().pk < 0
+    name(here())
+    assert publish("t", 3, key="k").offset is not None
+    name("another")
+    publish("t", 4, key="k")
+    name(here())
+    assert move_due("default") == 1
+    assert log() == [3, 4]
 
 
 def test_nothing_enters_the_log_until_the_barrier_has_been_carried_out() -> None:
@@ -256,6 +270,7 @@ def test_the_horizon_rises_on_the_named_server_alone() -> None:
     publish("t", 1)
     look("default")
     name("another")
+    server_identity.forget_named()  # who has not looked since must not believe the locks of this one either
     horizon = Horizon("default")
     for _ in range(3):
         assert horizon.probe(highest_offset("default")) == 0
@@ -305,6 +320,73 @@ def test_the_server_takes_over_from_one_whose_name_is_not_renewed(monkeypatch: p
     task.run_once()
     assert move_due("default") == 1
     assert named_server.standing("default").renewals > 3
+
+
+def test_who_lets_a_server_take_over_has_time_to_open_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sqlqueue.consumers.background.named_server.TAKE_OVER_AFTER", 0.0)
+    name("-another")
+    task = NamedServerTask("default", lambda: None)
+    assert not task.run_once()
+    assert not task.run_once()
+    assert named_server.standing("default").writer == "-another"
+    monkeypatch.setattr("sqlqueue.consumers.background.named_server.OPEN_AFTER", 0.0)
+    assert task.run_once()
+    assert named_server.standing("default").writer == "-" + here()
+
+
+def test_one_process_opens_the_log_and_another_one_only_if_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    name("-" + here())
+    changes: list[str] = []
+    task = NamedServerTask("default", lambda: changes.append(named_server.standing("default").writer))
+    assert not task.run_once()
+    assert named_server.standing("default").closed
+    monkeypatch.setattr("sqlqueue.consumers.background.named_server.HELP_AFTER", 0.0)
+    assert task.run_once()
+    task.run_once()
+    assert changes == [here()]
+
+
+def test_a_lost_connection_makes_nobody_wait_longer_for_a_server_that_is_gone() -> None:
+    task = NamedServerTask("default", lambda: None)
+    task.run_once()
+    task._since -= TAKE_OVER_AFTER
+    task.forget()
+    task.run_once()
+    assert named_server.standing("default").server == here()
+
+
+def test_a_task_looks_for_the_server_that_was_named_meanwhile() -> None:
+    name(here())
+    publish("t", 1)
+    look("default")
+    PublishGate.objects.update(writer="another")
+    server_identity.lead("default")  # it has not been told
+
+    class Copying(BackgroundTask):
+        def run_once(self) -> bool:
+            return bool(insert_new("default", [LogRow("t", 0, 0, "", "a", "1", None, "")], overtakes=True))
+
+    task = Copying("default", 1.0)
+    task._guarded(task.run_once)
+    with pytest.raises(NotNamedServer):
+        server_identity.lead("default")
+
+
+def test_consumers_of_a_server_that_gets_a_clusters_data_let_it_take_over(
+    consuming: Consuming, settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.SQLQUEUE = QUICK
+    monkeypatch.setattr("sqlqueue.consumers.background.named_server.TAKE_OVER_AFTER", 0.5)
+    name("")
+    done: list[object] = []
+    consuming.consumer("t", lambda delivery: done.append(delivery.payload), group="g", start="earliest")
+    host = consuming.start()
+    publish("t", 1)
+    wait_until(lambda: done == [1])
+    name("gone")
+    host.subscriber.ownership.server.doubtful = True  # as after the restart of the server
+    publish("t", 2)
+    wait_until(lambda: done == [1, 2])
 
 
 def test_the_first_server_is_named_at_once() -> None:

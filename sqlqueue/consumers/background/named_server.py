@@ -16,11 +16,17 @@ logger = logging.getLogger("sqlqueue")
 INTERVAL = 0.2  # seconds
 RENEW_EVERY = 1.0  # seconds
 TAKE_OVER_AFTER = 5.0  # seconds without a renewal
+# Seconds that the barrier may take. If others took over meanwhile, on a busy cluster no log would ever be open.
+OPEN_AFTER = 15.0
+HELP_AFTER = 2.0  # seconds in which the process that has named its server opens the log there by itself
 
 
 class NamedServerTask(BackgroundTask):
     """Renews the named server's name where this connection leads there; lets the server that it leads to take its
-    place once that is not renewed any more. changed: called when another server is named than before."""
+    place once that is not renewed any more. changed: called when another server is named than before, and when the log
+    is open there.
+
+    What it has seen counts over a lost connection, too: a name that is as it was has not been renewed meanwhile."""
 
     name = "named-server"
     anywhere = True
@@ -30,10 +36,7 @@ class NamedServerTask(BackgroundTask):
         self._changed = changed
         self._seen: Standing | None = None
         self._since = self._renewed = 0.0
-
-    def forget(self) -> None:
-        """Forget when it was renewed: this process may not have looked for a while."""
-        self._seen = None
+        self._took = -1  # how often the name had been renewed when this process has changed it
 
     def run_once(self) -> bool:
         """Do what is due; return whether the next step is."""
@@ -42,19 +45,23 @@ class NamedServerTask(BackgroundTask):
         seen, self._seen = self._seen, standing
         if seen is None or (standing.server, standing.renewals) != (seen.server, seen.renewals):
             self._since = now
-        if seen is not None and standing.server != seen.server:
+        if seen is not None and standing.writer != seen.writer:
             self._changed()
+        waited = now - self._since
         if standing.writer == standing.here:
             if now - self._renewed >= RENEW_EVERY:
                 self._renewed = now
                 named_server.renew(self.alias)
             return False
         if standing.server == standing.here:
+            if standing.renewals != self._took and waited < HELP_AFTER:
+                return False  # one barrier is enough
             if named_server.open_log(self.alias):
                 self._log("log_server_opened", standing)
             return True
-        if not standing.server or now - self._since >= TAKE_OVER_AFTER:
+        if not standing.server or waited >= (OPEN_AFTER if standing.closed else TAKE_OVER_AFTER):
             if named_server.take_over(self.alias, standing):
+                self._took = standing.renewals + 1
                 self._log("log_server_named", standing)
             return True
         return False

@@ -11,6 +11,7 @@ from django.db import Error, connections
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import message_of, storable
 from sqlqueue.database import lock_timeouts, retries, server_identity
+from sqlqueue.database.detour import GateElsewhere
 from sqlqueue.signals import announce, operation_retried
 
 logger = logging.getLogger("sqlqueue")
@@ -99,6 +100,8 @@ class BackgroundTask:
             if kind is retries.ErrorKind.GONE:
                 retries.drop_connection(self.alias)
                 self.forget()
+            if isinstance(error, GateElsewhere):
+                server_identity.forget_session(self.alias)  # another server has been named since it was looked at
             self._failed(error)
             logger.warning(logfmt("background_task_failed", task=self.name, error_kind=kind.name, error=error))
             announce(operation_retried, BackgroundTask, operation=self.name, error_kind=kind.name, error=error)
