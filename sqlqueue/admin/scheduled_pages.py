@@ -10,7 +10,7 @@ from django.contrib.admin.models import CHANGE
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path, re_path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -44,14 +44,14 @@ class WaitingPages(OffersActions, SectionedAdmin):
         action, body = self.admin_site.admin_view(self.action_view), self.admin_site.admin_view(self.body_view)
         return [
             path("action/<slug:name>/", action, name=f"sqlqueue_{self.opts.model_name}_action"),
-            path("<int:number>/body/", body, name=f"sqlqueue_{self.opts.model_name}_body"),
+            re_path(rf"^(?P<number>{NUMBER.pattern})/body/$", body, name=f"sqlqueue_{self.opts.model_name}_body"),
             *super().get_urls(),
         ]
 
-    def body_view(self, request: HttpRequest, number: int) -> HttpResponse:
+    def body_view(self, request: HttpRequest, number: str) -> HttpResponse:
         """Return the bytes of a message as a file to save."""
         require(request, f"view_{self.opts.model_name}")
-        return download(self.model, number)
+        return download(self.model, int(number))
 
     def action_view(self, request: HttpRequest, name: str) -> HttpResponse:
         """Ask for confirmation of an action on the ticked messages, or carry it out."""

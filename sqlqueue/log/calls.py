@@ -29,7 +29,7 @@ from sqlqueue.log.placement import destination
 from sqlqueue.log.publish import publish_message
 from sqlqueue.log.settle_notices import SettleWatch
 from sqlqueue.log.shard_publish import until_placed
-from sqlqueue.models import ConsumerGroup, Message
+from sqlqueue.models import ConsumerGroup, Message, Result
 from sqlqueue.twins import refuse_in_async
 
 FETCHED_WITHIN = 60.0  # seconds for which a reply is stored beyond the caller's timeout
@@ -115,12 +115,13 @@ class Call:
         return answer
 
     def _in_log(self) -> bool:
-        """Tell whether the message has entered the log: it may have taken the detour."""
+        """Tell whether the message has entered the log: it may have taken the detour. If it has left the log since, its
+        reply tells where it was."""
         if not self._offset:
-            found = Message.objects.using(self._alias).filter(
-                topic=self._topic, message_id=self._published.id, partition_key=self._key
-            )
-            self._offset = found.values_list("offset", flat=True).first() or 0
+            named = {"topic": self._topic, "message_id": self._published.id, "partition_key": self._key}
+            for model, column in ((Message, "offset"), (Result, "message_offset")):
+                rows = model._default_manager.using(self._alias).filter(**named)
+                self._offset = self._offset or rows.values_list(column, flat=True).first() or 0
         return bool(self._offset)
 
     def _read(self, over: bool) -> Answer | None:

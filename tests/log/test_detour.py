@@ -16,6 +16,7 @@ from sqlqueue import NewMessage, cancel, cancel_all, get_scheduled, get_status, 
 from sqlqueue.consumers.background.named_server import TAKE_OVER_AFTER, NamedServerTask
 from sqlqueue.consumers.background.scheduler import SchedulerTask
 from sqlqueue.consumers.background.task import BackgroundTask
+from sqlqueue.core.outcomes import ACKED
 from sqlqueue.database import detour, named_server, server_identity
 from sqlqueue.database.dbapi import Connection, access
 from sqlqueue.database.detour import GateElsewhere
@@ -27,8 +28,9 @@ from sqlqueue.database.known_layouts import known_layouts
 from sqlqueue.database.scheduling import Due, insert_new_scheduled
 from sqlqueue.database.server_identity import CONNECTIONS_TRIED, NotNamedServer, ServerIdentity, look
 from sqlqueue.database.statements import execute
+from sqlqueue.log.calls import Call
 from sqlqueue.log.schedule import move_due
-from sqlqueue.models import Message, PublishGate, ScheduledMessage
+from sqlqueue.models import Message, PublishGate, Result, ScheduledMessage
 from sqlqueue.models.publish_gate import fill
 from sqlqueue.operations.repartition import Repartition, begin
 from tests.consuming import QUICK, Consuming
@@ -443,6 +445,37 @@ def test_the_admin_shows_what_took_the_detour(admin_client: Client) -> None:
     page = admin_client.get(reverse("admin:sqlqueue_scheduledmessage_change", args=[number]))
     assert page.status_code == 200
     assert "shown" in page.content.decode()
+
+
+def test_the_admin_lets_bytes_that_took_the_detour_be_saved(admin_client: Client) -> None:
+    publish("t", b"\x00here")
+    number = ScheduledMessage.objects.get().pk
+    url = reverse("admin:sqlqueue_scheduledmessage_body", args=[number])
+    assert url in admin_client.get(reverse("admin:sqlqueue_scheduledmessage_change", args=[number])).content.decode()
+    assert admin_client.get(url).content == b"\x00here"
+
+
+def test_a_caller_gets_the_reply_of_a_message_that_left_the_log_before_it_was_seen_there() -> None:
+    with Call("t", NewMessage(1, key="k"), 60) as waiting_call:
+        assert waiting_call.look() is None
+        name(here())
+        move_due("default")
+        message = Message.objects.get()
+        Result.objects.create(
+            message_id=message.message_id,
+            topic="t",
+            partition_key="k",
+            consumer_group="g",
+            outcome=ACKED,
+            message_offset=message.offset,
+            attempts=1,
+            result={"n": 1},
+            **dict.fromkeys(("started_at", "finished_at", "expires_at"), datetime.now(timezone.utc)),
+        )
+        message.delete()
+        answer = waiting_call.look()
+    assert answer is not None
+    assert answer.get() == {"n": 1}
 
 
 def test_a_server_of_a_long_name_is_told_by_its_beginning() -> None:
