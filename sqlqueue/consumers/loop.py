@@ -63,6 +63,7 @@ class Loop:
         self.lost: deque[list[HeldLease]] = deque()  # the lease renewer appends
         self.scheduler: SchedulerTask | None = None
         self.meet_server: Callable[[], None] = lambda: None  # before it goes on with another server
+        self.renew_name: Callable[[float], None] = lambda now: None  # of the server, where it is the named one
         self._unmet = False
         self._fail = fail
         self._limits = ReadingLimits()
@@ -88,6 +89,7 @@ class Loop:
                 self.meet_server()
                 self._unmet = False
             self.settler.server.make_sure()
+            self.renew_name(self.clock())
             return self.run_once()
         except ServerChanged:
             self._unmet = True

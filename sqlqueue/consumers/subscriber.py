@@ -13,7 +13,7 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.background.batches import BatchTask
 from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
-from sqlqueue.consumers.background.named_server import NamedServerTask
+from sqlqueue.consumers.background.named_server import RENEW_EVERY, NamedServerTask
 from sqlqueue.consumers.background.periodic import PeriodicTask
 from sqlqueue.consumers.background.relay import RelayTask
 from sqlqueue.consumers.background.replay import ReplayTask
@@ -100,7 +100,7 @@ class Subscriber:
             self._awake,
             self._fail,
         )
-        self.loop.meet_server = self._keep_server_named
+        self.loop.meet_server, self.loop.renew_name = self._keep_server_named, self._renew_name
         self.failed = False  # it ended because too many handlers hang
         self.renew = False  # it was stopped because it serves too few topics: another one is to take its place
         self._outdated = outdated
@@ -108,6 +108,7 @@ class Subscriber:
         self._with_background_tasks = background_tasks
         self._background_tasks: list[BackgroundTask] = []
         self._named_server: NamedServerTask | None = None
+        self._name_due_at = 0.0
         self._batches: BatchTask | None = None
         self._counting_since: float | None = None
         self._listener: notifier.Listener | None = None
@@ -185,6 +186,12 @@ class Subscriber:
         if self._with_background_tasks and self._named_server is None and named_server.concerns(self.alias):
             self._named_server = NamedServerTask(self.alias, self._look_again)
             self._named_server.start()
+
+    def _renew_name(self, now: float) -> None:
+        """Renew the name of the loop's server if the task, whose connection leads elsewhere, cannot."""
+        if self._named_server is not None and self._named_server.elsewhere and now >= self._name_due_at:
+            self._name_due_at = now + RENEW_EVERY
+            named_server.renew(self.alias)
 
     def _find_named_server(self) -> None:
         """Wait until this thread is connected to the named server."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from functools import partialmethod
+from types import SimpleNamespace
 
 import pytest
 from django.db import IntegrityError, connection, transaction
@@ -60,6 +62,15 @@ def elsewhere() -> Iterator[None]:
 
 def here() -> str:
     return named_server.standing("default").here
+
+
+def led_to(task: NamedServerTask, found: named_server.Standing, run_once=NamedServerTask.run_once) -> bool:
+    """Let a task see what it would on another server."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "sqlqueue.consumers.background.named_server.named_server", SimpleNamespace(standing=lambda _: found)
+        )
+        return run_once(task)
 
 
 def log() -> list[object]:
@@ -361,7 +372,7 @@ def test_a_task_looks_for_the_server_that_was_named_meanwhile() -> None:
     name(here())
     publish("t", 1)
     look("default")
-    PublishGate.objects.update(writer="another")
+    PublishGate.objects.exclude(writer="").update(writer="another")
     server_identity.lead("default")  # it has not been told
 
     class Copying(BackgroundTask):
@@ -389,6 +400,18 @@ def test_consumers_of_a_server_that_gets_a_clusters_data_let_it_take_over(
     host.subscriber.ownership.server.doubtful = True  # as after the restart of the server
     publish("t", 2)
     wait_until(lambda: done == [1, 2])
+
+
+def test_the_loop_renews_the_name_if_only_its_connection_leads_to_the_named_server(
+    consuming: Consuming, settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.SQLQUEUE = QUICK
+    name(here())
+    elsewhere = named_server.Standing(here(), 1, "another")
+    monkeypatch.setattr(NamedServerTask, "run_once", partialmethod(led_to, elsewhere))
+    consuming.consumer("t", lambda delivery: None, group="g")
+    consuming.start()
+    wait_until(lambda: named_server.standing("default").renewals > 2)
 
 
 def test_the_first_server_is_named_at_once() -> None:

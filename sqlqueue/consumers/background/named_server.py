@@ -26,7 +26,10 @@ class NamedServerTask(BackgroundTask):
     place once that is not renewed any more. changed: called when another server is named than before, and when the log
     is open there.
 
-    What it has seen counts over a lost connection, too: a name that is as it was has not been renewed meanwhile."""
+    What it has seen counts over a lost connection, too: a name that is as it was has not been renewed meanwhile.
+    elsewhere: this connection leads to another server than the named one, so the loop, whose connection does lead
+    there, is to renew its name.
+    """
 
     name = "named-server"
     anywhere = True
@@ -34,6 +37,7 @@ class NamedServerTask(BackgroundTask):
     def __init__(self, alias: str, changed: Callable[[], None]):
         super().__init__(alias, INTERVAL)
         self._changed = changed
+        self.elsewhere = False
         self._seen: Standing | None = None
         self._since = self._renewed = 0.0
         self._took = -1  # how often the name had been renewed when this process has changed it
@@ -48,6 +52,7 @@ class NamedServerTask(BackgroundTask):
         if seen is not None and standing.writer != seen.writer:
             self._changed()
         waited = now - self._since
+        self.elsewhere = standing.writer != standing.here
         if standing.writer == standing.here:
             if now - self._renewed >= RENEW_EVERY:
                 self._renewed = now
