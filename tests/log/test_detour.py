@@ -30,6 +30,7 @@ from sqlqueue.database.known_layouts import known_layouts
 from sqlqueue.database.scheduling import Due, insert_new_scheduled
 from sqlqueue.database.server_identity import CONNECTIONS_TRIED, NotNamedServer, ServerIdentity, look
 from sqlqueue.database.statements import execute
+from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.calls import Call
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, PublishGate, Result, ScheduledMessage
@@ -421,6 +422,14 @@ def test_the_first_server_is_named_at_once() -> None:
         assert task.run_once()
     assert publish("t", 1).offset is not None
     assert known_layouts("default").named
+
+
+def test_a_missing_row_for_the_name_is_told() -> None:
+    PublishGate.objects.filter(slot=NAMED).delete()
+    with pytest.raises(ConfigurationError, match="run migrate"):
+        NamedServerTask("default", lambda: None).run_once()
+    fill("default")
+    assert named_server.standing("default").writer == "another"
 
 
 def test_of_two_servers_that_take_over_one_does() -> None:

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import named_server
+from sqlqueue.database.insert_sql import NAMED
 from sqlqueue.database.named_server import Standing
+from sqlqueue.exceptions import ConfigurationError
 
 logger = logging.getLogger("sqlqueue")
 
@@ -46,6 +48,10 @@ class NamedServerTask(BackgroundTask):
         """Do what is due; return whether the next step is."""
         now = time.monotonic()
         standing = named_server.standing(self.alias)
+        if not standing.here:
+            raise ConfigurationError(
+                f"sqlqueue_publish_gate lacks its row {NAMED}, so no server of the cluster can be named: run migrate"
+            )
         seen, self._seen = self._seen, standing
         if seen is None or (standing.server, standing.renewals) != (seen.server, seen.renewals):
             self._since = now
