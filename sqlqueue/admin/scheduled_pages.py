@@ -44,13 +44,15 @@ class WaitingPages(OffersActions, SectionedAdmin):
         action, body = self.admin_site.admin_view(self.action_view), self.admin_site.admin_view(self.body_view)
         return [
             path("action/<slug:name>/", action, name=f"sqlqueue_{self.opts.model_name}_action"),
-            re_path(rf"^(?P<number>{NUMBER.pattern})/body/$", body, name=f"sqlqueue_{self.opts.model_name}_body"),
+            re_path(r"^(?P<number>-?[0-9]+)/body/$", body, name=f"sqlqueue_{self.opts.model_name}_body"),
             *super().get_urls(),
         ]
 
     def body_view(self, request: HttpRequest, number: str) -> HttpResponse:
         """Return the bytes of a message as a file to save."""
         require(request, f"view_{self.opts.model_name}")
+        if not NUMBER.fullmatch(number):
+            raise Http404
         return download(self.model, int(number))
 
     def action_view(self, request: HttpRequest, name: str) -> HttpResponse:
