@@ -3,6 +3,7 @@ hold: its statements, and the rows that they examine."""
 
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import pytest
 from django.db import connection
@@ -128,7 +129,7 @@ class TestWhatARoundCosts:
     def test_a_lease_that_is_free_or_has_expired_is_found_among_those_that_are_held(self, settings) -> None:
         fleet(2, groups(3), 30, settings)
         PartitionLease.objects.filter(partition=7, consumer_group="g1").update(holder="", valid_until=None)
-        PartitionLease.objects.filter(partition=9, consumer_group="g2").update(valid_until=now())
+        PartitionLease.objects.filter(partition=9, consumer_group="g2").update(valid_until=now() - timedelta(seconds=1))
         plans = Balancer(ALIAS, "me", 30.0).compare({pair: Holding(30, set(range(14))) for pair in groups(3)}, 0.0)
         free = {pair: plans[pair].take.keys() - set(range(0, 30, 2)) for pair in groups(3)}
         assert free == {("g0", "t"): set(), ("g1", "t"): set(), ("g2", "t"): set()}

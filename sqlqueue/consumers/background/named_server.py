@@ -68,14 +68,11 @@ class NamedServerTask(BackgroundTask):
             if standing.renewals != self._took and waited < HELP_AFTER:
                 return False  # one barrier is enough
             if named_server.open_log(self.alias):
-                self._log("log_server_opened", standing)
+                logger.warning(logfmt("log_server_opened", server=standing.here))
             return True
         if not standing.server or waited >= (OPEN_AFTER if standing.closed else TAKE_OVER_AFTER):
             if named_server.take_over(self.alias, standing):
                 self._took = standing.renewals + 1
-                self._log("log_server_named", standing)
+                logger.warning(logfmt("log_server_named", server=standing.here, former=standing.server))
             return True
         return False
-
-    def _log(self, event: str, standing: Standing) -> None:
-        logger.warning(logfmt(event, server=standing.here, former=standing.server))
