@@ -77,12 +77,12 @@ site: $(VENV)/.demo ## Open the demo's site and admin, with its consumers runnin
 
 test: $(FOR_ALL_SUITES) lint ## Prove it: lint, the suite on SQLite and on a private MariaDB server, Spark, a browser
 	$(MAKE) SUITES=1 --jobs=3 --keep-going --output-sync=target \
-		test-mariadb test-spark test-sqlite test-beside-sqlite test-beside-mariadb test-browser
+		test-mariadb test-beside-sqlite test-beside-mariadb test-spark test-sqlite test-browser
 
 test-sqlite: $(VENV)/.test ## The suite on SQLite only
 	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) $(WITHOUT_OPTIONAL_SUITES) $(if $(SUITES),$(addprefix --ignore=,$(BESIDE_sqlite)))
 
-test-mariadb: system $(VENV)/.mysql ## The suite on MariaDB only: a private server, or the one that DATABASE_URL names
+test-mariadb: $(if $(SUITES),,system) $(VENV)/.mysql ## The suite on MariaDB only: a private server, or the one that DATABASE_URL names
 	DATABASE=mariadb $(PYTEST) $(WITHOUT_OPTIONAL_SUITES) $(if $(SUITES),$(addprefix --ignore=,$(BESIDE_mariadb)))
 
 # The other parts of these two, each on a database of its own.
@@ -101,7 +101,7 @@ test-pgbouncer: system-postgresql system-pgbouncer $(VENV)/.postgresql ## The su
 test-matrix: ## The suite on SQLite with each Python from 3.10 to 3.14 that is here, and its newest Django (PYTHONS=3.12: that one)
 	@requirements/matrix.sh "$(MAKE)" $(PYTHONS)
 
-test-spark: system system-spark $(VENV)/.spark ## What works on the log with Spark, on MariaDB; the data source on SQLite, too. Brings Java
+test-spark: $(if $(SUITES),,system system-spark) $(VENV)/.spark ## What works on the log with Spark, on MariaDB; the data source on SQLite, too. Brings Java
 	env -u DATABASE_URL DATABASE=mariadb $(PYTEST) tests/spark
 	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) tests/spark/test_batch_read.py tests/spark/test_stream.py \
 		-k "test_batch_read or once_and_the_group or never_pass"
@@ -116,7 +116,7 @@ test-long: system system-topologies system-spark system-browser $(VENV)/.mysql $
 	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/database tests/faults tests/management tests/soak tests/protocol
 	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/browser
 
-test-browser: system-browser $(VENV)/.browser ## The admin in a real browser, on SQLite: brings Chromium
+test-browser: $(if $(SUITES),,system-browser) $(VENV)/.browser ## The admin in a real browser, on SQLite: brings Chromium
 	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) tests/browser
 
 screenshots: system-browser $(VENV)/.browser ## Make the pictures in docs/images anew, of the example project (MINUTES=20 of its life)

@@ -83,8 +83,8 @@ class MySQL(Dialect):
         return f"ON DUPLICATE KEY UPDATE {column} = {column}"
 
     def update(self, table: str, columns: Sequence[str], rows: int, values: str, where: str) -> str:
-        """A join, as for delete(): with IN the optimizer may lock every row of a table."""
-        looked_up = f"{given(columns, rows)} STRAIGHT_JOIN {table} ON id = {columns[0]}"
+        """A join that looks each row up, as for delete(): it would scan a small table, and wait for others' rows."""
+        looked_up = f"{given(columns, rows)} STRAIGHT_JOIN {table} FORCE INDEX (PRIMARY) ON id = {columns[0]}"
         return f"UPDATE {looked_up} SET {values} WHERE {where}"
 
     def delete(self, table: str, key: str, rows: int, also: Sequence[str] = ()) -> str:
