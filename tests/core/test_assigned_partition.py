@@ -1052,7 +1052,7 @@ def test_an_ack_that_waits_keeps_no_heavy_payload() -> None:
     hosted.settle()
     waiting = hosted.stream.writes.acks
     assert [waiting[offset].attempt.message.payload for offset in (2, 3)] == [None, hosted.log[2].payload]
-    assert hosted.attempts[2].message.payload, "whoever has the delivery may still read it"
+    assert hosted.attempts[2].message.payload, "the handler that has the delivery may still read it"
     hosted.finish(1)
     plan = hosted.settle()
     assert plan is not None

@@ -9,6 +9,8 @@ import pytest
 if TYPE_CHECKING:
     from pytest_django import Settings
 
+    from tests.servers.private import PrivateServer
+
 
 @pytest.fixture
 def shards(transactional_db: None, settings: "Settings", tmp_path: Path) -> Iterator[dict[str, Any]]:
@@ -21,3 +23,22 @@ def shards(transactional_db: None, settings: "Settings", tmp_path: Path) -> Iter
         settings.SQLQUEUE = QUICK | {"SHARDS": SHARDS}
         yield settings.SQLQUEUE
         settings.SQLQUEUE = QUICK
+
+
+@pytest.fixture
+def second_server(transactional_db: None, database_name: str, tmp_path: Path) -> "Iterator[PrivateServer | None]":
+    """A server of its own for shard b; SQLite has none, but a file."""
+    from tests.servers import PRIVATE
+    from tests.shards.aliases import B, further, url_of
+
+    if database_name == "sqlite":
+        with further({B: url_of(B, tmp_path)}):
+            yield None
+        return
+    server = PRIVATE[database_name]()
+    server.start()
+    try:
+        with further({B: server.url("shard_b")}):
+            yield server
+    finally:
+        server.close()

@@ -2,15 +2,12 @@
 
 import json
 import random
-import threading
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 import pytest
-from django.db import connections, transaction
+from django.db import transaction
 
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.core.shards import shard_of
@@ -22,6 +19,7 @@ from sqlqueue.operations.repartition import Repartition, begin, under_way
 from tests.management.running import run
 from tests.processes import ManageCommands, wait_until
 from tests.shards.aliases import A, B
+from tests.shards.publishers import Publishers
 
 pytestmark = pytest.mark.usefixtures("shards")
 
@@ -118,45 +116,10 @@ def test_an_abort_goes_over_the_shards_that_have_something_to_abort() -> None:
     assert (under_way(B), blocks(A), blocks(B)) == (None, [(4, False)], [(4, False)])
 
 
-class Publishers:
-    """Threads that publish numbered messages, each for keys of its own on both shards: at once, or relayed by shard a.
-    One more moves what is relayed."""
+class BothShards(Publishers):
+    """For keys on both shards, they publish at once, or relayed by shard a."""
 
-    def __init__(self, threads: int) -> None:
-        self.published: dict[str, list[int]] = {}
-        self.errors: list[BaseException] = []
-        self._stopping = threading.Event()
-        runs: list[Callable[[], None]] = [partial(self._publish, number) for number in range(threads)]
-        self._threads = [threading.Thread(target=self._run, args=(run,), daemon=True) for run in (*runs, move_all)]
-
-    def __enter__(self) -> "Publishers":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join(60)
-        move_all()
-        assert not self.errors, self.errors
-
-    @property
-    def count(self) -> int:
-        """How many have been published."""
-        return sum(map(len, list(self.published.values())))
-
-    def _run(self, once: Callable[[], None]) -> None:
-        try:
-            while not self._stopping.is_set():
-                once()
-                time.sleep(0.005)
-        except BaseException as error:
-            self.errors.append(error)
-        finally:
-            connections.close_all()
-
-    def _publish(self, thread: int) -> None:
+    def publish(self, thread: int) -> None:
         relayed = thread % 2 == 0
         keys = [f"{thread}-{number}" for number in range(6)]
         number = self.count
@@ -177,7 +140,7 @@ def test_killed_at_any_moment_while_many_publish_to_both_shards(manage: ManageCo
     """Nothing is lost, there twice or out of order, and the last one ends it on both shards."""
     env = {"SQLQUEUE": json.dumps(settings.SQLQUEUE)}
     dice = random.Random(11)
-    with Publishers(4) as publishers:
+    with BothShards(4, move_all, 0.005) as publishers:
         wait_until(lambda: publishers.count > 50)
         for _ in range(5):
             command = manage(*ALTER, env=env)

@@ -3,8 +3,6 @@ published once."""
 
 import signal
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +14,8 @@ from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import BatchProgress, Message, RelayedMessage
 from tests.consumer_processes import QUICK, Consumers
 from tests.processes import wait_until
-from tests.servers import PRIVATE
 from tests.servers.private import PrivateServer
-from tests.shards.aliases import SHARDS, A, B, further, url_of
+from tests.shards.aliases import SHARDS, A, B
 from tests.soak.system import descendants, signal_if_there
 
 KEYS = {shard: [f"{shard}{n}" for n in range(100) if shard_of(f"{shard}{n}", "ab") == shard][:20] for shard in "ab"}
@@ -30,22 +27,6 @@ FIRST, KILLS = 60, 3  # members that add others; of each way to publish them a t
 def consumer_options(settings: Any) -> dict[str, Any]:
     settings.SQLQUEUE = QUICK | {"SHARDS": SHARDS, "LEASE_DURATION": 8}
     return settings.SQLQUEUE
-
-
-@pytest.fixture
-def second_server(transactional_db: None, database_name: str, tmp_path: Path) -> Iterator[PrivateServer | None]:
-    """A server of its own for shard b; SQLite has none, but a file."""
-    if database_name == "sqlite":
-        with further({B: url_of(B, tmp_path)}):
-            yield None
-        return
-    server = PRIVATE[database_name]()
-    server.start()
-    try:
-        with further({B: server.url("shard_b")}):
-            yield server
-    finally:
-        server.close()
 
 
 def callbacks() -> Counter[str]:

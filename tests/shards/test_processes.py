@@ -18,7 +18,6 @@ from sqlqueue.models import Message, RelayedMessage, SubscriberHeartbeat
 from tests.asking import ask, port_of
 from tests.consumer_processes import QUICK, Consumers
 from tests.processes import ManageCommands, wait_until
-from tests.servers import PRIVATE
 from tests.servers.private import PrivateServer
 from tests.shards.aliases import SHARDS, A, B, further, url_of
 
@@ -36,18 +35,6 @@ def second_database(transactional_db: None, tmp_path: Path) -> Iterator[None]:
     """Shard b, beside the test database."""
     with further({B: url_of(B, tmp_path)}):
         yield
-
-
-@pytest.fixture
-def second_server(transactional_db: None, database_name: str) -> Iterator[PrivateServer]:
-    """A server of its own for shard b."""
-    server = PRIVATE[database_name]()
-    server.start()
-    try:
-        with further({B: server.url("shard_b")}):
-            yield server
-    finally:
-        server.close()
 
 
 def published(consumers: Consumers, shard: str, *names: str) -> None:

@@ -2,9 +2,8 @@
 
 import json
 import random
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial, wraps
 from typing import Any
 
@@ -47,6 +46,7 @@ from sqlqueue.testing import drain
 from tests.management.running import run
 from tests.processes import ManageCommands, wait_until
 from tests.shards.aliases import A, B
+from tests.shards.publishers import Publishers
 
 pytestmark = pytest.mark.usefixtures("shards")
 
@@ -425,45 +425,11 @@ def test_more_lists_than_a_row_holds_are_refused() -> None:
     assert "too many lists" in run(*ALTER).err
 
 
-class Publishers:
-    """Threads that publish numbered messages, each for keys of its own: at once, many at once, within a transaction on
-    shard a that relays them, or with ids that are published twice."""
+class AnyWay(Publishers):
+    """They publish at once, many at once, within a transaction on shard a that relays them, or with ids that are
+    published twice."""
 
-    def __init__(self, threads: int) -> None:
-        self.published: dict[str, list[int]] = {}
-        self.errors: list[BaseException] = []
-        self._stopping = threading.Event()
-        runs: list[Callable[[], None]] = [partial(self._publish, number) for number in range(threads)]
-        self._threads = [threading.Thread(target=self._run, args=(run,), daemon=True) for run in (*runs, move_all)]
-
-    def __enter__(self) -> "Publishers":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join(60)
-        move_all()
-        assert not self.errors, self.errors
-
-    @property
-    def count(self) -> int:
-        """How many have been published."""
-        return sum(map(len, list(self.published.values())))
-
-    def _run(self, once: Callable[[], None]) -> None:
-        try:
-            while not self._stopping.is_set():
-                once()
-                time.sleep(0.3)
-        except BaseException as error:
-            self.errors.append(error)
-        finally:
-            connections.close_all()
-
-    def _publish(self, thread: int) -> None:
+    def publish(self, thread: int) -> None:
         keys = [f"{thread}-{number}" for number in range(6)]
         number = self.count
         way = thread % 4
@@ -513,7 +479,7 @@ def test_killed_at_any_moment_while_many_publish(
     """Nothing is lost, there twice or handled out of order, and the last one ends it; then back again."""
     env = {"SQLQUEUE": json.dumps(settings.SQLQUEUE)}
     dice = random.Random(11)
-    with Publishers(8) as publishers:
+    with AnyWay(8, move_all, 0.3) as publishers:
         for to in ("a,b", "b", "b,a"):
             enough = publishers.count + 100
             wait_until(lambda enough=enough: publishers.count > enough)

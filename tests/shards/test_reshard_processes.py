@@ -10,7 +10,6 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,8 @@ from sqlqueue.models import SubscriberHeartbeat
 from sqlqueue.operations.reshard import Reshard, begin
 from tests.consumer_processes import GROUP, QUICK, Consumers
 from tests.processes import ManageCommand, ManageCommands, wait_until
-from tests.servers import PRIVATE
 from tests.servers.private import PrivateServer
-from tests.shards.aliases import SHARDS, A, B, further
+from tests.shards.aliases import SHARDS, A, B
 
 pytestmark = [pytest.mark.long, pytest.mark.database("mariadb", "mysql", "postgresql")]
 
@@ -44,18 +42,6 @@ def consumer_options(settings: Any) -> dict[str, Any]:
         "TOPICS": {TOPIC: {"shards": ["a"], "partitions": 4}},
     }
     return settings.SQLQUEUE
-
-
-@pytest.fixture
-def second_server(transactional_db: None, database_name: str) -> Iterator[PrivateServer]:
-    """A server of its own for shard b."""
-    server = PRIVATE[database_name]()
-    server.start()
-    try:
-        with further({B: server.url("shard_b")}):
-            yield server
-    finally:
-        server.close()
 
 
 class Publisher(threading.Thread):
