@@ -26,7 +26,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Suites side by side make the machine late now and then. What fails there is run once more, at most three tests of a suite,
 # and is told with what it said; each target alone runs nothing twice.
 ONCE_MORE := --reruns=1 --reruns-delay=2 --max-suite-reruns=3 --rerun-show-tracebacks
-PYTEST := $(BIN)/python -m pytest $(if $(SUITES),$(ONCE_MORE)) $(PYTEST_ARGS)
+# A suite that hangs where no test's time limit reaches (at its exit, say) is ended, and shows where each thread is.
+NOT_FOR_EVER := timeout --signal=ABRT --kill-after=30 40m
+PYTEST := $(if $(SUITES),$(NOT_FOR_EVER)) $(BIN)/python -X faulthandler -m pytest $(if $(SUITES),$(ONCE_MORE)) $(PYTEST_ARGS)
 # Suites of their own, in one session each: make test-spark, make test-browser.
 WITHOUT_OPTIONAL_SUITES := --ignore=tests/spark --ignore=tests/browser
 # What `make test` runs of a suite beside the rest of it, so that all end at about the same time.
@@ -116,8 +118,9 @@ test-long: system system-topologies system-spark system-browser $(VENV)/.mysql $
 	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/database tests/faults tests/management tests/soak tests/protocol
 	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/browser
 
+# A time limit that raises in the middle of Playwright's event loop leaves nothing that could close the browser: the run is ended.
 test-browser: $(if $(SUITES),,system-browser) $(VENV)/.browser ## The admin in a real browser, on SQLite: brings Chromium
-	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) tests/browser
+	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) --timeout-method=thread tests/browser
 
 screenshots: system-browser $(VENV)/.browser ## Make the pictures in docs/images anew, of the example project (MINUTES=20 of its life)
 	$(BIN)/python -m tests.browser.screenshots docs/images $(MINUTES)
