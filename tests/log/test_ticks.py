@@ -353,7 +353,7 @@ class TestExactlyOnce:
             another.do(lambda: publish("periodic", None, id=tick_id("held", due)))
             assert publish_due("default", digests).published == 1
             another.rollback()
-        assert publish_all(digests) == 1
+        assert publish_all(digests) >= 1  # more, if a minute has just begun
         connection.close()  # and its timeout with it
         assert {tick_id("held", due), tick_id("free", due)} <= set(ids())
 
