@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import TypeAlias
 
 from tests.soak import job_checks
 from tests.soak.explanations import ALIKE, LATE, Explanations, overran, rerun
@@ -58,7 +59,10 @@ AGAIN_AND_AGAIN, WITHIN, AFTERMATH = 3, 30.0, 5.0
 LATE_BEGINS = THREADS + 1  # what a stopped process may begin late: one in each thread, and one on its event loop
 
 
-def call_of(handling: Handling) -> tuple[int, str, str, float]:
+Call: TypeAlias = tuple[int, str, str, float]
+
+
+def call_of(handling: Handling) -> Call:
     """Return what tells the call of a handler from others: a batch has one moment."""
     return handling.process, handling.topic, handling.group, handling.began
 
@@ -89,7 +93,9 @@ class Checker:
         self._seen = {(topic, id) for topic, _, id in [*self._handled, *self._dead]}
         self._acked: dict[tuple[str, str, str], float] = {}
         self._explanations = Explanations(record, one_writer)
-        self._calls = Counter(map(call_of, record.handlings))  # how many messages each call of a handler had
+        self._calls: dict[Call, set[int]] = defaultdict(set)  # the offsets that each call of a handler had
+        for handling in record.handlings:
+            self._calls[call_of(handling)].add(handling.offset)
         self._own_queues: dict[tuple[int, str, str, str], OwnOrderingQueue] = {}
         self._late: set[int] = set()  # id() of handlings that a process began right after it had been stopped
 
@@ -378,12 +384,11 @@ class Checker:
 
     def _divided(self, first: Handling, again: Handling) -> bool:
         """Tell whether a batch that failed was handled again in parts, until the one that fails has failed alone;
-        then the others, with what came after them."""
-        before, after = call_of(first), call_of(again)
+        then the others, with what came after them: there or, if their key waits for that one, in a later batch. The
+        size of that batch says nothing; what failed as a whole is never handled again as a whole."""
+        before, after = self._calls[call_of(first)], self._calls[call_of(again)]
         same = ALIKE[first.topic, first.group].batch and first.process == again.process and first.until <= again.began
-        return (
-            same and first.outcome == "fail" and self._calls[before] > 1 and self._calls[after] != self._calls[before]
-        )
+        return same and first.outcome == "fail" and not before <= after
 
     def _unseen(self, handling: Handling, low: float, high: float) -> int:
         """Return how many attempts may have been charged in a span of time although no handler began: one with each

@@ -14,6 +14,7 @@ from tests.soak import job_checks
 from tests.soak.checker import AGAIN_AND_AGAIN, KEPT, LATE_BEGINS, VIOLATIONS
 from tests.soak.explanations import LATE, THAW
 from tests.soak.progress import BOUND, RECOVERY
+from tests.soak.records import Failover
 from tests.soak.stories import (
     ATOMIC,
     MINUTE,
@@ -252,14 +253,15 @@ def again_with_the_same_attempt(history: History) -> None:
 
 
 def divided(history: History, *calls: tuple[str, str], group: str = "load") -> None:
-    """Two messages of a batch, and the calls of its handler: which of them it had, and how it ended."""
-    history.publish("m", "n", topic="bulk")
+    """Messages of a key in batches, and the calls of the handler: which of them it had, and how it ended."""
+    published = sorted({id for ids, _ in calls for id in ids})
+    history.publish(*published, topic="bulk")
     for number, (ids, outcome) in enumerate(calls):
         for id in ids:
             last = not any(id in later for later, _ in calls[number + 1 :])
             history.handle(id, 20 + number, outcome, topic="bulk", group=group, confirmed=last)
     for other in groups_of("bulk"):
-        for id in ("m", "n") if other != group else ():
+        for id in published if other != group else ():
             history.handle(id, 20, topic="bulk", group=other)
 
 
@@ -273,8 +275,26 @@ def alone_again_without_a_charge(history: History) -> None:
     divided(history, ("mn", "fail"), ("m", "ok"), ("n", "fail"), ("n", "ok"))
 
 
+@sound
+def a_key_that_waited_until_its_batch_was_divided_comes_in_a_later_one_of_the_same_size(history: History) -> None:
+    divided(history, ("mn", "fail"), ("m", "fail"), ("no", "ok"))
+    history.handle("m", 21.5, topic="bulk", group="load", attempt=2)
+
+
 @planted("attempts wrong")
 def a_batch_that_failed_again_as_a_whole(history: History) -> None:
+    divided(history, ("mn", "fail"), ("mn", "ok"))
+
+
+@planted("attempts wrong")
+def a_batch_that_failed_again_as_a_whole_and_with_another_message(history: History) -> None:
+    divided(history, ("mn", "fail"), ("mno", "ok"))
+
+
+@planted("attempts wrong")
+def a_batch_that_failed_again_as_a_whole_after_a_failover(history: History) -> None:
+    history.fault("fail-over", 18, 1)
+    history.record.failovers.append(Failover(18, 19, frozenset(), frozenset()))
     divided(history, ("mn", "fail"), ("mn", "ok"))
 
 
