@@ -551,6 +551,7 @@ def test_what_keeps_the_engine_from_starting_is_raised(consuming: Consuming, mon
 
 
 @pytest.mark.database("mariadb", "mysql", "postgresql")
+@pytest.mark.session
 def test_the_receivers_connection_that_the_server_has_ended_is_replaced(
     consuming: Consuming, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -292,6 +292,7 @@ class TestTheFence:
 
 @BATCH
 @pytest.mark.database("mariadb", "mysql", "postgresql")
+@pytest.mark.session
 def test_a_connection_that_was_lost_unnoticed_costs_no_attempt(consuming: Consuming, batch: bool) -> None:
     connection_ids: list[int] = []
 

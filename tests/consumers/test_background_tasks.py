@@ -134,6 +134,7 @@ def test_one_of_those_that_serve_the_same_looks_often_and_the_others_rarely(cons
 
 @pytest.mark.database("mariadb", "mysql", "postgresql")
 @pytest.mark.parametrize("make", RESIDENTS.values(), ids=RESIDENTS.keys())
+@pytest.mark.session
 def test_one_whose_idle_connection_the_server_has_ended_fails_no_iteration(
     consuming: Consuming, make: Callable[[Consuming], BackgroundTask]
 ) -> None:

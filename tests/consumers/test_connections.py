@@ -175,6 +175,7 @@ def test_a_handler_that_raises_keeps_its_own_error(consuming: Consuming, leave) 
 @SERVERS
 @BATCH
 @pytest.mark.parametrize("age", [0, None], ids=["young", "persistent"])
+@pytest.mark.session
 def test_a_connection_that_was_lost_while_idle_fails_no_delivery(
     consuming: Consuming, monkeypatch: pytest.MonkeyPatch, batch: bool, age: int | None
 ) -> None:
@@ -200,6 +201,7 @@ def test_a_connection_that_was_lost_while_idle_fails_no_delivery(
 
 @SERVERS
 @BATCH
+@pytest.mark.session
 def test_a_connection_that_is_lost_under_a_handler_costs_that_attempt_only(
     consuming: Consuming, monkeypatch: pytest.MonkeyPatch, batch: bool
 ) -> None:

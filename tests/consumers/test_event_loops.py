@@ -185,6 +185,7 @@ def effects() -> list[str]:
 
 @SERVERS
 @BATCH
+@pytest.mark.session
 def test_a_connection_that_was_lost_while_idle_fails_no_delivery(
     consuming: Consuming, monkeypatch: pytest.MonkeyPatch, batch: bool
 ) -> None:
@@ -209,6 +210,7 @@ def test_a_connection_that_was_lost_while_idle_fails_no_delivery(
 
 
 @SERVERS
+@pytest.mark.session
 def test_a_connection_that_is_lost_under_handlers_costs_one_attempt_at_most(
     consuming: Consuming, monkeypatch: pytest.MonkeyPatch
 ) -> None:

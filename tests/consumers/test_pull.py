@@ -381,6 +381,7 @@ def test_what_ends_the_engine_is_raised_where_it_is_iterated(consuming: Consumin
 
 
 @pytest.mark.database("mariadb", "mysql", "postgresql")
+@pytest.mark.session
 def test_the_receivers_connection_that_the_server_has_ended_is_replaced(
     consuming: Consuming, monkeypatch: pytest.MonkeyPatch
 ) -> None:

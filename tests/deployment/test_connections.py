@@ -28,6 +28,7 @@ def documented() -> int:
 
 @pytest.mark.database("mariadb", "mysql", "postgresql")
 @pytest.mark.parametrize(("processes", "threads"), [(1, 2), (2, 3)])
+@pytest.mark.session
 def test_busy_consumers_have_the_documented_number_of_connections(
     consumers: Consumers, tmp_path: Path, processes: int, threads: int
 ) -> None:
@@ -59,6 +60,7 @@ def test_busy_consumers_have_the_documented_number_of_connections(
 
 
 @pytest.mark.database("mariadb", "mysql", "postgresql")
+@pytest.mark.session
 def test_idle_consumers_threads_have_none(consumers: Consumers) -> None:
     server = sessions()
     before = server.others()

@@ -3,7 +3,9 @@ gone."""
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import threading
 import time
 from typing import Any
@@ -174,7 +176,13 @@ def sessions() -> Sessions:
 
 
 def end_this_threads_connection() -> None:
-    """Let the server end the calling thread's connection, which is idle."""
+    """Let the server end the calling thread's connection, which is idle. A pooler's clients have none: there the way to
+    the pooler is cut."""
+    if os.environ.get("POOLER"):
+        own.ensure_connection()
+        with socket.socket(fileno=os.dup(own.connection.pgconn.socket)) as way:
+            way.shutdown(socket.SHUT_RDWR)
+        return
     session = connection_id()
 
     def end() -> None:
