@@ -13,6 +13,7 @@ from django.db import connections, models
 from sqlqueue.core.codec import DEEPEST, check_depth
 from sqlqueue.database import validation
 from sqlqueue.database.insert_sql import LogRow, Stored
+from sqlqueue.database.pooler import is_pooled
 from sqlqueue.database.statements import dialect
 from sqlqueue.database.validation import DEEPEST_OF_MARIADB, DEEPEST_OF_MYSQL
 from sqlqueue.database.weight import LIGHT, OVERHEAD, STATEMENT, weight
@@ -25,13 +26,15 @@ SHORT = LIGHT // 2  # bytes of a payload that is light, whatever its key and id 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """ServerLimits of an alias's sessions, times in seconds; None: no limit, or one that cannot be read."""
+    """ServerLimits of an alias's sessions, times in seconds; None: no limit, or one that cannot be read. pooled: the
+    sessions are a pooler's, which has a limit of its own for its clients."""
 
     isolation: str
     max_connections: int | None = None
     connections: int | None = None  # open now, of all clients
     idle_timeout: float | None = None  # after which the server closes a connection that asks nothing
     lock_wait: float | None = None
+    pooled: bool = False
 
 
 def deepest_json(alias: str) -> int:
@@ -116,7 +119,7 @@ def check_result(alias: str, text: str, most: int) -> None:
 
 
 def limits(alias: str) -> ServerLimits:
-    """Ask the server. Two or three statements."""
+    """Ask the server. Three statements at most."""
     connection = connections[alias]
     if connection.vendor == "mysql":
         return _mysql(alias)
@@ -145,8 +148,9 @@ def _postgresql(alias: str) -> ServerLimits:
         cursor.execute("SELECT COUNT(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
         (count,) = cursor.fetchone()
     idle, lock = (int(settings[name]) / 1000 or None for name in ("idle_session_timeout", "lock_timeout"))
-    level = _in_words(settings["transaction_isolation"])
-    return ServerLimits(level, int(settings["max_connections"]), int(count), idle, lock)
+    level, pooled = _in_words(settings["transaction_isolation"]), is_pooled(alias)
+    # An idle session is the pooler's, which replaces it.
+    return ServerLimits(level, int(settings["max_connections"]), int(count), None if pooled else idle, lock, pooled)
 
 
 def _in_words(level: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import DatabaseError, connections, transaction
 
-from sqlqueue.database import replication_checks
+from sqlqueue.database import pooler, replication_checks
 from sqlqueue.database.cluster import GALERA, cluster
 from sqlqueue.database.replication_checks import ServerProblem
 from sqlqueue.database.retries import ErrorKind, classify
@@ -139,6 +139,7 @@ def _postgresql(alias: str) -> Iterator[ServerProblem]:
         text = f"the sequence of the offsets has CACHE {caches[0]}: each connection issues offsets of its own"
         hint = 'ALTER TABLE sqlqueue_message ALTER COLUMN "offset" SET CACHE 1, while no process publishes.'
         yield ServerProblem(5, True, text, hint)
+    yield from pooler.findings(alias)
 
 
 def findings_of_settings(alias: str) -> Iterator[ServerProblem]:

@@ -85,7 +85,12 @@ def connections(read: Diagnostics) -> Iterator[Diagnosis]:
     if read.others:  # as many processes of each: they relay to this one, follow batches, and their handlers publish
         needed += read.others * read.processes * (2 + threads)
         text += f" + {read.others} × {read.processes} × (2 + {threads}) of other shards"
-    text += f" = {needed} for the consumers, of {allowed}"
+    text += f" = {needed} for the consumers, "
+    if read.limits.pooled:  # whose own limits it does not say
+        text += f"which a pooler has to let in (max_client_conn); the server allows {allowed} to it and all others"
+        yield Diagnosis(OK, "connections", text)
+        return
+    text += f"of {allowed}"
     if read.limits.connections is not None:
         text += f"; {read.limits.connections} are open now"
     hint = "Raise max_connections, or run fewer processes or threads; the web's workers need theirs, too."

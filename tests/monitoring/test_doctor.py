@@ -58,6 +58,13 @@ def test_connections(processes: int, level: str) -> None:
     assert levels("connections", processes=processes) == [level]
 
 
+def test_connections_of_a_pooler() -> None:
+    """It lets in more than the server does."""
+    [found] = of("connections", replace(WELL, processes=20, limits=limits(pooled=True)))
+    assert found.level == OK
+    assert "= 220 for the consumers, which a pooler has to let in" in found.text
+
+
 @pytest.mark.parametrize(
     ("changes", "found"),
     [

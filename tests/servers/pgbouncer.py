@@ -22,21 +22,22 @@ default_pool_size = {sessions}
 ignore_startup_parameters = extra_float_digits
 server_login_retry = 0.2
 server_check_delay = 0
+{more}
 """
 
 
 class PrivatePgBouncer(PrivateServer):
     """A pooler on 127.0.0.1. `sessions`: how many the clients of one database share; a transaction that finds none free
-    waits."""
+    waits. `options` are more settings (`name = value`), later ones win."""
 
     product = "PgBouncer"
     scheme = "postgresql"
     superuser = PrivatePostgreSQL.superuser
     stop_signal = signal.SIGINT
 
-    def __init__(self, behind: PrivatePostgreSQL, *, sessions: int = 100) -> None:
+    def __init__(self, behind: PrivatePostgreSQL, *, sessions: int = 100, options: tuple[str, ...] = ()) -> None:
         super().__init__()
-        self._behind, self._sessions = behind, sessions
+        self._behind, self._sessions, self._more = behind, sessions, "\n".join(options)
 
     @property
     def account(self) -> str | None:
@@ -51,7 +52,9 @@ class PrivatePgBouncer(PrivateServer):
         program = find_program("pgbouncer")
         if program is None:
             raise ServerError("There is no pgbouncer on this machine. On Debian and Ubuntu: apt-get install pgbouncer.")
-        text = SETTINGS.format(behind=self._behind.port, user=self.superuser, port=self.port, sessions=self._sessions)
+        text = SETTINGS.format(
+            behind=self._behind.port, user=self.superuser, port=self.port, sessions=self._sessions, more=self._more
+        )
         file = self.folder / "pgbouncer.ini"
         file.write_text(text)
         return [program, str(file)]
