@@ -13,6 +13,7 @@ from sqlqueue import publish
 from sqlqueue.models import Message
 from tests.api.asking import GROUP, TOKEN, TOPIC, bearing, insiders, logged_in, strangers
 from tests.consuming import Consuming
+from tests.processes import wait_until
 from tests.servers.private import PrivateServer
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -220,7 +221,8 @@ def test_a_database_that_is_away_is_told_and_found_again(database_server: Privat
             assert (answer.status_code, answer.json()["problem"]) == (503, "the queue's database does not answer")
     finally:
         database_server.start()
-    assert [Client().get(path).status_code for path in paths] == [200, 200]
+    # A pooler tries again some tenths of a second later.
+    wait_until(lambda: [Client().get(path).status_code for path in paths] == [200, 200])
 
 
 def test_a_user_who_is_no_longer_active_is_a_stranger(options) -> None:

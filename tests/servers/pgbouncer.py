@@ -22,6 +22,7 @@ default_pool_size = {sessions}
 ignore_startup_parameters = extra_float_digits
 server_login_retry = 0.2
 server_check_delay = 0
+query_wait_timeout = 20
 {more}
 """
 
