@@ -18,10 +18,10 @@ from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.consumers.registry import registry
 from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.core.shards import shard_of
-from sqlqueue.database import retries
+from sqlqueue.database import known_layouts, retries
 from sqlqueue.database.generations import Moved
 from sqlqueue.database.known_layouts import forget_layouts
-from sqlqueue.log import grants, relay_moves, relay_redirect
+from sqlqueue.log import grants, placement, relay_moves, relay_redirect
 from sqlqueue.log.granted import GrantsLeft
 from sqlqueue.log.placement import newest_placement
 from sqlqueue.log.reshard_state import stored_spread
@@ -400,6 +400,26 @@ def test_a_batch_knows_of_the_shards_to_which_its_members_have_moved(before: str
     status = get_batch(members.id)
     assert status is not None
     assert (status.state, status.total, status.done) == ("succeeded", len(keys), len(keys))
+
+
+def test_a_batch_knows_of_a_shard_that_its_publisher_learns_of_while_it_publishes() -> None:
+    """As far as that knew when it began, all members would be on DATABASE's shard."""
+    alter("a", "b")
+    publish_many(TOPIC, [NewMessage(0, key=key) for key in KEYS])
+    knew = dict(placement._known), dict(known_layouts._known)
+    with Batch() as members:
+        alter("b")
+        for module, before in zip((placement, known_layouts), knew):  # what another process knows still
+            module._known.clear()
+            module._known.update(before)
+        members.publish_many(TOPIC, [NewMessage(1, key=key) for key in STAYS])
+    assert sorted(key for key, payload in there(B) if payload == 1) == STAYS
+    named = BatchPart.objects.using(A).filter(batch=members.id).values_list("shard", flat=True)
+    assert "b" in named
+    drain()
+    status = get_batch(members.id)
+    assert status is not None
+    assert (status.state, status.total, status.done) == ("succeeded", len(STAYS), len(STAYS))
 
 
 def test_nothing_is_tried_for_ever() -> None:
