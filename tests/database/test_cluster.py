@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import connections
 from django.test import Client, override_settings
 from pytest_django import DjangoDbBlocker
@@ -25,7 +26,9 @@ from tests.consuming import QUICK, Consuming
 from tests.processes import wait_until
 from tests.servers import galera
 from tests.servers.galera import GaleraNode
+from tests.servers.group_member import BEGIN, GroupMember
 from tests.servers.mariadb import PrivateMariaDB
+from tests.servers.private import PrivateServer
 
 GALERA = {"wsrep_on": "ON", "wsrep_provider": "/usr/lib/galera/libgalera_smm.so"}
 GROUP = {"group_replication_group_name": "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"}
@@ -82,11 +85,11 @@ def own_servers(django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
 
 
 @contextmanager
-def alias(name: str, server: PrivateMariaDB) -> Iterator[str]:
+def alias(name: str, server: PrivateServer) -> Iterator[str]:
     """Let Django have a database on a server, under a name of its own."""
     import MySQLdb  # only there when the suite runs on MySQL or MariaDB
 
-    with MySQLdb.connect(unix_socket=str(server.socket), user="root") as client:
+    with MySQLdb.connect(host="127.0.0.1", port=server.port, user="root") as client:
         client.cursor().execute("CREATE DATABASE IF NOT EXISTS sqlqueue CHARACTER SET utf8mb4")
     config = dict(connections["default"].settings_dict)
     options = {key: value for key, value in config["OPTIONS"].items() if key != "unix_socket"}
@@ -104,6 +107,26 @@ def alias(name: str, server: PrivateMariaDB) -> Iterator[str]:
 def test_a_mode_in_which_a_publish_that_waits_holds_up_all_others_is_warned_of(own_servers: None) -> None:
     with PrivateMariaDB(options=("--innodb-autoinc-lock-mode=0",)) as server, alias("old_mode", server) as old:
         assert [(found.number, found.error) for found in findings(old)] == [(15, False)]
+
+
+@pytest.mark.database("mysql")
+def test_no_consumer_is_started_on_a_group_with_several_primaries(own_servers: None) -> None:
+    with GroupMember() as member, alias("group", member) as name:
+        assert list(findings(name)) == []
+        with connections[name].cursor() as cursor:
+            for statement in BEGIN:
+                cursor.execute(statement)
+        assert cluster.cluster(name) == Cluster("multi-primary Group Replication", 1)
+        assert [(found.number, found.error) for found in findings(name)] == [(43, True)]
+        with override_settings(SQLQUEUE={"DATABASE": name}, DATABASE_ROUTERS=[]):
+            with pytest.raises(CommandError, match=r"no consumer is started \(sqlqueue\.E043\)"):
+                call_command("runconsumers", "--processes=0")
+            told = [found.text for found in check_findings() if found.about == "check sqlqueue.E043"]
+        assert len(told) == 1
+        with connections[name].cursor() as cursor:
+            cursor.execute("STOP GROUP_REPLICATION")
+            cursor.execute("SET GLOBAL super_read_only = OFF")
+        assert list(findings(name)) == []
 
 
 @pytest.mark.database("mariadb")
