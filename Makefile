@@ -13,6 +13,8 @@ MINUTES ?= 20
 # Several servers with failovers, in place of DATABASE: mariadb-async, mariadb-semisync, postgresql-streaming, galera, galera-writable, group-replication
 TOPOLOGY ?=
 EXAMPLES ?= 2000
+# The earlier version of test-upgrade: a revision or a wheel; empty: the last release.
+SINCE ?=
 # Words for the comparison with peers: --peers, --rounds, --messages, --seconds, --minutes, --only, --json, --publish
 PEERS_ARGS ?= --publish=docs
 # Some peers want a newer Python.
@@ -58,7 +60,7 @@ FOR_ALL_SUITES := system system-faketime system-prometheus system-systemd system
 ifndef SUITES
 .NOTPARALLEL:
 endif
-.PHONY: help develop demo pipeline site test test-sqlite test-beside-sqlite test-beside-mariadb test-mariadb test-mysql test-postgresql test-pgbouncer test-matrix test-spark test-cluster test-long test-browser \
+.PHONY: help develop demo pipeline site test test-sqlite test-beside-sqlite test-beside-mariadb test-mariadb test-mysql test-postgresql test-pgbouncer test-matrix test-spark test-cluster test-long test-upgrade test-browser \
 	test-protocol soak benchmark benchmark-fleet benchmark-spark benchmark-peers screenshots lint translations format clean system system-peers system-mysql system-postgresql system-pgbouncer system-topologies \
 	system-faketime system-prometheus system-systemd system-spark system-jdbc system-browser
 
@@ -117,6 +119,11 @@ test-long: system system-topologies system-spark system-browser $(VENV)/.mysql $
 	env -u DATABASE_URL DATABASE=mariadb LONG=1 $(PYTEST) -m long tests/database tests/faults tests/management tests/shards tests/soak tests/protocol tests/spark
 	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/database tests/faults tests/management tests/soak tests/protocol
 	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/browser
+
+test-upgrade: system system-postgresql $(VENV)/.mysql $(VENV)/.postgresql ## An earlier version beside this one, on SQLite, MariaDB and PostgreSQL (SINCE=HEAD~1, or a wheel: that in place of the last release)
+	env -u DATABASE_URL DATABASE=sqlite SINCE="$(SINCE)" LONG=1 $(PYTEST) tests/upgrade
+	env -u DATABASE_URL DATABASE=mariadb SINCE="$(SINCE)" LONG=1 $(PYTEST) tests/upgrade
+	env -u DATABASE_URL DATABASE=postgresql SINCE="$(SINCE)" LONG=1 $(PYTEST) tests/upgrade
 
 # A time limit that raises in the middle of Playwright's event loop leaves nothing that could close the browser: the run is ended.
 test-browser: $(if $(SUITES),,system-browser) $(VENV)/.browser ## The admin in a real browser, on SQLite: brings Chromium

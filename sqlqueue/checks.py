@@ -166,8 +166,8 @@ def check_options_of_sqlite(databases: Sequence[str] | None = None, **kwargs: An
 
 @register(TAG, Tags.database)
 def check_server(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """E002 to E005, E043, W006, W007, W009, W014 to W019: a server that cannot keep the queue's guarantees; W044: options
-    of a session where a pooler shares sessions. Runs with `check --database`."""
+    """E002 to E005, E043, W006, W007, W009, W014 to W019: a server that cannot keep the queue's guarantees; W044:
+    options of a session where a pooler shares sessions. Runs with `check --database`."""
     return [message for alias in _examined(databases) for message in _of_server(alias)]
 
 

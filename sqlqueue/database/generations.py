@@ -26,10 +26,11 @@ PRESENT = {
     "sqlite": "SELECT generation FROM sqlqueue_publish_gate WHERE slot = 0",
     "postgresql": "SELECT last_value FROM sqlqueue_generation",
 }
+NOT_FOR_US = -1  # the generation of the row that only former versions read, see refuse_former_publishers
 # Tables of a few rows; index of the first: the unique key of (topic, generation).
-LAYOUTS = """
-    SELECT topic, epoch, phase, partitions, base, shards, shard FROM sqlqueue_layout WHERE generation <= %s
-    ORDER BY topic, generation
+LAYOUTS = f"""
+    SELECT topic, epoch, phase, partitions, base, shards, shard FROM sqlqueue_layout
+    WHERE generation > {NOT_FOR_US} AND generation <= %s ORDER BY topic, generation
 """
 TURNED = "SELECT slot FROM sqlqueue_epoch_slot WHERE topic = %s AND epoch = %s"
 

@@ -12,6 +12,7 @@ from sqlqueue.log.layouts import epochs
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.models import ConsumerGroup
 from sqlqueue.operations import repartition
+from sqlqueue.operations.former_versions import ONE_EPOCH, former_subscribers
 from sqlqueue.operations.layout_changes import open_block, under_way
 from sqlqueue.operations.repartition import (
     END,
@@ -90,7 +91,7 @@ def _explain(command: QueueCommand, topic: str, before: int, partitions: int) ->
     for one in epochs(command.alias, topic)[:-1]:
         if one.end is not None:
             command.note(f"partitions of a former change, {one.partitions} of them, are still being settled")
-    for name in repartition.former_subscribers(command.alias):
+    for name in former_subscribers(command.alias, ONE_EPOCH):
         command.note(f"a consumer of an older version has to end first: {name}")
     if not turning.may_refuse_first_epoch(command.alias):
         command.note(
@@ -107,7 +108,7 @@ def _groups(alias: str, topic: str) -> str:
 def _wait_for_former(command: QueueCommand) -> None:
     """Wait until no consumer of an older version lives: it would not find the messages of the new partitions."""
     told: list[str] = []
-    while former := repartition.former_subscribers(command.alias):
+    while former := former_subscribers(command.alias, ONE_EPOCH):
         if former != told:
             command.say(f"Waits for consumers of an older version to end: {', '.join(former)}")
             told = former

@@ -12,8 +12,8 @@ from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.repartition import OFTEN, SELDOM, TOLD, carry_on, waiting
 from sqlqueue.models import ConsumerGroup, Message, ScheduledMessage, Topic
 from sqlqueue.operations import reshard
+from sqlqueue.operations.former_versions import SAME_SHARDS, former_subscribers
 from sqlqueue.operations.layout_changes import under_way
-from sqlqueue.operations.repartition import former_subscribers
 from sqlqueue.operations.reshard import Reshard, ShardProgress
 
 TOLD_AGAIN = 10  # seconds
@@ -70,7 +70,7 @@ def _explain(command: QueueCommand, alias: str, topic: str) -> None:
         command.note(f"shard {shard!r} does not answer, and all of them have to: it is waited for")
         return
     command.say(f"shard {shard}: {facts}")
-    for name in former_subscribers(alias):
+    for name in former_subscribers(alias, SAME_SHARDS):
         command.note(f"a consumer of an older version has to end first: {name}")
 
 
@@ -94,7 +94,7 @@ def _about(count: int) -> str:
 def _wait_for_former(command: QueueCommand, alias: str) -> None:
     """Wait until no consumer of an older version lives, and the shard answers."""
     told: object = None
-    while (former := answering(alias, former_subscribers, alias)) != []:
+    while (former := answering(alias, former_subscribers, alias, SAME_SHARDS)) != []:
         if former != told or told is None:
             shard = settings.shard_name(alias)
             what = "to answer" if former is None else f"'s consumers of an older version to end: {', '.join(former)}"

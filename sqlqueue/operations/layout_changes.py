@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from sqlqueue.database import turning
 from sqlqueue.database.fields import DatabaseNow
-from sqlqueue.database.generations import EPOCH_SLOTS, Block
+from sqlqueue.database.generations import EPOCH_SLOTS, NOT_FOR_US, Block
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.database.statements import dialect
 from sqlqueue.exceptions import ConfigurationError
@@ -15,6 +15,8 @@ from sqlqueue.models import EpochEnd, EpochSlot, Layout, Topic
 
 # Generations of one database differ by chance: one that a failover has lost is not taken for the next one.
 FURTHER: Final = 10_000
+# What a publisher of a version before 0.2.0.dev2 fails with, once it has to learn of a change of shards.
+RESTART: Final = "sqlqueue was upgraded, and the shards of a topic were changed since: restart this process"
 
 
 class Change(NamedTuple):
@@ -92,6 +94,13 @@ def insert_turning(alias: str, topic: str, later: Block, shards: str, shard: str
     )
     if slotted and turning.first_slot(alias, before) != turning.first_slot(alias, generation):
         turning.add_gate_rows(alias, generation)
+
+
+def refuse_former_publishers(alias: str) -> None:
+    """Let publishers fail that know no change of a topic's shards, and would go on with the former ones: the layouts
+    that they are about to read begin with one that is turning, and has none before it."""
+    nothing = {"epoch": 0, "phase": Layout.TURNING, "partitions": 1, "base": 0}
+    Layout.objects.using(alias).get_or_create(topic=RESTART, generation=NOT_FOR_US, defaults=nothing)
 
 
 def _next(alias: str, present: int) -> int:

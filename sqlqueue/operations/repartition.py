@@ -32,7 +32,8 @@ from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, Ses
 from sqlqueue.database.statements import dialect
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import reshard_state
-from sqlqueue.models import EpochSlot, Layout, SubscriberHeartbeat
+from sqlqueue.models import EpochSlot, Layout
+from sqlqueue.operations.former_versions import ONE_EPOCH, former_subscribers
 from sqlqueue.operations.layout_changes import (
     Change,
     add,
@@ -40,19 +41,18 @@ from sqlqueue.operations.layout_changes import (
     insert_turning,
     later_block,
     open_block,
+    refuse_former_publishers,
     shards_of,
     stay,
     under_way,
     write_end,
 )
 
-__all__ = ["Change", "Progress", "Repartition", "abort", "announce", "begin", "former_subscribers", "under_way"]
+__all__ = ["Change", "Progress", "Repartition", "abort", "announce", "begin", "under_way"]
 
 logger = logging.getLogger("sqlqueue")
 
 STUBBORN: Final = 20  # passes in which nothing was free, after which one row is waited for
-# Versions whose processes know one epoch only.
-FORMER: Final = ("", "0.1.", "0.2.0.dev0")
 
 
 class Progress(NamedTuple):
@@ -68,16 +68,6 @@ OTHERS = "shards"
 TABLE, TRANSACTIONS = "table", "transactions"
 
 
-def former_subscribers(alias: str) -> list[str]:
-    """Return the living subscribers of versions that would look for the topic's messages in one epoch only."""
-    rows = SubscriberHeartbeat.objects.using(alias).alive().values_list("subscriber", "host", "version").distinct()
-    return sorted(
-        f"{name} on {host} (version {version or 'unknown'})"
-        for name, host, version in rows
-        if version in FORMER or version.startswith(FORMER[1])
-    )
-
-
 def begin(alias: str, topic: str, partitions: int) -> Change | None:
     """Let a topic's keys go over to so many new partitions; return the change if it is not done at once.
 
@@ -88,7 +78,7 @@ def begin(alias: str, topic: str, partitions: int) -> Change | None:
         raise ConfigurationError(f"topic {topic!r} has dead letters: its partitions stay")
     if not 1 <= partitions <= MOST_PARTITIONS:
         raise ConfigurationError(f"partitions must be 1 to {MOST_PARTITIONS}, not {partitions}")
-    if former := former_subscribers(alias):
+    if former := former_subscribers(alias, ONE_EPOCH):
         raise ConfigurationError(f"consumers of an older version serve this database: {', '.join(former)}")
     if not turning.may_put_in_force(alias):
         user = connections[alias].settings_dict["USER"]
@@ -122,6 +112,7 @@ def _announce(alias: str, topic: str, partitions: int | None, shards: str, shard
     if change := under_way(alias):
         raise ConfigurationError(f"the partitions of topic {change.topic!r} are being changed: let that end first")
     named_server.refuse_elsewhere(alias)
+    refuse_former_publishers(alias)
     later = later_block(alias, topic, partitions or open_block(alias, topic).partitions)
     insert_turning(alias, topic, later, shards, shard)
     if not dialect(alias).gated:

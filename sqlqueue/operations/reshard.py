@@ -33,8 +33,9 @@ from sqlqueue.log.placement import forget_placements
 from sqlqueue.log.reshard_state import answering, has_ended, is_announced, replace_spread, stored_spread, taking_part
 from sqlqueue.models import Batch, BatchPart, ConsumerGroup, Topic
 from sqlqueue.models.topic import SHARDS_COLUMN
+from sqlqueue.operations.former_versions import SAME_SHARDS, former_subscribers
 from sqlqueue.operations.layout_changes import open_block, under_way
-from sqlqueue.operations.repartition import Progress, Repartition, announce, former_subscribers
+from sqlqueue.operations.repartition import Progress, Repartition, announce
 
 COPIED = ("priorities", "partitions", "retention", "history", "retention_overridden", "history_overridden", "paused")
 
@@ -99,7 +100,7 @@ def begin(topic: str, shards: Collection[str]) -> None:
             raise ConfigurationError(
                 f"the partitions of topic {change.topic!r} are being changed on shard {name!r}: let that end first"
             )
-        if former := former_subscribers(alias):
+        if former := former_subscribers(alias, SAME_SHARDS):
             raise ConfigurationError(f"consumers of an older version serve shard {name!r}: {', '.join(former)}")
         if not turning.may_put_in_force(alias):
             raise ConfigurationError(

@@ -146,9 +146,10 @@ def test_consumers_of_a_former_version_are_waited_for() -> None:
         with pytest.raises(ConfigurationError, match="old on there"):
             begin("default", TOPIC, 5)
         beat.delete()
-    SubscriberHeartbeat.objects.create(
-        subscriber="dead", topic=TOPIC, consumer_group="g", version="0.1.3", expires_at="2001-01-01 00:00Z"
-    )
+    for name, version, expires_at in (("dead", "0.1.3", "2001"), ("knows epochs", "0.2.0.dev1", "2999")):
+        SubscriberHeartbeat.objects.create(
+            subscriber=name, topic=TOPIC, consumer_group="g", version=version, expires_at=f"{expires_at}-01-01 00:00Z"
+        )
     begin("default", TOPIC, 5)
 
 

@@ -21,6 +21,8 @@ from sqlqueue.core.shards import shard_of
 from sqlqueue.database import known_layouts, retries
 from sqlqueue.database.generations import Moved
 from sqlqueue.database.known_layouts import forget_layouts
+from sqlqueue.database.statements import execute
+from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import grants, placement, relay_moves, relay_redirect
 from sqlqueue.log.granted import GrantsLeft
 from sqlqueue.log.placement import newest_placement
@@ -36,6 +38,7 @@ from sqlqueue.models import (
     Message,
     PartitionLease,
     RelayedMessage,
+    SubscriberHeartbeat,
     Topic,
 )
 from sqlqueue.models.partition_lease import WAITS
@@ -43,6 +46,7 @@ from sqlqueue.operations.move import move
 from sqlqueue.operations.repartition import Repartition, under_way
 from sqlqueue.operations.reshard import Reshard, announce_at, begin
 from sqlqueue.testing import drain
+from sqlqueue.version import __version__
 from tests.management.running import run
 from tests.processes import ManageCommands, wait_until
 from tests.shards.aliases import A, B
@@ -420,6 +424,36 @@ def test_a_batch_knows_of_a_shard_that_its_publisher_learns_of_while_it_publishe
     status = get_batch(members.id)
     assert status is not None
     assert (status.state, status.total, status.done) == ("succeeded", len(STAYS), len(STAYS))
+
+
+@pytest.mark.parametrize("version", ["", "0.1.3", "0.2.0.dev0", "0.2.0.dev1"])
+def test_consumers_of_a_former_version_are_waited_for(version: str) -> None:
+    beats = SubscriberHeartbeat.objects.using(B)
+    names = {"subscriber": "old", "host": "there", "consumer_group": "g", "topic": "other"}
+    beats.create(**names, version=version, expires_at="2999-01-01 00:00Z")
+    with pytest.raises(ConfigurationError, match="serve shard 'b': old on there"):
+        begin(TOPIC, ["a", "b"])
+    assert stored_spread(A, TOPIC).coming is None
+    beats.update(version=__version__)
+    begin(TOPIC, ["a", "b"])
+
+
+def test_what_a_publisher_of_a_former_version_learns_makes_it_fail() -> None:
+    """Before the first key goes over, on every shard. (tests/upgrade has a real one.)"""
+    begin(TOPIC, ["a", "b"])
+    for _ in range(2):  # carried on
+        Reshard(TOPIC).step()
+    former = "SELECT topic, phase FROM sqlqueue_layout WHERE generation <= %s ORDER BY topic, generation"
+
+    def learn_as_before(alias: str) -> None:
+        placings: dict[str, str] = {}
+        for topic, phase in execute(alias, former, (2**31 - 1,)).fetchall():
+            placings[topic] = placings[topic] if phase == "turning" else phase
+
+    for alias in (A, B):
+        with pytest.raises(KeyError, match="restart this process"):
+            learn_as_before(alias)
+    assert {publish(TOPIC, 1, key=key).shard for key in KEYS} <= {"a", "b"}
 
 
 def test_nothing_is_tried_for_ever() -> None:
