@@ -38,7 +38,7 @@ def commit(folder: Path, day: int = 1) -> None:
 
 
 def test_without_a_repository(elsewhere: Path) -> None:
-    with pytest.raises(NoHistory, match="git tag failed: .*not a git repository.*name a wheel"):
+    with pytest.raises(NoHistory, match=r"git tag failed: .*not a git repository.*name a wheel"):
         earlier.last_release()
     with pytest.raises(NoHistory, match="git rev-list failed"):
         earlier.before("0002_operations")
@@ -47,7 +47,7 @@ def test_without_a_repository(elsewhere: Path) -> None:
 def test_without_its_history(elsewhere: Path) -> None:
     git(elsewhere, "init")
     commit(elsewhere)
-    with pytest.raises(NoHistory, match="no state of another version than .*git fetch --unshallow"):
+    with pytest.raises(NoHistory, match=r"no state of another version than .*git fetch --unshallow"):
         earlier.last_release()
     with pytest.raises(NoHistory, match="no state without 0002_operations"):
         earlier.before("0002_operations")
