@@ -406,6 +406,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "database.insert_sql:ADVISORY",
         "database.insert_sql:MARK",
         "database.insert_sql:NAMED",
+        "database.generations:NOT_FOR_US",
         "database.error_codes:ELSEWHERE",
         "log.scheduled:BEFORE_ALL",
         "core.settle_plan:DEAD_MEMBER",
