@@ -11,7 +11,7 @@ from tests.processes import ManageCommand, wait_until
 from tests.upgrade.conftest import Earlier
 from tests.upgrade.sides import Course, Side, end
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 ALTER = ("queuetopic", "alter", "orders", "--no-input")
 

@@ -8,6 +8,8 @@ import pytest
 from tests.upgrade.conftest import BEFORE_LAST_MIGRATION, RELEASE, Earlier
 from tests.upgrade.sides import Course, end
 
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.mark.long
 @pytest.mark.parametrize("since", [RELEASE, BEFORE_LAST_MIGRATION])
