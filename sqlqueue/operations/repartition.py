@@ -168,8 +168,9 @@ def _abort(alias: str, topic: str) -> None:
 class Repartition:
     """Takes the steps of the change that is under way on a database, if there is one. Not thread-safe."""
 
-    def __init__(self, alias: str):
-        self.alias = alias
+    def __init__(self, alias: str, stubborn: int = STUBBORN):
+        """stubborn: passes in which nothing was free, after which one row is waited for: 1 for who comes seldom."""
+        self.alias, self._stubborn = alias, stubborn
         self._fruitless = 0  # passes in a row in which nothing was free
         self._gone: Horizon | None = None
         self._gone_for = 0  # the generation
@@ -229,7 +230,7 @@ class Repartition:
             some = rows[first : first + turning.AT_ONCE]
             turned += retries.run(self.alias, _switch, self.alias, change, switch, to, some)
         self._fruitless = 0 if turned else self._fruitless + 1
-        if self._fruitless >= STUBBORN:
+        if self._fruitless >= self._stubborn:
             self._fruitless = 0
             turned += retries.run(self.alias, _switch, self.alias, change, switch, to, rows[:1], wait=True)
         return turned

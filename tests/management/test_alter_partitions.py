@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 
 import pytest
+from django.db import connections
 
 from sqlqueue import publish
 from sqlqueue.consumers.background.collector import CollectorTask
+from sqlqueue.database import turning
 from sqlqueue.log.layouts import epochs
 from sqlqueue.models import EpochEnd, Layout, Message, SubscriberHeartbeat, Topic
 from sqlqueue.operations.repartition import Repartition, begin, under_way
@@ -78,6 +81,34 @@ def test_a_consumer_process_carries_on_what_was_left() -> None:
     wait_until(lambda: collector.run_once() or under_way("default") is None)
     assert EpochEnd.objects.get().epoch == 0
     assert publish(TOPIC, 1, key="a").offset
+
+
+@pytest.mark.database("mariadb", "mysql")
+def test_a_consumer_process_waits_for_a_row_that_is_hardly_ever_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes once in COLLECT_INTERVAL, and may find the row held each time by the next transaction."""
+    waits, switch = threading.Event(), turning.switch_gate_rows
+
+    def watched(alias: str, generation: int, slots: list[int], wait: bool = False) -> int:
+        if wait:
+            waits.set()
+        return switch(alias, generation, slots, wait)
+
+    def collect() -> None:
+        CollectorTask("default", 60, 30).run_once()
+        connections.close_all()
+
+    monkeypatch.setattr(turning, "switch_gate_rows", watched)
+    monkeypatch.setattr(turning, "WAIT", 60)
+    collector = threading.Thread(target=collect)
+    with OpenTransaction() as holder:
+        holder.do(lambda: publish(TOPIC, 1, key="a"))
+        begin("default", TOPIC, 6)
+        collector.start()
+        waited = waits.wait(30)
+        holder.commit()
+    collector.join()
+    assert waited
+    assert under_way("default") is None
 
 
 @GATED

@@ -27,7 +27,7 @@ class CollectorTask(BackgroundTask):
         self._lease_duration = lease_duration
         self._horizon: Horizon | None = None
         self._more = False  # the last batch was not the end of it
-        self._repartition = Repartition(alias)
+        self._repartition = Repartition(alias, stubborn=1)
         self._unique_beyond = ""  # where the purge of unique messages goes on
 
     def forget(self) -> None:
