@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TypeAlias
 
-from tests.soak import job_checks
+from tests.soak import epochs, job_checks
 from tests.soak.explanations import ALIKE, LATE, Explanations, overran, rerun
 from tests.soak.progress import Progress
 from tests.soak.records import NEVER, Handling, Record, Transaction, by_message, settles
@@ -50,6 +50,7 @@ VIOLATIONS = {
     "failed without reason": "a handler's own query failed again and again, and no fault tells why",
     "tasks failing": "a background task of a process failed again and again, and no fault tells why",
     "wrong answers": "a publisher was refused, or told what is not so, and no fault tells why",
+    **epochs.VIOLATIONS,
     **job_checks.VIOLATIONS,
 }
 ORDERINGS = ("key", "partition")  # those that promise something
@@ -119,6 +120,7 @@ class Checker:
         self._look_at_dead_letters()
         self._look_at_progress()
         self._look_at_what_keeps_failing()
+        self._look_at_epochs()
         job_checks.JobChecks(self.record, self._explanations, self._found).look()
         for table, count in self.record.leftovers.items():
             if count:
@@ -216,6 +218,12 @@ class Checker:
         ordering = ALIKE[handling.topic, handling.group].ordering
         return {"key": key, "partition": f"partition {handling.partition}", "none": None}[ordering]
 
+    def _ordering_queues(self, handling: Handling, key: str) -> set[str]:
+        """Where a partition is in order, so is a key, over all of the partitions that it has had."""
+        queue = self._ordering_queue(handling, key)
+        several = len(self.record.epochs.get(handling.topic, ())) > 1
+        return set() if queue is None else {queue, key} if several else {queue}
+
     def _look_at_order(self) -> None:
         """Before a handler begins, each message of its ordering queue is settled whose publisher was told of the commit
         before this one's publisher began; and of its own transaction those that were published before it."""
@@ -225,14 +233,15 @@ class Checker:
         for (topic, group, id), handlings in self._handled.items():
             self.deliveries[ALIKE[topic, group].ordering] += len(handlings)
             transaction = self._published.get((topic, id))
-            ordering_queue = self._ordering_queue(handlings[0], self._keys[topic, id]) if transaction else None
-            if transaction is None or ordering_queue is None:
+            own = self._ordering_queue(handlings[0], self._keys[topic, id]) if transaction else None
+            if transaction is None or own is None:
                 continue
             ended = self._settled_at(handlings, (topic, group, id) in self._dead)
-            done[topic, group, id] = ordering_queue, ended
-            begins[topic, group, ordering_queue] += handlings
-            if transaction.told is not None and ended < NEVER:
-                ordering_queues[topic, group, ordering_queue].append((transaction.told, ended, id))
+            done[topic, group, id] = own, ended
+            for ordering_queue in self._ordering_queues(handlings[0], self._keys[topic, id]):
+                begins[topic, group, ordering_queue] += handlings
+                if transaction.told is not None and ended < NEVER:
+                    ordering_queues[topic, group, ordering_queue].append((transaction.told, ended, id))
         for queue, handlings in begins.items():
             ordered = sorted(ordering_queues[queue])
             told = [at for at, _, _ in ordered]
@@ -451,6 +460,12 @@ class Checker:
 
     def _harmed(self, process: int, at: float) -> bool:
         return any(fault.touches(process) for fault in self._explanations.harmful(at - AFTERMATH, at))
+
+    def _look_at_epochs(self) -> None:
+        for what in epochs.wrong_epochs(self.record):
+            self._found("epochs wrong", what)
+        for what in epochs.left_changes(self.record):
+            self._found("changes left", what)
 
     # -- owners -------------------------------------------------------------------------------------------------------
 

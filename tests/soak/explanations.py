@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 
 from tests.soak.records import NEVER, Fault, Handling, Record
+from tests.soak.schedule import ALTERATIONS
 from tests.soak.workload import ALL_READERS, FLUSH_INTERVAL, LEASE_DURATION, VISIBILITY_TIMEOUT
 
 ALIKE = {(reader.topic, reader.group): reader for reader in ALL_READERS}
@@ -17,13 +18,14 @@ SLACK = 8.0  # seconds: how long a settle may take on a busy machine
 THAW = 5.0  # seconds after SIGCONT in which a thread of a process may still begin what it was about to
 EARLIER = 2.0  # seconds before a lease ends in which it was renewed last at the latest, if nothing came between
 LATE = "begun late by a stopped process"
-STOPS = {"stop-consumer", "stop-publisher"}
+STOPS = {"stop-consumer", "stop-publisher", "stop-alterer"}
 # These end a process: nothing of it goes on that could be late.
 LEAVES_NOTHING = {"kill-consumer", "handler-dies"}
 RELEASES = {"leave", "kill-supervisor"}
 # These do nothing to what a consumer has in flight: it is finished, or released.
 HARMLESS = {
     *RELEASES,
+    *(kind.name for kind in ALTERATIONS),
     "kill-publisher",
     "stop-publisher",
     "join",

@@ -7,6 +7,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from tests.soak.alterations import Alterations
 from tests.soak.databases import Database, Impossible
 from tests.soak.fleet import FAKETIME, Fleet, children
 from tests.soak.history import Journal
@@ -25,6 +26,7 @@ class Nemesis:
         tracks: Sequence[Sequence[Fault]],
         fleet: Fleet,
         database: Database,
+        alterations: Alterations,
         journal: Journal,
         seconds: float = float("inf"),
     ) -> None:
@@ -34,21 +36,36 @@ class Nemesis:
         self.impossible: dict[str, str] = {}
         self.failures: list[str] = []
         self._began = 0.0
-        self._of_the_database = database.faults()
+        self._of_the_database, self._alterations = database.faults(), alterations
+        self._of_alterations = alterations.faults()
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=self._follow, args=(track,), daemon=True) for track in tracks]
+        self._altering = [
+            thread for track, thread in zip(tracks, self._threads) if track and track[0].kind in self._of_alterations
+        ]
 
     def run(self) -> None:
-        """Do all faults; return when the last has ended."""
+        """Do all faults; return when the last has ended, but for a change of partitions that takes longer than the
+        run."""
         self._began = time.monotonic()
         for thread in self._threads:
             thread.start()
         for thread in self._threads:
+            if thread not in self._altering:
+                thread.join()
+        for thread in self._altering:
+            left = self._began + self._seconds - time.monotonic()
+            thread.join(max(0.0, min(left, threading.TIMEOUT_MAX)))
+
+    def finish(self) -> None:
+        """Return when the last change of partitions is done, too."""
+        for thread in self._altering:
             thread.join()
 
     def stop(self) -> None:
         """Do no more of them."""
         self._stopping.set()
+        self._alterations.stop()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join()
@@ -79,6 +96,8 @@ class Nemesis:
         try:
             if fault.kind in self._of_the_database:
                 aftermath = self._of_the_database[fault.kind](fault.seconds)
+            elif fault.kind in self._of_alterations:
+                victims = self._of_alterations[fault.kind](fault)
             else:
                 done = getattr(self, fault.kind.replace("-", "_"))(fault)
                 victims = EVERYBODY if done is None else done

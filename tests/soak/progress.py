@@ -13,6 +13,7 @@ a fault of everybody      while it lasts, and UNSERVED + RECOVERY after it: leas
 a fault of the owner      likewise; of a loop that hangs: HUNG_AFTER, and then the same
 a publishing transaction  while it is open, if about WINDOW messages have been delivered beyond its beginning
 what a key waits for      its own outcome: it is not the others' (they can be delivered, and have to be)
+a later epoch             until the ends of those before are known, and the group has settled what they have of its keys
 
 On a machine with more to do than the run alone gives it, the bound and RECOVERY are as much longer (Record.crowded).
 """
@@ -25,8 +26,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlqueue.core.keys import partition_of
+from tests.soak.epochs import Epochs
 from tests.soak.explanations import ALIKE, Explanations
 from tests.soak.records import NEVER, Fault, Handling, Record, Transaction
+from tests.soak.schedule import ALTERATIONS
+from tests.soak.spans import longest_gap, pauses
 from tests.soak.workload import (
     ALL_READERS,
     DEAD_LETTERS,
@@ -48,6 +52,7 @@ NEARLY = 0.8  # of a WINDOW, for what the position had still to pass when the tr
 LONG = 1.0  # seconds: shorter transactions delay no handler
 # These hold up no consumer. Who comes or leaves does, until the partitions are spread anew.
 OF_PUBLISHERS = {
+    *(kind.name for kind in ALTERATIONS),
     "kill-publisher",
     "stop-publisher",
     "shift-clock",
@@ -107,6 +112,7 @@ class Progress:
         self._transactions: dict[tuple[str, str], tuple[Transaction, str]] = {
             (topic, id): (each, key) for each in record.transactions for topic, key, id in each.messages
         }
+        self._epochs = Epochs(record, handled, settled)
         self._dead_letters = set(record.dead_letters)
         self._dead = {(each.topic, each.group, each.id) for each in record.dead}  # maybe without a handler: expired
         self._begins: dict[GroupPartition, list[float]] = defaultdict(list)
@@ -169,6 +175,7 @@ class Progress:
                 ordering_queue = self._ordering_queue(group_partition, key)
                 if transaction is not None and transaction.told is not None:
                     since = max(transaction.told, free[ordering_queue] if ordering_queue else 0.0)
+                    since = max(since, self._epochs.free(group_partition))
                     yield group_partition, first.id, since, first.began, begun
                 for handling in self._line_of(first):
                     insort(begun, handling.began)
@@ -210,9 +217,10 @@ class Progress:
                     done = self.settled.get((topic, reader.group, id), NEVER)
                     free[topic, reader.group, key] = max(free[topic, reader.group, key], done)
         for reader, transaction, key, id in absent:
-            group_partition = (reader.topic, reader.group, partition_of(key, partitions(reader.topic)))
+            partition = self.record.placed.get((reader.topic, id), partition_of(key, partitions(reader.topic)))
+            group_partition = (reader.topic, reader.group, partition)
             assert transaction.told is not None
-            since = max(transaction.told, free[reader.topic, reader.group, key])
+            since = max(transaction.told, free[reader.topic, reader.group, key], self._epochs.free(group_partition))
             yield group_partition, id, since, self.record.until, self._begins.get(group_partition, [])
 
     def _line_of(self, first: Handling) -> Sequence[Handling]:
@@ -245,38 +253,19 @@ class Progress:
     def _span_of(self, fault: Fault, group_partition: GroupPartition) -> list[tuple[float, float]]:
         if fault.kind in OF_PUBLISHERS:
             return []
-        owners = self.explanations.owners_between
-        if fault.victims is not None and not owners(group_partition, fault.began, fault.ended) & fault.victims:
+        if fault.victims is not None and not self._owners(group_partition, fault) & fault.victims:
             return []
         ended = fault.ended
         if fault.kind == "hang-consumer":
             ended = min(ended, fault.began + HUNG_AFTER)
         return [(fault.began, ended + UNSERVED + self.recovery)]
 
+    def _owners(self, group_partition: GroupPartition, fault: Fault) -> set[int]:
+        """Return who may have owned a partition at the time of a fault, or what the group has to settle before it."""
+        several = (group_partition, *self._epochs.feeders(group_partition))
+        owners = self.explanations.owners_between
+        return {process for each in several for process in owners(each, fault.began, fault.ended)}
+
     def _begun_between(self, group_partition: GroupPartition, low: float, high: float) -> int:
         begins = self._begins.get(group_partition, [])
         return bisect_right(begins, high) - bisect_left(begins, low)
-
-
-def pauses(line: Sequence[float], since: float, until: float, bound: float) -> Iterable[tuple[float, float]]:
-    """Yield the spans longer than the bound, of the time between two moments, in which nothing of a line began."""
-    at = since
-    while until - at > bound:
-        near = bisect_right(line, at + bound)
-        if near and line[near - 1] > at:
-            at = line[near - 1]
-            continue
-        end = min(until, line[near] if near < len(line) else until)
-        yield at, end
-        at = end
-
-
-def longest_gap(low: float, high: float, spans: Iterable[tuple[float, float]]) -> float:
-    """Return the longest part of a span of time that lies outside of others."""
-    longest, free_since = 0.0, low
-    for began, ended in sorted(spans):
-        if began >= high:
-            break
-        longest = max(longest, began - free_since)
-        free_since = max(free_since, ended)
-    return max(longest, high - free_since)

@@ -27,6 +27,8 @@ from tests.soak.workload import asks
 KEYS = 12
 MEAN_BULK = 160  # messages
 PAUSE_AFTER_AN_ERROR = 0.2
+DOUBTS = 0.05  # how often a publisher takes an answer for lost that it had, and publishes the same once more
+LONGEST_DOUBT = 1.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -68,11 +70,18 @@ class Publisher:
         return made
 
     def carry_out(
-        self, items: list[Item], write: Callable[[list[Item]], object], again: bool = True, until: float = float("inf")
+        self,
+        items: list[Item],
+        write: Callable[[list[Item]], object],
+        again: bool = True,
+        until: float = float("inf"),
+        doubts: bool = False,
     ) -> bool:
         """Publish in a transaction of `write`'s own, again and again (until then) if need be; write down what is said
-        of it. Return whether it was committed, as far as was told."""
+        of it. Return whether it was committed, as far as was told. doubts: now and then it takes the answer for lost,
+        and tries again: the same ids may come once the topic's partitions have been changed."""
         number = next(self._transactions)
+        doubts = doubts and self.dice.random() < DOUBTS
         self.journal.note("publish", number, [[item.topic, item.key, item.id] for item in items])
         while True:
             try:
@@ -87,8 +96,12 @@ class Publisher:
                 if not again or self.stopping or time.monotonic() > until:
                     return False
             else:
-                self.journal.note("told", number)
-                return True
+                if not doubts or self.stopping:
+                    self.journal.note("told", number)
+                    return True
+                doubts = False
+                self.journal.note("doubt", number, "as if the answer were lost")
+                time.sleep(self.dice.random() * LONGEST_DOUBT)
 
     def leave(self) -> None:
         """End what goes on beside its way of publishing."""
@@ -109,7 +122,7 @@ class Publisher:
                 if way > 0.9:
                     raise RolledBack
 
-        self.carry_out(self.items(topic, 1), write)
+        self.carry_out(self.items(topic, 1), write, doubts=True)
         time.sleep(self.dice.expovariate(self.rate))
 
     def bulk(self) -> None:
@@ -120,7 +133,7 @@ class Publisher:
             publish_many("bulk", [NewMessage(item.payload, key=item.key, id=item.id) for item in items])
 
         count = self.dice.randint(20, 2 * MEAN_BULK - 20)
-        self.carry_out(self.items("bulk", count), write)
+        self.carry_out(self.items("bulk", count), write, doubts=True)
         time.sleep(self.dice.expovariate(self.bulk_rate / MEAN_BULK))
 
     def long(self) -> None:
@@ -176,7 +189,7 @@ class Publisher:
         def delay(items: list[Item]) -> None:
             with transaction.atomic():
                 for item in items:
-                    publish(item.topic, item.payload, key=f"{item.key}-later", id=item.id, delay=2)
+                    publish(item.topic, item.payload, key=item.key, id=item.id, delay=2)
 
         items = self.items(self.dice.choice(["orders", "ledger"]), 1)
         if later:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from sqlqueue.core.epochs import Epoch
 from tests.soak.history import Line
 from tests.soak.job_records import NEVER, Ask, Enqueued, Jobs, Offer
 
@@ -88,6 +89,21 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class Change:
+    """A change of a topic's partitions: the epoch that it leads to, and when it was under way, since nothing was done
+    to the process that made it."""
+
+    topic: str
+    epoch: int
+    base: int
+    """The first of its partition numbers."""
+    partitions: int
+    began: float
+    ended: float | None
+    """None: it was never seen to end."""
+
+
+@dataclass(frozen=True)
 class Failover:
     """Another server has taken the primary's place: what the former one held and this one does not (topic, id), and
     what was still to be delivered by this one's tables (topic, group, id), before any client was let in."""
@@ -136,6 +152,13 @@ class Record:
     phases: list[Phase] = field(default_factory=list)
     failovers: list[Failover] = field(default_factory=list)
     """Those of a topology whose servers are promoted, in their order."""
+    changes: list[Change] = field(default_factory=list)
+    epochs: dict[str, tuple[Epoch, ...]] = field(default_factory=dict)
+    """Of the topics whose partitions were changed, or may have been: all that they have had."""
+    placed: dict[tuple[str, str], int] = field(default_factory=dict)
+    """The partitions of messages that the log still has: topic, id."""
+    unfinished: str = ""
+    """The change that was still under way at the end."""
     jobs: Jobs = field(default_factory=Jobs)
     crowded: float = 1.0
     """How many times as long as on a machine of its own anything may take."""
@@ -301,6 +324,9 @@ class Reader:
 
     def _phase(self, line: Line, kind: str, number: int, began: float) -> None:
         self.record.phases.append(Phase(kind, number, began, line.at))
+
+    def _change(self, _line: Line, topic: str, later: list[int], began: float, ended: float | None) -> None:
+        self.record.changes.append(Change(topic, *later, began, ended))
 
     def _collected(self, _line: Line, _topic: str, count: int) -> None:
         self.record.collected += count

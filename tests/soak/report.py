@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tests.soak import job_checks, workload
+from tests.soak import epochs, job_checks, workload
 from tests.soak.checker import VIOLATIONS
 from tests.soak.explanations import LATE
 from tests.soak.records import Record
@@ -35,6 +35,8 @@ def figures(result: Result) -> dict[str, Any]:
         "acks confirmed": checker.figures["acks confirmed"],
         "messages collected": record.collected,
         "dead letters": checker.figures["dead letters"],
+        "alterations": dict(result.alterations),
+        **epochs.figures(record),
         **job_checks.figures(record),
         "duplicates": checker.figures["duplicates"],
         "duplicates explained by": dict(checker.duplicates.most_common()),

@@ -17,9 +17,13 @@ from sqlqueue.database import slices as database_slices
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.leases import acquire, release
 from sqlqueue.log import batch_counts, fence, results, schedule, ticks
+from sqlqueue.operations import layout_changes
+from sqlqueue.operations.repartition import Repartition
 from tests.soak.workload import NAMED
 
 ENOUGH = 1_000_000  # leases that were renewed, as it is told
+EARLY = 400  # offsets
+EVERYWHERE = ("changes", "ends")  # planted into every process: that which changes partitions has no handlers
 
 
 def fencing() -> None:
@@ -102,7 +106,19 @@ def slices() -> None:
     database_slices.hashes_of = narrow
 
 
+def ends() -> None:
+    """Read the end of an epoch too early: by what was published last before its end."""
+    highest_offset = layout_changes.highest_offset
+    layout_changes.highest_offset = lambda alias: max(0, highest_offset(alias) - EARLY)
+
+
+def changes() -> None:
+    """Carry on no change of partitions that was begun."""
+    Repartition.step = lambda self: None
+
+
 def commit(name: str) -> None:
     """Plant one of workload.PLANTED, or nothing."""
+    kinds = (changes, ends, fencing, horizon, jobs, leases, order, progress, settles, slices)
     if name:
-        {kind.__name__: kind for kind in (fencing, horizon, jobs, leases, order, progress, settles, slices)}[name]()
+        {kind.__name__: kind for kind in kinds}[name]()

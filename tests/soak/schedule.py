@@ -57,6 +57,8 @@ SERVER = (
     Kind("silence-publishers", 3, 1, 6),
 )
 FILE = (*ANYWHERE, Kind("lock-database", 5, 0.5, 5), Kind("disk-full", 5, 1, 4))
+# What becomes of the process that changes the partitions of a topic.
+ALTERATIONS = (Kind("alter", 4), Kind("kill-alterer", 8), Kind("stop-alterer", 5, 1, 4))
 OF_PROCESSES = {"sqlite": PROCESSES, "mariadb": HOSTS, "mysql": HOSTS, "postgresql": HOSTS}
 INFRASTRUCTURE = {"sqlite": FILE, "mariadb": SERVER, "mysql": SERVER, "postgresql": SERVER}
 # One fault in so many seconds, on the average; those with a length take that as well. In a long run the processes live
@@ -64,6 +66,7 @@ INFRASTRUCTURE = {"sqlite": FILE, "mariadb": SERVER, "mysql": SERVER, "postgresq
 SHORT = 120.0  # seconds
 BETWEEN_PROCESSES, BETWEEN_INFRASTRUCTURE = {True: 3.5, False: 9.0}, {True: 6.0, False: 9.0}
 BETWEEN_NODES = {True: 15.0, False: 20.0}  # a new replica takes as long
+BETWEEN_ALTERATIONS = {True: 5.0, False: 15.0}
 
 
 def schedule(
@@ -79,6 +82,7 @@ def schedule(
     for name, kinds, pause in (
         ("processes", OF_PROCESSES[database], BETWEEN_PROCESSES),
         ("infrastructure", of_nodes or INFRASTRUCTURE[database], BETWEEN_NODES if of_nodes else BETWEEN_INFRASTRUCTURE),
+        ("alterations", ALTERATIONS, BETWEEN_ALTERATIONS),
     ):
         chosen = [kind for kind in kinds if not wanted or kind.name in wanted]
         tracks.append(track(random.Random(f"{seed} {name}"), chosen, pause[seconds <= SHORT], seconds))

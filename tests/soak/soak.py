@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tests.soak import databases, history, phases, workload
+from tests.soak.alterations import Alterations
 from tests.soak.backlog import Backlog, pending, unsettled
 from tests.soak.checker import Checker
 from tests.soak.fleet import ROOT, Fleet
@@ -83,6 +84,7 @@ class Result:
     seconds: float
     troubles: list[str] = field(default_factory=list)
     losses: Losses = field(default_factory=Losses)
+    alterations: dict[str, int] = field(default_factory=dict)  # by what became of them
 
     @property
     def passed(self) -> bool:
@@ -144,7 +146,8 @@ class Run:
         tracks = [] if plan.calm else schedule(plan.seed, plan.seconds, plan.database, plan.only, of_nodes)
         planned = phases.plan(plan.seed, plan.seconds, plan.phases)
         self.phases = phases.Phases(planned, plan.seconds, self.fleet, database, self.journal, plan.seed)
-        self.nemesis = Nemesis(tracks, self.fleet, database, self.journal, plan.seconds)
+        self.alterations = Alterations(self.fleet, database.publishers_url, self.journal, plan.drain_limit)
+        self.nemesis = Nemesis(tracks, self.fleet, database, self.alterations, self.journal, plan.seconds)
         self.watch = Watch(self.fleet, database, self.journal, Backlog(folder, plan.bulk_rate))
 
     def run(self) -> Result:
@@ -161,6 +164,7 @@ class Run:
             time.sleep(max(0.0, remaining))
             ended = time.monotonic()
             self.fleet.stop_publishers()
+            self.nemesis.finish()
             ticks_until = self._look(lambda: end_ticks(time.monotonic() + self.plan.drain_limit))
             backlog = self._look(unsettled)
             drained = self._drain(ended)
@@ -229,6 +233,7 @@ class Run:
             time.monotonic() - began,
             troubles,
             losses,
+            dict(self.alterations.done),
         )
 
     def _look(self, read: Callable[[], T]) -> T:
@@ -254,10 +259,12 @@ class Run:
 
     def _leftovers_while_running(self) -> dict[str, int]:
         """Wait for collection, and return what it has left."""
-        from sqlqueue.models import BlockedRange, DeliveryState, Message, Receipt, Result, ScheduledMessage
+        from sqlqueue.log.layouts import epochs
+        from sqlqueue.models import BlockedRange, DeliveryState, EpochSlot, Message, Receipt, Result, ScheduledMessage
 
         tables = {
             "sqlqueue_message": Message.objects.filter(topic__in=[*workload.TOPICS, *workload.PHASE_TOPICS]),
+            "sqlqueue_epoch_slot": EpochSlot.objects.all(),
             "sqlqueue_delivery_state": DeliveryState.objects.all(),
             "sqlqueue_blocked_range": BlockedRange.objects.all(),
             "sqlqueue_receipt": Receipt.objects.all(),
@@ -267,6 +274,8 @@ class Run:
         deadline = time.monotonic() + self.plan.retention + COLLECT_LIMIT
         while True:
             left = self._look(lambda: {name: rows.count() for name, rows in tables.items()})
+            former = self._look(lambda: sum(len(epochs("default", topic)) - 1 for topic in workload.TOPICS))
+            left["sqlqueue_layout (epochs that have ended)"] = former
             if not any(left.values()) or time.monotonic() > deadline:
                 return left
             time.sleep(0.5)
@@ -294,7 +303,9 @@ def fill_in(record: Record) -> None:
     """Read what the final tables say of dead letters and effects. The logs that are kept have been read."""
     from django.db.models import Count
 
-    from sqlqueue.models import Message
+    from sqlqueue.log.layouts import epochs
+    from sqlqueue.models import Message, Topic
+    from sqlqueue.operations.layout_changes import under_way
     from tests.soak.models import Entry
 
     requests = {entry.offset: entry.id for entry in record.jobs.log if entry.topic == workload.REQUESTS}
@@ -317,15 +328,21 @@ def fill_in(record: Record) -> None:
     record.dead_letters = list(dead_letters)
     counted = Entry.objects.values_list("group", "message").annotate(count=Count("id"))
     record.entries = {(group, message): count for group, message, count in counted}
+    present = Topic.objects.filter(name__in=workload.ALTERED).values_list("name", flat=True)
+    record.epochs = {topic: epochs("default", topic, retired=True) for topic in present}
+    placed = Message.objects.filter(topic__in=workload.ALTERED).values_list("topic", "message_id", "partition")
+    record.placed = {(topic, id): partition for topic, id, partition in placed}
+    record.unfinished = str(under_way("default") or "")
 
 
 def leases_left() -> dict[str, int]:
     """Return leases, shares of limits and heartbeats that no process has released."""
     from sqlqueue.models import LimitShare, PartitionLease, SubscriberHeartbeat
+    from sqlqueue.models.partition_lease import WAITS
 
     return {
         "sqlqueue_limit_share": LimitShare.objects.alive().count(),
-        "sqlqueue_partition_lease": PartitionLease.objects.exclude(holder="").count(),
+        "sqlqueue_partition_lease": PartitionLease.objects.exclude(holder__in=["", WAITS]).count(),
         "sqlqueue_subscriber_heartbeat": SubscriberHeartbeat.objects.alive().count(),
     }
 

@@ -4,11 +4,14 @@ from collections.abc import Collection
 from itertools import pairwise
 
 from tests.soak import workload
-from tests.soak.progress import RECOVERY, longest_gap
+from tests.soak.progress import RECOVERY
 from tests.soak.records import Record
+from tests.soak.schedule import ALTERATIONS
+from tests.soak.spans import longest_gap
 
 # These bring no other process to a standstill.
 LOCAL = {
+    *(kind.name for kind in ALTERATIONS),
     "kill-consumer",
     "kill-publisher",
     "kill-supervisor",

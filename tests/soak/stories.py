@@ -24,9 +24,9 @@ class History:
         for reader in ALL_READERS:
             self.acquire(ONE, 0.0, reader.topic, reader.group)
 
-    def acquire(self, process: int, at: float, topic: str = SIMPLE, group: str = "") -> None:
+    def acquire(self, process: int, at: float, topic: str = SIMPLE, group: str = "", partition: int = 0) -> None:
         groups = [group] if group else groups_of(topic)
-        self.record.acquired += [(at, process, topic, each, 0) for each in groups]
+        self.record.acquired += [(at, process, topic, each, partition) for each in groups]
 
     def publish(
         self,

@@ -70,3 +70,12 @@ def open_files(pid: int) -> int:
         return len(list(Path(f"/proc/{pid}/fd").iterdir()))
     except (FileNotFoundError, ProcessLookupError):
         return 0
+
+
+def is_stopped(pid: int) -> bool:
+    """Tell whether a process stands still after SIGSTOP."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] == "T"

@@ -61,6 +61,33 @@ def test_a_run_in_which_a_part_of_a_slice_is_never_read_is_found_out(
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.database("sqlite")
+def test_a_run_in_which_the_end_of_an_epoch_is_read_too_early_is_found_out(tmp_path: Path) -> None:
+    """What was left of the former epoch has to be there when the next one begins: that is a matter of moments."""
+    common = ("--database=sqlite", "--only=alter", "--only=stop-consumer", "--phases=none", "--sabotage=ends")
+    for seed in range(1, 5):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        with SoakRun(folder, *common, f"--seed={seed}", f"--minutes={0.3 * seed + 0.2}") as run:
+            code = run.wait(550)
+        if run.report["violations"]["out of order"]:
+            break
+    assert run.report["violations"]["out of order"], run.output
+    assert code == 1, run.output
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_a_run_in_which_no_process_carries_on_a_change_of_partitions_is_found_out(
+    database_name: str, tmp_path: Path
+) -> None:
+    words = (f"--database={database_name}", "--seed=1", "--minutes=0.2", "--only=alter", "--phases=none")
+    with SoakRun(tmp_path, *words, "--sabotage=changes") as run:
+        assert run.wait(550) == 1, run.output
+    assert run.report["violations"]["changes left"], run.output
+
+
+@pytest.mark.timeout(900)
 @pytest.mark.database("mariadb", "mysql", "postgresql")
 def test_a_run_with_a_naive_horizon_is_found_out(database_name: str, tmp_path: Path) -> None:
     """Whether a message is passed is a matter of moments, and a busy machine's are few: some runs may go well."""

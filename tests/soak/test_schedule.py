@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.soak.schedule import FILE, INFRASTRUCTURE, OF_PROCESSES, QUIET, SERVER, Fault, schedule
+from tests.soak.schedule import ALTERATIONS, FILE, INFRASTRUCTURE, OF_PROCESSES, QUIET, SERVER, Fault, schedule
 
 HOUR = 3600.0
 DATABASES = sorted(INFRASTRUCTURE)
@@ -29,8 +29,9 @@ def test_another_seed_gives_other_faults(database: str) -> None:
 
 
 def test_the_tracks_have_dice_of_their_own() -> None:
-    processes, infrastructure = schedule(7, 300, "mariadb")
-    assert {fault.pick for fault in processes}.isdisjoint(fault.pick for fault in infrastructure)
+    processes, infrastructure, alterations = schedule(7, 300, "mariadb")
+    picks = [{fault.pick for fault in track} for track in (processes, infrastructure, alterations)]
+    assert len(set.union(*picks)) == sum(map(len, picks))
 
 
 def test_servers_of_all_vendors_meet_the_same_faults() -> None:
@@ -45,9 +46,10 @@ def test_a_longer_run_begins_like_a_shorter_one() -> None:
 
 @pytest.mark.parametrize("database", DATABASES)
 def test_every_kind_comes_in_its_track(database: str) -> None:
-    processes, infrastructure = schedule(1, 3 * HOUR, database)
+    processes, infrastructure, alterations = schedule(1, 3 * HOUR, database)
     assert kinds_of(processes) == {kind.name for kind in OF_PROCESSES[database]}
     assert kinds_of(infrastructure) == {kind.name for kind in INFRASTRUCTURE[database]}
+    assert kinds_of(alterations) == {kind.name for kind in ALTERATIONS}
 
 
 @pytest.mark.parametrize("database", DATABASES)
@@ -61,7 +63,7 @@ def test_the_faults_of_a_track_follow_one_another_and_end_in_time(database: str)
 
 
 def test_faults_are_as_long_as_their_kind_says_and_choose_their_victims_evenly() -> None:
-    lengths = {kind.name: (kind.least, kind.most) for kind in (*OF_PROCESSES["mariadb"], *SERVER, *FILE)}
+    lengths = {kind.name: (kind.least, kind.most) for kind in (*OF_PROCESSES["mariadb"], *SERVER, *FILE, *ALTERATIONS)}
     faults = [fault for track in schedule(1, 3 * HOUR, "mariadb") for fault in track]
     for fault in faults:
         least, most = lengths[fault.kind]
@@ -72,22 +74,24 @@ def test_faults_are_as_long_as_their_kind_says_and_choose_their_victims_evenly()
 
 
 def test_the_heavier_kinds_come_more_often() -> None:
-    processes, _ = schedule(1, 3 * HOUR, "mariadb")
+    processes, _, _ = schedule(1, 3 * HOUR, "mariadb")
     counts = {kind.name: sum(fault.kind == kind.name for fault in processes) for kind in OF_PROCESSES["mariadb"]}
     assert counts["kill-consumer"] > counts["kill-publisher"] > counts["kill-supervisor"] > 0
 
 
 def test_only_what_is_wanted_comes() -> None:
-    processes, infrastructure = schedule(1, HOUR, "mariadb", only=["kill-consumer", "read-only"])
+    processes, infrastructure, alterations = schedule(1, HOUR, "mariadb", only=["kill-consumer", "read-only"])
     assert kinds_of(processes) == {"kill-consumer"}
     assert kinds_of(infrastructure) == {"read-only"}
+    assert not alterations
 
 
 def test_a_track_of_which_nothing_is_wanted_is_empty() -> None:
-    processes, infrastructure = schedule(1, HOUR, "mariadb", only=["join"])
+    processes, infrastructure, alterations = schedule(1, HOUR, "mariadb", only=["join"])
     assert kinds_of(processes) == {"join"}
     assert not infrastructure
+    assert not alterations
 
 
 def test_a_run_that_is_too_short_has_no_faults() -> None:
-    assert schedule(1, QUIET, "mariadb") == [[], []]
+    assert schedule(1, QUIET, "mariadb") == [[], [], []]

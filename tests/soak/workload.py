@@ -27,6 +27,8 @@ from typing import Any
 PHASES = "SOAK_PHASES"  # the environment's variable that names the phases of this run, with commas; see phases.py
 SABOTAGE = "SOAK_SABOTAGE"  # the environment's variable that names one of these:
 PLANTED = (
+    "changes",
+    "ends",
     "fencing",
     "horizon",
     "jobs",
@@ -181,6 +183,8 @@ ALL_READERS = [*READERS, *JOB_READERS, *PHASE_READERS]
 # leases end, and the others have looked, twice if two of them reached for the same.
 UNSERVED = LEASE_DURATION + BALANCE_INTERVAL * 2
 TOPICS = sorted({reader.topic for reader in READERS})
+# Whose numbers of partitions are changed: how often each is, beside the others.
+ALTERED = {"bulk": 3, CROWDED: 2, "deadly": 1, "ledger": 3, "orders": 4, "strict": 3}
 # Few partitions, so that their windows fill.
 PHASE_TOPICS = {"flood": 2, "waiting": 1, "heavy": PARTITIONS, "doomed": 2}
 ORDINARY = {"slow": 2, "fail": 3, "fail-2": 1, "retry": 1, "postpone": 2, "reject": 0.3, "exhaust": 0.2, "extend": 0.1}
@@ -229,7 +233,7 @@ def asked_slices() -> int:
 
 
 def partitions(topic: str) -> int:
-    """Return how many partitions a topic has."""
+    """Return how many partitions a topic has at first."""
     return 1 if topic == DEAD_LETTERS else (PHASE_TOPICS | JOB_TOPICS).get(topic, PARTITIONS)
 
 

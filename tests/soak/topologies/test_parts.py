@@ -77,7 +77,7 @@ def test_make_knows_the_database_of_each_topology() -> None:
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_the_faults_of_a_topology_take_the_place_of_a_servers(name: str) -> None:
     kind = TOPOLOGIES[name]
-    _, of_nodes = schedule(1, 600, kind.database, of_nodes=kind.kinds)
+    _, of_nodes, _ = schedule(1, 600, kind.database, of_nodes=kind.kinds)
     assert {fault.kind for fault in of_nodes} == {each.name for each in kind.kinds}
 
 

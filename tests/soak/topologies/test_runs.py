@@ -11,6 +11,7 @@ from tests.servers import galera
 from tests.servers.mysql import DEBIAN, machines_own
 from tests.servers.private import find_program
 from tests.soak.runs import SoakRun
+from tests.soak.schedule import ALTERATIONS
 from tests.soak.topologies import network
 from tests.soak.topologies.choice import TOPOLOGIES
 from tests.soak.topologies.cluster import Cluster
@@ -46,7 +47,7 @@ def missing(name: str) -> str:
 def test_what_the_database_keeps_through_its_failovers_is_delivered(name: str, tmp_path: Path) -> None:
     if reason := missing(name):
         pytest.skip(reason)
-    faults = [f"--only={kind.name}" for kind in TOPOLOGIES[name].kinds]
+    faults = [f"--only={kind.name}" for kind in (*TOPOLOGIES[name].kinds, *ALTERATIONS)]
     with SoakRun(tmp_path, f"--topology={name}", "--minutes=1", "--seed=1", *RATES, *faults) as run:
         status = run.wait(850)
     assert status == 0, run.output
