@@ -70,6 +70,7 @@ class Fleet:
         self._options, self._seed, self._rates = json.dumps(options), seed, rates
         self._sabotaged, self._phases = sabotaged, ",".join(phases)
         self.broken: Counter[str] = Counter()  # publishers that ended with an error of their own
+        self.killed: set[int] = set()  # the nemesis adds to it
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="fleet", daemon=True)
@@ -210,7 +211,10 @@ class Fleet:
                     self._see_to(member)
 
     def _status(self, process: subprocess.Popen[bytes]) -> int:
-        """Return a consumer's exit status; 0 if it was told to leave before it had got as far as its handlers."""
+        """Return a consumer's exit status; 0 if it was told to leave before it had got as far as its handlers, or was
+        killed on purpose while it left."""
+        if process.returncode == -signal.SIGKILL and process.pid in self.killed:
+            return 0
         begun = any(self.folder.glob(f"consumer-{process.pid}-*.jsonl"))
         return 0 if process.returncode == -signal.SIGTERM and not begun else process.returncode
 

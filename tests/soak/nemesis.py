@@ -153,6 +153,8 @@ class Nemesis:
         if not pids:
             return []
         pid = pids[int(fault.pick * len(pids))]
+        if number == signal.SIGKILL:
+            self.fleet.killed.add(pid)
         return [pid] if signal_if_there(pid, number) else []
 
     def _stop_one(self, candidates: Callable[[], list[int]], fault: Fault) -> list[int]:

@@ -41,3 +41,9 @@ def test_the_status_of_a_consumer_that_was_stopped(
     if begun:
         (tmp_path / f"consumer-{process.pid}-1.jsonl").touch()
     assert fleet.stop_consumers() == {"visitor": status}
+
+
+def test_one_that_was_killed_on_purpose_while_it_left(fleet: Fleet) -> None:
+    process = ended(fleet, "os.kill(os.getpid(), signal.SIGKILL)")
+    fleet.killed.add(process.pid)
+    assert fleet.stop_consumers() == {"visitor": 0}
