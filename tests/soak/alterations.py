@@ -127,7 +127,9 @@ class Alterations:
             ended = command.process.poll()  # before the look: else it might begin and end in between
             state = self._look(goal.topic)
             if state.change is not None:
-                self._await(state.change)
+                if not self._await(state.change):
+                    self.done["left"] += 1
+                    break
                 noted = state.change.topic == goal.topic
                 state = self._look(goal.topic)
             if state.newest.partitions == goal.partitions and state.change is None:
@@ -145,8 +147,8 @@ class Alterations:
             time.sleep(POLL)
         return [pid]
 
-    def _await(self, change: Change) -> None:
-        """Wait for the end of the change that is under way, and write down when that was."""
+    def _await(self, change: Change) -> bool:
+        """Wait for the end of the change that is under way, and write down when that was; tell whether it has come."""
         began, ended = time.monotonic(), None
         while not self._stopping and time.monotonic() < began + self._limit:
             now = self._look(change.topic).change
@@ -155,6 +157,7 @@ class Alterations:
                 break
             time.sleep(POLL)
         self._note(change.topic, change.later, began, ended)
+        return ended is not None
 
     def _note(self, topic: str, later: Block, began: float, ended: float | None) -> None:
         self._journal.note("change", topic, [later.epoch, later.base, later.partitions], began, ended)
