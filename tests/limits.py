@@ -436,6 +436,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "management.commands.queuereschedule:MOST_SHOWN",
     ),
     "from when on something is reported": (
+        "stats.attention:CHANGE_TAKES",
         "stats.attention:EPOCH_HELD",
         "stats.attention:OPEN_TOO_LONG",
         "stats.attention:RELAYED_TOO_LATE",
@@ -449,6 +450,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "monitoring.doctor:NEARLY_FULL",
         "monitoring.doctor:OWN_CONNECTIONS",
         "stats.full_partitions:NEARLY",
+        "stats.groups:MISSING_FOR",
         "stats.stuck:HELD_BACK",
         "stats.topics:OVERDUE",
         "stats.stuck:STANDS_STILL",

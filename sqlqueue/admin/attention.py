@@ -23,6 +23,9 @@ PERMISSIONS = {
     attention.UNOWNED: "view_consumergroup",
     attention.BEHIND: "view_consumergroup",
     attention.EPOCH: "view_consumergroup",
+    attention.UNREGISTERED: "view_consumergroup",
+    attention.UNGRANTED: "view_consumergroup",
+    attention.CHANGE: "view_topic",
     attention.DEAD_LETTERS: "view_message",
     attention.UNREAD: "view_topic",
     attention.REFUSED: "view_scheduledmessage",
@@ -61,7 +64,7 @@ def _links(request: HttpRequest, finding: Finding, group_url: Callable[[tuple[st
         yield _("Its dead letters"), page_url(request, "message", "dead_letters", **query)
     if finding.group:
         yield _("The group's page"), group_url((finding.topic, finding.group))
-    if finding.kind == attention.UNREAD:
+    if finding.kind in (attention.UNREAD, attention.CHANGE):
         yield _("The topic's page"), page_url(request, "topic", "change", finding.topic)
     if finding.kind in (attention.REFUSED, attention.LATE):
         yield _("Scheduled messages"), page_url(request, "scheduledmessage", "changelist")

@@ -27,9 +27,11 @@ from sqlqueue.core.setting.topics import ACKED
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.topic_options import of_settings, override
 from sqlqueue.models import Topic
+from sqlqueue.stats import change_texts
 from sqlqueue.stats.durations import duration
 from sqlqueue.stats.moments import moment
 from sqlqueue.stats.survey import survey
+from sqlqueue.stats.topics import TopicSurvey
 
 
 @admin.register(Topic)
@@ -67,7 +69,8 @@ class TopicAdmin(PurgeableAdmin):
         rows = OverviewRows(request, settings.DATABASE, survey(settings.DATABASE, topic.name))
         context = {
             "row": topic,
-            "topic": rows.topic(topic.name),
+            "topic": (shown := rows.topic(topic.name)),
+            "change": _change(shown.stats) if shown else None,
             "fields": [
                 *((field.verbose_name, _shown(field, topic)) for field in self.opts.fields),
                 *_of_settings(topic),
@@ -100,6 +103,20 @@ class TopicAdmin(PurgeableAdmin):
             return HttpResponseRedirect(self.row_url("change", topic))
         context = {"row": topic, "form": form}
         return show(self, request, "topic_options", _("Options of %(topic)s") % {"topic": topic}, context)
+
+
+def _change(topic: TopicSurvey) -> dict[str, Any] | None:
+    """Return what the page says of a change of the topic's partitions or shards; None while none is under way."""
+    if topic.change is None:
+        return None
+    return {
+        "what": change_texts.what(topic.name, topic.change),
+        "on_shards": [
+            (one.shard, change_texts.on_shard(one), "–" if one.age is None else duration(one.age))
+            for one in topic.change.on_shards
+        ],
+        "advice": change_texts.advice(topic.name, topic.change),
+    }
 
 
 def _of_settings(topic: Topic) -> Iterator[tuple[str, str]]:

@@ -28,6 +28,9 @@ from sqlqueue.models.partition_lease import WAITS
 
 T = TypeVar("T")
 
+UNREGISTERED: Final = "unregistered"
+TURNING: Final = "turning"
+BEHIND: Final = "behind"
 TRIES: Final = 20
 NUMBERS: Final = 2**62
 
@@ -110,7 +113,7 @@ def _grant(alias: str, group: str, topic: str, version: int, shard: str) -> bool
     is settled."""
     if not _lock(alias, topic):
         return True  # nothing of the topic is here any more
-    if not _is_settled(alias, group, topic, version):
+    if obstacle(alias, group, topic, version):
         return False
     row, _ = EpochGrant.objects.using(alias).get_or_create(
         topic=topic, consumer_group=group, shard=shard, version=version
@@ -118,19 +121,22 @@ def _grant(alias: str, group: str, topic: str, version: int, shard: str) -> bool
     return row.revoking == 0
 
 
-def _is_settled(alias: str, group: str, topic: str, version: int) -> bool:
+def obstacle(alias: str, group: str, topic: str, version: int) -> str:
+    """Return why this shard does not let a group start, on others, what they have by a version of the list of shards:
+    the group is not registered here (UNREGISTERED), the shard has not gone over (TURNING), or the group has something
+    left to settle (BEHIND); "" for nothing. It changes nothing. The topic has to be there."""
     registered = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).first()
     if registered is None:
-        return False  # it may begin here yet, with the oldest message
+        return UNREGISTERED  # it may begin here yet, with the oldest message
     here, epochs = settings.shard_name(alias), layouts.epochs(alias, topic)
     if epochs[-1].version < version and epochs[-1].is_on(here):
-        return False  # this shard has not begun to go over
+        return TURNING
     earlier = [epoch for epoch in epochs if epoch.version < version and epoch.is_on(here)]
     if any(epoch.end is None for epoch in earlier):
-        return False
+        return TURNING
     numbers = {number for epoch in earlier for number in epoch.numbers}
     priorities = Topic.objects.using(alias).values_list("priorities", flat=True).get(name=topic)
-    return not numbers or not unfinished(alias, registered, priorities, epochs, numbers)
+    return BEHIND if numbers and unfinished(alias, registered, priorities, epochs, numbers) else ""
 
 
 def without(alias: str, group: str, topic: str, operation: Callable[..., T], *args: Any) -> T:

@@ -8,13 +8,7 @@ from typing import Any, Final
 from django.core.management.base import CommandError
 
 from sqlqueue.database import turning
-from sqlqueue.log.layouts import epochs
-from sqlqueue.management.base import QueueCommand
-from sqlqueue.models import ConsumerGroup
-from sqlqueue.operations import repartition
-from sqlqueue.operations.former_versions import ONE_EPOCH, former_subscribers
-from sqlqueue.operations.layout_changes import open_block, under_way
-from sqlqueue.operations.repartition import (
+from sqlqueue.log.change_state import (
     END,
     GATE,
     KEYS,
@@ -24,8 +18,15 @@ from sqlqueue.operations.repartition import (
     TRANSACTIONS,
     Change,
     Progress,
-    Repartition,
+    under_way,
 )
+from sqlqueue.log.layouts import epochs
+from sqlqueue.management.base import QueueCommand
+from sqlqueue.models import ConsumerGroup
+from sqlqueue.operations import repartition
+from sqlqueue.operations.former_versions import ONE_EPOCH, former_subscribers
+from sqlqueue.operations.layout_changes import open_block
+from sqlqueue.operations.repartition import Repartition
 
 TOLD: Final = {
     GATE: "Publishers learn of the new partitions",

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from sqlqueue.conf import settings
+from sqlqueue.log.change_state import under_way
 from sqlqueue.log.layouts import epochs
 from sqlqueue.log.reshard_state import answering, stored_spread, taking_part
 from sqlqueue.management.base import QueueCommand
@@ -13,7 +14,6 @@ from sqlqueue.management.repartition import OFTEN, SELDOM, TOLD, carry_on, waiti
 from sqlqueue.models import ConsumerGroup, Message, ScheduledMessage, Topic
 from sqlqueue.operations import reshard
 from sqlqueue.operations.former_versions import SAME_SHARDS, former_subscribers
-from sqlqueue.operations.layout_changes import under_way
 from sqlqueue.operations.reshard import Reshard, ShardProgress
 
 TOLD_AGAIN = 10  # seconds

@@ -21,6 +21,7 @@ from sqlqueue.database.horizon import Horizon, on_one_server
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 from sqlqueue.log import groups, task_states
+from sqlqueue.log.change_state import under_way
 from sqlqueue.log.reshard_state import stored_spread
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import (
@@ -38,7 +39,6 @@ from sqlqueue.models import (
     dead_letter_topic,
 )
 from sqlqueue.models.work_item import UNFINISHED
-from sqlqueue.operations.layout_changes import under_way
 from sqlqueue.operations.purge import HORIZON_TIMEOUT, preview
 from sqlqueue.stats.work import open_items
 

@@ -1,9 +1,9 @@
-"""The rows that say where a topic's keys go, and which change of that is under way; see repartition and reshard."""
+"""The rows that say where a topic's keys go; see repartition and reshard, and log.change_state for how far they are."""
 
 from __future__ import annotations
 
 import random
-from typing import Final, NamedTuple
+from typing import Final
 
 from sqlqueue.database import turning
 from sqlqueue.database.fields import DatabaseNow
@@ -11,26 +11,13 @@ from sqlqueue.database.generations import EPOCH_SLOTS, NOT_FOR_US, Block
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.database.statements import dialect
 from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.log.change_state import Change
 from sqlqueue.models import EpochEnd, EpochSlot, Layout, Topic
 
 # Generations of one database differ by chance: one that a failover has lost is not taken for the next one.
 FURTHER: Final = 10_000
 # What a publisher of a version before 0.2.0.dev2 fails with, once it has to learn of a change of shards.
 RESTART: Final = "sqlqueue was upgraded, and the shards of a topic were changed since: restart this process"
-
-
-class Change(NamedTuple):
-    """A topic's change from an epoch to a later one, as of its newest layout. going: publishers go over; else they all
-    have, or none of them will; shards: the lists of shards of the later epoch if its keys go over to others, see
-    core.shards; announced: no key has gone over, for not all shards are known to be ready."""
-
-    topic: str
-    generation: int
-    earlier: Block
-    later: Block
-    going: bool
-    shards: str = ""
-    announced: bool = False
 
 
 def open_block(alias: str, topic: str) -> Block:
@@ -43,24 +30,6 @@ def open_block(alias: str, topic: str) -> Block:
     if partitions is None:
         raise ConfigurationError(f"there is no topic {topic!r}")
     return Block(0, 0, partitions)
-
-
-def under_way(alias: str) -> Change | None:
-    """Return the change that is under way on a database; None if there is none. One statement then."""
-    topic = EpochSlot.objects.using(alias).values_list("topic", flat=True).first()
-    if topic is None:
-        return None
-    layouts = Layout.objects.using(alias).filter(topic=topic).order_by("-generation")
-    last = layouts.values_list("generation", "phase", "shards", "epoch", "base", "partitions")[0]
-    generation, phase, shards, later = last[0], last[1], last[2], Block(*last[3:])
-    steady = phase == Layout.STEADY
-    if steady and (dialect(alias).slotted or layouts.filter(epoch__gt=later.epoch).exists()):
-        return Change(topic, generation, later, later, False)  # all slots are in the epoch that remains
-    before = layouts.filter(phase=Layout.STEADY).exclude(epoch=later.epoch)
-    former, *earlier = before.values_list("shards", "epoch", "base", "partitions")[0]
-    spread = shards if shards != former else ""
-    announced = bool(spread) and not steady
-    return Change(topic, generation, Block(*earlier), later, True, spread, announced)
 
 
 def blocks(alias: str, topic: str) -> list[Block]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from django.db import ProgrammingError, connections
 
@@ -32,10 +32,22 @@ from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, Ses
 from sqlqueue.database.statements import dialect
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import reshard_state
+from sqlqueue.log.change_state import (
+    END,
+    GATE,
+    KEYS,
+    LAST,
+    OTHERS,
+    TABLE,
+    TRANSACTIONS,
+    Change,
+    Progress,
+    may_abort,
+    under_way,
+)
 from sqlqueue.models import EpochSlot, Layout
 from sqlqueue.operations.former_versions import ONE_EPOCH, former_subscribers
 from sqlqueue.operations.layout_changes import (
-    Change,
     add,
     blocks,
     insert_turning,
@@ -44,28 +56,12 @@ from sqlqueue.operations.layout_changes import (
     refuse_former_publishers,
     shards_of,
     stay,
-    under_way,
     write_end,
 )
-
-__all__ = ["Change", "Progress", "Repartition", "abort", "announce", "begin", "under_way"]
 
 logger = logging.getLogger("sqlqueue")
 
 STUBBORN: Final = 20  # passes in which nothing was free, after which one row is waited for
-
-
-class Progress(NamedTuple):
-    """What a step has met: `left` of `of` rows, or transactions, of a stage are still to be turned, or to end."""
-
-    stage: str
-    left: int
-    of: int
-
-
-GATE, KEYS, END, LAST = "publishers", "keys", "end", "publishers again"
-OTHERS = "shards"
-TABLE, TRANSACTIONS = "table", "transactions"
 
 
 def begin(alias: str, topic: str, partitions: int) -> Change | None:
@@ -157,7 +153,7 @@ def _abort(alias: str, topic: str) -> None:
     change = under_way(alias)
     if change is None or change.topic != topic or not change.going:
         raise ConfigurationError(f"there is nothing to abort: no change of topic {topic!r} is under way")
-    if not dialect(alias).slotted or EpochSlot.objects.using(alias).filter(epoch=change.later.epoch).exists():
+    if not may_abort(alias, change):
         raise ConfigurationError(
             f"keys of topic {topic!r} have gone over to the new partitions already, and an order that is kept has no"
             f" way back: let it end, and then alter it to {change.earlier.partitions} partitions again"

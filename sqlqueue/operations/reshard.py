@@ -28,14 +28,15 @@ from sqlqueue.database import retries, turning
 from sqlqueue.database.chunks import in_chunks
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.log.change_state import Progress, under_way
 from sqlqueue.log.groups import register_at
 from sqlqueue.log.placement import forget_placements
 from sqlqueue.log.reshard_state import answering, has_ended, is_announced, replace_spread, stored_spread, taking_part
 from sqlqueue.models import Batch, BatchPart, ConsumerGroup, Topic
 from sqlqueue.models.topic import SHARDS_COLUMN
 from sqlqueue.operations.former_versions import SAME_SHARDS, former_subscribers
-from sqlqueue.operations.layout_changes import open_block, under_way
-from sqlqueue.operations.repartition import Progress, Repartition, announce
+from sqlqueue.operations.layout_changes import open_block
+from sqlqueue.operations.repartition import Repartition, announce
 
 COPIED = ("priorities", "partitions", "retention", "history", "retention_overridden", "history_overridden", "paused")
 

@@ -10,6 +10,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from sqlqueue.stats import change_texts, ungranted
 from sqlqueue.stats.durations import duration
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.relays import RelaySurvey
@@ -32,6 +33,9 @@ STUCK: Final = "stuck"
 UNOWNED: Final = "unowned"
 BEHIND: Final = "behind"
 EPOCH: Final = "epoch"
+CHANGE: Final = "change"
+UNREGISTERED: Final = "unregistered"
+UNGRANTED: Final = "ungranted"
 DEAD_LETTERS: Final = "dead_letters"
 UNREAD: Final = "unread"
 REFUSED: Final = "refused"
@@ -43,7 +47,8 @@ OPEN_TRANSACTION: Final = "open_transaction"
 
 RELAYED_TOO_LATE = 60.0  # seconds that a message may wait for its way to another shard
 OPEN_TOO_LONG = 60.0  # seconds for which a publishing transaction may hold back the horizon
-EPOCH_HELD = 3600.0  # seconds for which a group may have something to settle in an earlier epoch
+EPOCH_HELD = 3600.0  # seconds for which a group may have something to settle in an earlier epoch, or on a former shard
+CHANGE_TAKES = 600.0  # seconds that a change of partitions or shards may take
 ORDER = (ERROR, WARNING, NOTE)
 
 
@@ -134,6 +139,16 @@ def _of_topic(topic: TopicSurvey, groups: list[GroupSurvey]) -> Iterator[Finding
             _("%(topic)s has messages, and no consumer group: they are collected unread when their retention is over.")
             % {"topic": topic.name},
             _("Start the consumers that read it, register a @consumer for it, or stop publishing to it."),
+            topic.name,
+        )
+    if topic.change is not None:
+        late = topic.change.age is None or topic.change.age > CHANGE_TAKES
+        yield Finding(
+            CHANGE,
+            WARNING if late else NOTE,
+            _("Being changed"),
+            f"{change_texts.what(topic.name, topic.change)} {change_texts.far(topic.change)}",
+            change_texts.advice(topic.name, topic.change),
             topic.name,
         )
     if unregistered := topic.dead_letters - sum(group.dead_letters for group in groups):
@@ -242,6 +257,7 @@ def of_group(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
             group.topic,
             group.group,
         )
+    yield from _of_former_shards(group)
     if group.dead_letters:
         yield Finding(
             DEAD_LETTERS,
@@ -254,6 +270,45 @@ def of_group(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
             )
             % {**names, "count": _at_least(group.dead_letters, group.more_dead_letters)},
             _("Look at why they died. Mend the handler, or what it needs, and replay them; or discard them."),
+            group.topic,
+            group.group,
+        )
+
+
+def _of_former_shards(group: GroupSurvey) -> Iterator[Finding]:
+    """Yield the findings of a group that may not start what has come from other shards."""
+    names = {"group": group.group, "topic": group.topic}
+    for one in group.unregistered:
+        yield Finding(
+            UNREGISTERED,
+            ERROR,
+            _("Missing on a shard"),
+            _(
+                "%(group)s of %(topic)s is not registered on shard %(shard)s, and starts nothing of what has come from "
+                "there."
+            )
+            % {**names, "shard": one.shard},
+            _(
+                "Let its consumers serve that shard, too, which registers it: “manage.py runconsumers --shard "
+                "%(shard)s”. If it is not needed any more, remove it here: “manage.py queuegroup remove %(topic)s "
+                "%(group)s”."
+            )
+            % {**names, "shard": one.shard},
+            group.topic,
+            group.group,
+        )
+    late = [one for one in group.ungranted if one.why in (ungranted.BEHIND, ungranted.SILENT) and one.age > EPOCH_HELD]
+    if late:
+        yield Finding(
+            UNGRANTED,
+            WARNING,
+            _("Waits for a shard"),
+            _(
+                "%(group)s of %(topic)s has waited for %(age)s to start what has come from the shards %(shards)s, for "
+                "it has not settled all that is there, or they do not answer."
+            )
+            % {**names, "age": duration(max(one.age for one in late)), "shards": ", ".join(one.shard for one in late)},
+            _("See its lag on those shards: start its consumers there, or see what holds it up."),
             group.topic,
             group.group,
         )

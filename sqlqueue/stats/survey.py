@@ -22,6 +22,7 @@ from sqlqueue.models import PublishGate, SubscriberHeartbeat, Topic, dead_letter
 from sqlqueue.stats import sampling
 from sqlqueue.stats.backlogs import Backlog, backlogs_of
 from sqlqueue.stats.blocked import blocked_in_groups
+from sqlqueue.stats.changes import ChangeSurvey, changes
 from sqlqueue.stats.epochs import group_epochs
 from sqlqueue.stats.full_partitions import may_be_full
 from sqlqueue.stats.groups import GroupSurvey, StoredGroup, limited_groups, states_of, stored_groups
@@ -31,6 +32,7 @@ from sqlqueue.stats.positions import StoredPartition, all_partitions, first_unac
 from sqlqueue.stats.relays import RelaySurvey, relays_from
 from sqlqueue.stats.stuck import limits_reached, stuck_partitions
 from sqlqueue.stats.topics import TopicSurvey, dead_letters_in, scheduled_in, topics_of, with_messages
+from sqlqueue.stats.ungranted import Ungranted, ungranted
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ class Reads:
     limits: dict[StoredPartition, str]
     work: OpenWork
     epochs: dict[str, tuple[Epoch, ...]]  # of the topics whose partitions were changed
+    changes: dict[str, ChangeSurvey]  # by topic
+    ungranted: dict[tuple[str, str], tuple[Ungranted, ...]]
 
 
 def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
@@ -138,6 +142,7 @@ def _read(alias: str, only: str, only_group: str) -> Reads:
         all_dead_letters[topic_name] += count if group else 0
     unread = with_messages(alias, {topic.name for topic in topics} - {topic for topic, _group in groups})
     scheduled, refused = scheduled_in(alias, False), scheduled_in(alias, True)
+    epochs = {topic.name: layouts.epochs(alias, topic.name) for topic in topics if topic.altered}  # type: ignore[attr-defined]
     failing = [one for one in first if may_be_full(states.get((one.topic, one.group), (0,))[0], sampling.MOST_ROWS)]
     limits = limits_reached(alias, failing, backlogs, horizon if processes.alive else None)
     counts = (
@@ -152,7 +157,9 @@ def _read(alias: str, only: str, only_group: str) -> Reads:
         refused,
         limits,
         NO_WORK if only_group else open_work(alias),
-        {topic.name: layouts.epochs(alias, topic.name) for topic in topics if topic.altered},  # type: ignore[attr-defined]
+        epochs,
+        changes(alias, topics),
+        ungranted(alias, epochs, groups),
     )
     return Reads(highest, partitions, first, backlogs, topics, processes, horizon, *counts)
 
@@ -198,6 +205,7 @@ def _group_surveys(reads: Reads, now: datetime) -> Iterator[GroupSurvey]:
             group_topic in reads.limited,
             known.budget_spent,
             group_epochs(epochs, by_group[group_topic], behind) if epochs else None,
+            reads.ungranted.get(group_topic, ()),
         )
 
 
@@ -227,6 +235,7 @@ def _topic_surveys(reads: Reads) -> Iterator[TopicSurvey]:
             overdue_work=reads.work.overdue[topic.name],
             more_work=reads.work.more,
             epoch=reads.epochs[topic.name][-1].number if topic.name in reads.epochs else 0,
+            change=reads.changes.get(topic.name),
         )
 
 

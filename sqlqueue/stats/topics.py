@@ -10,8 +10,9 @@ from django.db.models import Exists, OuterRef
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.layouts import with_present
-from sqlqueue.models import Layout, Topic, dead_letter_topic
+from sqlqueue.models import EpochSlot, Layout, Topic, dead_letter_topic
 from sqlqueue.stats import sampling
+from sqlqueue.stats.changes import ChangeSurvey
 
 OVERDUE = 60.0  # seconds
 
@@ -39,7 +40,8 @@ class TopicSurvey:
     scheduled, overdue, refused: scheduled messages, of the first 10,000 of all topics (more_scheduled, more_refused:
     there are more, perhaps of this topic); work_items, overdue_work: what people have not done, and what of that
     should be done by now, dead letters' ones included (more_work: there are more, perhaps of this topic);
-    epoch: the number of the newest epoch, whose partitions these are: how often they were changed.
+    epoch: the number of the newest epoch, whose partitions these are: how often they were changed; change: of its
+    partitions or shards, if one is under way.
     """
 
     name: str
@@ -61,12 +63,19 @@ class TopicSurvey:
     overdue_work: int = 0
     more_work: bool = False
     epoch: int = 0
+    change: ChangeSurvey | None = None
 
 
 def topics_of(alias: str, only: str) -> list[Topic]:
-    """Return every topic, or only one and its dead-letter topic; `altered` says whether its partitions were changed."""
+    """Return every topic, or only one and its dead-letter topic; `altered` says whether its partitions were changed,
+    and `turning` whether they are being changed."""
     layouts = Layout.objects.using(alias).filter(topic=OuterRef("name"), base__gt=0)
-    topics = with_present(Topic.objects.using(alias)).order_by("name").annotate(altered=Exists(layouts))
+    slots = EpochSlot.objects.using(alias).filter(topic=OuterRef("name"))
+    topics = (
+        with_present(Topic.objects.using(alias))
+        .order_by("name")
+        .annotate(altered=Exists(layouts), turning=Exists(slots))
+    )
     return list(topics.filter(name__in=[only, dead_letter_topic(only)]) if only else topics)
 
 

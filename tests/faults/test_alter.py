@@ -12,10 +12,10 @@ import pytest
 from django.db import connections, transaction
 
 from sqlqueue import publish
+from sqlqueue.log.change_state import under_way
 from sqlqueue.log.groups import register
 from sqlqueue.log.layouts import epochs
 from sqlqueue.models import Message, Topic
-from sqlqueue.operations.repartition import under_way
 from tests.consumer_processes import GROUP, Consumers
 from tests.processes import ManageCommands, wait_until
 from tests.progress import wait_until_settled

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import html
 import random
 import threading
 import time
 
 import pytest
 from django.db import connections
+from django.test import Client
+from django.urls import reverse
 
 from sqlqueue import publish
 from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.database import turning
+from sqlqueue.database.statements import dialect
+from sqlqueue.log.change_state import under_way
 from sqlqueue.log.layouts import epochs
 from sqlqueue.models import EpochEnd, Layout, Message, SubscriberHeartbeat, Topic
-from sqlqueue.operations.repartition import Repartition, begin, under_way
+from sqlqueue.operations.repartition import Repartition, begin
+from sqlqueue.stats.attention import CHANGE, NOTE, findings
+from sqlqueue.stats.survey import survey
 from tests.management.running import run
 from tests.operations.test_repartition import TOPIC, Publishers, check_order
 from tests.processes import ManageCommands, wait_until
@@ -148,3 +155,28 @@ def test_killed_at_any_moment_while_many_publish(manage: ManageCommands) -> None
             assert command.wait() == 0, command.output
         wait_until(lambda: Message.objects.filter(partition__gte=4).count() > 50)
     check_order(2)
+
+
+def test_one_that_is_under_way_is_shown_with_what_carries_it_on(admin_client: Client) -> None:
+    """On SQLite there is nothing to be seen: it is done at once."""
+    assert "being changed" not in run("queuestatus").out
+    change = begin("default", TOPIC, 6)
+    if change is None:
+        return
+    status = run("queuestatus").out
+    page = html.unescape(admin_client.get(reverse("admin:sqlqueue_topic_change", args=[topic_id()])).content.decode())
+    for text in (
+        f"The keys of {TOPIC} go over from 4 partitions to 6 others.",
+        "transactions that have published",
+        f"“queuetopic alter {TOPIC} --partitions 6”",
+    ):
+        assert text in status
+        assert text in page
+    assert [one.severity for one in findings(survey("default")) if one.kind == CHANGE] == [NOTE]
+    assert ("--abort" in status) == dialect("default").slotted
+    run(*ALTER, "6", "--no-input")
+    assert "being changed" not in run("queuestatus").out
+
+
+def topic_id() -> int:
+    return Topic.objects.get(name=TOPIC).pk

@@ -21,11 +21,12 @@ from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.known_layouts import forget_layouts, known_layouts
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.log.change_state import under_way
 from sqlqueue.log.layouts import epochs
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import EpochEnd, EpochSlot, Layout, Message, PublishGate, SubscriberHeartbeat, Topic
 from sqlqueue.operations.drop import drop
-from sqlqueue.operations.repartition import STUBBORN, Repartition, abort, begin, under_way
+from sqlqueue.operations.repartition import STUBBORN, Repartition, abort, begin
 from tests.processes import wait_until
 from tests.transactions import OpenTransaction
 

@@ -15,12 +15,13 @@ from sqlqueue.database.insert_sql import ADVISORY, SLOTS
 from sqlqueue.database.known_layouts import forget_layouts
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.log.change_state import TRANSACTIONS, under_way
 from sqlqueue.log.groups import lock_topic, register, revoke, start_all
 from sqlqueue.log.layouts import epochs
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import ConsumerGroup, Layout, Message, PartitionLease, PublishGate, Topic
 from sqlqueue.operations.drop import drop
-from sqlqueue.operations.repartition import TRANSACTIONS, Repartition, begin, under_way
+from sqlqueue.operations.repartition import Repartition, begin
 from tests.management.running import run
 from tests.processes import wait_until
 from tests.transactions import OpenTransaction

@@ -99,3 +99,18 @@ def further(urls: dict[str, str]) -> Iterator[None]:
 def environ_text(urls: dict[str, str]) -> str:
     """Return aliases as tests.settings reads them."""
     return " ".join(f"{alias}={url}" for alias, url in urls.items())
+
+
+@contextmanager
+def b_is_down() -> Iterator[None]:
+    """Let nothing answer at the address of b in this block."""
+    connection = connections[B]
+    connection.close()
+    before = connection.settings_dict
+    nowhere = {"NAME": "/nowhere/there"} if connection.vendor == "sqlite" else {"HOST": "127.0.0.1", "PORT": "1"}
+    connection.settings_dict = {**before, **nowhere}
+    try:
+        yield
+    finally:
+        connection.close()
+        connection.settings_dict = before

@@ -12,10 +12,11 @@ from django.db import transaction
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.core.shards import shard_of
 from sqlqueue.log import relay_moves
+from sqlqueue.log.change_state import under_way
 from sqlqueue.log.layouts import epochs
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import Message, Topic
-from sqlqueue.operations.repartition import Repartition, begin, under_way
+from sqlqueue.operations.repartition import Repartition, begin
 from tests.management.running import run
 from tests.processes import ManageCommands, wait_until
 from tests.shards.aliases import A, B

@@ -1,7 +1,7 @@
 """Batches whose members are on several shards: each member is counted once, and the batch ends once."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from sqlqueue.operations.move import move
 from sqlqueue.testing import drain
 from tests.batches.following import CALLED, figures, register, standing
 from tests.consuming import Consuming
-from tests.shards.aliases import A, B, further, url_of
+from tests.shards.aliases import A, B, b_is_down, further, url_of
 
 KINDS = pytest.mark.parametrize("kind", ["sync", "atomic", "async", "batch", "atomic batch"])
 KEYS = [f"key-{number}" for number in range(40)]
@@ -358,21 +358,6 @@ def test_its_counts_are_deleted_on_all_shards_when_its_retention_is_over(
     for alias in (A, B):
         for model in (BatchRow, BatchPart, BatchProgress, BatchGroup):
             assert not model._default_manager.using(alias).exists()
-
-
-@contextmanager
-def b_is_down() -> Iterator[None]:
-    """Let nothing answer at the address of b in this block."""
-    connection = connections[B]
-    connection.close()
-    before = connection.settings_dict
-    nowhere = {"NAME": "/nowhere/there"} if connection.vendor == "sqlite" else {"HOST": "127.0.0.1", "PORT": "1"}
-    connection.settings_dict = {**before, **nowhere}
-    try:
-        yield
-    finally:
-        connection.close()
-        connection.settings_dict = before
 
 
 def test_without_an_answer_of_a_shard_a_batch_does_not_end(

@@ -24,6 +24,7 @@ from sqlqueue.database.known_layouts import forget_layouts
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import grants, placement, relay_moves, relay_redirect
+from sqlqueue.log.change_state import under_way
 from sqlqueue.log.granted import GrantsLeft
 from sqlqueue.log.placement import newest_placement
 from sqlqueue.log.reshard_state import stored_spread
@@ -43,7 +44,7 @@ from sqlqueue.models import (
 )
 from sqlqueue.models.partition_lease import WAITS
 from sqlqueue.operations.move import move
-from sqlqueue.operations.repartition import Repartition, under_way
+from sqlqueue.operations.repartition import Repartition
 from sqlqueue.operations.reshard import Reshard, announce_at, begin
 from sqlqueue.testing import drain
 from sqlqueue.version import __version__

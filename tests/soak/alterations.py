@@ -26,7 +26,7 @@ from tests.soak.system import is_stopped, signal_if_there
 from tests.soak.workload import ALTERED, partitions
 
 if TYPE_CHECKING:
-    from sqlqueue.operations.repartition import Change
+    from sqlqueue.log.change_state import Change
 
 COUNTS = (1, 2, 3, 4, 6, 8, 9, 12)  # of partitions, of which a topic gets another one each time
 POLL = 0.03  # seconds
@@ -168,7 +168,8 @@ class Alterations:
         from django.db import Error, connections
 
         from sqlqueue.exceptions import ConfigurationError
-        from sqlqueue.operations.layout_changes import open_block, under_way
+        from sqlqueue.log.change_state import under_way
+        from sqlqueue.operations.layout_changes import open_block
 
         while True:
             try:

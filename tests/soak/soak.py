@@ -303,9 +303,9 @@ def fill_in(record: Record) -> None:
     """Read what the final tables say of dead letters and effects. The logs that are kept have been read."""
     from django.db.models import Count
 
+    from sqlqueue.log.change_state import under_way
     from sqlqueue.log.layouts import epochs
     from sqlqueue.models import Message, Topic
-    from sqlqueue.operations.layout_changes import under_way
     from tests.soak.models import Entry
 
     requests = {entry.offset: entry.id for entry in record.jobs.log if entry.topic == workload.REQUESTS}

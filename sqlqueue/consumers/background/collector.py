@@ -9,9 +9,10 @@ from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.log import batch_collect, duties, task_states, unique_messages, work_collect
+from sqlqueue.log.change_state import Progress
 from sqlqueue.log.collect import collect, report_absent
 from sqlqueue.operations import reshard
-from sqlqueue.operations.repartition import Progress, Repartition
+from sqlqueue.operations.repartition import Repartition
 
 
 class CollectorTask(BackgroundTask):

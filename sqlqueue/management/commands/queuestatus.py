@@ -9,6 +9,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
+from django.utils import translation
 
 from sqlqueue.core.bounds import DAY
 from sqlqueue.database import retries
@@ -18,6 +19,7 @@ from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.terminal import ago
 from sqlqueue.management.topic_cells import by_settings
+from sqlqueue.stats import change_texts
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.message_status import GroupStatus, get_status
 from sqlqueue.stats.survey import Survey, survey
@@ -155,6 +157,11 @@ class Command(QueueCommand):
                 items, late = (_at_least(count, topic.more_work) for count in (topic.work_items, topic.overdue_work))
                 self.say(f"work items of {topic.name}: {items} open, {late} of them overdue")
         for topic in topics:
+            if topic.change is not None:
+                with translation.override(None):
+                    self.say(f"{change_texts.what(topic.name, topic.change)} {change_texts.far(topic.change)}")
+                    self.say(change_texts.advice(topic.name, topic.change))
+        for topic in topics:
             for one in differences(topic):
                 why = "overridden" if one.overridden else "applied when the consumer processes start again"
                 self.say(
@@ -196,6 +203,7 @@ def _topic(topic: TopicSurvey) -> tuple[object, ...]:
     states = ["paused"] if topic.paused else []
     states += [f"{option} overridden" for option in topic.overridden]
     states += [f"epoch {topic.epoch}"] if topic.epoch else []
+    states += ["being changed"] if topic.change else []
     states += by_settings(topic)
     scheduled, overdue = (_at_least(count, topic.more_scheduled) for count in (topic.scheduled, topic.overdue))
     refused = _at_least(topic.refused, topic.more_refused)
@@ -248,6 +256,10 @@ def _state(group: GroupSurvey) -> str:
     if group.epochs and group.epochs.held:
         at = group.epochs
         states.append(f"epoch {at.present} of {at.newest}: {at.waiting} partitions wait for {at.unsettled} of it")
+    if missing := [one.shard for one in group.unregistered]:
+        states.append(f"starts nothing from {', '.join(missing)}: not registered there")
+    elif waits := [one.shard for one in group.ungranted]:
+        states.append(f"waits for what is on {', '.join(waits)}")
     if group.subscribers and group.unowned:
         states.append(f"{group.unowned} of {group.partitions} partitions unowned")
     return ", ".join(states)
