@@ -6,14 +6,14 @@ other shards repeat them, so that a process can start while DATABASE's shard is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from django.db import Error, connections
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic, did_you_mean
-from sqlqueue.core.shards import shard_of
+from sqlqueue.core.shards import Spread, shard_of
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.transactions import in_callers_transaction, remember_once_committed
@@ -203,6 +203,24 @@ def _told(shards: list[str]) -> str:
     return " and ".join(map(repr, shards))
 
 
+def remembered(topic: str, key: str, id: str) -> list[str]:
+    """Return the aliases where this process would look for a message, without asking; none for a topic that it has not
+    used. Keys may have gone over to other shards since. So what is found there can be relied on, for an id is taken on
+    the former shards, too; what is not has to be `searched`."""
+    if not settings.sharded:
+        return [settings.DATABASE]
+    found = _known.get(topic)
+    return [] if found is None else _candidates(found.spread, key, id)
+
+
+def candidates(topic: str, key: str, id: str) -> Iterator[str]:
+    """Yield the aliases where a message in the log, or the schedule, can be: of which there is one at most. Where its
+    topic is now is read only if it is not found where it was."""
+    seen = remembered(topic, key, id)
+    yield from seen
+    yield from (alias for alias in searched(topic, key, id) if alias not in seen)
+
+
 def searched(topic: str, key: str, id: str = "") -> list[str]:
     """Return the aliases of the shards where a message of this topic, key and id can be, the likeliest first: one that
     has a key is on those only to which that has belonged, and a keyless one may be where its publisher's transaction
@@ -210,7 +228,10 @@ def searched(topic: str, key: str, id: str = "") -> list[str]:
     if not settings.sharded:
         return [settings.DATABASE]
     found = newest_placement(topic)
-    spread = on(settings.shards_of(topic)) if found is None else found.spread
+    return _candidates(on(settings.shards_of(topic)) if found is None else found.spread, key, id)
+
+
+def _candidates(spread: Spread, key: str, id: str) -> list[str]:
     likely = [shard_of(key or id, each) for each in reversed(spread.all_lists)]
     others = () if key else sorted({shard for each in spread.all_lists for shard in each})
     return [settings.shards[shard] for shard in dict.fromkeys([*likely, *others]) if shard in settings.shards]

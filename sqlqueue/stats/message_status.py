@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -14,7 +14,7 @@ from sqlqueue.core.outcomes import ACKED, DEAD, TOO_LATE
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import progress, relay_hold
-from sqlqueue.log.placement import searched
+from sqlqueue.log.placement import remembered, searched
 from sqlqueue.log.progress import Progress
 from sqlqueue.models import ConsumerGroup, Message, Receipt, RelayedMessage, Result, ScheduledMessage
 from sqlqueue.models.topic import TOPIC_COLUMN
@@ -147,17 +147,30 @@ def get_status(topic: str, *, id: str, key: str = "") -> MessageStatus | None:
 
 
 def _found(topic: str, id: str, key: str) -> MessageStatus | None:
-    found = (_status(alias, topic, id, key) for alias in searched(topic, key, id))
+    seen = remembered(topic, key, id)
+    if status := _first(_present, seen, topic, id, key):
+        return status
+    aliases = searched(topic, key, id)
+    # What is kept of an earlier message of this id may be on a former shard, and must not be taken for this one.
+    others = [alias for alias in aliases if alias not in seen]
+    return _first(_present, others, topic, id, key) or _first(_collected, aliases, topic, id, key)
+
+
+def _first(
+    look: Callable[[str, str, str, str], MessageStatus | None], aliases: Iterable[str], *named: str
+) -> MessageStatus | None:
+    found = (look(alias, *named) for alias in aliases)
     return next((each for each in found if each is not None), None)
 
 
-def _status(alias: str, topic: str, id: str, key: str) -> MessageStatus | None:
+def _present(alias: str, topic: str, id: str, key: str) -> MessageStatus | None:
+    """Return the status of a message that is in the log, or scheduled."""
     # The schedule first: a message may move from there into the log in between.
     scheduled = _scheduled(alias, topic, id, key)
     message = Message.objects.using(alias).filter(message_id=id, topic=topic, partition_key=key)
     for found in message.without_content()[:1]:  # not first(), which would walk the primary key
         return status_of(alias, found)
-    return scheduled or _collected(alias, topic, id, key)
+    return scheduled
 
 
 aget_status = async_twin(get_status)

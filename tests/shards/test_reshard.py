@@ -2,16 +2,30 @@
 
 import json
 import random
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from functools import partial, wraps
 from typing import Any
 
 import pytest
 from django.db import connections, transaction
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
-from sqlqueue import Batch, InvalidMessage, NewMessage, cancel, consumer, get_batch, get_status, publish, publish_many
+from sqlqueue import (
+    Batch,
+    InvalidMessage,
+    NewMessage,
+    cancel,
+    consumer,
+    get_batch,
+    get_scheduled,
+    get_status,
+    publish,
+    publish_many,
+)
 from sqlqueue.conf import settings as queue_settings
 from sqlqueue.consumers.background.relay import RelayTask
 from sqlqueue.consumers.background.task import BackgroundTask
@@ -39,6 +53,7 @@ from sqlqueue.models import (
     Message,
     PartitionLease,
     RelayedMessage,
+    Result,
     SubscriberHeartbeat,
     Topic,
 )
@@ -163,6 +178,55 @@ def test_an_id_is_unique_on_all_shards_of_its_key(settings: Any) -> None:
         publish(TOPIC, 4, key=key, id="later", delay=60, on_conflict="replace")
     assert cancel(TOPIC, id="later", key=key)
     assert publish(TOPIC, 4, key=key, id="later").status == "created"
+
+
+def asked_for_its_shards(look: Callable[[], object]) -> int:
+    with CaptureQueriesContext(connections[A]) as queries:
+        look()
+    texts = [re.sub('["`]', "", query["sql"]) for query in queries.captured_queries]
+    return sum("shards FROM sqlqueue_topic" in text for text in texts)
+
+
+def test_where_a_topic_is_is_read_only_for_what_is_not_found_where_it_was() -> None:
+    for id, delay in (("in the log", None), ("scheduled", 3600)):
+        publish(TOPIC, 1, key=MOVED[0], id=id, delay=delay)
+        assert asked_for_its_shards(lambda id=id: get_status(TOPIC, id=id, key=MOVED[0])) == 0
+    assert asked_for_its_shards(lambda: get_scheduled(TOPIC, id="scheduled", key=MOVED[0])) == 0
+    assert asked_for_its_shards(lambda: cancel(TOPIC, id="scheduled", key=MOVED[0])) == 0
+    assert asked_for_its_shards(lambda: cancel(TOPIC, id="scheduled", key=MOVED[0])) == 1
+    with transaction.atomic(using=A):
+        assert asked_for_its_shards(lambda: get_status(TOPIC, id="in the log", key=MOVED[0])) == 0
+
+
+def test_a_process_that_knows_the_former_shards_only_finds_what_is_on_the_new_one() -> None:
+    key = MOVED[0]
+    publish(TOPIC, 1, key=key, id="again")
+    Message.objects.using(A).filter(message_id="again").delete()  # it was collected, and its result is kept
+    Result.objects.using(A).create(
+        topic=TOPIC,
+        partition_key=key,
+        message_id="again",
+        message_offset=1,
+        consumer_group="g",
+        outcome="acked",
+        attempts=1,
+        started_at=timezone.now(),
+        finished_at=timezone.now(),
+        expires_at=timezone.now() + timedelta(days=1),
+    )
+    before = dict(placement._known)
+    alter("a", "b")
+    publish(TOPIC, 2, key=key, id="again")
+    publish(TOPIC, 2, key=key, id="later", delay=3600)
+    for look in (
+        lambda: getattr(get_status(TOPIC, id="again", key=key), "shard", None) == "b",
+        lambda: getattr(get_status(TOPIC, id="later", key=key), "shard", None) == "b",
+        lambda: get_scheduled(TOPIC, id="later", key=key) is not None,
+        lambda: cancel(TOPIC, id="later", key=key),
+    ):
+        placement._known.update(before)
+        assert placement.remembered(TOPIC, key, "") == [A]
+        assert look()
 
 
 def test_what_waits_for_its_time_follows_its_key(handled: list[tuple[str, int]]) -> None:
