@@ -23,7 +23,16 @@ from sqlqueue.database.ids import (
     identity_of,
     taken,
 )
-from sqlqueue.database.insert_sql import KEEP_DUPLICATE, MARK, REFUSES_SILENTLY, SLOTS, LogRow, insertion, slot
+from sqlqueue.database.insert_sql import (
+    KEEP_DUPLICATE,
+    MARK,
+    REFUSES_SILENTLY,
+    SLOTS,
+    STANDING,
+    LogRow,
+    insertion,
+    slot,
+)
 from sqlqueue.database.server_session import Session, session_of_mysql, session_of_postgresql
 from sqlqueue.database.validation import (
     DEEPEST_OF_MARIADB,
@@ -34,7 +43,7 @@ from sqlqueue.database.validation import (
     scheduled,
 )
 from sqlqueue.database.weight import OVERHEAD, STATEMENT
-from sqlqueue.exceptions import InvalidMessage
+from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 
 T = TypeVar("T")
 
@@ -217,8 +226,19 @@ class Connection:
             before, self._known, sure = self._known, self._learned(at), False
             if self._known == before:
                 if refused is not None:
+                    if self._known.named:
+                        self._refuse_elsewhere(refused)
                     raise refused
                 return cursor
+
+    def _refuse_elsewhere(self, refused: Exception) -> None:
+        """Raise ConfigurationError if the gate names another server: what is written here takes no detour."""
+        found = self.execute(STANDING).fetchone()
+        if found is not None and found[0] != found[2]:
+            raise ConfigurationError(
+                f"messages enter the log on the server {found[0].removeprefix('-')!r} of this cluster, and this is "
+                f"{found[2]!r}: write through that one. Nothing of this statement was added"
+            ) from refused
 
     def _learned(self, at: int) -> Known:
         text = PRESENT.get(self.vendor, OF_SLOT)

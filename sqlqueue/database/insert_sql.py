@@ -49,6 +49,8 @@ GATED_TOPIC = f"IF({HELD}{{in_epochs}}, %s, NULL)"
 # The server that runs a statement, by what a restart does not change: its transactions do not outlive it.
 SERVER_LENGTH = 200
 HERE = f"LEFT(CONCAT_WS(' ', @@hostname, @@port, @@server_id, @@datadir), {SERVER_LENGTH})"
+# Which server the gate names, and which this is. Index: the primary key.
+STANDING = f"SELECT writer, renewals, {HERE} FROM sqlqueue_publish_gate WHERE slot = {NAMED}"
 # A gate that names a server is open there alone, see named_server. Its rows have generations below 0 (see generations),
 # so a publisher that knows of no named server is refused, and one on a server without any has nothing to ask.
 NAMED_HERE = f" AND writer = {HERE}"

@@ -25,13 +25,12 @@ from django.db import Error, connections
 
 from sqlqueue.database import retries
 from sqlqueue.database.cluster import is_galera
-from sqlqueue.database.insert_sql import HERE, NAMED
+from sqlqueue.database.insert_sql import HERE, NAMED, STANDING
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
 
 CLOSED = "-"  # before the name of a server on which the log is not open yet
 # Index of all: the primary key.
-STANDING = f"SELECT writer, renewals, {HERE} FROM sqlqueue_publish_gate WHERE slot = {NAMED}"
 RENEW = f"UPDATE sqlqueue_publish_gate SET renewals = renewals + 1 WHERE slot = {NAMED} AND writer = {HERE}"
 TAKE = f"""
     UPDATE sqlqueue_publish_gate SET writer = CONCAT('{CLOSED}', {HERE}), renewals = renewals + 1
