@@ -35,9 +35,13 @@ def stored_spread(alias: str, topic: str) -> Spread:
 
 def taking_part(spread: Spread) -> list[str]:
     """Return the aliases of the shards of a change that is under way: the new ones first."""
+    return [settings.shards[name] for name in names_taking_part(spread)]
+
+
+def names_taking_part(spread: Spread) -> list[str]:
+    """Return the names of the same."""
     former, coming = spread.present, spread.coming or ()
-    names = sorted({*coming} - {*former}) + sorted(former)
-    return [settings.shards[name] for name in names]
+    return sorted({*coming} - {*former}) + sorted(former)
 
 
 def replace_spread(alias: str, topic: str, before: Spread, after: Spread) -> bool:

@@ -10,7 +10,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.shards import Spread, as_stored, lists_from, lists_text, spread_from
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.change_state import Change, may_abort, standing, under_way
-from sqlqueue.log.reshard_state import answering, has_ended, stored_spread, taking_part
+from sqlqueue.log.reshard_state import answering, has_ended, names_taking_part, stored_spread
 from sqlqueue.models import Layout, Topic
 
 # Stages of a shard beside those of log.change_state.
@@ -56,11 +56,11 @@ def changes(alias: str, topics: Iterable[Topic]) -> dict[str, ChangeSurvey]:
     """Return the changes that are under way, by topic. topics: those of `stats.topics.topics_of`. Nothing is read while
     there are none. DATABASE's shard knows of all shards of a topic, each other one of itself."""
     knows_all = alias == settings.home or settings.is_replica(alias)
-    found, here = {}, None
+    found, here, silent = {}, None, set[str]()
     for topic in topics:
         spread = spread_from(topic.shards)
         if knows_all and settings.sharded and spread.coming is not None:
-            found[topic.name] = _of_shards(topic.name, spread)
+            found[topic.name] = _of_shards(topic.name, spread, silent)
         elif topic.turning:  # type: ignore[attr-defined]
             here = here or under_way(alias)
             if here is not None and here.topic == topic.name:
@@ -68,9 +68,10 @@ def changes(alias: str, topics: Iterable[Topic]) -> dict[str, ChangeSurvey]:
     return found
 
 
-def _of_shards(topic: str, spread: Spread) -> ChangeSurvey:
+def _of_shards(topic: str, spread: Spread, silent: set[str]) -> ChangeSurvey:
+    """silent: shards that have not answered before, which are not asked again."""
     shards = lists_text(spread.all_lists)
-    on_shards = tuple(_on_shard(alias, topic, shards, spread.closing) for alias in taking_part(spread))
+    on_shards = tuple(_on_shard(name, topic, shards, spread.closing, silent) for name in names_taking_part(spread))
     after = as_stored(spread.coming or ())
     age = max((one.age for one in on_shards if one.age is not None), default=None)
     return ChangeSurvey(
@@ -82,9 +83,14 @@ def _command(topic: str, option: str, value: str) -> str:
     return f"queuetopic alter {topic} --{option} {value}"
 
 
-def _on_shard(alias: str, topic: str, shards: str, closing: bool) -> ChangeOnShard:
-    known = [name for name, each in settings.shards.items() if each == alias]
-    return answering(alias, _answered, alias, topic, shards, closing) or ChangeOnShard(known[0], SILENT, 0, 0, None)
+def _on_shard(name: str, topic: str, shards: str, closing: bool, silent: set[str]) -> ChangeOnShard:
+    alias = settings.shards.get(name)
+    if alias is not None and name not in silent:
+        found = answering(alias, _answered, alias, topic, shards, closing)
+        if found is not None:
+            return found
+        silent.add(name)
+    return ChangeOnShard(name, SILENT, 0, 0, None)
 
 
 def _answered(alias: str, topic: str, shards: str, closing: bool) -> ChangeOnShard:

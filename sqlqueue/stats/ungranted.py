@@ -44,6 +44,7 @@ def ungranted(
     for them."""
     here = settings.shard_name(settings.DATABASE if settings.is_replica(alias) else alias)
     found: dict[tuple[str, str], tuple[Ungranted, ...]] = {}
+    silent: set[str] = set()
     for topic, its in epochs.items():
         needed = {
             epoch.version: (epoch.sources(here) & {*settings.shards}, epoch.shards)
@@ -62,17 +63,23 @@ def ungranted(
                 for shard in sources - granted.get((group, version), set())
             }
             if missing:
-                found[topic, group] = tuple(_waits(alias, topic, group, missing))
+                found[topic, group] = tuple(_waits(alias, topic, group, missing, silent))
     return found
 
 
-def _waits(alias: str, topic: str, group: str, missing: Mapping[tuple[int, str], str]) -> Iterator[Ungranted]:
-    """Yield each shard once, for the oldest version that it has not granted."""
+def _waits(
+    alias: str, topic: str, group: str, missing: Mapping[tuple[int, str], str], silent: set[str]
+) -> Iterator[Ungranted]:
+    """Yield each shard once, for the oldest version that it has not granted. silent: those that have not answered
+    before, which are not asked again."""
     told: set[str] = set()
     for version, shard in sorted(missing):
         if shard in told:
             continue
-        why = answering(settings.shards[shard], _why, settings.shards[shard], topic, group, version)
+        target = settings.shards[shard]
+        why = None if shard in silent else answering(target, _why, target, topic, group, version)
+        if why is None:
+            silent.add(shard)
         if why != "":
             told.add(shard)
             yield Ungranted(shard, SILENT if why is None else why, _age(alias, topic, group, missing[version, shard]))

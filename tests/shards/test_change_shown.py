@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connections
 from django.db.models import F
 from django.test import Client
 from django.urls import reverse
@@ -181,6 +182,25 @@ def test_a_group_waits_for_what_it_has_left_on_the_former_shard() -> None:
     assert "to start what has come from the shards a" in found.text
     drain()
     assert group_on(B).ungranted == ()
+
+
+def test_a_shard_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        groups.register(A, f"g{number}", TOPIC)
+    for shards in ("b", "a,b"):
+        assert run("queuetopic", "alter", TOPIC, "--shards", shards, "--no-input").code == 0
+    tried = []
+    connect = type(connections[B]).get_new_connection
+
+    def counted(self: Any, params: Any) -> Any:
+        tried.append(self.alias)
+        return connect(self, params)
+
+    monkeypatch.setattr(type(connections[B]), "get_new_connection", counted)
+    with b_is_down():
+        waits = [group.ungranted for group in survey(A).groups]
+    assert [[(one.shard, one.why) for one in each] for each in waits] == [[("b", "silent")]] * 4
+    assert tried.count(B) == 1
 
 
 def age(seconds: float) -> None:
