@@ -74,8 +74,10 @@ def lock_wait() -> str:
 
 
 def connection_id() -> int:
-    """Return the server's number of this connection; PostgreSQL's is that of the process that serves it."""
-    needs_one()
+    """Return the server's number of this connection; PostgreSQL's is that of the process that serves it, behind a
+    pooler until the transaction ends."""
+    if not connection.in_atomic_block:
+        needs_one()
     with connection.cursor() as cursor:
         cursor.execute("SELECT PG_BACKEND_PID()" if connection.vendor == "postgresql" else "SELECT CONNECTION_ID()")
         return cursor.fetchone()[0]
