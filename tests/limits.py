@@ -351,6 +351,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
     ),
     "a scale, a share, or what is chosen if nothing is said": (
         "consumers.background.task:RESERVE",
+        "consumers.process.garbage:LOOK_EVERY",
         "consumers.priority_shares:LOWER_SHARE",
         "management.commands.queueprune:AGE",
         "tasks.enqueueing:HIGHEST",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from django.utils.module_loading import autodiscover_modules
@@ -83,16 +83,15 @@ class Consumer:
     where: Filter | None = None  # None: all messages
     flow: Flow = NO_FLOW
     declares: bool = True  # its processes store the flow, also one without limits
+    is_async: bool = field(init=False, repr=False)  # the handler is an `async def`
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.handler))
 
     @property
     def name(self) -> str:
         """The handler's dotted name."""
         return f"{self.handler.__module__}.{getattr(self.handler, '__qualname__', self.handler)}"
-
-    @property
-    def is_async(self) -> bool:
-        """The handler is an `async def`."""
-        return inspect.iscoroutinefunction(self.handler)
 
     def decide(self, error: BaseException, attempt: int, retried: RetryFilter | None = None) -> Outcome:
         """Return the outcome of a delivery whose handler raised; retried: another filter than the consumer's own."""

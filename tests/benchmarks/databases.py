@@ -16,8 +16,8 @@ NAMES = ("mariadb", "mysql", "postgresql", "sqlite")
 
 @contextmanager
 def migrated(name: str, settings: str = "tests.settings", **environment: str) -> Iterator[int | None]:
-    """Set Django up on a database of its own, and migrate it. environment: variables that the settings read. Yield the
-    server's process id; None for a file."""
+    """Set Django up on a database of its own, as in a consumer process, and migrate it. environment: variables that the
+    settings read. Yield the server's process id; None for a file."""
     with database(name) as (url, pid):
         os.environ |= {"DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": settings, **environment}
         import django
@@ -26,6 +26,9 @@ def migrated(name: str, settings: str = "tests.settings", **environment: str) ->
         from django.core.management import call_command
 
         call_command("migrate", run_syncdb=True, verbosity=0)
+        from sqlqueue.consumers.process import garbage
+
+        garbage.look_less_often()
         yield pid
 
 

@@ -1,6 +1,7 @@
 """What the processes of these tests run: handlers that leave an Effect behind."""
 
 import ctypes
+import gc
 import os
 import time
 
@@ -30,6 +31,11 @@ def take_a_second(delivery) -> None:
 def take_for_ever(delivery) -> None:
     Effect.objects.create(name="began", value=str(delivery.payload))
     time.sleep(3600)
+
+
+@consumer("garbage", group="aircraft")
+def tell_how_garbage_is_collected(delivery) -> None:
+    Effect.objects.create(name="garbage", value=f"every {gc.get_threshold()[0]}, without {gc.get_freeze_count()}")
 
 
 @consumer("hang", group="aircraft")

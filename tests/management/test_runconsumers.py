@@ -13,6 +13,7 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
 from sqlqueue import NewMessage, publish, publish_many
+from sqlqueue.consumers.process.garbage import LOOK_EVERY
 from sqlqueue.consumers.process.supervisor import STARTS_TRIED
 from sqlqueue.log.groups import register
 from sqlqueue.log.topic_options import override
@@ -299,3 +300,14 @@ class TestSupervising:
         wait_until(lambda: not SubscriberHeartbeat.objects.exists())
         assert not PartitionLease.objects.exclude(holder="").exists()
         assert Offset.objects.exists()
+
+
+@pytest.mark.once
+def test_its_processes_do_not_look_for_garbage_among_what_is_loaded(run: Run) -> None:
+    publish("garbage", 1)
+    command = run("--drain", "--topic", "garbage")
+    assert command.wait() == 0, command.output
+    (told,) = values("garbage")
+    every, exempt = map(int, re.findall(r"\d+", told))
+    assert every >= LOOK_EVERY
+    assert exempt > 20_000  # Django and the project

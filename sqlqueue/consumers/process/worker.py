@@ -66,6 +66,7 @@ def serve(
     """Run a subscriber in this process, whose main thread this is."""
     # A spawned process imports this module before Django is set up; what needs models is imported here.
     from sqlqueue.conf import settings
+    from sqlqueue.consumers.process import garbage
     from sqlqueue.consumers.process.endpoints import ProcessHealth, close_servers, open_servers, own_metrics
     from sqlqueue.consumers.registry import registry
     from sqlqueue.consumers.shard_consumers import of_shard
@@ -108,6 +109,7 @@ def serve(
     servers: list[HttpServer] = []
     if endpoints is not None:
         servers = open_servers(endpoints, lambda: ProcessHealth({name: liveness}, 0, subscriber.stopping), own_metrics)
+    garbage.look_less_often()
     try:
         subscriber.run(drain=options.drain)
         while subscriber.renew and pipe is None and not stops:
