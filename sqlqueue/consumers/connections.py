@@ -42,10 +42,11 @@ def close_stale_connections() -> None:
             connection.close()
 
 
-def care_for_connections() -> None:
+def care_for_connections(moment: float | None = None) -> None:
     """Close stale connections before a delivery, but at most once a second while deliveries follow each other:
-    CONN_MAX_AGE = 0 would otherwise mean a new connection for each of thousands of messages a second."""
-    moment = now()
+    CONN_MAX_AGE = 0 would otherwise mean a new connection for each of thousands of messages a second. moment: now, if
+    the caller knows it."""
+    moment = moment or now()
     if moment - getattr(_care, "taken", 0.0) >= CONNECTIONS_LAST:
         _care.taken = moment
         close_stale_connections()

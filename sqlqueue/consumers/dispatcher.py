@@ -23,6 +23,7 @@ from sqlqueue.consumers.settler import Settler
 from sqlqueue.consumers.throttle import Throttle
 from sqlqueue.consumers.urgency import UrgencyQuotas, by_urgency
 from sqlqueue.core import outcomes
+from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.settle_plan import Attempt, Execution, SettlePlan
@@ -86,10 +87,9 @@ class Dispatcher:
     def _report(self, attempt: Attempt, outcome: Outcome) -> None:
         """Queue an outcome for the control thread. Handlers' threads call it."""
         self.in_flight.reports.append((attempt, outcome))
+        wanted = outcome.kind != outcomes.ACKED or len(self.in_flight.reports) >= self.throttle.low
         # The control thread clears it before it takes the reports, so one that is set is enough.
-        if not self._awake.is_set() and (
-            outcome.kind != outcomes.ACKED or self.throttle.low(len(self.in_flight.reports))
-        ):
+        if wanted and not self._awake.is_set():
             self._awake.set()
 
     @property
@@ -99,28 +99,28 @@ class Dispatcher:
 
     def apply_reports(self, now: float) -> bool:
         """Apply the reported outcomes; return whether any of them changed anything."""
-        count = 0
-        reports = self.in_flight.reports
-        while reports:
-            count += self.finish(*reports.popleft(), now)
+        count = sum(self.finish(lease, reports, now) for lease, reports in self.in_flight.take_reports().items())
         self.in_flight.end_reported()
         self.throttle.finished(count, now)
         self.throttle.dispatched(self.outstanding)
         return count > 0
 
-    def finish(self, attempt: Attempt, outcome: Outcome, now: float) -> bool:
-        """Apply an attempt's outcome; return False if it is ignored: another one was applied, or the lease is lost."""
-        assigned = self.in_flight.remove(attempt) or self.ownership.assigned_of(attempt.lease)
-        if assigned is None or attempt.lease.lost:
-            return False
-        if outcome.moved_to is not None:  # the handler's own transaction has moved the position
-            assigned.committed_to(outcome.moved_to)
-        subscription = self.ownership.of(assigned)
-        if subscription.limiter is not None:
-            subscription.limiter.finished(outcome)
-        if subscription.key_rate is not None and outcome is outcomes.EXPIRED:
-            subscription.key_rate.give_back(attempt.message.key)
-        return assigned.finish(attempt, outcome, now)
+    def finish(self, lease: HeldLease, reports: Sequence[tuple[Attempt, Outcome]], now: float) -> int:
+        """Apply the outcomes of attempts under one lease; return of how many. The others are ignored: another one was
+        applied, or the lease is lost."""
+        assigned = self.ownership.assigned_of(lease)
+        if assigned is None or lease.lost:
+            return 0
+        subscription = self.ownership.of(lease)
+        limiter, key_rate = subscription.limiter, subscription.key_rate
+        if limiter is not None:
+            for _, outcome in reports:
+                limiter.finished(outcome)
+        if key_rate is not None:
+            for attempt, outcome in reports:
+                if outcome is outcomes.EXPIRED:
+                    key_rate.give_back(attempt.message.key)
+        return assigned.finish_all(reports, now)
 
     # -- dispatch -----------------------------------------------------------------------------------------------------
 
@@ -288,5 +288,5 @@ class Dispatcher:
     def _claim(self, assigned: AssignedPartition, executions: Sequence[Execution]) -> None:
         if (limiter := self.ownership.of(assigned).limiter) is not None:
             limiter.started(sum(len(each.attempts) for each in executions), len(executions))
-        self.in_flight.add(assigned, executions)
+        self.in_flight.add(executions)
         self.throttle.dispatched(self.outstanding)

@@ -92,7 +92,7 @@ class HandlerExecutor:
             while (attempt := execution.start_next()) is not None:
                 if not self._go_on(execution, attempt, self._handle(execution, attempt), report):
                     break
-                care_for_connections()
+                care_for_connections(attempt.finished)
 
     def _go_on(self, execution: Execution, attempt: Attempt, outcome: Outcome, report: Report) -> bool:
         """Report an outcome; return whether the execution goes on. An attempt that failed ends it: the attempts behind

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from sqlqueue.consumers.subscription import Subscription
+from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import UNSTARTED, Outcome
-from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.settle_plan import Attempt, Execution
 
 
@@ -21,42 +21,50 @@ class ExecutorLoad(NamedTuple):
 
 
 class InFlight:
-    """Knows the partition of each attempt, and the subscription of each execution. For the control thread; handlers'
-    threads append to `reports` and `ended`."""
+    """Knows the attempts, and the subscription of each execution. For the control thread; handlers' threads append to
+    `reports` and `ended`."""
 
     def __init__(self) -> None:
         self.reports: deque[tuple[Attempt, Outcome]] = deque()
         self.ended: deque[Execution] = deque()
         self.alone = False  # a message in doubt is in flight: nothing else is dispatched meanwhile
         self.executions: dict[Execution, Subscription] = {}
-        self._assigned: dict[Attempt, AssignedPartition] = {}
+        self._attempts: set[Attempt] = set()
         self._batched = 0  # how many attempts are in a batch behind its first
 
     def __len__(self) -> int:
-        return len(self._assigned)
+        return len(self._attempts)
 
     def __contains__(self, attempt: Attempt) -> bool:
-        return attempt in self._assigned
+        return attempt in self._attempts
 
-    def add(self, assigned: AssignedPartition, executions: Iterable[Execution]) -> None:
+    def add(self, executions: Iterable[Execution]) -> None:
         """Count the attempts of chosen executions, whose claims are about to be written."""
         for execution in executions:
-            for attempt in execution.attempts:
-                self._assigned[attempt] = assigned
+            self._attempts.update(execution.attempts)
 
-    def remove(self, attempt: Attempt) -> AssignedPartition | None:
-        """Remove an attempt that has an outcome, or of which none is expected any more. Return its partition; None if
-        it was not in flight."""
-        assigned = self._assigned.pop(attempt, None)
-        if assigned is not None and attempt.alone:
+    def remove(self, attempts: Iterable[Attempt]) -> None:
+        """Remove attempts that have an outcome, or of which none is expected any more."""
+        if self.alone and any(attempt.alone and attempt in self._attempts for attempt in attempts):
             self.alone = False
-        return assigned
+        self._attempts.difference_update(attempts)
 
     def unclaim(self, executions: Iterable[Execution]) -> None:
         """Remove the attempts of executions whose claims were not written."""
         for execution in executions:
-            for attempt in execution.attempts:
-                self.remove(attempt)
+            self.remove(execution.attempts)
+
+    def take_reports(self) -> dict[HeldLease, list[tuple[Attempt, Outcome]]]:
+        """Return what was reported since the last time, by lease and in its order; nothing of it is in flight any
+        more."""
+        reports = self.reports
+        taken: dict[HeldLease, list[tuple[Attempt, Outcome]]] = {}
+        while reports:
+            report = reports.popleft()
+            taken.setdefault(report[0].lease, []).append(report)
+        for of_lease in taken.values():
+            self.remove([attempt for attempt, _ in of_lease])
+        return taken
 
     def start(self, execution: Execution, subscription: Subscription) -> None:
         """Count an execution that is about to be submitted."""
@@ -85,7 +93,7 @@ class InFlight:
         """Return the load of the handler threads, and that of the event loop."""
         on_loop = [execution for execution, subscription in self.executions.items() if subscription.consumer.is_async]
         deliveries = sum(
-            1 if execution.batch else sum(attempt in self._assigned for attempt in execution.attempts)
+            1 if execution.batch else sum(attempt in self._attempts for attempt in execution.attempts)
             for execution in on_loop
         )
         in_threads = ExecutorLoad(len(self) - self._batched - deliveries, len(self.executions) - len(on_loop))

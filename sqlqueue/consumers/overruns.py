@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sqlqueue.consumers.event_loop import Blame
 from sqlqueue.consumers.in_flight import InFlight
 from sqlqueue.consumers.pools import Pool
 from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.core import outcomes
+from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import UNSTARTED, Outcome, VisibilityTimeout
 from sqlqueue.core.settle_plan import Attempt, Execution
 
@@ -21,7 +22,12 @@ OVERRUN_CHECK = 0.1  # seconds between two checks of the running handlers' deadl
 class Overruns:
     """Ends overruns, and calls `finish` to apply their outcomes. For the control thread."""
 
-    def __init__(self, in_flight: InFlight, pool: Pool, finish: Callable[[Attempt, Outcome, float], bool]):
+    def __init__(
+        self,
+        in_flight: InFlight,
+        pool: Pool,
+        finish: Callable[[HeldLease, Sequence[tuple[Attempt, Outcome]], float], object],
+    ):
         self.in_flight, self.pool, self._finish = in_flight, pool, finish
         self._check_at = 0.0
 
@@ -48,9 +54,12 @@ class Overruns:
         self, execution: Execution, late: list[Attempt], subscription: Subscription, blame: Blame, now: float
     ) -> None:
         self.in_flight.release(execution)
+        reports: list[tuple[Attempt, Outcome]] = []
         for attempt in late:
             attempt.finished = now
-            self._finish(attempt, HELD_UP if blame is Blame.ANOTHERS else _timed_out(attempt, subscription), now)
+            reports.append((attempt, HELD_UP if blame is Blame.ANOTHERS else _timed_out(attempt, subscription)))
+        self.in_flight.remove(late)
+        self._finish(execution.lease, reports, now)
         # Those that are to be tried again, and those that have run in a transaction that cannot be committed any more:
         # what it would ack with the late one, that one's outcome has refused.
         for attempt in execution.attempts:

@@ -135,10 +135,10 @@ class Settler:
             announce(messages_filtered, Settler, **labels, count=result.plan.filtered)
         if result.settled and deliveries_settled.receivers:
             announce(deliveries_settled, Settler, **labels, attempts=result.settled)
-        for attempt, outcome in result.settled:
-            failed = outcome.kind == outcomes.RETRIED
-            if not (failed or delivery_settled.receivers):
-                continue
+        one_by_one = result.settled
+        if not delivery_settled.receivers:  # nearly all are acks
+            one_by_one = [each for each in result.settled if each[1].kind == outcomes.RETRIED]
+        for attempt, outcome in one_by_one:
             fields = {
                 **labels,
                 "offset": attempt.offset,
@@ -148,7 +148,7 @@ class Settler:
                 "error": outcome.error,
             }
             announce(delivery_settled, Settler, **fields)
-            if failed:
+            if outcome.kind == outcomes.RETRIED:
                 announce(delivery_failed, Settler, **fields)
         for dead_letter in result.dead:
             fields = {"offset": dead_letter.message.offset, "attempt": dead_letter.attempts, "error": dead_letter.error}

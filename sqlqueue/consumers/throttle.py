@@ -13,14 +13,15 @@ MOST = 5_000
 
 
 class Throttle:
-    """Measures the rate at which attempts finish. The control thread calls room(), handlers' threads call low()."""
+    """Measures the rate at which attempts finish. low: when so many outcomes were reported, the control thread should
+    dispatch more; handlers' threads read it."""
 
     def __init__(self, threads: int):
         self._threads = threads
         self._target = 2 * threads
         self._count = 0
         self._since = 0.0
-        self._in_flight = 0
+        self.low = 0.0
         self._rotation = 0
 
     def finished(self, count: int, now: float) -> None:
@@ -51,11 +52,7 @@ class Throttle:
 
     def dispatched(self, outstanding: int) -> None:
         """Record how many attempts are in flight now."""
-        self._in_flight = outstanding
-
-    def low(self, reported: int) -> bool:
-        """Return whether so many outcomes were reported that the control thread should dispatch more."""
-        return reported * 2 >= self._in_flight
+        self.low = outstanding / 2
 
     def rotated(self, assigned_partitions: Sequence[AssignedPartition]) -> Iterator[AssignedPartition]:
         """Yield the partitions, beginning with another one each time; urgent priorities stay first."""

@@ -49,12 +49,18 @@ class FetchedMessage(NamedTuple):
     @property
     def size(self) -> int:
         """The characters of its payload and headers, or the bytes."""
-        return len(self.payload or "") + len(self.headers or "") + len(self.body or "")
+        return size_of(self)
 
     @property
     def reply_kept(self) -> float | None:
         """For how many seconds the reply to it is stored for its publisher; None if that waits for none."""
         return reply_kept(self.headers)
+
+
+def size_of(message: Sequence[Any]) -> int:
+    """Return the characters of the payload and headers of a message, or of its row, or the bytes."""
+    payload, headers, body = message[3], message[4], message[9]
+    return (len(payload) if payload else 0) + (len(headers) if headers else 0) + (len(body) if body else 0)
 
 
 class StoredRow(NamedTuple):
@@ -125,7 +131,7 @@ class Attempt:
         self.reply: str | None = None
         self.started = self.finished = self.deadline = 0.0
         self.serial = next(_serials)
-        self.size = message.size
+        self.size = size_of(message)
 
     def to_announce(self) -> Attempt:
         """Return what is to be announced of the attempt, without its payload: its ack waits until it is stored."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -38,6 +39,12 @@ def moment(value: Any) -> datetime:
         return EPOCH + timedelta(microseconds=value)
     at = value if isinstance(value, datetime) else datetime.fromisoformat(value)
     return at if at.tzinfo else at.replace(tzinfo=timezone.utc)
+
+
+def ages(values: Iterable[Any], now: float) -> list[float]:
+    """Return how many seconds before `now` (seconds since the epoch) each of these times is; 0 for a later one."""
+    found = [now - (value / 1_000_000 if isinstance(value, int) else seconds(value)) for value in values]
+    return [max(0.0, age) for age in found] if found and min(found) < 0 else found
 
 
 def seconds(value: Any) -> float:

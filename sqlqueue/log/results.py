@@ -37,7 +37,8 @@ def asking(attempts: Sequence[Attempt]) -> list[Attempt]:
 def outcome_of(alias: str, attempt: Attempt, returned: Any, keeps: bool) -> Outcome:
     """Return the outcome of a handler that has returned, with its result if the consumer keeps results, or if the
     publisher waits for a reply. Raises InvalidResult if it cannot be stored."""
-    kept = attempt.message.reply_kept
+    message = attempt.message
+    kept = None if message.headers is None else message.reply_kept
     if not keeps and kept is None:
         return SUCCESS
     text = result_text(alias, returned) if attempt.reply is None else checked_result(alias, attempt.reply)

@@ -8,7 +8,7 @@ Prometheus scrapes, at most once in STATS_INTERVAL.
 from __future__ import annotations
 
 import collections
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -32,17 +32,15 @@ class BulkHistogram(Histogram):
 
     def observe_many(self, values: Iterable[float]) -> None:
         """Observe each of them."""
-        counts: dict[int, int] = {}
-        total = 0.0
-        bounds = self._upper_bounds
-        for value in values:
-            total += value
-            index = bisect_left(bounds, value)
-            counts[index] = counts.get(index, 0) + 1
-        if counts:
-            self._sum.inc(total)
-            for index, count in counts.items():
-                self._buckets[index].inc(count)
+        ordered = sorted(values)
+        if ordered:
+            self._sum.inc(sum(ordered))
+        counted = 0
+        for bound, bucket in zip(self._upper_bounds, self._buckets):
+            reached = bisect_right(ordered, bound, counted)
+            if reached > counted:
+                bucket.inc(reached - counted)
+                counted = reached
 
 
 def _shard_label() -> list[str]:
@@ -110,8 +108,7 @@ def _settled(*, topic: str, group: str, attempts: Sequence[SettledAttempt], **_:
     calls = {(attempt.started, attempt.finished) for attempt, _ in attempts if attempt.started and attempt.finished}
     ages: list[float] = []
     if now is not None:
-        final = [attempt.message.created for attempt, outcome in attempts if outcome.kind in FINAL]
-        ages = [max(0.0, now - clock.seconds(created)) for created in final]
+        ages = clock.ages([attempt.message.created for attempt, outcome in attempts if outcome.kind in FINAL], now)
     for kind, count in kinds.items():
         _of(SETTLED, topic, group, kind.replace(" ", "_")).inc(count)
     _of(HANDLER, topic, group).observe_many(finished - started for started, finished in calls)

@@ -55,7 +55,7 @@ class Choice:
 
     def finished(self, attempt: Attempt) -> None:
         """Take note that the outcome of an attempt was applied."""
-        self._dispatcher.in_flight.remove(attempt)
+        self._dispatcher.in_flight.remove([attempt])
 
     @property
     def outstanding(self) -> int:

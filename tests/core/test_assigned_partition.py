@@ -773,7 +773,7 @@ def test_an_atomic_batch_that_follows_the_position_moves_it() -> None:
     (execution,) = plan.executions
     assert [attempt.offset for attempt in execution.attempts] == [1, 2, 3]
     assert (execution.position, execution.move_for(execution.attempts)) == (0, 3)
-    hosted.stream.committed_to(3)
+    hosted.stream.settling.committed_to(3)
     for attempt in execution.attempts:
         assert hosted.stream.finish(attempt, COMMITTED, 0.0)
     assert hosted.stream.position == 3

@@ -366,7 +366,7 @@ class Owner:
             attempt, outcome = self.reports.popleft()
             assert self.stream is not None
             if outcome.moved_to is not None:
-                self.stream.committed_to(outcome.moved_to)
+                self.stream.settling.committed_to(outcome.moved_to)
             if self.stream.finish(attempt, outcome, self.tables.now):
                 self.choice.finished(attempt)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 
 from sqlqueue.core import outcomes
 from sqlqueue.core.settle_plan import SettleResult
@@ -23,13 +24,14 @@ class OutcomeCounter:
         if not (result.settled or result.plan.filtered):
             return
         ref = result.plan.lease.ref
+        kinds = Counter([outcome.kind for _, outcome in result.settled])
+        seconds = sum([took for attempt, _ in result.settled if (took := attempt.finished - attempt.started) > 0])
         with self._lock:
             counts = self._counts.setdefault((ref.topic, ref.group), [0.0] * 6)
             counts[5] += result.plan.filtered
-            for attempt, outcome in result.settled:
-                if (column := COUNTED.get(outcome.kind)) is not None:
-                    counts[column] += 1
-                    counts[4] += max(0.0, attempt.finished - attempt.started)
+            counts[4] += seconds
+            for kind, count in kinds.items():
+                counts[COUNTED[kind]] += count
 
     def take(self) -> list[SettledCounts]:
         """Return the counts, and reset them."""

@@ -6,6 +6,8 @@ The position is passed as a value; a message at or below it is outside the windo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sqlqueue.core.membership import HEADER, batch_of
 from sqlqueue.core.partition.delays import Delays
 from sqlqueue.core.partition.in_doubt import InDoubt
@@ -37,28 +39,36 @@ class Arrivals:
         self._queues, self._delays, self._in_doubt = queues, delays, in_doubt
         self._rows, self._writes = rows, writes
 
-    def receive(self, message: FetchedMessage, wanted: bool | None = None) -> bool:
-        """Add a message that was read above the position; return False if it is in memory already. wanted: what the
-        filter has said of it; None: it is asked."""
-        offset = message[0]
-        if offset in self._entries:
-            return False
-        if message.target_group and message.target_group != self._group:  # there is nothing to dispatch
-            self._entries[offset] = Entry(offset, None, SETTLED, None)
-            self._writes.acks[offset] = None
-        elif not (self._sieve.wants(message) if wanted is None else wanted):
-            # A member of a batch that its key's range comes to cover keeps an acked row there, and is counted once.
-            member = batch_of(message.headers)
-            key = self._queues.covering_key(message.key) if member else ""
-            self._entries[offset] = Entry(offset, None, SETTLED, None, key)
-            self._writes.acks[offset] = Filtered.FILTERED
-            self._writes.join(offset, message.headers)
-        else:
-            self._entries[offset] = self._queues.receive(message)
-            headers = message.headers
-            if headers and HEADER in headers:
-                self._writes.join(offset, headers)
-        return True
+    def receive(self, messages: Iterable[FetchedMessage], wanted: bool | None = None) -> list[int]:
+        """Add messages that were read above the position; return the offsets of those that were not in memory already.
+        wanted: what the filter has said of them; None: it is asked."""
+        entries, receive = self._entries, self._queues.receive
+        if wanted is None and not self._sieve.filters:
+            wanted = True
+        added: list[int] = []
+        for message in messages:
+            offset, headers, target = message[0], message[4], message[6]
+            if offset in entries:
+                continue
+            added.append(offset)
+            if target and target != self._group:  # there is nothing to dispatch
+                entries[offset] = Entry(offset, None, SETTLED, None)
+                self._writes.acks[offset] = None
+            elif wanted or (wanted is None and self._sieve.wants(message)):
+                entries[offset] = receive(message)
+                if headers and HEADER in headers:
+                    self._writes.join(offset, headers)
+            else:
+                self._leave_out(message)
+        return added
+
+    def _leave_out(self, message: FetchedMessage) -> None:
+        offset, headers = message.offset, message.headers
+        # A member of a batch that its key's range comes to cover keeps an acked row there, and is counted once.
+        key = self._queues.covering_key(message.key) if batch_of(headers) else ""
+        self._entries[offset] = Entry(offset, None, SETTLED, None, key)
+        self._writes.acks[offset] = Filtered.FILTERED
+        self._writes.join(offset, headers)
 
     def recall(self, row: StoredRow, position: int, now: float) -> None:
         """Add a stored row. One that is acked and at or below the position needs no entry."""

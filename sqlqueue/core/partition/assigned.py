@@ -257,9 +257,8 @@ class AssignedPartition:
 
     def _receive(self, messages: Iterable[FetchedMessage], wanted: bool | None = None) -> None:
         position = self.window.position
-        for message in messages:
-            if message[0] > position and self.arrivals.receive(message, wanted):
-                self.window.add(message[0])
+        above = [message for message in messages if message[0] > position]
+        self.window.add_all(self.arrivals.receive(above, wanted))
 
     def _recall(self, row: StoredRow, now: float) -> None:
         self.arrivals.recall(row, self.position, now)
@@ -466,11 +465,16 @@ class AssignedPartition:
         self._changes += 1
         return True
 
-    # -- settling -----------------------------------------------------------------------------------------------------
+    def finish_all(self, reports: Iterable[tuple[Attempt, Outcome]], now: float) -> int:
+        """Apply outcomes that handlers have reported; return how many were not superseded."""
+        count = 0
+        for attempt, outcome in reports:
+            if outcome.moved_to is not None:  # the handler's own transaction has moved the position
+                self.settling.committed_to(outcome.moved_to)
+            count += self.finish(attempt, outcome, now)
+        return count
 
-    def committed_to(self, position: int) -> None:
-        """Record that an atomic batch has moved the stored position itself."""
-        self.settling.committed_to(position)
+    # -- settling -----------------------------------------------------------------------------------------------------
 
     def plan(
         self, now: float, flush_after: float, executions: list[Execution], linger: float = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from sqlqueue.core.settle_plan import FetchedMessage
+from sqlqueue.core.settle_plan import FetchedMessage, size_of
 
 PREFETCH_BYTES: Final = 64 * 1024 * 1024  # of a process, unless the setting says otherwise
 MARGIN: Final = 2  # so much heavier than the last ones a message may be without a statement of its own
@@ -51,7 +51,7 @@ class ReadBudget:
     def weigh(self, messages: Iterable[FetchedMessage], left_out: Iterable[tuple[Any, ...]] = ()) -> None:
         """Expect the next messages to be as heavy as the heaviest of these; the effect of a single heavy one decays.
         left_out: of a read that sifts, whose payloads may not have been read: then they say nothing."""
-        sizes = [len(message[3] or "") + len(message[4] or "") + len(message[9] or "") for message in messages]
+        sizes = list(map(size_of, messages))
         sizes += [len(payload) for row in left_out if (payload := row[3])]
         if sizes:
             self._heaviest = max(*sizes, (self._heaviest or 0) // 4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from itertools import islice
 from typing import Final
 
 from sqlqueue.core.partition.blocked import KeyRange
@@ -20,12 +21,26 @@ BEHIND: Final = 4  # an earlier message of its key waits: only its offset is rem
 class Entry:
     """What is remembered of one message."""
 
-    __slots__ = ("attempt", "count", "due", "key", "limited", "mark", "message", "offset", "queue", "row", "state")
+    __slots__ = (
+        "attempt",
+        "count",
+        "due",
+        "key",
+        "limited",
+        "mark",
+        "message",
+        "offset",
+        "queue",
+        "row",
+        "size",
+        "state",
+    )
 
     def __init__(
         self, offset: int, queue: OrderingQueue | None, state: int, message: FetchedMessage | None, key: str = ""
     ):
         self.offset, self.queue, self.state, self.message, self.key = offset, queue, state, message, key
+        self.size = 0  # of its message, while that is in memory
         self.row = False  # there is a delivery-state row
         self.count = 0  # its retry_count
         self.mark = 0  # in flight by a former owner (together or alone): in doubt
@@ -100,8 +115,8 @@ class OrderingQueue:
     def ready_at_head(self, most: int) -> list[Entry]:
         """Return the first entries that are ready, one behind another, at most `most`."""
         found: list[Entry] = []
-        for entry in self.entries:
-            if entry.state != READY or len(found) >= most or not self.reaches(entry):
+        for entry in islice(self.entries, most):
+            if entry.state != READY or not self.reaches(entry):
                 break
             found.append(entry)
         return found

@@ -12,7 +12,7 @@ from sqlqueue.core.partition.blocked import KeyRange, KeyRanges, StoredRange
 from sqlqueue.core.partition.delays import Delays
 from sqlqueue.core.partition.ordering import BEHIND, HELD, IN_FLIGHT, READY, Entry, OrderingQueue
 from sqlqueue.core.partition.urgent_first import UrgentFirst
-from sqlqueue.core.settle_plan import FetchedMessage
+from sqlqueue.core.settle_plan import FetchedMessage, size_of
 
 if TYPE_CHECKING:
     from sqlqueue.core.partition.key_limit import LimitedQueue
@@ -118,16 +118,17 @@ class OrderingQueues:
             if behind:
                 entry.state, entry.message = BEHIND, None
                 return entry
+        entry.size = size_of(message)
         self.ready += 1
-        self.ready_size += len(message[3] or "") + len(message[4] or "") + len(message[9] or "")  # its size
+        self.ready_size += entry.size
         self.offer(entry)
         return entry
 
     def make_ready(self, entry: Entry, message: FetchedMessage, outside: bool = False) -> None:
         """Make a message ready; it is dispatched once it is offered. outside: it is outside the window."""
-        entry.state, entry.message = READY, message
+        entry.state, entry.message, entry.size = READY, message, size_of(message)
         self.ready += 1
-        self.ready_size += message.size
+        self.ready_size += entry.size
         if outside:
             self.loaded[entry.offset] = entry
 
@@ -135,16 +136,15 @@ class OrderingQueues:
         """Make a ready message wait, and drop its payload, which the log has."""
         assert entry.message is not None
         self.ready -= 1
-        self.ready_size -= entry.message.size
+        self.ready_size -= entry.size
         self.loaded.pop(entry.offset, None)
         entry.state, entry.message = HELD if entry.row else BEHIND, None
 
     def dispatch(self, entry: Entry) -> None:
         """Record that a message, ready or in doubt, is in flight."""
         if entry.state == READY:
-            assert entry.attempt is not None
             self.ready -= 1
-            self.ready_size -= entry.attempt.size
+            self.ready_size -= entry.size
             if self.loaded:
                 self.loaded.pop(entry.offset, None)
         entry.state = IN_FLIGHT

@@ -11,13 +11,14 @@ from sqlqueue.core.partition.ordering import Entry
 
 
 class Rows:
-    """The unsettled rows, which hold the watermark, and the acked ones, which are deleted once the position has passed
-    them. `heads`: ordering queues, and messages without one, of which a message has an unsettled row."""
+    """The unsettled rows (`unsettled`: their offsets), which hold the watermark, and the acked ones, which are deleted
+    once the position has passed them. `heads`: ordering queues, and messages without one, of which a message has an
+    unsettled row."""
 
     def __init__(self, ranges: KeyRanges):
         self.heads = 0
         self._ranges = ranges
-        self._unsettled: set[int] = set()
+        self.unsettled: set[int] = set()
         self._lowest: list[int] = []  # heap of the same offsets, cleaned lazily
         self._acked: list[int] = []  # ascending
 
@@ -29,7 +30,7 @@ class Rows:
     def add(self, entry: Entry) -> None:
         """Add the row of a message: it has one, or the next plan writes it."""
         entry.row = True
-        self._unsettled.add(entry.offset)
+        self.unsettled.add(entry.offset)
         heapq.heappush(self._lowest, entry.offset)
         queue = entry.queue
         if queue is None:
@@ -39,10 +40,8 @@ class Rows:
             queue.rows += 1
 
     def settle(self, entry: Entry) -> None:
-        """Record that a message is settled: its row, if it has one, no longer holds the watermark."""
-        if entry.offset not in self._unsettled:
-            return
-        self._unsettled.remove(entry.offset)
+        """Record that a message with an unsettled row is settled: that no longer holds the watermark."""
+        self.unsettled.remove(entry.offset)
         queue = entry.queue
         if queue is None:
             self.heads -= 1
@@ -73,9 +72,9 @@ class Rows:
 
     def watermark(self, position: int) -> int:
         """Return W for a position: nothing at or below it is unsettled."""
-        if len(self._lowest) > 2 * len(self._unsettled) + STALE:
-            self._lowest = sorted(self._unsettled)
-        while self._lowest and self._lowest[0] not in self._unsettled:
+        if len(self._lowest) > 2 * len(self.unsettled) + STALE:
+            self._lowest = sorted(self.unsettled)
+        while self._lowest and self._lowest[0] not in self.unsettled:
             heapq.heappop(self._lowest)
         if self._lowest:
             position = min(position, self._lowest[0] - 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from sqlqueue.core.outcomes import ACKED, DEAD, LOST, POSTPONED, RELEASED, RETRIED, Outcome, charged
+from sqlqueue.core.outcomes import ACKED, DEAD, LOST, POSTPONED, RELEASED, RETRIED, SUCCESS, Outcome, charged
 from sqlqueue.core.partition.blocked import KeyRanges
 from sqlqueue.core.partition.delays import Delays
 from sqlqueue.core.partition.in_doubt import InDoubt
@@ -77,7 +77,7 @@ class Transitions:
 
     def finish(self, attempt: Attempt, outcome: Outcome, position: int, now: float) -> bool:
         """Apply the outcome of an attempt; return False, and change nothing, if it was superseded (overrun)."""
-        entry = self.entries.get(attempt.message.offset)
+        entry = self.entries.get(attempt.message[0])
         if entry is None or entry.attempt is not attempt:
             return False
         entry.attempt = None
@@ -86,6 +86,9 @@ class Transitions:
         self._queues.returned(entry)
         attempt.outcome = outcome
         kind = outcome.kind
+        if outcome is SUCCESS and not entry.row:
+            self.settle(entry, SettledAttempt(attempt, outcome), position, now)
+            return True
         if kind == ACKED and outcome.handed_over is not None and not outcome.committed:
             self._writes.work_items.append(WorkItemWrite(entry.offset, attempt.number, outcome.handed_over))
             self._settle_with_row(entry, attempt, outcome, NOT_IN_FLIGHT, position, now)
@@ -279,13 +282,15 @@ class Transitions:
         if entry.mark:
             self._in_doubt.remove(entry)
         offset, passed = entry.offset, entry.offset <= position
-        self._rows.settle(entry)
+        if offset in self._rows.unsettled:
+            self._rows.settle(entry)
         if not entry.row and not passed:
             if isinstance(settled, SettledAttempt):
-                if settled.outcome.kept is not None:
+                attempt, outcome = settled
+                if outcome.kept is not None:
                     self._writes.awaited.append(offset)
-                if settled.attempt.size > HEAVY:
-                    settled = settled._replace(attempt=settled.attempt.to_announce())
+                if attempt.size > HEAVY:
+                    settled = settled._replace(attempt=attempt.to_announce())
             self._writes.acks[offset] = settled
         else:
             self._writes.settle(settled)
@@ -299,11 +304,11 @@ class Transitions:
     def passed(self, offsets: list[int]) -> None:
         """Forget the acked ones of these offsets, which the position has passed: that stores their acks."""
         entries = self.entries
-        for offset in offsets:
-            entry = entries.get(offset)
-            if entry is not None and entry.state == SETTLED:
-                self._writes.passed(entry)
-                del entries[offset]
+        known = [entries[offset] for offset in offsets if offset in entries]
+        settled = [entry for entry in known if entry.state == SETTLED]
+        self._writes.passed(settled)
+        for entry in settled:
+            del entries[entry.offset]
 
     def forget(self, entry: Entry) -> None:
         """Forget a message that is not ready, and has no row."""

@@ -85,6 +85,14 @@ class ReadWindow:
         else:
             insort(self.offsets, offset)
 
+    def add_all(self, offsets: Sequence[int]) -> None:
+        """Remember ascending offsets; nearly always higher ones than all before."""
+        if offsets and (not self.offsets or self.offsets[-1] < offsets[0]):
+            self.offsets.extend(offsets)
+            return
+        for offset in offsets:
+            self.add(offset)
+
     def recall(self, offset: int) -> None:
         """Remember the offset of a row that a former owner wrote, which has read up to there."""
         self.add(offset)

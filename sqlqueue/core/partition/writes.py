@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from sqlqueue.core.membership import Member, member_of
@@ -71,18 +71,21 @@ class WriteBuffer:
         if offset > self.claimed:
             self.claimed = offset
 
-    def passed(self, entry: Entry) -> None:
-        """Record that the position has passed an acked message: that stores its ack, unless a range may cover it."""
-        offset = entry.offset
-        kept = self._ranges.keep(offset, entry.key) if entry.key and self._ranges else False
-        if not entry.row:
-            self.settle(self.acks.pop(offset))
+    def passed(self, entries: Iterable[Entry]) -> None:
+        """Record that the position has passed acked messages: that stores their acks, unless a range may cover them."""
+        ranges, acks, rows = self._ranges or None, self.acks, self.rows
+        for entry in entries:
+            offset = entry.offset
+            kept = ranges is not None and entry.key and ranges.keep(offset, entry.key)
+            if entry.row:
+                if kept:
+                    self._rows.keep_acked(offset)
+                continue
+            self.settle(acks.pop(offset))
             if kept:
-                self.rows[offset] = RowWrite(offset, True, NOT_IN_FLIGHT, 1)
+                rows[offset] = RowWrite(offset, True, NOT_IN_FLIGHT, 1)
             elif self._members:
                 self._count(offset)
-        elif kept:
-            self._rows.keep_acked(offset)
 
     def give_row(self, entry: Entry) -> None:
         """Turn an ack that has waited in memory into an acked row."""
