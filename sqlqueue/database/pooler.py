@@ -13,7 +13,6 @@ from django.db import connections
 
 from sqlqueue.database.replication_checks import ServerProblem
 
-NUMBER = 44
 # With pool_mode = session they do no harm, and a client cannot see the mode.
 UNLESS = "With pool_mode = session, silence this"
 
@@ -46,4 +45,4 @@ def findings(alias: str) -> Iterator[ServerProblem]:
         problems.append((text, "Leave it out, and connect as that role"))
     if problems and is_pooled(alias):
         for text, hint in problems:
-            yield ServerProblem(NUMBER, False, f"connections lead through a pooler, and {text}", f"{hint}. {UNLESS}.")
+            yield ServerProblem(44, False, f"connections lead through a pooler, and {text}", f"{hint}. {UNLESS}.")
