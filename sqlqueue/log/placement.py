@@ -6,8 +6,8 @@ other shards repeat them, so that a process can start while DATABASE's shard is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
 
 from django.db import Error, connections
 
@@ -30,6 +30,8 @@ from sqlqueue.log.stored_topics import (
     require_declared,
     stored_placement,
 )
+
+T = TypeVar("T")
 
 _known: dict[str, Placement] = {}
 
@@ -213,12 +215,32 @@ def remembered(topic: str, key: str, id: str) -> list[str]:
     return [] if found is None else _candidates(found.spread, key, id)
 
 
-def candidates(topic: str, key: str, id: str) -> Iterator[str]:
-    """Yield the aliases where a message in the log, or the schedule, can be: of which there is one at most. Where its
-    topic is now is read only if it is not found where it was."""
+def first_found(
+    look: Callable[[str], T | None], topic: str, key: str, id: str, afterwards: Callable[[str], T | None] | None = None
+) -> T | None:
+    """Look for a message in the log, or the schedule, of the shards where it can be, by their aliases, until one has
+    something to say of it: it is on one at most. Where its topic is now is read only if it is not found where it was.
+    A shard where it was and that does not answer matters only if the message is not found on those that do.
+    afterwards: how to look at all of them once more if it is on none."""
+    silent: dict[str, Error] = {}
     seen = remembered(topic, key, id)
-    yield from seen
-    yield from (alias for alias in searched(topic, key, id) if alias not in seen)
+    for alias in seen:
+        try:
+            if found := look(alias):
+                return found
+        except Error as error:
+            if not settings.sharded or not retries.unreachable(alias, error):
+                raise
+            silent[alias] = error
+    aliases = searched(topic, key, id)
+    for alias in aliases:
+        if alias in silent:
+            raise silent[alias]
+        if alias not in seen and (found := look(alias)):
+            return found
+    if afterwards is None:
+        return None
+    return next((found for alias in aliases if (found := afterwards(alias))), None)
 
 
 def searched(topic: str, key: str, id: str = "") -> list[str]:

@@ -20,7 +20,7 @@ from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import batch_parts
-from sqlqueue.log.placement import candidates, open_shards
+from sqlqueue.log.placement import first_found, open_shards
 from sqlqueue.log.relay import TABLE
 from sqlqueue.log.relay_moves import arrivals, delete, mark
 from sqlqueue.models import Message
@@ -91,7 +91,7 @@ def take_out(topic: str, key: str, id: str | None = None) -> int:
 def in_log(topic: str, key: str, id: str) -> bool:
     """Tell whether a message is in the log of a shard where it can be."""
     rows = Message.objects.filter(topic=topic, partition_key=key, message_id=id)
-    return any(rows.using(alias).exists() for alias in candidates(topic, key, id))
+    return bool(first_found(lambda alias: rows.using(alias).exists(), topic, key, id))
 
 
 def waiting(topic: str, key: str, id: str | None = None) -> list[tuple[str, str, list[int]]]:

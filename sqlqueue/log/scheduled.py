@@ -17,7 +17,7 @@ from sqlqueue.database.scheduling import OF_ID, TAKE
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import batch_parts, relay_hold, task_states
-from sqlqueue.log.placement import candidates, searched
+from sqlqueue.log.placement import first_found, searched
 from sqlqueue.log.topics import planned
 from sqlqueue.models import ScheduledMessage
 from sqlqueue.payloads.content_types import content_type_of
@@ -66,8 +66,7 @@ def get_scheduled(topic: str, *, id: str, key: str = "") -> Scheduled | None:
     never was. Raises InvalidMessage and ConfigurationError for what publish would refuse."""
     refuse_in_async("get_scheduled", "await aget_scheduled(…)")
     identity = _identity(settings.DATABASE, topic, id, key)
-    found = (_get(alias, identity) for alias in candidates(topic, key, id))
-    return next((each for each in found if each is not None), None)
+    return first_found(lambda alias: _get(alias, identity), topic, key, id)
 
 
 def _get(alias: str, identity: tuple[str, str, str]) -> Scheduled | None:
@@ -123,7 +122,7 @@ def cancel(topic: str, *, id: str, key: str = "") -> bool:
     identity = _identity(settings.DATABASE, topic, id, key)
     run = retries.run if task_states.has_tasks(topic) else retries.run_statement
     relayed = settings.sharded and relay_hold.take_out(topic, key, id) > 0  # first: it may arrive meanwhile
-    taken = any(run(alias, _cancel, alias, identity) for alias in candidates(topic, key, id))
+    taken = bool(first_found(lambda alias: run(alias, _cancel, alias, identity), topic, key, id))
     return taken or (relayed and not relay_hold.in_log(topic, key, id))
 
 

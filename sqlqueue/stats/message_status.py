@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -14,7 +14,7 @@ from sqlqueue.core.outcomes import ACKED, DEAD, TOO_LATE
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import progress, relay_hold
-from sqlqueue.log.placement import remembered, searched
+from sqlqueue.log.placement import first_found
 from sqlqueue.log.progress import Progress
 from sqlqueue.models import ConsumerGroup, Message, Receipt, RelayedMessage, Result, ScheduledMessage
 from sqlqueue.models.topic import TOPIC_COLUMN
@@ -147,20 +147,14 @@ def get_status(topic: str, *, id: str, key: str = "") -> MessageStatus | None:
 
 
 def _found(topic: str, id: str, key: str) -> MessageStatus | None:
-    seen = remembered(topic, key, id)
-    if status := _first(_present, seen, topic, id, key):
-        return status
-    aliases = searched(topic, key, id)
+    def present(alias: str) -> MessageStatus | None:
+        return _present(alias, topic, id, key)
+
+    def collected(alias: str) -> MessageStatus | None:
+        return _collected(alias, topic, id, key)
+
     # What is kept of an earlier message of this id may be on a former shard, and must not be taken for this one.
-    others = [alias for alias in aliases if alias not in seen]
-    return _first(_present, others, topic, id, key) or _first(_collected, aliases, topic, id, key)
-
-
-def _first(
-    look: Callable[[str, str, str, str], MessageStatus | None], aliases: Iterable[str], *named: str
-) -> MessageStatus | None:
-    found = (look(alias, *named) for alias in aliases)
-    return next((each for each in found if each is not None), None)
+    return first_found(present, topic, key, id, afterwards=collected)
 
 
 def _present(alias: str, topic: str, id: str, key: str) -> MessageStatus | None:

@@ -10,7 +10,7 @@ from functools import partial, wraps
 from typing import Any
 
 import pytest
-from django.db import connections, transaction
+from django.db import Error, connections, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -65,7 +65,7 @@ from sqlqueue.testing import drain
 from sqlqueue.version import __version__
 from tests.management.running import run
 from tests.processes import ManageCommands, wait_until
-from tests.shards.aliases import A, B
+from tests.shards.aliases import A, B, b_is_down
 from tests.shards.publishers import Publishers
 
 pytestmark = pytest.mark.usefixtures("shards")
@@ -227,6 +227,31 @@ def test_a_process_that_knows_the_former_shards_only_finds_what_is_on_the_new_on
         placement._known.update(before)
         assert placement.remembered(TOPIC, key, "") == [A]
         assert look()
+
+
+def test_a_shard_that_a_topic_has_left_and_that_does_not_answer_hides_nothing_of_the_new_one() -> None:
+    alter("b")
+    key = KEYS[0]
+    placement.forget_placements()
+    publish(TOPIC, 1, key=key)
+    before = dict(placement._known)
+    alter("a")
+    publish(TOPIC, 1, key=key, id="in the log")
+    publish(TOPIC, 1, key=key, id="later", delay=3600)
+    looks: list[Callable[..., object]] = [
+        partial(get_status, TOPIC, key=key),
+        partial(get_scheduled, TOPIC, key=key),
+        partial(cancel, TOPIC, key=key),
+    ]
+    with b_is_down():
+        for look, id in zip(looks, ("in the log", "later", "later")):
+            placement._known.update(before)
+            assert placement.remembered(TOPIC, key, id)[0] == B
+            assert look(id=id)
+        for look in looks:  # it may be there
+            placement._known.update(before)
+            with pytest.raises(Error):
+                look(id="unknown")
 
 
 def test_what_waits_for_its_time_follows_its_key(handled: list[tuple[str, int]]) -> None:
