@@ -234,10 +234,11 @@ def first_found(
             silent[alias] = error
     aliases = searched(topic, key, id)
     for alias in aliases:
-        if alias in silent:
-            raise silent[alias]
         if alias not in seen and (found := look(alias)):
             return found
+    for alias in aliases:
+        if alias in silent:
+            raise silent[alias]
     if afterwards is None:
         return None
     return next((found for alias in aliases if (found := afterwards(alias))), None)

@@ -254,6 +254,17 @@ def test_a_shard_that_a_topic_has_left_and_that_does_not_answer_hides_nothing_of
                 look(id="unknown")
 
 
+def test_a_shard_that_does_not_answer_is_no_reason_not_to_look_at_those_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Keys that went from one shard to another and back, which is down now."""
+    monkeypatch.setattr(placement, "remembered", lambda topic, key, id: [B])
+    monkeypatch.setattr(placement, "searched", lambda topic, key, id: [B, A])
+    rows = Message.objects.filter(topic=TOPIC)
+    with b_is_down():
+        assert placement.first_found(lambda alias: rows.using(alias).exists(), TOPIC, KEYS[0], "")
+
+
 def test_what_waits_for_its_time_follows_its_key(handled: list[tuple[str, int]]) -> None:
     for key in KEYS:
         publish(TOPIC, 1, key=key, delay=0.001)
