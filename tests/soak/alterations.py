@@ -54,7 +54,7 @@ class Alterations:
 
     def __init__(self, fleet: Fleet, url: str, journal: Journal, limit: float) -> None:
         """limit: seconds that a change is waited for."""
-        self.done: Counter[str] = Counter()  # what became of them
+        self.done: Counter[str] = Counter()  # processes that alter: by how they ended
         self._fleet, self._url, self._journal, self._limit = fleet, url, journal, limit
         self._outputs = 0
         self._stopping = False

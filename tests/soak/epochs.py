@@ -9,7 +9,7 @@ from itertools import accumulate, groupby
 
 from sqlqueue.core.epochs import feeders
 from tests.soak.records import NEVER, Change, Fault, Handling, Record
-from tests.soak.schedule import ALTERATIONS
+from tests.soak.schedule import OF_ONE_PROCESS
 from tests.soak.spans import longest_gap
 
 VIOLATIONS = {
@@ -19,17 +19,6 @@ VIOLATIONS = {
 MOST = 12.0  # seconds that a change may take, beyond what holds it up
 WAITS = 5  # so often it may wait for the longest transaction
 AFTER = 6.0  # seconds for which a fault of everybody holds it up, after its end
-PASSES = {
-    *(kind.name for kind in ALTERATIONS),
-    "kill-consumer",
-    "kill-publisher",
-    "kill-supervisor",
-    "handler-dies",
-    "join",
-    "leave",
-    "shift-clock",
-}
-"""Whose end the database sees at once, and others are there."""
 
 
 class Epochs:
@@ -133,7 +122,7 @@ def longest_transaction(record: Record, change: Change) -> float:
 
 
 def _span_of(fault: Fault, crowded: float) -> list[tuple[float, float]]:
-    if fault.kind in PASSES:
+    if fault.kind in OF_ONE_PROCESS:
         return []
     return [(fault.began, fault.ended + (AFTER * crowded if fault.victims is None else 0.0))]
 

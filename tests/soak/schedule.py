@@ -59,6 +59,17 @@ SERVER = (
 FILE = (*ANYWHERE, Kind("lock-database", 5, 0.5, 5), Kind("disk-full", 5, 1, 4))
 # What becomes of the process that changes the partitions of a topic.
 ALTERATIONS = (Kind("alter", 4), Kind("kill-alterer", 8), Kind("stop-alterer", 5, 1, 4))
+# What harms one process, whose end the database sees at once: others go on.
+OF_ONE_PROCESS = {
+    *(kind.name for kind in ALTERATIONS),
+    "kill-consumer",
+    "kill-publisher",
+    "kill-supervisor",
+    "handler-dies",
+    "join",
+    "leave",
+    "shift-clock",
+}
 OF_PROCESSES = {"sqlite": PROCESSES, "mariadb": HOSTS, "mysql": HOSTS, "postgresql": HOSTS}
 INFRASTRUCTURE = {"sqlite": FILE, "mariadb": SERVER, "mysql": SERVER, "postgresql": SERVER}
 # One fault in so many seconds, on the average; those with a length take that as well. In a long run the processes live

@@ -84,7 +84,7 @@ class Result:
     seconds: float
     troubles: list[str] = field(default_factory=list)
     losses: Losses = field(default_factory=Losses)
-    alterations: dict[str, int] = field(default_factory=dict)  # by what became of them
+    alterations: dict[str, int] = field(default_factory=dict)  # processes that alter: by how they ended
 
     @property
     def passed(self) -> bool:

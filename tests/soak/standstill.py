@@ -6,21 +6,11 @@ from itertools import pairwise
 from tests.soak import workload
 from tests.soak.progress import RECOVERY
 from tests.soak.records import Record
-from tests.soak.schedule import ALTERATIONS
+from tests.soak.schedule import OF_ONE_PROCESS
 from tests.soak.spans import longest_gap
 
 # These bring no other process to a standstill.
-LOCAL = {
-    *(kind.name for kind in ALTERATIONS),
-    "kill-consumer",
-    "kill-publisher",
-    "kill-supervisor",
-    "handler-dies",
-    "join",
-    "leave",
-    "shift-clock",
-    "pause-topic",
-}
+LOCAL = {*OF_ONE_PROCESS, "pause-topic"}
 
 
 def longest_standstill(record: Record, began: float, ended: float, of_nodes: Collection[str] = frozenset()) -> float:
