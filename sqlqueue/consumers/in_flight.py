@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sqlqueue.consumers.subscription import Subscription
@@ -43,7 +43,7 @@ class InFlight:
         for execution in executions:
             self._attempts.update(execution.attempts)
 
-    def remove(self, attempts: Iterable[Attempt]) -> None:
+    def remove(self, attempts: Sequence[Attempt]) -> None:
         """Remove attempts that have an outcome, or of which none is expected any more."""
         if self.alone and any(attempt.alone and attempt in self._attempts for attempt in attempts):
             self.alone = False

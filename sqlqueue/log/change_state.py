@@ -50,7 +50,9 @@ def under_way(alias: str) -> Change | None:
     if topic is None:
         return None
     layouts = Layout.objects.using(alias).filter(topic=topic).order_by("-generation")
-    last = layouts.values_list("generation", "phase", "shards", "epoch", "base", "partitions")[0]
+    last = layouts.values_list("generation", "phase", "shards", "epoch", "base", "partitions").first()
+    if last is None:  # the topic was dropped between the two looks
+        return None
     generation, phase, shards, later = last[0], last[1], last[2], Block(*last[3:])
     steady = phase == Layout.STEADY
     if steady and (dialect(alias).slotted or layouts.filter(epoch__gt=later.epoch).exists()):

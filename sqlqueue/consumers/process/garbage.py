@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gc
 
-LOOK_EVERY = 10_000  # objects more than before, until the youngest are looked through: a few MB
+# Objects more than before, until the youngest are looked through; how long a string among them is does not count.
+LOOK_EVERY = 10_000
 
 
 def look_less_often() -> None:
