@@ -200,7 +200,8 @@ class Loop:
             self._scheduled_at, self._poll_at = math.inf, min(self._poll_at, now + settings.POLL_INTERVAL)
         if now >= self._poll_at or self._notified:
             self._notified = False
-            found_new = self.reader.look(assigned_partitions, now, self.dispatcher.pace.linger)
+            living = self.ownership.living
+            found_new = self.reader.look(assigned_partitions, now, self.dispatcher.pace.linger, living)
             self._poll_at = now + self._pause
             self._scheduled_at = self._follow_schedule()
         if now >= self._notice_at:

@@ -59,6 +59,11 @@ class Ownership:
         """Whether another living subscriber serves the same, and comes first; as of the last balance."""
         return self._balancer.in_reserve
 
+    @property
+    def living(self) -> int:
+        """How many living subscribers the database has; as of the last balance."""
+        return self._balancer.living
+
     def of(self, owned: AssignedPartition | HeldLease) -> Subscription:
         """Return the subscription that an assigned partition, or its lease, belongs to."""
         return self._by_group_topic[owned.ref.group, owned.ref.topic]

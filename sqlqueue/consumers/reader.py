@@ -4,6 +4,7 @@ assigned partitions."""
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Mapping, Sequence
 
@@ -25,6 +26,8 @@ FIRST_READ = 32  # messages, while it is not known how large a partition's are
 CHANGES_AT_ONCE = 1_000  # rows
 READS_AT_ONCE = 4  # while a filter leaves out all that is read
 LEFT_OUT_AT_ONCE = 200  # messages in doubt
+FEW = 10  # living subscribers of a database: of more, some probe the horizon for all
+PROBERS = 2  # of many, so many in a round of polls
 
 
 class Reader:
@@ -49,45 +52,62 @@ class Reader:
         self.behind = False  # the horizon was not probed, although there was something new
         self._rescanning = False  # the next read looks for late commits while the horizon is held back
 
-    def look(self, assigned_partitions: Sequence[AssignedPartition], now: float, linger: float = 0.0) -> bool:
-        """Look for new messages, and alarm the partitions that have some; return whether there were any.
+    def look(
+        self, assigned_partitions: Sequence[AssignedPartition], now: float, linger: float = 0.0, subscribers: int = 1
+    ) -> bool:
+        """Look for new messages, and alarm the partitions that have some; return whether one of these has any
+        that is new.
 
         One statement while the log is idle; otherwise a probe and a watch more. The order matters: the highest offset
         is read before the probe, and messages are read in a newer snapshot than the probe. While the horizon is held
         back, only new offsets are watched, and the others now and then, for late commits. linger: the horizon is probed
-        at most once in so many seconds.
+        at most once in so many seconds. subscribers: how many live.
         """
-        self.highest, self.due_in = poll_head(self.alias, self.server)
-        before = self.horizon.value
-        reached = self._probe(now, linger)
+        shared = subscribers > FEW
+        self.highest, self.due_in, found = poll_head(self.alias, self.server, shared)
+        if shared:
+            self.horizon.learn(found, self.highest)
+        reached = self._probe(now, linger, subscribers)
         rose = reached > self._watched_to
         new = self.highest > self._watched_high
         rescan = reached < self.highest and now >= self._rescan_at
         if not (rose or new or rescan):
-            return reached > before
+            return False
         whole = rose or rescan
         if whole:
             self._rescanning = not rose and not new
             self._rescan_at = now + RESCAN_AT_LEAST
         low = self._watched_to if whole else self._watched_high
         seen = watch(self.alias, low, self.highest, self.server) if self.highest - low <= WATCH_SPAN else None
+        concerned = False
         for assigned in assigned_partitions:
             ref = assigned.ref
             if seen is None or (ref.topic, ref.partition, ref.priority) in seen:
                 assigned.window.alarm()
+                concerned = True
             elif whole:
                 assigned.window.unseen(low, reached)
         if whole:
             self._watched_to = reached
         self._watched_high = self.highest
-        return rose or new
+        return concerned and (rose or new)
 
-    def _probe(self, now: float, linger: float) -> int:
-        self.behind = self.highest > self.horizon.value and now < self._probed_at + linger
+    def _probe(self, now: float, linger: float, subscribers: int) -> int:
+        """Probe the horizon if it is time, and among many this subscriber's turn, and let the others know it."""
+        waits = now < self._probed_at + linger or not self._turn(subscribers)
+        self.behind = self.highest > self.horizon.value and waits
         if not self.behind:
             self._probed_at = now
             self.horizon.probe(self.highest)
+            if subscribers > FEW:
+                self.horizon.share()
         return self.horizon.value
+
+    def _turn(self, subscribers: int) -> bool:
+        """Tell whether this subscriber is to probe now. Among many that is left to chance, until it has begun: nothing
+        is to be agreed on, nobody who dies is waited for, and those that have all waited for the server do not ask it
+        at the same moment."""
+        return subscribers <= FEW or self.horizon.waits_for > 0 or random.random() * subscribers < PROBERS
 
     def share(self, assigned_partitions: Sequence[AssignedPartition]) -> None:
         """Give each of all partitions its share of the bytes that the process may hold."""

@@ -9,6 +9,10 @@ afterwards is fetched in a newer one.
 On MySQL the gate is many slots, and each must be seen free once, with an exclusive lock that does not wait, since an
 unprivileged user cannot see there which transaction holds a row's lock. On PostgreSQL it can, so the gate is one lock:
 the transactions that hold it at the first probe are the ones to wait for, each once, and a probe blocks no publisher.
+
+Hundreds of consumers that all probe hold up the server, and publishers. What one of them has found is true for all: it
+writes that down, in a transaction of its own that commits after those that it has waited for, and whoever reads it
+there fetches in a newer snapshot.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from sqlqueue.database.server_identity import (
     proof_column,
     proof_condition,
 )
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.statements import dialect, execute, insert_missing
 from sqlqueue.database.transactions import refusal
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 
@@ -51,6 +55,9 @@ HOLDERS = f"""
 """
 # What it gives beside the holders where the right server has answered.
 PROVEN = " UNION ALL SELECT '' WHERE {proof}"
+# What a consumer has found to be the horizon, for the others to read. Index: the primary key.
+SHARED = "(SELECT value FROM sqlqueue_horizon WHERE id = 1)"
+SHARE = "UPDATE sqlqueue_horizon SET value = %s WHERE id = 1 AND value < %s{proof}"
 PREPARED = "-1/"  # a holder that was prepared for a two-phase commit has another name from then on
 
 
@@ -91,6 +98,7 @@ class Horizon:
         self._dialect = dialect(alias)
         self._candidate = 0
         self._holders: set[Any] = set()  # the slots or transactions for which the candidate waits
+        self._shared: int | None = 0  # what the others can read, as of the last look; None: there is no row yet
         self._unanswered = False  # none of those slots was free: held, or not there any more
 
     def probe(self, highest: int) -> int:
@@ -107,6 +115,24 @@ class Horizon:
             self.value = self._candidate
             self._candidate = max(self._candidate, highest)
         return self.value
+
+    def learn(self, shared: int | None, highest: int) -> None:
+        """Take over what another consumer has found. Both were read by one statement; never beyond the log's end, whose
+        offsets a restore may give again."""
+        self._shared = shared
+        self.value = max(self.value, min(shared or 0, highest))
+        if self._candidate <= self.value:  # the next one waits for others
+            self._holders = set()
+
+    def share(self) -> None:
+        """Let others learn what was found here, unless they know it. A single autocommit statement."""
+        if self._shared is None:
+            insert_missing(self.alias, "sqlqueue_horizon (id, value)", "(%s, %s)", {1: (1, 0)}, "id", "id")
+        elif self._shared >= self.value:
+            return
+        proof, values = proof_condition(self.server)
+        execute(self.alias, SHARE.replace("{proof}", proof), (self.value, self.value, *values))
+        self._shared = self.value
 
     def _still_held(self) -> set[Any]:
         """Return which of the known holders still hold the gate; all present holders if none is known.

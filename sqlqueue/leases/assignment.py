@@ -125,6 +125,11 @@ class Balancer:
         """Whether another living subscriber does the same, and comes first."""
         return self.subscriber in self._lookout.reserve
 
+    @property
+    def living(self) -> int:
+        """How many living subscribers the database has, of whatever groups."""
+        return self._lookout.living
+
     def compare(self, holdings: Mapping[GroupTopic, Holding], now: float) -> dict[GroupTopic, Balance]:
         """Return what to do about each (group, topic).
 

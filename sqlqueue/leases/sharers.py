@@ -44,12 +44,14 @@ class Sharers:
 
 class Lookout:
     """Looks for the subscribers. servers: the identities of the servers that those of the groups asked for write to;
-    reserve: the subscribers of each cohort without the one whose name comes first."""
+    reserve: the subscribers of each cohort without the one whose name comes first; living: how many there are of
+    whatever groups."""
 
     def __init__(self, alias: str):
         self.alias = alias
         self.servers: set[str] = set()
         self.reserve: frozenset[str] = frozenset()
+        self.living = 0
         self._seen: frozenset[tuple[object, ...]] = frozenset()
         self._cohorts: dict[str, Serving] = {}
         self._known: dict[GroupTopic, Sharers] = {}
@@ -63,6 +65,7 @@ class Lookout:
             self._known = {group_topic: _sharers(group_topic, served) for group_topic in groups}
             of_groups = {name for one in self._known.values() for name in one.subscribers}
             self.servers = {server for _, subscriber, server, *_ in rows if subscriber in of_groups}
+            self.living = len({row[1] for row in rows})
             self.reserve = frozenset(name for some in _members(rows).values() for name in sorted(some)[1:])
             self._seen = seen
         return self._known

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from django.db import transaction
+
 from sqlqueue.database.statements import execute, insert_missing
 from sqlqueue.models.subscriber_heartbeat import AHEAD
 
@@ -10,6 +12,8 @@ COLLECT, SURVEY = "collect", "survey"
 # One that was begun before the clock was set back is due, too. Index: the primary key.
 DUE = "began_at <= {earlier} OR began_at > {later}"
 LOOK = f"SELECT CASE WHEN {DUE} THEN 1 ELSE 0 END FROM sqlqueue_duty WHERE name = %s"
+# Does not wait for another process that begins it: of hundreds that have seen it due, one writes.
+TAKE = f"SELECT name FROM sqlqueue_duty WHERE name = %s AND ({DUE}){{skip}}"
 BEGIN = f"UPDATE sqlqueue_duty SET began_at = {{now}} WHERE name = %s AND ({DUE})"
 
 
@@ -26,4 +30,8 @@ def begin(alias: str, name: str, rest: float) -> bool:
         return bool(
             insert_missing(alias, "sqlqueue_duty (name, began_at)", "(%s, {now})", {name: (name,)}, "name", "name")
         )
-    return bool(row[0]) and bool(execute(alias, BEGIN, (name, *times)).rowcount)
+    if not row[0]:
+        return False
+    with transaction.atomic(using=alias):
+        taken = execute(alias, TAKE, (name, *times)).fetchone()
+        return taken is not None and bool(execute(alias, BEGIN, (name, *times)).rowcount)

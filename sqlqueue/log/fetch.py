@@ -6,12 +6,13 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlqueue.core.partition.limits import SCAN_LIMIT
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.settle_plan import FetchedMessage
+from sqlqueue.database.horizon import SHARED
 from sqlqueue.database.server_identity import ServerIdentity, proof_column
 from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
@@ -21,11 +22,11 @@ from sqlqueue.log.proof import select
 STREAMS_OF_ONE_FETCH = 32
 WATCH_SPAN = 20_000  # offsets that one watch passes; a wider gap is a backlog, and every partition is read
 
-# What an idle consumer polls: the highest offset, and in how many seconds the next scheduled message is due. Index:
-# the ends of the log's primary key and of (refused, due_at).
+# What an idle consumer polls: the highest offset, in how many seconds the next scheduled message is due, and the
+# horizon that another one has found. Index: the ends of the log's primary key and of (refused, due_at).
 POLL_HEAD = """
     SELECT (SELECT MAX("offset") FROM sqlqueue_message),
-    (SELECT {due_in} FROM sqlqueue_scheduled_message WHERE refused = {false} ORDER BY due_at LIMIT 1){proof}
+    (SELECT {due_in} FROM sqlqueue_scheduled_message WHERE refused = {false} ORDER BY due_at LIMIT 1), {shared}{proof}
 """
 # The partitions that have messages in a range of the log. Index: the primary key.
 WATCH = """
@@ -59,20 +60,28 @@ BY_OPERATOR = -1  # the attempts of a row that an operator has acked, or given i
 FETCHED = MESSAGE + 1  # those of FETCH and LOOK
 
 
-def poll_head(alias: str, server: ServerIdentity | None = None) -> tuple[int, float | None]:
-    """Return the highest visible offset, and in how many seconds the next scheduled message is due: 0 or less if one
-    is, None if there is none.
+class Head(NamedTuple):
+    """The highest visible offset; in how many seconds the next scheduled message is due: 0 or less if one is, None if
+    there is none; the horizon that is shared, None if there is none."""
+
+    highest: int
+    due_in: float | None
+    shared: int | None
+
+
+def poll_head(alias: str, server: ServerIdentity | None = None, shared: bool = False) -> Head:
+    """Return what is new. shared: whether to look for a shared horizon.
 
     server: whose answer is wanted, here and below. Raises ServerChanged or SessionReplaced if another one has answered,
     or may have.
     """
     proof, values = proof_column(server)
-    text = POLL_HEAD.replace("{proof}", proof)
+    text = POLL_HEAD.replace("{proof}", proof).replace("{shared}", SHARED if shared else "NULL")
     row = execute(alias, text.replace("{due_in}", dialect(alias).remaining("due_at")), values).fetchone()
-    if server is not None and proof and not row[2]:
+    if server is not None and proof and not row[3]:
         server.refuted()
     highest, due_in = row[:2]
-    return highest or 0, None if due_in is None else float(due_in)
+    return Head(highest or 0, None if due_in is None else float(due_in), row[2])
 
 
 def watch(alias: str, low: int, high: int, server: ServerIdentity | None = None) -> set[tuple[str, int, int]]:

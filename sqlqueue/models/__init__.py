@@ -27,6 +27,7 @@ from sqlqueue.models.replay import Replay
 from sqlqueue.models.rescheduling import Rescheduling
 from sqlqueue.models.result import Result
 from sqlqueue.models.scheduled_message import ScheduledMessage
+from sqlqueue.models.shared_horizon import SharedHorizon
 from sqlqueue.models.subscriber_heartbeat import SubscriberHeartbeat
 from sqlqueue.models.task_state import TaskState
 from sqlqueue.models.topic import Topic
@@ -69,6 +70,7 @@ __all__ = [
     "Rescheduling",
     "Result",
     "ScheduledMessage",
+    "SharedHorizon",
     "SubscriberHeartbeat",
     "TaskState",
     "Topic",

@@ -13,7 +13,7 @@ from django.db.models import Max
 
 from sqlqueue.database import retries, sequence
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.models import Offset, PartitionLease, SubscriberHeartbeat, Topic
+from sqlqueue.models import Offset, PartitionLease, SharedHorizon, SubscriberHeartbeat, Topic
 from sqlqueue.models.partition_lease import WAITS
 from sqlqueue.models.publish_gate import fill
 
@@ -77,4 +77,5 @@ def _recover(alias: str, added: int) -> int:
     leases.update(fencing_token=token, valid_until=None)
     leases.exclude(holder=WAITS).update(holder="")
     offsets.update(fencing_token=token)
+    SharedHorizon.objects.using(alias).all().delete()
     return token
