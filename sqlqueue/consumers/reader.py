@@ -94,8 +94,9 @@ class Reader:
 
     def _probe(self, now: float, linger: float, subscribers: int) -> int:
         """Probe the horizon if it is time, and among many this subscriber's turn, and let the others know it."""
-        waits = now < self._probed_at + linger or not self._turn(subscribers)
-        self.behind = self.highest > self.horizon.value and waits
+        self.behind = self.highest > self.horizon.value and (
+            now < self._probed_at + linger or not self._turn(subscribers)
+        )
         if not self.behind:
             self._probed_at = now
             self.horizon.probe(self.highest)

@@ -98,7 +98,7 @@ class Horizon:
         self._dialect = dialect(alias)
         self._candidate = 0
         self._holders: set[Any] = set()  # the slots or transactions for which the candidate waits
-        self._shared: int | None = 0  # what the others can read, as of the last look; None: there is no row yet
+        self._shared: int | None = None  # what the others can read, as of the last look; None: there is no row yet
         self._unanswered = False  # none of those slots was free: held, or not there any more
 
     def probe(self, highest: int) -> int:
@@ -126,10 +126,10 @@ class Horizon:
 
     def share(self) -> None:
         """Let others learn what was found here, unless they know it. A single autocommit statement."""
+        if (self._shared or 0) >= self.value:
+            return
         if self._shared is None:
             insert_missing(self.alias, "sqlqueue_horizon (id, value)", "(%s, %s)", {1: (1, 0)}, "id", "id")
-        elif self._shared >= self.value:
-            return
         proof, values = proof_condition(self.server)
         execute(self.alias, SHARE.replace("{proof}", proof), (self.value, self.value, *values))
         self._shared = self.value

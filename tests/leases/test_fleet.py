@@ -256,6 +256,15 @@ class TestDuties:
             assert not duties.begin(ALIAS, "some", 60.0)
         assert not duties.begin(ALIAS, "some", 60.0)
 
+    @pytest.mark.database("mariadb", "mysql", "postgresql")
+    def test_nobody_waits_for_the_one_that_begins_it(self) -> None:
+        duties.begin(ALIAS, "some", 60.0)
+        Duty.objects.update(began_at=now().replace(year=now().year - 1))
+        with OpenTransaction() as beginning:
+            beginning.do(lambda: Duty.objects.filter(name="some").update(began_at=now()))
+            assert not duties.begin(ALIAS, "some", 60.0)
+        assert duties.begin(ALIAS, "some", 60.0)  # which has failed
+
     def test_it_is_due_again_after_its_rest_and_when_the_clock_was_set_back(self) -> None:
         assert duties.begin(ALIAS, "some", 60.0)
         assert not duties.begin(ALIAS, "some", 60.0)

@@ -11,7 +11,7 @@ from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases import heartbeat
 from sqlqueue.leases.acquire import AcquiredPartition, acquire
 from sqlqueue.log import fence, groups
-from sqlqueue.models import Offset, PartitionLease
+from sqlqueue.models import Offset, PartitionLease, SharedHorizon
 from sqlqueue.operations.recover import MOST_NAMED, recover
 from tests.processes import wait_until
 from tests.subscribers import Handled, RunningSubscriber, consumer
@@ -80,6 +80,12 @@ def test_leases_are_free_at_once_and_what_was_in_flight_is_delivered(topic: str)
     handled = Handled()
     with RunningSubscriber(consumer("orders", handled)):
         wait_until(lambda: handled.counts == {"second": 1})
+
+
+def test_the_horizon_that_many_consumers_shared_counts_no_more(topic: str) -> None:
+    SharedHorizon.objects.create(id=1, value=10**12)
+    recover("default")
+    assert not SharedHorizon.objects.exists()
 
 
 def test_it_may_be_run_again_and_gives_higher_tokens(topic: str) -> None:

@@ -19,6 +19,8 @@ from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.database import horizon as horizon_module
 from sqlqueue.database import insert_sql
 from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.database.statements import execute
+from sqlqueue.log.fetch import poll_head
 from sqlqueue.models import Message, Topic
 from tests.protocol.exploring import Rewriting, explore, finds, promise
 from tests.protocol.stage import READ_COMMITTED, REPEATABLE_READ, Actor
@@ -46,6 +48,16 @@ class Probing:
 
     def __call__(self) -> None:
         self.horizon.probe(highest_offset("default"))
+
+
+class Sharing(Probing):
+    """One of many: it takes over what another one has found, and lets the others know what it finds."""
+
+    def __call__(self) -> None:
+        head = poll_head("default", shared=True)
+        self.horizon.learn(head.shared, head.highest)
+        self.horizon.probe(head.highest)
+        self.horizon.share()
 
 
 class HorizonMachine(RuleBasedStateMachine):
@@ -169,6 +181,11 @@ def test_no_message_appears_below_the_horizon() -> None:
     explore(HorizonMachine, ACTORS, examples=40, steps=STEPS)
 
 
+def test_nor_below_one_that_another_consumer_has_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HorizonMachine, "probing", Sharing)
+    explore(HorizonMachine, ACTORS, examples=40, steps=STEPS)
+
+
 # -- that it can fail --------------------------------------------------------------------------------------------------
 
 GATED = pytest.mark.database("mariadb", "mysql", "postgresql")
@@ -229,3 +246,17 @@ def test_it_finds_publishers_that_take_the_gate_once_a_transaction() -> None:
 def test_it_finds_a_horizon_that_is_never_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(horizon_module, "SLOTS", 257)
     assert "no publisher is at work" in finds(HorizonMachine, ACTORS, STEPS)
+
+
+class Rash(Sharing):
+    """Lets the others know its candidate."""
+
+    def __call__(self) -> None:
+        execute("default", "UPDATE sqlqueue_horizon SET value = %s", (highest_offset("default"),))
+        super().__call__()
+
+
+@GATED
+def test_it_finds_a_candidate_that_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HorizonMachine, "probing", Rash)
+    assert "became visible after" in finds(HorizonMachine, ACTORS, STEPS)

@@ -141,6 +141,38 @@ def test_it_does_not_pass_the_offset_of_an_open_transaction() -> None:
 
 
 @GATED
+def test_after_what_another_one_has_found_it_waits_for_the_publishers_of_its_next_candidate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not for those of the candidate that it had before."""
+    slots = itertools.count()
+    monkeypatch.setattr(insert_sql, "slot", lambda: next(slots))
+    horizon, other = Horizon("default"), Horizon("default")
+    with OpenTransaction() as before, OpenTransaction() as now:
+        before.do(lambda: publish(TOPIC, 1))
+        candidate = publish(TOPIC, 2).offset
+        assert probe_often(horizon) < candidate
+        before.commit()
+        assert probe_often(other) == candidate
+        late = now.do(lambda: publish(TOPIC, 3)).offset
+        highest = publish(TOPIC, 4).offset
+        horizon.learn(candidate, highest)
+        assert horizon.value == candidate
+        assert probe_often(horizon) < late
+        now.commit()
+    assert horizon.wait() >= highest
+
+
+@GATED
+def test_it_takes_over_nothing_beyond_the_logs_end() -> None:
+    """A restore may have brought back an earlier log."""
+    offset = publish(TOPIC, 1).offset
+    horizon = Horizon("default")
+    horizon.learn(offset + 100, offset)
+    assert horizon.value == offset
+
+
+@GATED
 def test_it_does_not_pass_what_follows_a_savepoint_that_was_rolled_back() -> None:
     horizon = Horizon("default")
     with OpenTransaction() as open_transaction:
