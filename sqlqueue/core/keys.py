@@ -7,7 +7,8 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import lru_cache
 
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 
@@ -32,23 +33,35 @@ def new_id() -> str:
 
     Growing ids keep the unique index's inserts at its end. Nothing depends on the host's clock being right.
     """
-    return _id(os.urandom(10).hex())
+    return _time(time.time_ns() // 1_000_000) + _chance()
 
 
-def new_ids() -> Iterator[str]:
-    """Yield fresh message ids for one call, which asks the system for chance only now and then. Not for longer than
-    that: after a fork both processes would yield the same."""
-    at_once = 1  # most calls need one
-    while True:
-        chance = os.urandom(10 * at_once).hex()
-        for start in range(0, len(chance), 20):
-            yield _id(chance[start : start + 20])
-        at_once = IDS_AT_ONCE
+@lru_cache(1)
+def _time(milliseconds: int) -> str:
+    moment = f"{milliseconds:012x}"
+    return f"{moment[:8]}-{moment[8:]}-7"
 
 
-def _id(chance: str) -> str:
-    moment = f"{time.time_ns() // 1_000_000:012x}"
-    return f"{moment[:8]}-{moment[8:]}-7{chance[:3]}-{VARIANT[chance[3]]}{chance[4:7]}-{chance[7:19]}"
+def _chance() -> str:
+    """Return the random part of an id. The system is asked for many at once, and after a fork again: both processes
+    would give out the same. Not every fork tells Python of itself (uWSGI's do not), so each call looks."""
+    global _stock, _stock_of
+    process = os.getpid()
+    if process != _stock_of:
+        _stock, _stock_of = [], process
+    try:
+        return _stock.pop()
+    except IndexError:
+        pass
+    digits = os.urandom(10 * IDS_AT_ONCE).hex()
+    of_each = (digits[start : start + 20] for start in range(0, len(digits), 20))
+    made = [f"{some[:3]}-{VARIANT[some[3]]}{some[4:7]}-{some[7:19]}" for some in of_each]
+    _stock += made[1:]
+    return made[0]
+
+
+_stock: list[str] = []  # each is taken by one call alone: pop() is one step
+_stock_of = 0  # the process
 
 
 def checked_name(value: object, kind: str, length: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from typing import Any
@@ -74,9 +74,12 @@ def insert_one(alias: str, row: LogRow, may_repeat: bool, look: bool = True) -> 
 
 
 def _insert_one(alias: str, row: LogRow, may_repeat: bool) -> tuple[int | None, bool]:
-    if connections[alias].vendor == "mysql":
+    syntax = dialect(alias)
+    if syntax.vendor == "mysql":
         offset = _insert(alias, [row], MARK_DUPLICATE if may_repeat else "").lastrowid
         return (offset - MARK, False) if offset >= MARK else (offset, True)
+    if syntax.driver_tells_number and not may_repeat:
+        return _insert(alias, [row]).lastrowid, True
     while True:
         new = _insert(alias, [row], (KEEP_DUPLICATE if may_repeat else "") + ' RETURNING "offset"').fetchone()
         if new:
@@ -131,17 +134,26 @@ def insert_new(alias: str, rows: Sequence[LogRow], overtakes: bool = False) -> s
 
 
 def _in_statements(alias: str, rows: Sequence[LogRow], insert: Callable[[str, Sequence[LogRow]], Any]) -> None:
-    several = [rows] if _go_together(alias, rows) else list(in_chunks(alias, rows, weigh=_weigh))
+    several = list(_divided(alias, rows))
     # One statement is all or nothing by itself.
     with transaction.atomic(using=alias, savepoint=False) if len(several) > 1 else nullcontext():
         for chunk in several:
             insert(alias, chunk)
 
 
+def _divided(alias: str, rows: Sequence[LogRow]) -> Iterator[Sequence[LogRow]]:
+    """Yield the rows of one statement at a time, in as few as the server takes."""
+    most = dialect(alias).rows_of_one_insert
+    for start in range(0, len(rows), most):
+        some = rows[start : start + most]
+        if not _go_together(alias, some):
+            yield from in_chunks(alias, rows[start:], weigh=_weigh)
+            return
+        yield some
+
+
 def _go_together(alias: str, rows: Sequence[LogRow]) -> bool:
-    """Tell at little cost whether one statement takes all rows; of False it is not sure."""
-    if not 0 < len(rows) <= dialect(alias).rows_of_one_insert:
-        return False
+    """Tell at little cost whether one statement has the bytes for all rows; of False it is not sure."""
     topics, _, _, keys, ids, payloads, headers, groups, _, _, bodies, _ = zip(*rows)
     if any(bodies) or Stored in set(map(type, payloads)):
         return False
@@ -157,7 +169,7 @@ def _weigh(row: LogRow) -> float:
 
 def _insert_new(alias: str, rows: Sequence[LogRow], overtakes: bool) -> Iterable[Identity]:
     once = each_once(rows)
-    if connections[alias].vendor != "mysql":
+    if dialect(alias).vendor != "mysql":
         ending = f"{KEEP_DUPLICATE} RETURNING topic, message_id, partition_key"
         return [tuple(found) for found in _insert(alias, list(once.values()), ending).fetchall()]
     known = ids_in_log(alias, list(once.values()))  # it looks first, as insert_one does
@@ -210,7 +222,7 @@ def _insert(alias: str, rows: Sequence[Sequence[Any]], ending: str = "", overtak
     this one; and, for rows that do not overtake, while messages that took the detour are still on their way into the
     log.
     """
-    vendor, at, known, sure = connections[alias].vendor, insert_sql.slot(), known_layouts(alias), True
+    vendor, at, known, sure = dialect(alias).vendor, insert_sql.slot(), known_layouts(alias), True
     overtakes = overtakes or isinstance(rows[0][COLUMNS.index("payload")], Stored)
     while True:
         if known.named and not overtakes and detour.in_use(alias):

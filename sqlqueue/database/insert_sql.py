@@ -74,18 +74,18 @@ REFRESH_FAILURE = {
 }
 # Index: the primary key.
 INSERTED = 'SELECT topic, message_id, partition_key FROM sqlqueue_message{by_offset} WHERE "offset" BETWEEN %s AND %s'
-# PostgreSQL: no row of the join exists before the gate has given its own, and a row's offset is taken when it is
-# inserted. One lock for all publishers: the horizon looks at who holds it. The gate has no row where another generation
-# is in force. That is read once the lock is held (CASE sees to the order), and from a sequence: whatever the
-# transaction's snapshot is, it gives the present value. By a function: in a query of its own it took twice the server's
-# time, on each publish.
-HOLD_GATE = (
-    f"WITH gate AS MATERIALIZED (SELECT 1 WHERE CASE WHEN PG_ADVISORY_XACT_LOCK_SHARED({ADVISORY}, 0) IS NOT NULL"
-    " THEN PG_SEQUENCE_LAST_VALUE('sqlqueue_generation') = %s END) "
+# PostgreSQL: a row's offset is taken when the row is put out, which it is not before the gate has let it pass: a single
+# row by WHERE, several by a join with the gate's own row (WHERE would ask the gate for each). One lock for all
+# publishers: the horizon looks at who holds it. The gate lets nothing pass where another generation is in force. That
+# is read once the lock is held (CASE sees to the order), and from a sequence: whatever the transaction's snapshot is,
+# it gives the present value. By a function: in a query of its own it took twice the server's time, on each publish.
+HOLDING = (
+    f"CASE WHEN PG_ADVISORY_XACT_LOCK_SHARED({ADVISORY}, 0) IS NOT NULL"
+    " THEN PG_SEQUENCE_LAST_VALUE('sqlqueue_generation') = %s END"
 )
+HOLD_GATE = f"WITH gate AS MATERIALIZED (SELECT 1 WHERE {HOLDING}) "
 # A column of VALUES is a text where all of its rows have NULL.
-TYPED_COLUMNS = {name: f"CAST({name} AS JSONB)" for name in ("payload", "headers")}
-TYPED_COLUMNS |= {name: f"CAST({name} AS TIMESTAMPTZ)" for name in TIME_COLUMNS} | {"body": "CAST(body AS BYTEA)"}
+TYPES = {"payload": "JSONB", "headers": "JSONB", **dict.fromkeys(TIME_COLUMNS, "TIMESTAMPTZ"), "body": "BYTEA"}
 TIMES = {"failed_at": "{now}", "expires_at": "{later}"}
 # Whether a statement that the gate refuses just adds nothing, as one whose rows are all there already; else it fails.
 REFUSES_SILENTLY = {"mysql": False, "sqlite": False, "postgresql": True}
@@ -158,7 +158,8 @@ def insertion(
     if isinstance(source, Stored):
         return _copying(vendor, rows[0], source, ending, gated, held)
     columns, values = _sent(rows)
-    return _text(vendor, columns, len(rows), gated, ending), [*held, *values]
+    text = _text(vendor, columns, len(rows), gated, ending)
+    return text, [*values, *held] if len(rows) == 1 and vendor == "postgresql" else [*held, *values]
 
 
 @lru_cache(REMEMBERED)
@@ -172,13 +173,20 @@ def _text(vendor: str, columns: Sequence[str], rows: int, gated: str, ending: st
     into = f"INSERT INTO sqlqueue_message ({names}) "
     if vendor != "postgresql":
         return Composed(f"{sql(into)}{values}{sql(ending)}")
-    chosen = ", ".join(TYPED_COLUMNS.get(column, column) for column in columns)
+    if rows == 1:
+        chosen = ", ".join(map(_typed, columns, marks))
+        return Composed(sql(f"{into}SELECT {chosen} WHERE {HOLDING}{ending}"))
+    chosen = ", ".join(map(_typed, columns, columns))
     gate = sql(f"{HOLD_GATE}{into}SELECT {chosen} FROM gate CROSS JOIN ")
     return Composed(f"{gate}({values}) AS {sql(f'new ({names})')}{sql(ending)}")
 
 
+def _typed(column: str, value: str) -> str:
+    return f"CAST({value} AS {TYPES[column]})" if column in TYPES else value
+
+
 def _gate(vendor: str, known: Known, at: int, conditions: Sequence[Condition]) -> tuple[str, list[object]]:
-    """Return the SQL of the first row's topic, and the parameters that come before it."""
+    """Return the SQL of the first row's topic, and the gate's parameters."""
     if vendor == "postgresql":
         return "%s", [known.generation]
     if vendor == "sqlite":
@@ -216,6 +224,10 @@ def _sent(rows: Sequence[Sequence[Any]]) -> tuple[tuple[str, ...], Iterable[Any]
     """Return the columns that the statement names, and the rows' values one after another."""
     if not isinstance(rows[0], LogRow):
         return (*COLUMNS, *FAILURE_COLUMNS), chain.from_iterable(rows)
+    if len(rows) == 1:
+        row = rows[0]
+        if not (row.priority or row.headers or row.target_group or any(row[len(COLUMNS) :])) and row.body is None:
+            return PLAIN_COLUMNS, (row.topic, row.partition, row.key, row.id, row.payload)
     topic, partition, priority, key, id, payload, headers, group, at, _, body, expires = zip(*rows)
     if any(map(any, (priority, headers, group, at, expires))) or body.count(None) < len(rows):
         columns = _columns(rows)

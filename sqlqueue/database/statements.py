@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 from django.db import IntegrityError, connections
@@ -14,6 +15,7 @@ from sqlqueue.exceptions import ConfigurationError
 K = TypeVar("K")
 
 
+@cache
 def dialect(alias: str) -> Dialect:
     """Return the dialect of a database alias."""
     vendor = connections[alias].vendor

@@ -84,7 +84,6 @@ def log_row(
     message: NewMessage,
     payload: str,
     headers: str | None,
-    fresh_id: Callable[[], str] = new_id,
 ) -> LogRow:
     """Return a message as a row of the log; payload and headers: its own, as JSON text. Without an id it gets one.
 
@@ -94,7 +93,7 @@ def log_row(
     if key != "":
         checked_text(key, "key", KEY_LENGTH)
     if id is None:
-        id = fresh_id()
+        id = new_id()
     elif id == "":
         raise InvalidMessage("id is empty: leave it out to get a fresh one")
     else:

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, get_args
 
 from sqlqueue.conf import settings
-from sqlqueue.core.keys import new_ids
 from sqlqueue.core.new_message import NewMessage, OnConflict
 from sqlqueue.core.unique_for import checked_unique_for
 from sqlqueue.database.clock import EPOCH
@@ -30,7 +29,6 @@ class OfferMaker:
     def __init__(self, alias: str, info: TopicInfo):
         self._alias, self._info, self._dialect = alias, info, dialect(alias)
         self._kind, self._version = published_as(info.name)
-        self._fresh_id = new_ids().__next__
         self._unique_for = settings.topic(info.name).unique_for if settings.names(info.name) else None
 
     def offer(self, message: NewMessage, headers: Any, reply_kept: float | None = None) -> Offer:
@@ -64,7 +62,7 @@ class OfferMaker:
         payload = encode_payload(name, kind, message.payload) if body is None else NOTHING
         headers = with_own(headers, self._version, content_type, message.batch, reply_kept)
         text = None if headers is None else encode_headers(headers)
-        row = log_row(self._dialect, self._info, message, payload, text, self._fresh_id)
+        row = log_row(self._dialect, self._info, message, payload, text)
         if body is not None or message.expires is not None:
             row = row._replace(body=body, expires=checked_expires(message.expires, message.at))
         check_row(self._alias, row, settings.MAX_PAYLOAD_BYTES)

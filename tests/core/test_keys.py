@@ -1,5 +1,8 @@
 """Keys, ids and names: nothing is cut, and everybody computes the same partition."""
 
+import os
+import subprocess
+import sys
 import zlib
 
 import pytest
@@ -38,6 +41,19 @@ def test_new_ids_are_version_7_grow_and_differ() -> None:
     assert len(set(made)) == len(made)
     assert all(each[14] == "7" and each[19] in "89ab" for each in made)
     assert [each[:13] for each in made] == sorted(each[:13] for each in made)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system with fork()")
+def test_a_process_and_its_fork_give_out_different_ids() -> None:
+    """Also if the fork is not Python's own, which would tell of it: so is that of libc here."""
+    script = (
+        "import ctypes, os, sys; from sqlqueue.core.keys import new_id; new_id(); fork = ctypes.PyDLL(None).fork;"
+        " child = fork(); [os.write(1, (new_id()[15:] + '\\n').encode()) for _ in range(100)];"
+        " child or os._exit(0); os.waitpid(child, 0)"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    made = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True).stdout
+    assert len(made.split()) == len(set(made.split())) == 200
 
 
 @given(TEXT.filter(lambda text: len(text) <= keys.KEY_LENGTH))

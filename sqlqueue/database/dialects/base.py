@@ -60,6 +60,7 @@ class Dialect:
     slotted: ClassVar[bool] = False  # the gate is many rows, each of which says its generation
     rows_of_one_insert: ClassVar[int] = 1_000
     json_value: ClassVar[str] = "%s"  # a parameter with JSON text, where a statement selects it into a JSON column
+    driver_tells_number: ClassVar[bool] = True  # which an INSERT has given its row, without RETURNING
     returns_inserted: ClassVar[bool] = True  # an INSERT that leaves out duplicates can return what it has inserted
 
     def sql(self, text: str) -> str:

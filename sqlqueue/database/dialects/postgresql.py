@@ -25,6 +25,7 @@ class PostgreSQL(WithOnConflict):
     vendor = "postgresql"
     branch = "({})"
     json_value = "CAST(%s AS JSONB)"
+    driver_tells_number = False
     placeholders: ClassVar = {
         "now": "STATEMENT_TIMESTAMP()",
         "later": "STATEMENT_TIMESTAMP() + %s * INTERVAL '1 microsecond'",
