@@ -297,6 +297,21 @@ def _of_former_shards(group: GroupSurvey) -> Iterator[Finding]:
             group.topic,
             group.group,
         )
+    for one in group.ungranted:
+        if one.why == ungranted.FAILED:
+            yield Finding(
+                UNGRANTED,
+                WARNING,
+                _("Waits for a shard"),
+                _(
+                    "%(group)s of %(topic)s has not started what has come from shard %(shard)s, and what it waits for "
+                    "could not be asked there: %(error)s."
+                )
+                % {**names, "shard": one.shard, "error": one.error},
+                _("Migrate that shard, and let the database's user read its tables."),
+                group.topic,
+                group.group,
+            )
     late = [one for one in group.ungranted if one.why in (ungranted.BEHIND, ungranted.SILENT) and one.age > EPOCH_HELD]
     if late:
         yield Finding(

@@ -6,8 +6,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from sqlqueue.log.change_state import END, GATE, KEYS, LAST, OTHERS, TRANSACTIONS
-from sqlqueue.stats.changes import DONE, SILENT, UNANNOUNCED, ChangeOnShard, ChangeSurvey
+from sqlqueue.stats.changes import DONE, UNANNOUNCED, ChangeOnShard, ChangeSurvey
 from sqlqueue.stats.durations import duration
+from sqlqueue.stats.other_shards import FAILED, SILENT
 
 
 def what(topic: str, change: ChangeSurvey) -> str:
@@ -34,6 +35,7 @@ def on_shard(one: ChangeOnShard) -> str:
     """Say how far one shard is, and what it waits for."""
     texts = {
         SILENT: _("It does not answer, and is waited for."),
+        FAILED: _("How far it is could not be asked: %(error)s.") % {"error": one.error},
         UNANNOUNCED: _("It has not announced the change to its publishers yet."),
         OTHERS: _("It is ready, and waits until all shards are."),
         TRANSACTIONS: _("It waits for transactions that have published before the change, and are still open."),

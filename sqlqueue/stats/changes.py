@@ -10,11 +10,11 @@ from sqlqueue.conf import settings
 from sqlqueue.core.shards import Spread, as_stored, lists_from, lists_text, spread_from
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.change_state import Change, may_abort, standing, under_way
-from sqlqueue.log.reshard_state import answering, has_ended, names_taking_part, stored_spread
+from sqlqueue.log.reshard_state import has_ended, names_taking_part, stored_spread
 from sqlqueue.models import Layout, Topic
+from sqlqueue.stats.other_shards import SILENT, NotKnown, OtherShards
 
-# Stages of a shard beside those of log.change_state.
-SILENT: Final = "silent"
+# Stages of a shard beside those of log.change_state and other_shards.
 UNANNOUNCED: Final = "unannounced"
 DONE: Final = "done"
 
@@ -25,13 +25,15 @@ BEGAN = "SELECT MIN({left}) FROM sqlqueue_layout WHERE topic = %s AND epoch = %s
 @dataclass(frozen=True, slots=True)
 class ChangeOnShard:
     """How far a shard is: `left` of `of` parts of a stage are left; age: seconds since it has announced the
-    change, None if it has not, or does not answer. shard: "" without SHARDS."""
+    change, None if it has not, or that is not known. shard: "" without SHARDS. error: with which it could not be asked,
+    "" if it was, or does not answer."""
 
     shard: str
     stage: str
     left: int
     of: int
     age: float | None
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,8 @@ class ChangeSurvey:
     """A change of a topic's partitions or shards that is under way, on DATABASE's shard or the one that was surveyed.
 
     before, after: the number of partitions, or the names of the shards, with commas between them; of_shards: which of
-    both. command: what carries it on. may_abort: it can be taken back still. age: seconds since the first shard has
-    announced it, None if none that answers has.
+    both. command: what carries it on. may_abort: it is known that it can be taken back still. age: seconds since the
+    first shard has announced it, None if none that answers has.
     """
 
     before: str
@@ -52,26 +54,25 @@ class ChangeSurvey:
     on_shards: tuple[ChangeOnShard, ...]
 
 
-def changes(alias: str, topics: Iterable[Topic]) -> dict[str, ChangeSurvey]:
+def changes(alias: str, topics: Iterable[Topic], shards: OtherShards) -> dict[str, ChangeSurvey]:
     """Return the changes that are under way, by topic. topics: those of `stats.topics.topics_of`. Nothing is read while
     there are none. DATABASE's shard knows of all shards of a topic, each other one of itself."""
     knows_all = alias == settings.home or settings.is_replica(alias)
-    found, here, silent = {}, None, set[str]()
+    found, here = {}, None
     for topic in topics:
         spread = spread_from(topic.shards)
         if knows_all and settings.sharded and spread.coming is not None:
-            found[topic.name] = _of_shards(topic.name, spread, silent)
+            found[topic.name] = _of_shards(topic.name, spread, shards)
         elif topic.turning:  # type: ignore[attr-defined]
             here = here or under_way(alias)
             if here is not None and here.topic == topic.name:
-                found[topic.name] = _here(alias, here)
+                found[topic.name] = _here(alias, here, shards)
     return found
 
 
-def _of_shards(topic: str, spread: Spread, silent: set[str]) -> ChangeSurvey:
-    """silent: shards that have not answered before, which are not asked again."""
-    shards = lists_text(spread.all_lists)
-    on_shards = tuple(_on_shard(name, topic, shards, spread.closing, silent) for name in names_taking_part(spread))
+def _of_shards(topic: str, spread: Spread, others: OtherShards) -> ChangeSurvey:
+    lists = lists_text(spread.all_lists)
+    on_shards = tuple(_on_shard(name, topic, lists, spread.closing, others) for name in names_taking_part(spread))
     after = as_stored(spread.coming or ())
     age = max((one.age for one in on_shards if one.age is not None), default=None)
     return ChangeSurvey(
@@ -83,14 +84,14 @@ def _command(topic: str, option: str, value: str) -> str:
     return f"queuetopic alter {topic} --{option} {value}"
 
 
-def _on_shard(name: str, topic: str, shards: str, closing: bool, silent: set[str]) -> ChangeOnShard:
+def _on_shard(name: str, topic: str, lists: str, closing: bool, others: OtherShards) -> ChangeOnShard:
     alias = settings.shards.get(name)
-    if alias is not None and name not in silent:
-        found = answering(alias, _answered, alias, topic, shards, closing)
-        if found is not None:
-            return found
-        silent.add(name)
-    return ChangeOnShard(name, SILENT, 0, 0, None)
+    found = others.ask(alias, _answered, alias, topic, lists, closing) if alias else NotKnown(SILENT)
+    return _not_known(name, found) if isinstance(found, NotKnown) else found
+
+
+def _not_known(shard: str, found: NotKnown) -> ChangeOnShard:
+    return ChangeOnShard(shard, found.why, 0, 0, None, found.error)
 
 
 def _answered(alias: str, topic: str, shards: str, closing: bool) -> ChangeOnShard:
@@ -105,25 +106,29 @@ def _answered(alias: str, topic: str, shards: str, closing: bool) -> ChangeOnSha
     return ChangeOnShard(name, *standing(alias, change, closing), age)
 
 
-def _here(alias: str, change: Change) -> ChangeSurvey:
+def _here(alias: str, change: Change, others: OtherShards) -> ChangeSurvey:
     """A change as its own shard's tables say; whether keys may go over to other shards only DATABASE's knows."""
     of_shards = bool(change.shards)
+    closing, unknown = False, list[ChangeOnShard]()
     if of_shards:
         *_, former, later = lists_from(change.shards)
         before, after = as_stored(former), as_stored(later)
-        spread = answering(settings.home, stored_spread, settings.home, change.topic)
-        closing = spread is not None and (spread.closing or spread.coming is None)
+        spread = others.ask(settings.home, stored_spread, settings.home, change.topic)
+        if isinstance(spread, NotKnown):
+            unknown.append(_not_known(settings.shard_name(settings.home), spread))
+        else:
+            closing = spread.closing or spread.coming is None
     else:
-        before, after, closing = str(change.earlier.partitions), str(change.later.partitions), False
+        before, after = str(change.earlier.partitions), str(change.later.partitions)
     age = _age(alias, change.topic, change.later.epoch)
     return ChangeSurvey(
         before,
         after,
         of_shards,
         _command(change.topic, "shards" if of_shards else "partitions", after),
-        not closing if of_shards else may_abort(alias, change),
+        not (closing or unknown) if of_shards else may_abort(alias, change),
         age,
-        (ChangeOnShard(settings.shard_name(alias), *standing(alias, change, closing), age),),
+        (ChangeOnShard(settings.shard_name(alias), *standing(alias, change, closing), age), *unknown),
     )
 
 

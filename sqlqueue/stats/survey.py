@@ -28,6 +28,7 @@ from sqlqueue.stats.full_partitions import may_be_full
 from sqlqueue.stats.groups import GroupSurvey, StoredGroup, limited_groups, states_of, stored_groups
 from sqlqueue.stats.horizon_lag import horizon_lag, probed
 from sqlqueue.stats.open_work import NO_WORK, OpenWork, open_work
+from sqlqueue.stats.other_shards import OtherShards
 from sqlqueue.stats.positions import StoredPartition, all_partitions, first_unacked, partitions_of
 from sqlqueue.stats.relays import RelaySurvey, relays_from
 from sqlqueue.stats.stuck import limits_reached, stuck_partitions
@@ -145,6 +146,7 @@ def _read(alias: str, only: str, only_group: str) -> Reads:
     epochs = {topic.name: layouts.epochs(alias, topic.name) for topic in topics if topic.altered}  # type: ignore[attr-defined]
     failing = [one for one in first if may_be_full(states.get((one.topic, one.group), (0,))[0], sampling.MOST_ROWS)]
     limits = limits_reached(alias, failing, backlogs, horizon if processes.alive else None)
+    others = OtherShards(alias)
     counts = (
         groups,
         limited_groups(alias, groups),
@@ -158,8 +160,8 @@ def _read(alias: str, only: str, only_group: str) -> Reads:
         limits,
         NO_WORK if only_group else open_work(alias),
         epochs,
-        changes(alias, topics),
-        ungranted(alias, epochs, groups),
+        changes(alias, topics, others),
+        ungranted(alias, epochs, groups, others),
     )
     return Reads(highest, partitions, first, backlogs, topics, processes, horizon, *counts)
 

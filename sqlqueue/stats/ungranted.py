@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from sqlqueue.conf import settings
 from sqlqueue.core.epochs import Epoch
 from sqlqueue.core.shards import SEPARATOR
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.grants import BEHIND, UNREGISTERED, obstacle
-from sqlqueue.log.reshard_state import answering
 from sqlqueue.models import EpochStart, Topic
+from sqlqueue.stats.other_shards import FAILED, SILENT, NotKnown, OtherShards
 
-__all__ = ["BEHIND", "SILENT", "UNREGISTERED", "Ungranted", "ungranted"]
-
-SILENT: Final = "silent"
+__all__ = ["BEHIND", "FAILED", "SILENT", "UNREGISTERED", "Ungranted", "ungranted"]
 
 # Since when a group is registered, and a list of shards is known here. Index: the unique keys.
 REGISTERED = "SELECT {left} FROM sqlqueue_consumer_group WHERE topic = %s AND consumer_group = %s"
@@ -28,23 +25,24 @@ class Ungranted:
     """A former shard that does not let a group start what has come from there.
 
     why: the group is "unregistered" there, which no process mends by itself; it is "behind" there, and settles that
-    first; keys are still "turning" there; or the shard is "silent". age: for how many seconds at most.
+    first; keys are still "turning" there; or that is not known, for the shard is "silent", or has "failed" with an
+    error. age: for how many seconds at most.
     """
 
     shard: str
     why: str
     age: float
+    error: str = ""
 
 
 def ungranted(
-    alias: str, epochs: Mapping[str, tuple[Epoch, ...]], groups: Iterable[tuple[str, str]]
+    alias: str, epochs: Mapping[str, tuple[Epoch, ...]], groups: Iterable[tuple[str, str]], shards: OtherShards
 ) -> dict[tuple[str, str], tuple[Ungranted, ...]]:
     """Return what each of these (topic, group) of a shard waits for. epochs: of topics whose partitions or shards were
     changed. One statement for each topic with keys from other shards, which are asked only about groups that wait
     for them."""
     here = settings.shard_name(settings.DATABASE if settings.is_replica(alias) else alias)
     found: dict[tuple[str, str], tuple[Ungranted, ...]] = {}
-    silent: set[str] = set()
     for topic, its in epochs.items():
         needed = {
             epoch.version: (epoch.sources(here) & {*settings.shards}, epoch.shards)
@@ -63,26 +61,24 @@ def ungranted(
                 for shard in sources - granted.get((group, version), set())
             }
             if missing:
-                found[topic, group] = tuple(_waits(alias, topic, group, missing, silent))
+                found[topic, group] = tuple(_waits(alias, topic, group, missing, shards))
     return found
 
 
 def _waits(
-    alias: str, topic: str, group: str, missing: Mapping[tuple[int, str], str], silent: set[str]
+    alias: str, topic: str, group: str, missing: Mapping[tuple[int, str], str], shards: OtherShards
 ) -> Iterator[Ungranted]:
-    """Yield each shard once, for the oldest version that it has not granted. silent: those that have not answered
-    before, which are not asked again."""
+    """Yield each shard once, for the oldest version that it has not granted."""
     told: set[str] = set()
     for version, shard in sorted(missing):
         if shard in told:
             continue
         target = settings.shards[shard]
-        why = None if shard in silent else answering(target, _why, target, topic, group, version)
-        if why is None:
-            silent.add(shard)
-        if why != "":
+        found = shards.ask(target, _why, target, topic, group, version)
+        why, error = found if isinstance(found, NotKnown) else (found, "")
+        if why:
             told.add(shard)
-            yield Ungranted(shard, SILENT if why is None else why, _age(alias, topic, group, missing[version, shard]))
+            yield Ungranted(shard, why, _age(alias, topic, group, missing[version, shard]), error)
 
 
 def _why(alias: str, topic: str, group: str, version: int) -> str:

@@ -114,3 +114,15 @@ def b_is_down() -> Iterator[None]:
     finally:
         connection.close()
         connection.settings_dict = before
+
+
+@contextmanager
+def table_is_missing(alias: str, table: str) -> Iterator[None]:
+    """Let a database have no table of this name in this block."""
+    with connections[alias].schema_editor() as editor:
+        editor.alter_db_table(None, table, f"{table}_away")
+    try:
+        yield
+    finally:
+        with connections[alias].schema_editor() as editor:
+            editor.alter_db_table(None, f"{table}_away", table)

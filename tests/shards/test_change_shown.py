@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import Error, connections
 from django.db.models import F
 from django.test import Client
 from django.urls import reverse
@@ -25,12 +25,13 @@ from sqlqueue.monitoring import diagnostics, doctor, responses
 from sqlqueue.operations.reshard import Reshard, announce_at, begin
 from sqlqueue.stats import attention
 from sqlqueue.stats.cached import recent_survey
-from sqlqueue.stats.changes import SILENT, UNANNOUNCED, ChangeSurvey
+from sqlqueue.stats.changes import UNANNOUNCED, ChangeSurvey
 from sqlqueue.stats.groups import GroupSurvey
+from sqlqueue.stats.other_shards import FAILED, SILENT
 from sqlqueue.stats.survey import survey
 from sqlqueue.testing import Failures, _run_due, drain
 from tests.management.running import run
-from tests.shards.aliases import A, B, b_is_down
+from tests.shards.aliases import A, B, b_is_down, table_is_missing
 
 pytestmark = pytest.mark.usefixtures("shards")
 
@@ -135,6 +136,38 @@ def test_a_shard_that_does_not_answer_is_named() -> None:
     assert SILENT not in {one.stage for one in change.on_shards}
 
 
+def test_a_shard_that_cannot_be_asked_is_named_with_its_error(admin_client: Client) -> None:
+    left_after_announcing(A, B)
+    with table_is_missing(B, "sqlqueue_layout"):
+        change = change_on(A)
+        assert change is not None
+        assert [(one.shard, one.stage) for one in change.on_shards if one.error] == [("b", FAILED)]
+        told = "b: How far it is could not be asked: "
+        assert told in run("queuestatus", "--shard", "a").out
+        [found] = [one.text for one in doctor.examine(diagnostics.read(A, [])) if told in one.text]
+        assert "sqlqueue_layout" in found
+        assert told in page(admin_client, "admin:sqlqueue_overview_changelist")
+        recent_survey.forget()
+        [answer] = [one for one in [responses.health(detailed=True).body["shards"]["a"]] if one["ok"]]
+        assert [told in one["text"] for one in answer["attention"] if one["kind"] == attention.CHANGE] == [True]
+        assert 'sqlqueue_topic_change_age_seconds{shard="a",topic="orders"}' in gauges()
+        with pytest.raises(Error):
+            survey(B)
+    change = change_on(A)
+    assert change is not None
+    assert [one.error for one in change.on_shards] == ["", ""]
+
+
+def test_a_shard_that_cannot_ask_whether_keys_may_go_over_says_so() -> None:
+    left_after_announcing(A, B)
+    with table_is_missing(A, "sqlqueue_topic"):
+        change = change_on(B)
+    assert change is not None
+    assert [(one.shard, one.stage == FAILED) for one in change.on_shards] == [("b", False), ("a", True)]
+    assert "sqlqueue_topic" in change.on_shards[1].error
+    assert not change.may_abort
+
+
 def test_each_shard_tells_how_far_it_is_itself() -> None:
     left_after_announcing(B)
     change = change_on(B)
@@ -182,6 +215,19 @@ def test_a_group_waits_for_what_it_has_left_on_the_former_shard() -> None:
     assert "to start what has come from the shards a" in found.text
     drain()
     assert group_on(B).ungranted == ()
+
+
+def test_a_former_shard_that_cannot_be_asked_is_named_with_its_error(admin_client: Client) -> None:
+    for shards in ("b", "a,b"):
+        assert run("queuetopic", "alter", TOPIC, "--shards", shards, "--no-input").code == 0
+    with table_is_missing(B, "sqlqueue_layout"):
+        [waits] = group_on(A).ungranted
+        assert (waits.shard, waits.why) == ("b", FAILED)
+        assert "sqlqueue_layout" in waits.error
+        [found] = [one for one in attention.findings(survey(A)) if one.kind == attention.UNGRANTED]
+        assert waits.error in found.text
+        assert f"b could not be asked: {waits.error}" in run("queuestatus", "--shard", "a").out
+        assert waits.error in page(admin_client, "admin:sqlqueue_overview_changelist")
 
 
 def test_a_shard_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:

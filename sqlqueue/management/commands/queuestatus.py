@@ -22,6 +22,7 @@ from sqlqueue.management.topic_cells import by_settings
 from sqlqueue.stats import change_texts
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.message_status import GroupStatus, get_status
+from sqlqueue.stats.other_shards import FAILED
 from sqlqueue.stats.survey import Survey, survey
 from sqlqueue.stats.throughput import Rate, rates
 from sqlqueue.stats.topics import TopicSurvey
@@ -260,6 +261,7 @@ def _state(group: GroupSurvey) -> str:
         states.append(f"starts nothing from {', '.join(missing)}: not registered there")
     elif waits := [one.shard for one in group.ungranted]:
         states.append(f"waits for what is on {', '.join(waits)}")
+    states += [f"{one.shard} could not be asked: {one.error}" for one in group.ungranted if one.why == FAILED]
     if group.subscribers and group.unowned:
         states.append(f"{group.unowned} of {group.partitions} partitions unowned")
     return ", ".join(states)
