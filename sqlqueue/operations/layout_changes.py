@@ -72,6 +72,14 @@ def refuse_former_publishers(alias: str) -> None:
     Layout.objects.using(alias).get_or_create(topic=RESTART, generation=NOT_FOR_US, defaults=nothing)
 
 
+def accept_former_publishers(alias: str) -> None:
+    """Undo that if all of this shard's changes of shards were aborted: no key has gone over, so those publishers go on
+    without being restarted. A layout that names shards is steady only once keys go over."""
+    layouts = Layout.objects.using(alias)
+    if not layouts.filter(phase=Layout.STEADY).exclude(shards="").exists():
+        layouts.filter(topic=RESTART, generation=NOT_FOR_US).delete()
+
+
 def _next(alias: str, present: int) -> int:
     newest = Layout.objects.using(alias).order_by("generation").values_list("generation", flat=True).last()
     return max(present, newest or 0) + random.randint(1, FURTHER)

@@ -48,6 +48,7 @@ from sqlqueue.log.change_state import (
 from sqlqueue.models import EpochSlot, Layout
 from sqlqueue.operations.former_versions import ONE_EPOCH, former_subscribers
 from sqlqueue.operations.layout_changes import (
+    accept_former_publishers,
     add,
     blocks,
     insert_turning,
@@ -355,3 +356,4 @@ def _finish(alias: str, change: Change) -> None:
         return
     if not dialect(alias).slotted or not turning.gate_rows_behind(alias, change.generation):
         EpochSlot.objects.using(alias).filter(topic=change.topic).delete()
+        accept_former_publishers(alias)

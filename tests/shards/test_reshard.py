@@ -539,22 +539,42 @@ def test_consumers_of_a_former_version_are_waited_for(version: str) -> None:
     begin(TOPIC, ["a", "b"])
 
 
+def learn_as_before(alias: str) -> dict[str, int]:
+    """Read, as a publisher of 0.2.0.dev1 does, into which epoch each topic's keys go."""
+    former = "SELECT topic, phase, epoch FROM sqlqueue_layout WHERE generation <= %s ORDER BY topic, generation"
+    placings: dict[str, int] = {}
+    for topic, phase, epoch in execute(alias, former, (2**31 - 1,)).fetchall():
+        placings[topic] = placings[topic] if phase == "turning" else epoch
+    return placings
+
+
 def test_what_a_publisher_of_a_former_version_learns_makes_it_fail() -> None:
     """Before the first key goes over, on every shard. (tests/upgrade has a real one.)"""
     begin(TOPIC, ["a", "b"])
     for _ in range(2):  # carried on
         Reshard(TOPIC).step()
-    former = "SELECT topic, phase FROM sqlqueue_layout WHERE generation <= %s ORDER BY topic, generation"
-
-    def learn_as_before(alias: str) -> None:
-        placings: dict[str, str] = {}
-        for topic, phase in execute(alias, former, (2**31 - 1,)).fetchall():
-            placings[topic] = placings[topic] if phase == "turning" else phase
-
     for alias in (A, B):
         with pytest.raises(KeyError, match="restart this process"):
             learn_as_before(alias)
     assert {publish(TOPIC, 1, key=key).shard for key in KEYS} <= {"a", "b"}
+
+
+def test_a_publisher_of_a_former_version_goes_on_once_the_change_was_aborted() -> None:
+    begin(TOPIC, ["a", "b"])
+    for alias in (A, B):
+        announce_at(alias, TOPIC, stored_spread(A, TOPIC))
+    assert run("queuetopic", "alter", TOPIC, "--abort").code == 0
+    assert [learn_as_before(alias)[TOPIC] for alias in (A, B)] == [0, 0]
+    alter("a", "b")
+    begin(TOPIC, ["a"])
+    for alias in (A, B):
+        announce_at(alias, TOPIC, stored_spread(A, TOPIC))
+    assert run("queuetopic", "alter", TOPIC, "--abort").code == 0
+    assert run("queuetopic", "alter", TOPIC, "--partitions", "3", "--no-input").code == 0
+    for alias in (A, B):
+        assert under_way(alias) is None
+        with pytest.raises(KeyError, match="restart this process"):
+            learn_as_before(alias)
 
 
 def test_nothing_is_tried_for_ever() -> None:
