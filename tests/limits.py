@@ -451,6 +451,8 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "monitoring.doctor:CLOCK_TOLERANCE",
         "monitoring.doctor:CLOCK_WRONG",
         "monitoring.doctor:NEARLY_FULL",
+        "monitoring.doctor:OF_OTHERS",
+        "monitoring.doctor:OF_OTHERS_ALTERED",
         "monitoring.doctor:OWN_CONNECTIONS",
         "stats.full_partitions:NEARLY",
         "stats.groups:MISSING_FOR",

@@ -19,6 +19,9 @@ OK: Final = "ok"
 # Of a consumer process: the control thread and its six background tasks. Periodic schedules have a seventh, and so have
 # each other shard and a cluster of several writable servers.
 OWN_CONNECTIONS = 7
+# Of a process of another shard: the tasks that relay to this one, and that follow batches; where a topic's shards were
+# changed, or are, also those that collect, and record stats: they ask how far that is, and what groups wait for.
+OF_OTHERS, OF_OTHERS_ALTERED = 2, 2
 NEARLY_FULL = 0.8  # of the connections that the server allows
 DETOUR_LATE = 30.0  # seconds
 CLOCK_TOLERANCE = 1.0  # seconds
@@ -86,8 +89,9 @@ def connections(read: Diagnostics) -> Iterator[Diagnosis]:
     needed = read.processes * (threads + own)
     text = f"{read.processes} × ({threads} threads + {own})"
     if read.others:  # as many processes of each: they relay to this one, follow batches, and their handlers publish
-        needed += read.others * read.processes * (2 + threads)
-        text += f" + {read.others} × {read.processes} × (2 + {threads}) of other shards"
+        asking = OF_OTHERS + (OF_OTHERS_ALTERED if read.altered else 0)
+        needed += read.others * read.processes * (asking + threads)
+        text += f" + {read.others} × {read.processes} × ({asking} + {threads}) of other shards"
     text += f" = {needed} for the consumers, "
     if read.limits.pooled:  # whose own limits it does not say
         text += f"which a pooler has to let in (max_client_conn); the server allows {allowed} to it and all others"

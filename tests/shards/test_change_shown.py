@@ -176,6 +176,13 @@ def test_each_shard_tells_how_far_it_is_itself() -> None:
     assert [one.shard for one in change.on_shards] == ["b"]
 
 
+def test_connections_of_those_that_ask_other_shards_are_counted() -> None:
+    assert not diagnostics.read(B, []).altered
+    left_after_announcing(B)
+    assert diagnostics.read(B, []).altered
+    assert not diagnostics.read(A, []).altered
+
+
 def test_it_is_no_note_any_more_when_it_lasts() -> None:
     left_after_announcing(B)
     [found] = [one for one in attention.findings(survey(A)) if one.kind == attention.CHANGE]
