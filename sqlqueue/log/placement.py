@@ -24,6 +24,7 @@ from sqlqueue.log.stored_topics import (
     current,
     insert_placed,
     left_spread,
+    missing_shards,
     on,
     refuse_missing,
     repeated_placement,
@@ -73,15 +74,24 @@ def existing_placement(name: str) -> Placement | None:
 
 def newest_placement(name: str) -> Placement | None:
     """Return what the tables say now of a topic, None if it does not exist. What this process has remembered may be
-    older, which is good enough for a publisher."""
+    older, which is good enough for a publisher; one that only asks would look on former shards first, so it is
+    renewed here."""
     known = existing_placement(name)
     if known is None or not settings.sharded:
         return known
     for alias in dict.fromkeys((settings.home, *(settings.shards[shard] for shard in known.everywhere))):
         found, gone = _ask(alias, name)
         if gone is None:
-            return known if found is None else _like_its_topic(name, found)
+            return known if found is None else _like_its_topic(name, _renewed(name, known, found))
     return known
+
+
+def _renewed(name: str, known: Placement, found: Placement) -> Placement:
+    """Remember where a topic's keys have gone. What is under way may be aborted."""
+    settled = found.spread.coming is None and found.version > known.version
+    if settled and not missing_shards(found.shards):
+        _known[name] = found
+    return found
 
 
 def _like_its_topic(name: str, found: Placement) -> Placement:

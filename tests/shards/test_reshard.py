@@ -229,6 +229,25 @@ def test_a_process_that_knows_the_former_shards_only_finds_what_is_on_the_new_on
         assert look()
 
 
+def test_a_process_that_only_asks_looks_first_where_a_topic_is_after_it_had_to_ask() -> None:
+    before = dict(placement._known)
+    alter("b")
+    key = KEYS[0]
+    publish(TOPIC, 1, key=key, id="there")
+    placement._known.update(before)
+    begin(TOPIC, ["a", "b"])
+    get_status(TOPIC, id="there", key=key)
+    assert placement.remembered(TOPIC, key, "") == [A], "what is under way may be aborted"
+    assert run("queuetopic", "alter", TOPIC, "--abort").code == 0
+    assert get_status(TOPIC, id="there", key=key)
+    with CaptureQueriesContext(connections[A]) as asked:
+        assert get_status(TOPIC, id="there", key=key)
+    assert not asked.captured_queries
+    alter("a")  # and back
+    publish(TOPIC, 1, key=key, id="here")
+    assert getattr(get_status(TOPIC, id="here", key=key), "shard", None) == "a"
+
+
 def test_a_shard_that_a_topic_has_left_and_that_does_not_answer_hides_nothing_of_the_new_one() -> None:
     alter("b")
     key = KEYS[0]
