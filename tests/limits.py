@@ -279,6 +279,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "consumers.reader:RESCAN_AT_LEAST",
         "consumers.reader:RESCAN_SHARE",
         "consumers.limit_warnings:EVERY",
+        "consumers.named_server_warning:AGAIN",
         "consumers.background.stats_recorder:FORGET_EVERY",
         "consumers.background.stats_recorder:INTERVAL",
         "consumers.background.periodic:AGAIN",

@@ -14,6 +14,7 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.background.scheduler import SchedulerTask
 from sqlqueue.consumers.dispatcher import Dispatcher
 from sqlqueue.consumers.limit_warnings import ReadingLimits
+from sqlqueue.consumers.named_server_warning import NamedServerWarning
 from sqlqueue.consumers.overruns import Overruns
 from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.consumers.process.liveness import Liveness
@@ -68,6 +69,7 @@ class Loop:
         self._fail = fail
         self._limits = ReadingLimits()
         self.progress = ProgressWriter(ownership.alias)
+        self.named_server = NamedServerWarning(subscriber=ownership.subscriber)
         self._notified = False
         self._pause: float = settings.POLL_INTERVAL
         self._scheduled_at = math.inf
@@ -89,6 +91,7 @@ class Loop:
                 self.meet_server()
                 self._unmet = False
             self.settler.server.make_sure()
+            self.named_server.over()
             self.renew_name(self.clock())
             return self.run_once()
         except ServerChanged:
@@ -97,7 +100,7 @@ class Loop:
             return 0.0
         except NotNamedServer as error:
             self._unmet = True
-            logger.warning(logfmt("not_the_named_server", subscriber=self.ownership.subscriber, meaning=error))
+            self.named_server.elsewhere(error)
             if self.ownership.leases():
                 self.start_over()
             retries.drop_connection(self.ownership.alias)

@@ -34,7 +34,6 @@ from sqlqueue.consumers.registry import Consumer
 from sqlqueue.consumers.releases import Releases
 from sqlqueue.consumers.settler import Settler
 from sqlqueue.consumers.subscription import Subscription
-from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.partition_numbers import Numbers
 from sqlqueue.core.settle_plan import Attempt, Execution
@@ -195,16 +194,13 @@ class Subscriber:
 
     def _find_named_server(self) -> None:
         """Wait until this thread is connected to the named server."""
-        log_at = 0.0
         while not self.stopping:
             self.liveness.mark_iteration()
             try:
                 self.ownership.server.make_sure()
                 return
             except NotNamedServer as error:
-                if self.clock() >= log_at:
-                    logger.warning(logfmt("not_the_named_server", subscriber=self.name, meaning=error))
-                    log_at = self.clock() + settings.HEARTBEAT_INTERVAL
+                self.loop.named_server.elsewhere(error)
                 retries.drop_connection(self.alias)
             time.sleep(NAMED_CHECK)
 

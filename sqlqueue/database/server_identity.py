@@ -46,12 +46,13 @@ class SessionReplaced(LeaseLost):
 
 class NotNamedServer(SessionReplaced):
     """The connection leads to a server of a cluster that is not the named one, and so do others. Consumers are of no
-    use there: they do not see who publishes."""
+    use there: they do not see who publishes. writer: the named one."""
 
     def __init__(self, here: str, writer: str) -> None:
+        self.writer = writer.removeprefix("-")
         super().__init__(
-            f"this is the server {here!r}, and the one that messages enter through is {writer.removeprefix('-')!r}: no "
-            "partition is served from here"
+            f"this is the server {here!r}, and the one that messages enter through is {self.writer!r}: no partition is "
+            "served from here"
         )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from django.db import Error
 
 from sqlqueue.consumers.background.task import BackgroundTask
+from sqlqueue.consumers.named_server_warning import NamedServerWarning
 from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
@@ -63,6 +64,7 @@ class LeaseRenewer(BackgroundTask):
         )
         self._loop = threading.get_ident()  # the thread that starts it
         self._logged = False
+        self._warning = NamedServerWarning(subscriber=ownership.subscriber)
 
     def _shown(self) -> Shown:
         partitions = numbers_text(self.ownership.served)
@@ -113,11 +115,12 @@ class LeaseRenewer(BackgroundTask):
         try:
             self.ownership.server.proof()
         except NotNamedServer as error:
-            logger.warning(logfmt("not_the_named_server", subscriber=self.ownership.subscriber, meaning=error))
+            self._warning.elsewhere(error)
             retries.drop_connection(self.alias)
             return False
         except (ServerChanged, SessionReplaced):
             pass  # the next statement that matters says so again
+        self._warning.over()
         return True
 
     def _hangs(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from django.db import Error, connections
 
+from sqlqueue.consumers.named_server_warning import NamedServerWarning
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import message_of, storable
 from sqlqueue.database import lock_timeouts, retries, server_identity
@@ -37,6 +38,7 @@ class BackgroundTask:
         self._due = threading.Event()
         self._stopping = False
         self._failures, self._error = 0, ""
+        self._named_server = NamedServerWarning(task=self.name)
         self._thread = threading.Thread(target=self._run, name=f"sqlqueue-{self.name}", daemon=True)
 
     def start(self) -> None:
@@ -94,7 +96,7 @@ class BackgroundTask:
             more = bool(do())
         except server_identity.NotNamedServer as error:
             retries.drop_connection(self.alias)
-            logger.warning(logfmt("not_the_named_server", task=self.name, meaning=error))
+            self._named_server.elsewhere(error)
         except Error as error:
             kind = retries.classify(error)
             if kind is retries.ErrorKind.GONE:
@@ -109,6 +111,7 @@ class BackgroundTask:
             self._failed(error)
             logger.error(logfmt("background_task_failed", task=self.name, error=error), exc_info=error)
         else:
+            self._named_server.over()
             self._failures = 0
             return more
         return False
