@@ -1,5 +1,8 @@
 """The suite runs on the database that it says it runs on, set up as sqlqueue's users should have theirs."""
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -120,6 +123,28 @@ def test_two_private_servers_stand_side_by_side(database_name: str, database_ser
         assert list((folder / "data").glob("binlog.0*"))
     assert not folder.exists()
     assert database_server.pid
+
+
+ALONE = """
+import sys, time
+from tests.servers import PRIVATE
+with PRIVATE[sys.argv[1]]() as server:
+    print(server.pid, server.folder, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_server_ends_with_the_process_that_has_started_it(database_name: str, number: signal.Signals) -> None:
+    """As a benchmark has."""
+    with subprocess.Popen([sys.executable, "-c", ALONE, database_name], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid, folder = process.stdout.readline().split()
+        process.send_signal(number)
+        assert process.wait(60) != 0
+    assert not lives(int(pid))
+    assert not Path(folder).exists()
 
 
 @pytest.mark.parametrize(

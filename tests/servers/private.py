@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from tests.servers.ending import unwind_when_terminated
+
 # Unix refuses longer paths of sockets (108 bytes on Linux, 104 on the BSDs).
 SOCKET_PATH_LIMIT = 100
 START_TIMEOUT = 60.0
@@ -33,8 +35,9 @@ class PrivateServer(ABC):
     """A server on a fresh folder and on 127.0.0.1, whose superuser needs no password.
 
     Port and data stay the same over kill(), stop() and start(), so that clients can come back. close() ends the server
-    and removes its data; leaving the `with` block, or Python, does the same. A kind of server says what it is called,
-    how it is made (`install`), which process it is (`command`) and when it is ready (`answers`).
+    and removes its data; leaving the `with` block, or Python, does the same, also where a signal asks for that. A kind
+    of server says what it is called, how it is made (`install`), which process it is (`command`) and when it is ready
+    (`answers`).
     """
 
     product: ClassVar[str]
@@ -98,6 +101,7 @@ class PrivateServer(ABC):
         if self.pid:
             return
         first = self._folder is None
+        unwind_when_terminated()
         try:
             if first:
                 self._folder = self.new_folder()
