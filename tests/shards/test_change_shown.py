@@ -3,7 +3,6 @@ shard."""
 
 import html
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -13,10 +12,9 @@ from django.db.models import F
 from django.test import Client
 from django.urls import reverse
 
-from sqlqueue import NewMessage, consumer, publish_many
+from sqlqueue import NewMessage, publish_many
 from sqlqueue.conf import settings as queue_settings
 from sqlqueue.consumers.registry import registry
-from sqlqueue.core.shards import shard_of
 from sqlqueue.log import groups
 from sqlqueue.log.placement import newest_placement
 from sqlqueue.models import ConsumerGroup, Layout, PartitionLease, Topic
@@ -32,33 +30,13 @@ from sqlqueue.stats.survey import survey
 from sqlqueue.testing import Failures, _run_due, drain
 from tests.management.running import run
 from tests.shards.aliases import A, B, b_is_down, table_is_missing
-
-pytestmark = pytest.mark.usefixtures("shards")
-
-TOPIC = "orders"
-ALTER = ("queuetopic", "alter", TOPIC, "--shards", "a,b", "--no-input")
-KEYS = [f"k{number}" for number in range(8)]
-MOVED = [key for key in KEYS if shard_of(key, "ab") == "b"]
+from tests.shards.orders import ALTER, KEYS, TOPIC
 
 
 @pytest.fixture(autouse=True)
-def handled(shards: dict[str, Any], settings: Any) -> Iterator[list[tuple[str, int]]]:
-    """Let a topic be on shard a alone, with a handler; the value is what it has handled."""
-    settings.SQLQUEUE = shards | {"TOPICS": {TOPIC: {"shards": ["a"], "partitions": 4}}}
-    registry.discover()
-    present = registry.consumers, registry.duplicates, registry.schedules
-    registry.consumers, registry.duplicates, registry.schedules = {}, [], {}
-    seen: list[tuple[str, int]] = []
-
-    @consumer(TOPIC, group="g")
-    def handle(delivery: Any) -> None:
-        seen.append((delivery.key, delivery.payload))
-
-    publish_many(TOPIC, [NewMessage(0, key=key) for key in KEYS])
+def registered(handled: list[tuple[str, int]]) -> None:
     groups.register(A, "g", TOPIC)
     recent_survey.forget()
-    yield seen
-    registry.consumers, registry.duplicates, registry.schedules = present
 
 
 def change_on(alias: str) -> ChangeSurvey | None:

@@ -4,7 +4,7 @@ import json
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial, wraps
 from typing import Any
@@ -66,34 +66,12 @@ from sqlqueue.version import __version__
 from tests.management.running import run
 from tests.processes import ManageCommands, wait_until
 from tests.shards.aliases import A, B, b_is_down
+from tests.shards.orders import ALTER, KEYS, MOVED, STAYS, TOPIC
 from tests.shards.publishers import Publishers
 
-pytestmark = pytest.mark.usefixtures("shards")
+pytestmark = pytest.mark.usefixtures("handled")
 
 GATED = pytest.mark.database("mariadb", "mysql", "postgresql")
-TOPIC = "orders"
-ALTER = ("queuetopic", "alter", TOPIC, "--shards", "a,b", "--no-input")
-KEYS = [f"k{number}" for number in range(8)]
-MOVED = [key for key in KEYS if shard_of(key, "ab") == "b"]
-STAYS = [key for key in KEYS if key not in MOVED]
-
-
-@pytest.fixture(autouse=True)
-def handled(shards: dict[str, Any], settings: Any) -> Iterator[list[tuple[str, int]]]:
-    """Let a topic be on shard a alone, with a handler; the value is what it has handled."""
-    settings.SQLQUEUE = shards | {"TOPICS": {TOPIC: {"shards": ["a"], "partitions": 4}}}
-    registry.discover()
-    present = registry.consumers, registry.duplicates, registry.schedules
-    registry.consumers, registry.duplicates, registry.schedules = {}, [], {}
-    seen: list[tuple[str, int]] = []
-
-    @consumer(TOPIC, group="g")
-    def handle(delivery: Any) -> None:
-        seen.append((delivery.key, delivery.payload))
-
-    publish_many(TOPIC, [NewMessage(0, key=key) for key in KEYS])
-    yield seen
-    registry.consumers, registry.duplicates, registry.schedules = present
 
 
 def alter(*shards: str) -> None:
