@@ -441,7 +441,6 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
     ),
     "from when on something is reported": (
         "stats.attention:CHANGE_TAKES",
-        "stats.attention:EPOCH_HELD",
         "stats.attention:OPEN_TOO_LONG",
         "stats.attention:RELAYED_TOO_LATE",
         "consumers.event_loop:LOOKS",
@@ -456,6 +455,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "monitoring.doctor:OF_OTHERS_ALTERED",
         "monitoring.doctor:OWN_CONNECTIONS",
         "stats.full_partitions:NEARLY",
+        "stats.group_attention:EPOCH_HELD",
         "stats.groups:MISSING_FOR",
         "stats.stuck:HELD_BACK",
         "stats.topics:OVERDUE",

@@ -10,29 +10,29 @@ from django.utils.translation import gettext as _
 
 from sqlqueue.admin.links import page_url
 from sqlqueue.admin.permissions import may
-from sqlqueue.stats import attention
-from sqlqueue.stats.attention import Finding
+from sqlqueue.stats import finding_kinds
+from sqlqueue.stats.finding_kinds import Finding
 
 # Which permission shows a finding of a kind, besides that of the page. Other kinds are shown to all who see the page.
 PERMISSIONS = {
-    attention.AWAY: "view_consumergroup",
-    attention.PAUSED: "view_consumergroup",
-    attention.OUTSIDE_HOURS: "view_consumergroup",
-    attention.BUDGET_SPENT: "view_consumergroup",
-    attention.STUCK: "view_consumergroup",
-    attention.UNOWNED: "view_consumergroup",
-    attention.BEHIND: "view_consumergroup",
-    attention.EPOCH: "view_consumergroup",
-    attention.UNREGISTERED: "view_consumergroup",
-    attention.UNGRANTED: "view_consumergroup",
-    attention.CHANGE: "view_topic",
-    attention.DEAD_LETTERS: "view_message",
-    attention.UNREAD: "view_topic",
-    attention.REFUSED: "view_scheduledmessage",
-    attention.LATE: "view_scheduledmessage",
-    attention.RELAY_REFUSED: "view_relayedmessage",
-    attention.RELAY_LATE: "view_relayedmessage",
-    attention.OVERDUE_WORK: "view_workitem",
+    finding_kinds.AWAY: "view_consumergroup",
+    finding_kinds.PAUSED: "view_consumergroup",
+    finding_kinds.OUTSIDE_HOURS: "view_consumergroup",
+    finding_kinds.BUDGET_SPENT: "view_consumergroup",
+    finding_kinds.STUCK: "view_consumergroup",
+    finding_kinds.UNOWNED: "view_consumergroup",
+    finding_kinds.BEHIND: "view_consumergroup",
+    finding_kinds.EPOCH: "view_consumergroup",
+    finding_kinds.UNREGISTERED: "view_consumergroup",
+    finding_kinds.UNGRANTED: "view_consumergroup",
+    finding_kinds.CHANGE: "view_topic",
+    finding_kinds.DEAD_LETTERS: "view_message",
+    finding_kinds.UNREAD: "view_topic",
+    finding_kinds.REFUSED: "view_scheduledmessage",
+    finding_kinds.LATE: "view_scheduledmessage",
+    finding_kinds.RELAY_REFUSED: "view_relayedmessage",
+    finding_kinds.RELAY_LATE: "view_relayedmessage",
+    finding_kinds.OVERDUE_WORK: "view_workitem",
 }
 
 Link = tuple[str, str]  # text and URL, "" if the user may not see the page
@@ -59,16 +59,16 @@ def _links(request: HttpRequest, finding: Finding, group_url: Callable[[tuple[st
     if finding.offset is not None:
         text = _("Message %(offset)d") % {"offset": finding.offset}
         yield text, page_url(request, "message", "change", finding.offset)
-    if finding.kind == attention.DEAD_LETTERS:
+    if finding.kind == finding_kinds.DEAD_LETTERS:
         query = {"topic": finding.topic, "group": finding.group} if finding.group else {"topic": finding.topic}
         yield _("Its dead letters"), page_url(request, "message", "dead_letters", **query)
     if finding.group:
         yield _("The group's page"), group_url((finding.topic, finding.group))
-    if finding.kind in (attention.UNREAD, attention.CHANGE):
+    if finding.kind in (finding_kinds.UNREAD, finding_kinds.CHANGE):
         yield _("The topic's page"), page_url(request, "topic", "change", finding.topic)
-    if finding.kind in (attention.REFUSED, attention.LATE):
+    if finding.kind in (finding_kinds.REFUSED, finding_kinds.LATE):
         yield _("Scheduled messages"), page_url(request, "scheduledmessage", "changelist")
-    if finding.kind in (attention.RELAY_REFUSED, attention.RELAY_LATE):
+    if finding.kind in (finding_kinds.RELAY_REFUSED, finding_kinds.RELAY_LATE):
         yield _("Relayed messages"), page_url(request, "relayedmessage", "changelist")
-    if finding.kind == attention.OVERDUE_WORK:
+    if finding.kind == finding_kinds.OVERDUE_WORK:
         yield _("My work"), page_url(request, "workitem", "mine")

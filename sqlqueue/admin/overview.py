@@ -21,8 +21,9 @@ from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import ReadOnlyAdmin
 from sqlqueue.admin.replica import list_alias, replica
 from sqlqueue.models import ConsumerGroup, Overview
-from sqlqueue.stats.attention import findings, of_group
+from sqlqueue.stats.attention import findings
 from sqlqueue.stats.durations import duration
+from sqlqueue.stats.group_attention import of_group
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.survey import Survey, survey
 from sqlqueue.stats.throughput import Rate, lags, rates, totals

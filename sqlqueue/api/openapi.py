@@ -11,7 +11,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from sqlqueue import __version__
 from sqlqueue.monitoring.health import Excess
 from sqlqueue.monitoring.responses import GROUP_FIGURES
-from sqlqueue.stats.attention import Finding
+from sqlqueue.stats.finding_kinds import Finding
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.message_status import MessageStatus
 from sqlqueue.stats.survey import Survey

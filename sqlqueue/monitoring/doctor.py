@@ -10,10 +10,10 @@ from django.utils import translation
 
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.monitoring.diagnostics import Diagnostics
-from sqlqueue.stats import attention
+from sqlqueue.stats import attention, finding_kinds
 from sqlqueue.stats.survey import Survey
 
-ERROR, WARNING, NOTE = attention.ERROR, attention.WARNING, attention.NOTE
+ERROR, WARNING, NOTE = finding_kinds.ERROR, finding_kinds.WARNING, finding_kinds.NOTE
 OK: Final = "ok"
 
 # Of a consumer process: the control thread and its six background tasks. Periodic schedules have a seventh, and so have
@@ -27,28 +27,28 @@ DETOUR_LATE = 30.0  # seconds
 CLOCK_TOLERANCE = 1.0  # seconds
 CLOCK_WRONG = 30.0  # seconds
 ABOUT = {  # the title under which the doctor lists each kind of finding
-    attention.NO_CONSUMERS: "consumers",
-    attention.AWAY: "groups",
-    attention.PAUSED: "groups",
-    attention.OUTSIDE_HOURS: "groups",
-    attention.BUDGET_SPENT: "groups",
-    attention.UNOWNED: "groups",
-    attention.BEHIND: "groups",
-    attention.EPOCH: "groups",
-    attention.UNREGISTERED: "groups",
-    attention.UNGRANTED: "groups",
-    attention.CHANGE: "topics",
-    attention.STUCK: "stuck watermarks",
-    attention.DEAD_LETTERS: "dead letters",
-    attention.FAILING_TASK: "background tasks",
-    attention.UNREAD: "topics",
-    attention.REFUSED: "scheduled messages",
-    attention.LATE: "scheduled messages",
-    attention.RELAY_REFUSED: "relayed messages",
-    attention.RELAY_LATE: "relayed messages",
-    attention.OVERDUE_WORK: "work items",
-    attention.SERVERS: "servers",
-    attention.OPEN_TRANSACTION: "horizon",
+    finding_kinds.NO_CONSUMERS: "consumers",
+    finding_kinds.AWAY: "groups",
+    finding_kinds.PAUSED: "groups",
+    finding_kinds.OUTSIDE_HOURS: "groups",
+    finding_kinds.BUDGET_SPENT: "groups",
+    finding_kinds.UNOWNED: "groups",
+    finding_kinds.BEHIND: "groups",
+    finding_kinds.EPOCH: "groups",
+    finding_kinds.UNREGISTERED: "groups",
+    finding_kinds.UNGRANTED: "groups",
+    finding_kinds.CHANGE: "topics",
+    finding_kinds.STUCK: "stuck watermarks",
+    finding_kinds.DEAD_LETTERS: "dead letters",
+    finding_kinds.FAILING_TASK: "background tasks",
+    finding_kinds.UNREAD: "topics",
+    finding_kinds.REFUSED: "scheduled messages",
+    finding_kinds.LATE: "scheduled messages",
+    finding_kinds.RELAY_REFUSED: "relayed messages",
+    finding_kinds.RELAY_LATE: "relayed messages",
+    finding_kinds.OVERDUE_WORK: "work items",
+    finding_kinds.SERVERS: "servers",
+    finding_kinds.OPEN_TRANSACTION: "horizon",
 }
 
 

@@ -15,8 +15,9 @@ from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.monitoring.doctor import ABOUT
 from sqlqueue.operations.pause import pause, resume
-from sqlqueue.stats import attention
-from sqlqueue.stats.attention import Finding, findings
+from sqlqueue.stats import finding_kinds
+from sqlqueue.stats.attention import findings
+from sqlqueue.stats.finding_kinds import Finding
 from sqlqueue.stats.partitions import partition_stats
 from sqlqueue.stats.survey import survey
 from tests.admin.test_overview import page, words
@@ -88,47 +89,47 @@ def test_nothing_needs_attention_where_all_is_well(consuming: Consuming, admin_c
 
 
 def test_dead_letters_need_attention_until_they_are_gone(trouble: None) -> None:
-    [letters] = found(attention.DEAD_LETTERS)
+    [letters] = found(finding_kinds.DEAD_LETTERS)
     assert letters.text == "mail of orders has 3 dead letters."
     assert (letters.topic, letters.group, letters.severity) == ("orders", "mail", "warning")
     Message.objects.dead_letters().delete()
-    assert not found(attention.DEAD_LETTERS)
+    assert not found(finding_kinds.DEAD_LETTERS)
 
 
 def test_dead_letters_of_a_group_that_was_removed_are_told_as_well(trouble: None) -> None:
     remove(ALIAS, "mail", "orders")
-    [letters] = found(attention.DEAD_LETTERS)
+    [letters] = found(finding_kinds.DEAD_LETTERS)
     assert letters.text == "orders has 3 dead letters of groups that are not registered any more."
 
 
 def test_a_paused_group_is_told_with_its_backlog_and_is_neither_away_nor_stuck(trouble: None) -> None:
     Message.objects.update(created_at=timezone.now() - timedelta(minutes=10))
-    [paused] = found(attention.PAUSED)
+    [paused] = found(finding_kinds.PAUSED)
     assert "books of orders is paused: 3 messages wait for it" in paused.text
-    assert not found(attention.AWAY)
-    assert not found(attention.STUCK)
+    assert not found(finding_kinds.AWAY)
+    assert not found(finding_kinds.STUCK)
     assert {one.stuck for one in partition_stats(ALIAS, "orders", "books")} == {""}
     resume(ALIAS, "orders", "books")
-    assert not found(attention.PAUSED)
-    assert found(attention.AWAY)
+    assert not found(finding_kinds.PAUSED)
+    assert found(finding_kinds.AWAY)
     assert "standing" in {one.stuck for one in partition_stats(ALIAS, "orders", "books")}
     pause(ALIAS, "orders")
-    assert found(attention.PAUSED)
+    assert found(finding_kinds.PAUSED)
     assert {one.stuck for one in partition_stats(ALIAS, "orders", "books")} == {""}
 
 
 def test_a_topic_without_a_group_is_told_once_it_has_messages(consuming: Consuming) -> None:
     publish("parcels", 1, delay=60)
-    assert not found(attention.UNREAD)
+    assert not found(finding_kinds.UNREAD)
     publish("parcels", 1)
-    [unread] = found(attention.UNREAD)
+    [unread] = found(finding_kinds.UNREAD)
     assert unread.text.startswith("parcels has messages, and no consumer group")
     register(ALIAS, "depot", "parcels")
-    assert not found(attention.UNREAD)
+    assert not found(finding_kinds.UNREAD)
 
 
 def test_what_was_refused_for_a_topic_that_does_not_exist_is_told(trouble: None) -> None:
-    [refused] = found(attention.REFUSED)
+    [refused] = found(finding_kinds.REFUSED)
     assert refused.text == "1 scheduled message of topics that do not exist was refused by the log."
 
 
@@ -167,5 +168,5 @@ def test_it_is_told_in_the_readers_language_and_to_machines_in_english(
 
 @pytest.mark.once
 def test_each_kind_has_a_title_with_the_doctor() -> None:
-    kinds = {value for name, value in vars(attention).items() if name.isupper() and isinstance(value, str)}
-    assert set(ABOUT) == kinds - {attention.ERROR, attention.WARNING, attention.NOTE}
+    kinds = {value for name, value in vars(finding_kinds).items() if name.isupper() and isinstance(value, str)}
+    assert set(ABOUT) == kinds - {finding_kinds.ERROR, finding_kinds.WARNING, finding_kinds.NOTE}

@@ -12,7 +12,7 @@ from django.utils import timezone
 from sqlqueue import publish
 from sqlqueue.models import WorkItem
 from sqlqueue.monitoring.gauges import OF_TOPIC
-from sqlqueue.stats import attention, sampling
+from sqlqueue.stats import attention, finding_kinds, sampling
 from sqlqueue.stats.survey import survey
 from sqlqueue.stats.topics import TopicSurvey
 from tests.admin.test_overview import page, words
@@ -69,4 +69,4 @@ def test_without_any_nothing_is_said(work: None, staff: Callable[..., Client]) -
     assert "work items" not in run("queuestatus").out
     assert "0 open, none is overdue" in run("queuedoctor").out
     assert "work item" not in words(page(staff("view_overview", "view_workitem"))).partition("Attention")[2]
-    assert not [one for one in attention.findings(survey("default")) if one.kind == attention.OVERDUE_WORK]
+    assert not [one for one in attention.findings(survey("default")) if one.kind == finding_kinds.OVERDUE_WORK]

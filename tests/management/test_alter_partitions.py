@@ -20,7 +20,8 @@ from sqlqueue.log.change_state import under_way
 from sqlqueue.log.layouts import epochs
 from sqlqueue.models import EpochEnd, Layout, Message, SubscriberHeartbeat, Topic
 from sqlqueue.operations.repartition import Repartition, begin
-from sqlqueue.stats.attention import CHANGE, NOTE, findings
+from sqlqueue.stats.attention import findings
+from sqlqueue.stats.finding_kinds import CHANGE, NOTE
 from sqlqueue.stats.survey import survey
 from tests.management.running import run
 from tests.operations.test_repartition import TOPIC, Publishers, check_order

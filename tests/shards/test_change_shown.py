@@ -21,7 +21,7 @@ from sqlqueue.models import ConsumerGroup, Layout, PartitionLease, Topic
 from sqlqueue.models.partition_lease import WAITS
 from sqlqueue.monitoring import diagnostics, doctor, responses
 from sqlqueue.operations.reshard import Reshard, announce_at, begin
-from sqlqueue.stats import attention
+from sqlqueue.stats import attention, finding_kinds, group_attention
 from sqlqueue.stats.cached import recent_survey
 from sqlqueue.stats.changes import UNANNOUNCED, ChangeSurvey
 from sqlqueue.stats.groups import GroupSurvey
@@ -99,7 +99,7 @@ def test_a_change_that_was_left_is_shown_with_what_carries_it_on(admin_client: C
     assert told in overview
     assert topic_url in overview
     body = responses.health(detailed=True).body["shards"]["a"]
-    assert [one["kind"] for one in body["attention"]].count(attention.CHANGE) == 1
+    assert [one["kind"] for one in body["attention"]].count(finding_kinds.CHANGE) == 1
 
 
 def test_a_shard_that_does_not_answer_is_named() -> None:
@@ -127,7 +127,7 @@ def test_a_shard_that_cannot_be_asked_is_named_with_its_error(admin_client: Clie
         assert told in page(admin_client, "admin:sqlqueue_overview_changelist")
         recent_survey.forget()
         [answer] = [one for one in [responses.health(detailed=True).body["shards"]["a"]] if one["ok"]]
-        assert [told in one["text"] for one in answer["attention"] if one["kind"] == attention.CHANGE] == [True]
+        assert [told in one["text"] for one in answer["attention"] if one["kind"] == finding_kinds.CHANGE] == [True]
         assert 'sqlqueue_topic_change_age_seconds{shard="a",topic="orders"}' in gauges()
         with pytest.raises(Error):
             survey(B)
@@ -163,11 +163,11 @@ def test_connections_of_those_that_ask_other_shards_are_counted() -> None:
 
 def test_it_is_no_note_any_more_when_it_lasts() -> None:
     left_after_announcing(B)
-    [found] = [one for one in attention.findings(survey(A)) if one.kind == attention.CHANGE]
-    assert found.severity == attention.NOTE
+    [found] = [one for one in attention.findings(survey(A)) if one.kind == finding_kinds.CHANGE]
+    assert found.severity == finding_kinds.NOTE
     Layout.objects.using(B).update(created_at=F("created_at") - timedelta(seconds=2 * attention.CHANGE_TAKES))
-    [found] = [one for one in attention.findings(survey(A)) if one.kind == attention.CHANGE]
-    assert found.severity == attention.WARNING
+    [found] = [one for one in attention.findings(survey(A)) if one.kind == finding_kinds.CHANGE]
+    assert found.severity == finding_kinds.WARNING
     assert 'sqlqueue_topic_change_age_seconds{shard="a",topic="orders"} 12' in gauges()
 
 
@@ -194,9 +194,9 @@ def test_a_group_waits_for_what_it_has_left_on_the_former_shard() -> None:
     assert (waits.shard, waits.why) == ("a", "behind")
     assert group_on(A).ungranted == ()
     assert "waits for what is on a" in run("queuestatus", "--shard", "b").out
-    assert attention.UNGRANTED not in {one.kind for one in attention.findings(survey(B))}
-    age(2 * attention.EPOCH_HELD)
-    [found] = [one for one in attention.findings(survey(B)) if one.kind == attention.UNGRANTED]
+    assert finding_kinds.UNGRANTED not in {one.kind for one in attention.findings(survey(B))}
+    age(2 * group_attention.EPOCH_HELD)
+    [found] = [one for one in attention.findings(survey(B)) if one.kind == finding_kinds.UNGRANTED]
     assert "to start what has come from the shards a" in found.text
     drain()
     assert group_on(B).ungranted == ()
@@ -209,7 +209,7 @@ def test_a_former_shard_that_cannot_be_asked_is_named_with_its_error(admin_clien
         [waits] = group_on(A).ungranted
         assert (waits.shard, waits.why) == ("b", FAILED)
         assert "sqlqueue_layout" in waits.error
-        [found] = [one for one in attention.findings(survey(A)) if one.kind == attention.UNGRANTED]
+        [found] = [one for one in attention.findings(survey(A)) if one.kind == finding_kinds.UNGRANTED]
         assert waits.error in found.text
         assert f"b could not be asked: {waits.error}" in run("queuestatus", "--shard", "a").out
         assert waits.error in page(admin_client, "admin:sqlqueue_overview_changelist")

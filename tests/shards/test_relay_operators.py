@@ -17,7 +17,7 @@ from sqlqueue.core.shards import shard_of
 from sqlqueue.log import relay_moves
 from sqlqueue.models import Message, RelayedMessage
 from sqlqueue.monitoring import diagnostics, doctor, responses
-from sqlqueue.stats import attention
+from sqlqueue.stats import attention, finding_kinds
 from sqlqueue.stats.cached import recent_survey
 from sqlqueue.stats.survey import survey
 from tests.admin.test_lists import rows
@@ -155,8 +155,8 @@ def test_the_survey_counts_them_and_says_what_to_do(admin: Client, monkeypatch: 
     assert survey(B).relays[0].waiting == 0
     monkeypatch.setattr(attention, "RELAYED_TOO_LATE", -1.0)
     found = {one.kind: one for one in attention.findings(survey(A))}
-    assert found[attention.RELAY_REFUSED].text == "1 relayed message was refused by shard b."
-    assert "3 messages have waited for their way to shard b" in found[attention.RELAY_LATE].text
+    assert found[finding_kinds.RELAY_REFUSED].text == "1 relayed message was refused by shard b."
+    assert "3 messages have waited for their way to shard b" in found[finding_kinds.RELAY_LATE].text
     overview = text(admin, reverse("admin:sqlqueue_overview_changelist"))
     assert "1 relayed message was refused by shard b." in overview
     assert f'href="{reverse("admin:sqlqueue_relayedmessage_changelist")}"' in overview

@@ -11,7 +11,7 @@ from sqlqueue import publish
 from sqlqueue.log import groups
 from sqlqueue.models import Message, Offset, Topic
 from sqlqueue.operations.purge import preview
-from sqlqueue.stats import attention
+from sqlqueue.stats import finding_kinds, group_attention
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.epochs import GroupEpochs
 from sqlqueue.stats.partitions import partition_stats
@@ -69,11 +69,11 @@ def test_its_partitions() -> None:
 
 
 def test_a_group_that_holds_an_epoch_for_long_is_found() -> None:
-    assert attention.EPOCH not in kinds(survey("default"))
-    Message.objects.update(created_at=F("created_at") - timedelta(seconds=2 * attention.EPOCH_HELD))
-    assert {attention.EPOCH, attention.AWAY} <= kinds(survey("default"))
+    assert finding_kinds.EPOCH not in kinds(survey("default"))
+    Message.objects.update(created_at=F("created_at") - timedelta(seconds=2 * group_attention.EPOCH_HELD))
+    assert {finding_kinds.EPOCH, finding_kinds.AWAY} <= kinds(survey("default"))
     settle_the_first()
-    assert attention.EPOCH not in kinds(survey("default"))
+    assert finding_kinds.EPOCH not in kinds(survey("default"))
 
 
 def test_what_waits_is_not_stuck() -> None:
