@@ -2,8 +2,10 @@
 
 from django.db import migrations, models
 
+from sqlqueue.database import online_migration
 
-class Migration(migrations.Migration):
+
+class Migration(online_migration.Migration):
     dependencies = [
         ("sqlqueue", "0035_writable_nodes"),
     ]

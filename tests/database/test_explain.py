@@ -18,7 +18,7 @@ from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import HandedOver
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import WorkItemWrite
-from sqlqueue.database.horizon import highest_offset
+from sqlqueue.database.horizon import SHARED, highest_offset
 from sqlqueue.database.scheduling import REPLACE, TAKE
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import dialect
@@ -461,7 +461,7 @@ def test_a_long_and_uneven_history_leads_no_read_astray(topics: None, place: str
         assert indexes_of(words.sql(LOOK.replace("{slice}", "")), (0, *within, 20_000)) == {"sqlqueue_message_fetch"}
         assert indexes_of(words.sql(SCAN), (*within, 5_000)) == {"sqlqueue_message_fetch"}
     condition, proof = server.proof()
-    head = POLL_HEAD.replace("{proof}", f", CASE WHEN {condition} THEN 1 ELSE 0 END")
+    head = POLL_HEAD.replace("{proof}", f", CASE WHEN {condition} THEN 1 ELSE 0 END").replace("{shared}", SHARED)
     pulse = {
         node.get("Index Name")
         for node in plan_of(words.sql(head.replace("{due_in}", words.remaining("due_at"))), proof)
