@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from tests.consumer_processes import Consumers
     from tests.consuming import Consuming
+    from tests.steady import Steady
 
 # A shell lets what it starts in the background ignore Ctrl-C, and with it everything that this process starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -124,6 +125,20 @@ def consuming(transactional_db: None, settings: "Settings") -> Iterator["Consumi
     consuming = Consuming()
     yield consuming
     consuming.end()
+
+
+@pytest.fixture
+def steady(transactional_db: None, settings: "Settings") -> Iterator["Steady"]:
+    """Start subscribers whose statements can be counted, beside a log that has one message; all are ended after the
+    test."""
+    from sqlqueue import publish
+    from tests.steady import SETTINGS, Steady  # the apps are ready only now
+
+    settings.SQLQUEUE = dict(SETTINGS)
+    publish("t", "warm")
+    steady = Steady()
+    yield steady
+    steady.end()
 
 
 @pytest.fixture
