@@ -182,6 +182,7 @@ OVER: dict[str, str] = {
     "operations.requests:MOST_RATE": "tests/test_options.py::test_a_rate",
     "operations.requests:NOTE_LENGTH": "tests/operations/test_replay_requests.py::test_a_reason_that_is_too_long_is_noted_as_far_as_it_goes_and_logged_whole",
     "operations.reschedule:AT_ONCE": "tests/test_over_limits.py::test_messages_are_acknowledged_past_one_transaction",
+    "operations.reschedule:CHUNK": "tests/operations/test_reschedule.py::test_more_than_one_statement_takes_keep_their_own_attempts",
     "operations.reschedule_requests:AT_ONCE": "tests/operations/test_reschedule_requests.py::test_steps_are_bounded_and_look_at_each_once",
     "operations.reschedule_requests:MOST_COUNTED": "tests/operations/test_reschedule_requests.py::test_more_than_are_counted_are_rescheduled",
     "operations.reschedule_requests:PARTITIONS_OF_A_STEP": "tests/operations/test_reschedule_requests.py::test_steps_are_bounded_and_look_at_each_once",

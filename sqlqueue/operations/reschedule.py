@@ -24,8 +24,10 @@ from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message,
 from sqlqueue.operations.republish import check_priority, copy
 
 AT_ONCE = 500
+CHUNK = 100  # rows that one statement changes
 COLUMNS = 'consumer_group, topic, "partition", priority, message_offset, in_flight, retry_count, acked, invisible_until'
-DUE_AT = "UPDATE sqlqueue_delivery_state SET invisible_until = {later}, retry_count = %s WHERE id = %s"  # primary key
+# What a row is given: its id, its attempts, and in how long it is due. Index: the primary key.
+GIVEN = ("row_id", "attempts", "microseconds")
 KEY = 'topic, consumer_group, "partition", priority, message_offset'
 
 
@@ -139,10 +141,17 @@ def reschedule_rows(alias: str, ids: Sequence[int], delay: float, attempts: int 
 
 
 def _make_due(alias: str, rows: Sequence[tuple[int, int]], delay: float, attempts: int | None) -> None:
-    """Change locked rows, given as (id, attempts so far)."""
-    for id, so_far in rows:
-        count = so_far if attempts is None else attempts
-        execute(alias, DUE_AT, (round(delay * 1_000_000), count if count > 0 else BY_OPERATOR, id))
+    """Change locked rows, given as (id, attempts so far). One statement for each CHUNK."""
+    syntax = dialect(alias)
+    later = syntax.sql("{later}").replace("%s", GIVEN[2])
+    changes = f"invisible_until = {later}, retry_count = attempts"
+    for start in range(0, len(rows), CHUNK):
+        some = rows[start : start + CHUNK]
+        values: list[object] = []
+        for id, so_far in some:
+            count = so_far if attempts is None else attempts
+            values += (id, count if count > 0 else BY_OPERATOR, round(delay * 1_000_000))
+        execute(alias, syntax.update("sqlqueue_delivery_state", GIVEN, len(some), changes), values)
 
 
 def _acknowledge(alias: str, group: str, topic: str, offsets: Sequence[int]) -> int:

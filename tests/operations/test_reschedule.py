@@ -1,19 +1,22 @@
 """What a person decides of single deliveries: when they are due, that they are done."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import Delivery, InvalidMessage, Postpone, Retry, publish
 from sqlqueue.core.outcomes import ACKED
+from sqlqueue.log.fetch import BY_OPERATOR
 from sqlqueue.log.groups import register
 from sqlqueue.models import BlockedRange, DeliveryState, Message, PartitionLease
 from sqlqueue.operations.republish import republish
-from sqlqueue.operations.reschedule import Changed, acknowledge, reprioritize, reschedule
+from sqlqueue.operations.reschedule import CHUNK, Changed, acknowledge, reprioritize, reschedule, reschedule_rows
 from sqlqueue.stats.delivery_status import FAILING, UNREAD, WAITING, status, statuses
 from tests.consuming import QUICK, Consuming, watermark
+from tests.factories import DeliveryStateFactory
 from tests.processes import wait_until
 
 ALIAS, GROUP = "default", "default"
@@ -223,3 +226,21 @@ def test_many_groups_cost_no_more_statements_than_one(consuming: Consuming) -> N
     with CaptureQueriesContext(connection) as many:
         assert [delivery_status.state for delivery_status in statuses(ALIAS, message)] == [UNREAD] * 20
     assert len(many) == len(one)
+
+
+def test_more_than_one_statement_takes_keep_their_own_attempts() -> None:
+    rows = [DeliveryStateFactory(retry_count=number % 7) for number in range(2 * CHUNK + 50)]
+    left = DeliveryStateFactory(retry_count=3)
+    ids = [row.pk for row in rows]
+    for attempts in (None, 5):
+        with transaction.atomic():
+            assert reschedule_rows(ALIAS, ids, 3600, attempts) == len(rows)
+        for row in DeliveryState.objects.exclude(pk=left.pk):
+            before = rows[ids.index(row.pk)].retry_count
+            assert row.retry_count == (attempts or before or BY_OPERATOR)
+    waits = dict(DeliveryState.objects.values_list("pk", "invisible_until"))
+    later = waits.pop(left.pk) + timedelta(minutes=50)
+    assert min(waits.values()) > later
+    assert max(waits.values()) < later + timedelta(minutes=50)
+    left.refresh_from_db()
+    assert left.retry_count == 3

@@ -107,11 +107,14 @@ class Dialect:
         """Return a statement in this vendor's SQL that joins so many rows of parameters, where it says {name}."""
         raise NotImplementedError
 
-    def update(self, table: str, columns: Sequence[str], rows: int, values: str, where: str) -> str:
+    def update(
+        self, table: str, columns: Sequence[str], rows: int, values: str, where: str = "", key: str = "id"
+    ) -> str:
         """Return the statement that updates so many rows, each by the parameters of its own, in their order where the
-        server has locks of rows. columns: what the parameters of a row are called, the first one is its id; values, of
-        SET, and where: SQL with these names and the table's."""
-        return f"UPDATE {table} SET {values} FROM {given(columns, rows)} WHERE id = {columns[0]} AND {where}"
+        server has locks of rows. columns: what the parameters of a row are called, the first one is that of its primary
+        key; values, of SET, and where: SQL with these names and the table's."""
+        also = f" AND {where}" if where else ""
+        return f"UPDATE {table} SET {values} FROM {given(columns, rows)} WHERE {key} = {columns[0]}{also}"
 
     def upsert(self, conflict: str, updates: dict[str, str], where: str = "") -> str:
         """Return the clause that updates instead of inserting a duplicate. updates: column to SQL, in which {new:x} is

@@ -82,10 +82,12 @@ class MySQL(Dialect):
         column = conflict.split(",")[0].strip()
         return f"ON DUPLICATE KEY UPDATE {column} = {column}"
 
-    def update(self, table: str, columns: Sequence[str], rows: int, values: str, where: str) -> str:
+    def update(
+        self, table: str, columns: Sequence[str], rows: int, values: str, where: str = "", key: str = "id"
+    ) -> str:
         """A join that looks each row up, as for delete(): it would scan a small table, and wait for others' rows."""
-        looked_up = f"{given(columns, rows)} STRAIGHT_JOIN {table} FORCE INDEX (PRIMARY) ON id = {columns[0]}"
-        return f"UPDATE {looked_up} SET {values} WHERE {where}"
+        looked_up = f"{given(columns, rows)} STRAIGHT_JOIN {table} FORCE INDEX (PRIMARY) ON {key} = {columns[0]}"
+        return f"UPDATE {looked_up} SET {values}" + (f" WHERE {where}" if where else "")
 
     def delete(self, table: str, key: str, rows: int, also: Sequence[str] = ()) -> str:
         """A join, which looks each row up. With IN the optimizer may scan the table, or a part of it, and a scan that

@@ -63,10 +63,13 @@ class PostgreSQL(WithOnConflict):
         """See ABOVE."""
         return (topic, partition, priority, low, priority, *high)
 
-    def update(self, table: str, columns: Sequence[str], rows: int, values: str, where: str) -> str:
+    def update(
+        self, table: str, columns: Sequence[str], rows: int, values: str, where: str = "", key: str = "id"
+    ) -> str:
         """VALUES: each branch of a UNION would be planned by itself."""
         source = f"(VALUES {', '.join([f'({marks_of(len(columns))})'] * rows)}) AS given ({', '.join(columns)})"
-        return f"UPDATE {table} SET {values} FROM {source} WHERE id = {columns[0]} AND {where}"
+        also = f" AND {where}" if where else ""
+        return f"UPDATE {table} SET {values} FROM {source} WHERE {key} = {columns[0]}{also}"
 
     def check_json(self, text: str, kind: str) -> None:
         """A jsonb value has no NUL character."""
