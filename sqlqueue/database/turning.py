@@ -58,15 +58,16 @@ WRITER = "SELECT MAX(writer) FROM sqlqueue_publish_gate WHERE slot >= 0"
 CHANGING = "SELECT id FROM sqlqueue_epoch_slot LIMIT 1"
 # A gate that names a server has its generations below 0, see generations.
 READ = "{greatest}(generation, -1 - generation)"
-WRITE = "CASE WHEN writer = '' THEN %s ELSE -1 - %s END"
+WRITE = "CASE WHEN writer = '' THEN {number} ELSE -1 - {number} END"
 # It changes the row that a server takes over by: of a transaction of each the cluster fails one.
 STILL_NAMED = f"UPDATE sqlqueue_publish_gate SET renewals = renewals + 1 WHERE slot = {NAMED} AND writer = %s"
 HIGHEST = f"SELECT MAX({READ}) FROM sqlqueue_publish_gate WHERE slot >= 0"
 # Index of all: the primary key; (topic, slot).
 BEHIND = f"SELECT slot FROM sqlqueue_publish_gate WHERE slot >= 0 AND {READ} <> %s ORDER BY slot"
-SWITCH = f"UPDATE sqlqueue_publish_gate SET generation = {WRITE} WHERE slot = %s"
+GIVEN = ("row_key", "number")  # a row, and what it is turned to
+SWITCH = f"generation = {WRITE.format(number=GIVEN[1])}"
 UNTURNED = "SELECT id FROM sqlqueue_epoch_slot WHERE topic = %s AND epoch <> %s ORDER BY slot"
-SWITCH_SLOT = "UPDATE sqlqueue_epoch_slot SET epoch = %s WHERE id = %s"
+SWITCH_SLOT = f"epoch = {GIVEN[1]}"
 LIMIT = "SET SESSION innodb_lock_wait_timeout = %s"
 LIMITED = "SELECT @@SESSION.innodb_lock_wait_timeout"
 
@@ -130,7 +131,9 @@ def put_in_force(alias: str, generation: int) -> None:
         execute(alias, "SELECT SETVAL('sqlqueue_generation', %s)", (generation,))
     else:
         execute(
-            alias, f"UPDATE sqlqueue_publish_gate SET generation = {WRITE} WHERE slot >= 0", (generation, generation)
+            alias,
+            f"UPDATE sqlqueue_publish_gate SET generation = {WRITE.format(number='%s')} WHERE slot >= 0",
+            (generation, generation),
         )
 
 
@@ -159,9 +162,7 @@ def switch_gate_rows(alias: str, generation: int, slots: Sequence[int], wait: bo
     former = [slot for slot in free if slot < SLOTS]
     if former:
         execute(alias, dialect(alias).delete("sqlqueue_publish_gate", "slot", len(former)), former)
-    for slot in free:
-        if slot >= SLOTS:
-            execute(alias, SWITCH, (generation, generation, slot))
+    _switch(alias, "sqlqueue_publish_gate", "slot", SWITCH, generation, [slot for slot in free if slot >= SLOTS])
     return len(free)
 
 
@@ -173,9 +174,15 @@ def slots_unturned(alias: str, topic: str, epoch: int) -> list[int]:
 def switch_slots(alias: str, epoch: int, ids: Sequence[int], wait: bool = False) -> int:
     """Turn those of a topic's slots that no publisher holds, in the caller's transaction; return how many."""
     free = _locked(alias, "sqlqueue_epoch_slot", "id", ids, wait)
-    for id in free:
-        execute(alias, SWITCH_SLOT, (epoch, id))
+    _switch(alias, "sqlqueue_epoch_slot", "id", SWITCH_SLOT, epoch, free)
     return len(free)
+
+
+def _switch(alias: str, table: str, key: str, values: str, number: int, rows: Sequence[int]) -> None:
+    """Turn rows, which are locked, with one statement: who wants one of them waits for the commit."""
+    if rows:
+        text = dialect(alias).update(table, GIVEN, len(rows), values, key=key)
+        execute(alias, text, [value for row in rows for value in (row, number)])
 
 
 def _locked(alias: str, table: str, key: str, rows: Sequence[int], wait: bool) -> list[int]:
