@@ -16,7 +16,8 @@ from django.db import connections
 
 # A common table expression may only read: PostgreSQL and SQLite join given rows by one.
 CHANGE = re.compile(r"\s*(INSERT|UPDATE|DELETE|WITH\b.*(INSERT INTO|UPDATE \S+ SET|DELETE FROM))\b", re.DOTALL | re.I)
-NOT_COUNTED = ("BEGIN", "SAVEPOINT", "RELEASE", "SET")  # SET: of a new connection, when the last one got too old
+# The last two: of a new connection, when the last one got too old; PostgreSQL then says which server it is.
+NOT_COUNTED = ("BEGIN", "SAVEPOINT", "RELEASE", "SET", "SELECT CONCAT(EXTRACT")
 LOOKS = ("UUID", "MAX(", "sqlqueue_publish_gate", "pg_locks")  # at a new connection, the log's end, the gate
 
 
@@ -27,10 +28,6 @@ class Cost(NamedTuple):
     reads: int
     changes: int
     rows: int
-
-    def __add__(self, other: object) -> Cost:  # type: ignore[override]
-        assert isinstance(other, Cost)
-        return Cost(self.reads + other.reads, self.changes + other.changes, self.rows + other.rows)
 
 
 # What one path costs: everywhere, or by the database's name, where "" stands for all others.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.db import connection
@@ -26,13 +26,15 @@ class Steady:
     def start(
         self,
         handler: Callable[[Any], object],
-        groups: str = "g",
+        groups: Sequence[str] = "g",
         *,
         topic: str = "t",
         pool: Callable[..., Pool] = InlinePool,
+        between: Callable[[], object] = lambda: None,
         **options: Any,
     ) -> Subscriber:
-        """Return a subscriber that has started, and has settled what is in the log. groups: each letter is one."""
+        """Return a subscriber that has started, and has settled what is in the log. groups: of "ab" each letter is one;
+        between: as in `settle`."""
         consumers = [
             Consumer(topic=topic, handler=handler, **build(topic, {"group": group, **options})) for group in groups
         ]
@@ -41,7 +43,7 @@ class Steady:
         subscriber.clock = lambda: now  # stands still: nothing is done because time has passed
         subscriber.start()
         self._started.append(subscriber)
-        settle(subscriber, Counter())
+        settle(subscriber, Counter(), between)
         return subscriber
 
     def end(self) -> None:

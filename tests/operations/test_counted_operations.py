@@ -1,0 +1,117 @@
+"""What operators' work costs: replays, rewinds, reschedulings and what else they do to a hundred messages.
+
+docs/operations/scaling.md has these figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sqlqueue import NewMessage, Reject, Retry, discard, publish_many, replay
+from sqlqueue.models import DeliveryState, Message
+from sqlqueue.operations import replay_requests, reschedule_requests
+from sqlqueue.operations.delete import delete
+from sqlqueue.operations.move import move
+from sqlqueue.operations.purge import purge
+from sqlqueue.operations.replay_requests import request_replay
+from sqlqueue.operations.republish import republish
+from sqlqueue.operations.reschedule import acknowledge, reprioritize, reschedule
+from sqlqueue.operations.reschedule_requests import WaitingDeliveries, request_rescheduling
+from tests.counting import Cost, Costs, Counter, counted
+from tests.steady import Steady, settle
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ALIAS = "default"
+MESSAGES = 100
+
+
+def reject(delivery: Any) -> None:
+    raise Reject("no")
+
+
+def put_off(delivery: Any) -> None:
+    raise Retry(delay=3600)
+
+
+def succeed(delivery: Any) -> None:
+    pass
+
+
+def handled(steady: Steady, handler: Callable[[Any], object]) -> None:
+    subscriber = steady.start(handler)
+    publish_many("t", [NewMessage(number, key=f"{number}") for number in range(MESSAGES - 1)])
+    settle(subscriber, Counter())
+    subscriber.run_once()
+
+
+def requested_replay() -> None:
+    request_replay(ALIAS, "t")
+
+
+def requested_rescheduling() -> None:
+    request_rescheduling(ALIAS, WaitingDeliveries("t", "g"))
+
+
+def nothing() -> None:
+    pass
+
+
+# How the messages were handled, what comes before, the operation, and its cost.
+Operation = tuple[Callable[[Any], object], Callable[[], object], Callable[[list[int]], object], Costs]
+OPERATIONS: dict[str, Operation] = {
+    "replay": (reject, nothing, lambda offsets: replay("t"), Cost(8, 2, 200)),
+    "replay of one": (reject, nothing, lambda offsets: replay("t", limit=1), Cost(5, 2, 2)),
+    "discard": (reject, nothing, lambda offsets: discard("t"), Cost(2, 1, 100)),
+    "replay, as consumers carry it out": (
+        reject,
+        requested_replay,
+        lambda offsets: replay_requests.carry_out(ALIAS),
+        Cost(11, 3, 201),
+    ),
+    "rewind": (
+        succeed,
+        nothing,
+        lambda offsets: move(ALIAS, "g", "t", 0),
+        {"": Cost(8, 9, 5), "sqlite": Cost(7, 9, 0)},
+    ),
+    "rewind of one partition": (
+        succeed,
+        nothing,
+        lambda offsets: move(ALIAS, "g", "t", 0, 0),
+        {"": Cost(11, 8, 4), "sqlite": Cost(10, 8, 0)},
+    ),
+    "rewind over what waits": (
+        put_off,
+        nothing,
+        lambda offsets: move(ALIAS, "g", "t", 0),
+        {"": Cost(8, 9, 105), "sqlite": Cost(7, 9, 0)},
+    ),
+    "reschedule": (put_off, nothing, lambda offsets: reschedule(ALIAS, "g", "t", offsets), Cost(2, 1, 100)),
+    "reschedule, as consumers carry it out": (
+        put_off,
+        requested_rescheduling,
+        lambda offsets: reschedule_requests.carry_out(ALIAS),
+        Cost(10, 2, 101),
+    ),
+    "acknowledge": (put_off, nothing, lambda offsets: acknowledge(ALIAS, "g", "t", offsets), Cost(6, 1, 100)),
+    "reprioritize": (put_off, nothing, lambda offsets: reprioritize(ALIAS, "g", "t", offsets, 0), Cost(8, 2, 200)),
+    "republish": (succeed, nothing, lambda offsets: republish("t", "g", offsets), Cost(2, 1, 100)),
+    "delete": (succeed, nothing, lambda offsets: delete(ALIAS, "t", offsets), Cost(9, 1, 100)),
+    "purge": (succeed, nothing, lambda offsets: purge(ALIAS, "t"), {"": Cost(3, 1, 1), "sqlite": Cost(2, 1, 0)}),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_on_a_hundred_messages(name: str, steady: Steady) -> None:
+    handler, before, operation, expected = OPERATIONS[name]
+    handled(steady, handler)
+    before()
+    assert (DeliveryState.objects.count() == MESSAGES) is (handler is put_off)
+    offsets = list(Message.objects.filter(topic="t").order_by("offset").values_list("offset", flat=True))
+    with counted() as counter:
+        operation(offsets)
+    counter.check(expected)
