@@ -21,7 +21,7 @@ class SqlqueueConfig(AppConfig):
 
     def ready(self) -> None:
         """Connect the receivers and register the checks."""
-        from sqlqueue import checks, deploy_checks  # noqa: F401  the import registers them
+        from sqlqueue import checks, deploy_checks, topic_checks  # noqa: F401  the import registers them
         from sqlqueue.consumers import people
         from sqlqueue.consumers.registry import registry
         from sqlqueue.monitoring import logs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django.apps import apps
@@ -16,20 +16,16 @@ from django.db import connections, router
 from sqlqueue.conf import settings
 from sqlqueue.consumers.periodic import declared
 from sqlqueue.consumers.registry import registry
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import sequence
 from sqlqueue.database.replication_checks import ServerProblem
 from sqlqueue.database.server_checks import findings, findings_of_settings, same_kind
 from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log import topic_options
 from sqlqueue.log.encoding import writer
-from sqlqueue.log.stored_topics import Placement, current, missing_shards, require_declared, stored_placements
 from sqlqueue.payloads.topic_types import type_of
 from sqlqueue.stats.replica import missing_tables
 
 TAG = "sqlqueue"
-MOST_LISTED = 5  # topics of a warning
 
 
 @register(TAG)
@@ -168,10 +164,10 @@ def check_options_of_sqlite(databases: Sequence[str] | None = None, **kwargs: An
 def check_server(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """E002 to E005, E043, W006, W007, W009, W014 to W019: a server that cannot keep the queue's guarantees; W044:
     options of a session where a pooler shares sessions. Runs with `check --database`."""
-    return [message for alias in _examined(databases) for message in _of_server(alias)]
+    return [message for alias in examined(databases) for message in _of_server(alias)]
 
 
-def _examined(databases: Sequence[str] | None) -> list[str]:
+def examined(databases: Sequence[str] | None) -> list[str]:
     """Return those of the given aliases that the queue's tables are on."""
     if not databases or settings.problems():
         return []
@@ -194,7 +190,7 @@ def _message(problem: ServerProblem) -> CheckMessage:
 @register(TAG, Tags.database)
 def check_offsets(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """E024: the log's sequence is below offsets that are known. Runs with `check --database`."""
-    return [message for alias in _examined(databases) for message in _of_sequence(alias)]
+    return [message for alias in examined(databases) for message in _of_sequence(alias)]
 
 
 def _of_sequence(alias: str) -> list[CheckMessage]:
@@ -211,116 +207,3 @@ def _of_sequence(alias: str) -> list[CheckMessage]:
     where = f" --database {alias}" if settings.sharded else ""
     hint = f"Run `python manage.py migrate sqlqueue{where}`, which raises it; then replay what was published meanwhile."
     return [Error(text, hint=hint, id="sqlqueue.E024")]
-
-
-@register(TAG, Tags.database)
-def check_topics(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """W030: a topic has other partitions or priorities than the settings say; W031: a consumer, a schedule of
-    SCHEDULES, or a topic's `decisions` or `notices`, needs a topic that is not declared. Runs with `check
-    --database`."""
-    examined = _examined(databases)
-    if not examined:
-        return []
-    try:
-        found = [message for alias in examined[:1] for message in (*_fixed_options(alias), *_undeclared(alias))]
-        return found + _of_placements(examined)
-    except DatabaseError:  # E008 says so, or the tables are not there yet
-        return []
-
-
-def _agree(name: str, said: Sequence[Placement]) -> bool:
-    """Tell whether shards say the same of a topic, as far as each knows of its lists of shards: while one is changed,
-    some know more. A topic of dead letters follows its own."""
-    if len({(one.partitions, one.priorities) for one in said}) > 1:
-        return False
-    known = [one.spread.all_lists for one in said]
-    least = min(map(len, known))
-    return name.endswith(DEAD_LETTER_SUFFIX) or len({lists[:least] for lists in known}) == 1
-
-
-def _of_placements(aliases: Sequence[str]) -> list[CheckMessage]:
-    """E029: two shards say different things of a topic, or it is on one that SHARDS does not name; W030: a topic is on
-    other shards than the settings say."""
-    placements = {alias: stored_placements(alias) for alias in aliases}
-    found: list[CheckMessage] = []
-    for name in sorted({name for each in placements.values() for name in each}):
-        said = {alias: each[name] for alias, each in placements.items() if name in each}
-        if not _agree(name, list(said.values())):
-            text = f"the shards differ over topic {name!r}: " + "; ".join(
-                f"{settings.shard_name(alias)!r} says {one.partitions} partitions, {one.priorities} priorities, shards"
-                f" {', '.join(one.shards)}"
-                for alias, one in said.items()
-            )
-            hint = (
-                "A shard was a queue of its own before: drain and drop the topic there, or name in "
-                "SQLQUEUE['DATABASE'] the shard that it was made on."
-            )
-            found.append(Error(text, hint=hint, id="sqlqueue.E029"))
-            continue
-        newest = max((one.spread for one in said.values()), key=lambda spread: len(spread.all_lists))
-        shards = newest.coming or newest.present
-        if missing := missing_shards(current(newest)):
-            text = f"topic {name!r} is on shard {missing[0]!r}, which SQLQUEUE['SHARDS'] does not have"
-            hint = "Name it there again: without it, the topic's keys would move to other shards."
-            found.append(Error(text, hint=hint, id="sqlqueue.E029"))
-            continue
-        wanted = settings.shards_of(name) if settings.sharded else shards
-        if wanted not in (shards, newest.present) and not name.endswith(DEAD_LETTER_SUFFIX):
-            text = f"topic {name!r} is on the shards {', '.join(shards)}, and the settings say {', '.join(wanted)}"
-            hint = (
-                f"`queuetopic alter {name} --shards {','.join(wanted)}` changes that; or say {list(shards)} in"
-                f" SQLQUEUE['TOPICS'][{name!r}]['shards']."
-            )
-            found.append(Caution(text, hint=hint, id="sqlqueue.W030"))
-    return found
-
-
-def _fixed_options(alias: str) -> Iterator[CheckMessage]:
-    found = topic_options.all_differences(alias, topic_options.FIXED)
-    differences = [one for one in found if not one.topic.endswith(DEAD_LETTER_SUFFIX)]
-    unnamed = [one for one in differences if not settings.names(one.topic) and one.option == "partitions"]
-    for one in differences:
-        if one not in unnamed:
-            text = f"topic {one.topic!r} has {one.stored} {one.option}, and the settings say {one.wanted}"
-            hint = f"They cannot be changed yet: say {one.stored} in SQLQUEUE['TOPICS'][{one.topic!r}][{one.option!r}]."
-            if one.option == "partitions":
-                hint = (
-                    f"Say {one.stored} in SQLQUEUE['TOPICS'][{one.topic!r}][{one.option!r}], or change the topic: "
-                    f"`queuetopic alter {one.topic} --partitions {one.wanted}`."
-                )
-            yield Caution(text, hint=hint, id="sqlqueue.W030")
-    if unnamed:
-        some = ", ".join(f"{one.topic!r} {one.stored}" for one in unnamed[:MOST_LISTED])
-        more = f" and {len(unnamed) - MOST_LISTED} more" if len(unnamed) > MOST_LISTED else ""
-        text = f"PARTITIONS is {settings.PARTITIONS}, and topics that TOPICS does not name have others: {some}{more}"
-        hint = (
-            "PARTITIONS is for new topics: name those in TOPICS, with what they have, or change them with `queuetopic"
-            " alter … --partitions`."
-        )
-        yield Caution(text, hint=hint, id="sqlqueue.W030")
-
-
-def _undeclared(alias: str) -> Iterator[CheckMessage]:
-    try:
-        registry.discover()
-    except Exception:  # E010 says so
-        return
-    for consumer in registry.consumers.values():
-        try:
-            require_declared(alias, consumer.topic)
-        except ConfigurationError as error:
-            hint = "Until the topic is declared the consumer has nothing to read; it begins once it is."
-            yield Caution(f"{consumer.name} consumes nothing: {error}", hint=hint, id="sqlqueue.W031")
-    for schedule in settings.schedules().values():
-        try:
-            require_declared(alias, schedule.topic)
-        except ConfigurationError as error:
-            hint = "Until the topic is declared its ticks are refused; what falls due meanwhile counts as missed."
-            yield Caution(f"schedule {schedule.name!r} publishes nothing: {error}", hint=hint, id="sqlqueue.W031")
-    for topic, options in settings.named_topics().items():
-        for named in filter(None, (options.decisions, options.notices)):
-            try:
-                require_declared(alias, named)
-            except ConfigurationError as error:
-                hint = f"Until that topic is declared, what people do with work items of {topic!r} is refused."
-                yield Caution(f"TOPICS[{topic!r}] names {named!r}: {error}", hint=hint, id="sqlqueue.W031")

@@ -20,7 +20,7 @@ OVER: dict[str, str] = {
     "log.work_items:CHUNK": "tests/consumers/test_hand_over.py::test_more_items_than_one_statement_takes_are_all_written",
     "models.work_item:USER_LENGTH": "tests/operations/test_work.py::test_what_does_not_suit_is_refused",
     "operations.work:COMMENT_LENGTH": "tests/operations/test_work.py::test_what_does_not_suit_is_refused",
-    "checks:MOST_LISTED": "tests/test_checks.py::test_w030_topics_whose_partitions_differ_from_those_of_new_ones",
+    "topic_checks:MOST_LISTED": "tests/test_checks.py::test_w030_topics_whose_partitions_differ_from_those_of_new_ones",
     "admin.purging:DELETED_AT_ONCE": "tests/admin/test_by_hand.py::test_leaves_the_rest_to_the_consumers",
     "admin.reschedulings:MOST_GROUPS": "tests/admin/test_by_hand.py::test_offers_no_more_groups_than_a_list_holds",
     "admin.scheduled_form:MOST_EDITED": "tests/admin/test_scheduled.py::test_what_is_too_long_to_be_edited_is_left_as_it_is",

@@ -8,10 +8,11 @@ from django.db import DatabaseError, connection, connections
 from django.test import override_settings
 
 from sqlqueue import consumer, periodic
-from sqlqueue.checks import MOST_LISTED, TAG
+from sqlqueue.checks import TAG
 from sqlqueue.consumers.registry import registry
 from sqlqueue.database.server_checks import findings
 from sqlqueue.log.topics import dead_letters, topic_info
+from sqlqueue.topic_checks import MOST_LISTED
 from tests.consuming import Consuming
 from tests.servers.session import isolate, isolation_option
 

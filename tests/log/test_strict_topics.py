@@ -7,12 +7,12 @@ import pytest
 from django.db import connection, transaction
 
 from sqlqueue import ConfigurationError, publish, publish_many, publish_on_commit, subscribe, testing
-from sqlqueue.checks import check_topics
 from sqlqueue.conf import settings as queue_settings
 from sqlqueue.log.publish import check
 from sqlqueue.log.schedule import move_due
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import ConsumerGroup, Message, ScheduledMessage, Topic
+from sqlqueue.topic_checks import check_topics
 from tests.consuming import QUICK, Consuming
 from tests.management.running import run
 from tests.processes import wait_until

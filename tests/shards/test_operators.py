@@ -210,7 +210,7 @@ def test_every_page_names_its_shard_and_leads_to_the_others(handler: list[Any], 
 
 
 def test_what_differs_from_the_settings_is_reported(shards: dict[str, Any], settings: Any) -> None:
-    from sqlqueue.checks import check_topics
+    from sqlqueue.topic_checks import check_topics
 
     settings.SQLQUEUE = shards | {"TOPICS": {"t": {"shards": ["a"]}, "u": {}}}
     publish("t", 1, key=KEYS["a"][0])
@@ -226,7 +226,7 @@ def test_what_differs_from_the_settings_is_reported(shards: dict[str, Any], sett
 
 @pytest.mark.parametrize("left", [{}, {"SHARDS": {"a": {"alias": A}}}])
 def test_a_shard_that_is_taken_away_moves_no_key(shards: dict[str, Any], settings: Any, left: dict[str, Any]) -> None:
-    from sqlqueue.checks import check_topics
+    from sqlqueue.topic_checks import check_topics
 
     publish("t", 1, key=KEYS["b"][0])
     settings.SQLQUEUE = {name: value for name, value in shards.items() if name != "SHARDS"} | left
