@@ -95,7 +95,7 @@ class Reader:
     def _probe(self, now: float, linger: float, subscribers: int) -> int:
         """Probe the horizon if it is time, and among many this subscriber's turn, and let the others know it."""
         self.behind = self.highest > self.horizon.value and (
-            now < self._probed_at + linger or not self._turn(subscribers)
+            now < self._probed_at + linger or not self._is_to_probe(subscribers)
         )
         if not self.behind:
             self._probed_at = now
@@ -104,10 +104,10 @@ class Reader:
                 self.horizon.share()
         return self.horizon.value
 
-    def _turn(self, subscribers: int) -> bool:
+    def _is_to_probe(self, subscribers: int) -> bool:
         """Tell whether this subscriber is to probe now. Among many that is left to chance, until it has begun: nothing
-        is to be agreed on, nobody who dies is waited for, and those that have all waited for the server do not ask it
-        at the same moment."""
+        is to be agreed on, a subscriber that dies is not waited for, and those that have all waited for the server do
+        not ask it at the same moment."""
         return subscribers <= FEW or self.horizon.waits_for > 0 or random.random() * subscribers < PROBERS
 
     def share(self, assigned_partitions: Sequence[AssignedPartition]) -> None:

@@ -11,8 +11,8 @@ unprivileged user cannot see there which transaction holds a row's lock. On Post
 the transactions that hold it at the first probe are the ones to wait for, each once, and a probe blocks no publisher.
 
 Hundreds of consumers that all probe hold up the server, and publishers. What one of them has found is true for all: it
-writes that down, in a transaction of its own that commits after those that it has waited for, and whoever reads it
-there fetches in a newer snapshot.
+writes that down, in a transaction of its own that commits after those that it has waited for, and a consumer that reads
+it there fetches in a newer snapshot.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def test_one_of_a_few_probes_for_itself() -> None:
 def test_every_round_has_some_that_probe() -> None:
     """By chance: of 20,000 looks 200 are expected, and fewer than 100 in none of 10 to the 13th runs."""
     horizons = reader.Reader("default", None)
-    turns = sum(horizons._turn(MANY) for _ in range(20_000))
+    turns = sum(horizons._is_to_probe(MANY) for _ in range(20_000))
     assert 100 < turns < 320
 
 
