@@ -248,7 +248,8 @@ class TestDelivery:
             finally:
                 subscriber.close()
         assert seen.captured_queries
-        assert not [query["sql"] for query in seen.captured_queries if str(FACTOR) in query["sql"]]
+        texts = [query["sql"] for query in seen.captured_queries if "SAVEPOINT" not in query["sql"]]  # random names
+        assert not [text for text in texts if str(FACTOR) in text]
 
 
 class TestChange:
