@@ -171,9 +171,9 @@ class Tables:
 
     # What the reader's statements answer.
 
-    def poll_head(self, alias: str, server=None) -> tuple[int, float | None]:
+    def poll_head(self, alias: str, server=None, shared: bool = False) -> tuple[int, float | None, None]:
         self.interrupt()
-        return max(self.visible(), default=0), None
+        return max(self.visible(), default=0), None, None
 
     def watch(self, alias: str, low: int, high: int, server=None) -> set[tuple[str, int, int]]:
         self.interrupt()
