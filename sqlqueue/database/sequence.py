@@ -28,6 +28,7 @@ KNOWN = (
     ("sqlqueue_receipt", "message_offset", ""),
     ("sqlqueue_archive_segment", "last_offset", " WHERE kind = 'messages'"),
     ("sqlqueue_topic", "purged_to", ""),
+    ("sqlqueue_horizon", "value", ""),  # at or below which consumers expect nothing new
 )
 
 

@@ -7,6 +7,8 @@ from django.core.management import CommandError, call_command
 from django.db.models import Model
 
 from sqlqueue import publish
+from sqlqueue.checks import check_offsets
+from sqlqueue.database import sequence
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases import heartbeat
 from sqlqueue.leases.acquire import AcquiredPartition, acquire
@@ -86,6 +88,15 @@ def test_the_horizon_that_many_consumers_shared_counts_no_more(topic: str) -> No
     SharedHorizon.objects.create(id=1, value=10**12)
     recover("default")
     assert not SharedHorizon.objects.exists()
+
+
+def test_no_message_is_published_below_the_shared_horizon_after_the_log_was_truncated(topic: str) -> None:
+    """Consumers would not wait for the transactions that publish there."""
+    SharedHorizon.objects.create(id=1, value=10**6)
+    assert [problem.id for problem in check_offsets(["default"])] == ["sqlqueue.E024"]
+    sequence.catch_up("default")  # as `migrate` does
+    assert check_offsets(["default"]) == []
+    assert publish("orders", "next").offset > 10**6
 
 
 def test_it_may_be_run_again_and_gives_higher_tokens(topic: str) -> None:
