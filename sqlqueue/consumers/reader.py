@@ -16,6 +16,7 @@ from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.slices import slice_of
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.server_identity import ServerIdentity
+from sqlqueue.database.statements import dialect
 from sqlqueue.log.fetch import FIRST, WATCH_SPAN, due, fetch, poll_head, scan, watch
 from sqlqueue.log.loading import gather, load
 from sqlqueue.log.sift import sift
@@ -28,6 +29,8 @@ READS_AT_ONCE = 4  # while a filter leaves out all that is read
 LEFT_OUT_AT_ONCE = 200  # messages in doubt
 FEW = 10  # living subscribers of a database: of more, some probe the horizon for all
 PROBERS = 2  # of many, so many in a round of polls
+LONGEST_WAIT = 5.0  # seconds for others to probe, who may be dead, or stopping
+LONGEST_ROUND = 0.25  # seconds for which one poll counts as waiting: others poll as slowly on a busy server
 
 
 class Reader:
@@ -50,6 +53,8 @@ class Reader:
         self._rescan_at = 0.0
         self._probed_at = -math.inf
         self.behind = False  # the horizon was not probed, although there was something new
+        self._waited = 0.0  # seconds for which it was behind, and the horizon did not rise
+        self._looked_at = 0.0
         self._rescanning = False  # the next read looks for late commits while the horizon is held back
 
     def look(
@@ -63,11 +68,11 @@ class Reader:
         back, only new offsets are watched, and the others now and then, for late commits. linger: the horizon is probed
         at most once in so many seconds. subscribers: how many live.
         """
-        shared = subscribers > FEW
+        shared = subscribers > FEW and dialect(self.alias).gated
         self.highest, self.due_in, found = poll_head(self.alias, self.server, shared)
         if shared:
-            self.horizon.learn(found, self.highest)
-        reached = self._probe(now, linger, subscribers)
+            self._learn(found, now)
+        reached = self._probe(now, linger, subscribers if shared else 1)
         rose = reached > self._watched_to
         new = self.highest > self._watched_high
         rescan = reached < self.highest and now >= self._rescan_at
@@ -92,6 +97,14 @@ class Reader:
         self._watched_high = self.highest
         return concerned and (rose or new)
 
+    def _learn(self, shared: int | None, now: float) -> None:
+        """Take over what another subscriber has found, and note for how long none has found anything."""
+        before = self.horizon.value
+        self.horizon.learn(shared, self.highest)
+        waits = self.behind and self.horizon.value == before
+        self._waited = self._waited + min(now - self._looked_at, LONGEST_ROUND) if waits else 0.0
+        self._looked_at = now
+
     def _probe(self, now: float, linger: float, subscribers: int) -> int:
         """Probe the horizon if it is time, and among many this subscriber's turn, and let the others know it."""
         self.behind = self.highest > self.horizon.value and (
@@ -106,9 +119,11 @@ class Reader:
 
     def _is_to_probe(self, subscribers: int) -> bool:
         """Tell whether this subscriber is to probe now. Among many that is left to chance, until it has begun: nothing
-        is to be agreed on, a subscriber that dies is not waited for, and those that have all waited for the server do
-        not ask it at the same moment."""
-        return subscribers <= FEW or self.horizon.waits_for > 0 or random.random() * subscribers < PROBERS
+        is to be agreed on, a subscriber that dies is not waited for long, and those that have all waited for the server
+        do not ask it at the same moment."""
+        if subscribers <= FEW or self.horizon.waits_for > 0 or self._waited >= LONGEST_WAIT:
+            return True
+        return random.random() * subscribers < PROBERS
 
     def share(self, assigned_partitions: Sequence[AssignedPartition]) -> None:
         """Give each of all partitions its share of the bytes that the process may hold."""

@@ -118,7 +118,13 @@ class Horizon:
 
     def learn(self, shared: int | None, highest: int) -> None:
         """Take over what another consumer has found. Both were read by one statement; never beyond the log's end, whose
-        offsets a restore may give again."""
+        offsets a restore may give again.
+
+        Raises ServerChanged if it has fallen: the database was restored, and what this process knows, and would share,
+        is of a log that is no more.
+        """
+        if (shared or 0) < (self._shared or 0):
+            raise ServerChanged
         self._shared = shared
         self.value = max(self.value, min(shared or 0, highest))
         if self._candidate <= self.value:  # the next one waits for others
@@ -131,8 +137,8 @@ class Horizon:
         if self._shared is None:
             insert_missing(self.alias, "sqlqueue_horizon (id, value)", "(%s, %s)", {1: (1, 0)}, "id", "id")
         proof, values = proof_condition(self.server)
-        execute(self.alias, SHARE.replace("{proof}", proof), (self.value, self.value, *values))
-        self._shared = self.value
+        if execute(self.alias, SHARE.replace("{proof}", proof), (self.value, self.value, *values)).rowcount:
+            self._shared = self.value
 
     def _still_held(self) -> set[Any]:
         """Return which of the known holders still hold the gate; all present holders if none is known.

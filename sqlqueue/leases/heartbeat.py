@@ -23,6 +23,7 @@ BEAT = """
     VALUES
 """
 ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, %s, {later})"
+STREAM = "spark:"  # so the name of a subscriber begins that is a Spark stream
 UPDATES = {
     name: "{new:" + name + "}"
     for name in ("activity", "address", "horizon", "failing", "version", "server", "beat_at", "expires_at")

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from sqlqueue.core.cohorts import GroupTopic, Serving, cohort_of
 from sqlqueue.core.partition_numbers import Numbers, stored_numbers
 from sqlqueue.database.statements import execute
+from sqlqueue.leases.heartbeat import STREAM
 from sqlqueue.models.subscriber_heartbeat import AHEAD, ALONE
 
 # A row of each living subscriber; all rows of one of an older version. Index: the heartbeats' cohort.
@@ -45,7 +46,8 @@ class Sharers:
 class Lookout:
     """Looks for the subscribers. servers: the identities of the servers that those of the groups asked for write to;
     reserve: the subscribers of each cohort without the one whose name comes first; living: how many there are of
-    whatever groups."""
+    whatever groups, without those that do not share what they find to be the horizon: Spark streams, and older
+    versions."""
 
     def __init__(self, alias: str):
         self.alias = alias
@@ -65,7 +67,7 @@ class Lookout:
             self._known = {group_topic: _sharers(group_topic, served) for group_topic in groups}
             of_groups = {name for one in self._known.values() for name in one.subscribers}
             self.servers = {server for _, subscriber, server, *_ in rows if subscriber in of_groups}
-            self.living = len({row[1] for row in rows})
+            self.living = sum(row[0] != ALONE and not row[1].startswith(STREAM) for row in rows)
             self.reserve = frozenset(name for some in _members(rows).values() for name in sorted(some)[1:])
             self._seen = seen
         return self._known

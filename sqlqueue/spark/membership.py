@@ -23,7 +23,7 @@ from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import dialect
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases.acquire import AcquiredPartition, acquire, not_taken
-from sqlqueue.leases.heartbeat import leave, subscriber_name
+from sqlqueue.leases.heartbeat import STREAM, leave, subscriber_name
 from sqlqueue.leases.release import free, shorten_stale
 from sqlqueue.leases.renewal import Renewal, RenewalLoop, Renewed, Shown, skip
 from sqlqueue.log import fence, groups, layouts
@@ -37,7 +37,6 @@ logger = logging.getLogger("sqlqueue")
 
 # The next message of a partition after an offset. Index: (topic, partition, priority, offset).
 NEXT = 'SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {ascending} LIMIT 1'
-PREFIX = "spark:"
 ACQUIRE_TIMEOUT = 10.0  # seconds: another transaction may still hold an offset row
 PROBE_TIMEOUT = 1.0  # seconds for which one look at the horizon may last
 
@@ -52,7 +51,7 @@ class Membership:
         replaced, and LeaseLost raised."""
         self._former = former
         self.alias, self.group, self.topics = alias, group, tuple(topics)
-        self.name = PREFIX + subscriber_name()
+        self.name = STREAM + subscriber_name()
         self.server = ServerIdentity(alias)
         self._horizon = Horizon(alias, self.server)
         floor = wait_for_horizon(alias, horizon_timeout, self.server)
@@ -172,7 +171,7 @@ class Membership:
 
     def _refuse_consumers(self) -> None:
         beats = SubscriberHeartbeat.objects.using(self.alias).alive()
-        beats = beats.filter(consumer_group=self.group, topic__in=self.topics).exclude(subscriber__startswith=PREFIX)
+        beats = beats.filter(consumer_group=self.group, topic__in=self.topics).exclude(subscriber__startswith=STREAM)
         found = sorted(set(beats.values_list("subscriber", flat=True)[:5]))
         if found:
             raise ConfigurationError(
@@ -183,10 +182,10 @@ class Membership:
     def _revoke_other_streams(self, topic: str) -> None:
         lock_topic(self.alias, topic)
         leases = PartitionLease.objects.using(self.alias).filter(topic=topic, consumer_group=self.group)
-        streams = leases.filter(holder__startswith=PREFIX, valid_until__gt=DatabaseNow())
+        streams = leases.filter(holder__startswith=STREAM, valid_until__gt=DatabaseNow())
         if self._former and streams.exclude(holder=self._former).exists():
             raise LeaseLost(f"another stream of group {self.group!r} was started, and owns topic {topic!r} now")
-        if leases.filter(holder__startswith=PREFIX).exists():
+        if leases.filter(holder__startswith=STREAM).exists():
             revoke(self.alias, self.group, topic, falls=False)
 
     def _take(self, topic: str, floor: int) -> list[AcquiredPartition]:

@@ -2,22 +2,30 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.db.models import F, Value
+from django.db.models.functions import Concat
 from django.test.utils import CaptureQueriesContext
+from django.utils.timezone import now
 
 from sqlqueue import publish
 from sqlqueue.consumers import reader
 from sqlqueue.consumers.pools import InlinePool
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.database.server_identity import ServerChanged, ServerIdentity
 from sqlqueue.leases import heartbeat
-from sqlqueue.models import Offset, SharedHorizon
+from sqlqueue.models import Offset, SharedHorizon, SubscriberHeartbeat
+from sqlqueue.models.subscriber_heartbeat import ALONE
+from sqlqueue.operations.recover import recover
 from tests.consumers.test_pace import counted
 from tests.consumers.test_reading import OpenPublish
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("mariadb", "mysql", "postgresql")]
+pytestmark = pytest.mark.django_db(transaction=True)
+GATED = pytest.mark.database("mariadb", "mysql", "postgresql")
 
 MANY = 200
 
@@ -75,6 +83,7 @@ def look(hosted: Subscriber, times: int) -> None:
         hosted.run_once()
 
 
+@GATED
 @pytest.mark.usefixtures("never")
 def test_a_subscriber_goes_by_what_another_one_has_found() -> None:
     with one_of(MANY) as hosted:
@@ -89,6 +98,7 @@ def test_a_subscriber_goes_by_what_another_one_has_found() -> None:
         assert position() == offset
 
 
+@GATED
 def test_whose_turn_it_is_tells_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader.random, "random", lambda: (reader.PROBERS - 0.01) / MANY)
     with one_of(MANY) as hosted:
@@ -97,6 +107,7 @@ def test_whose_turn_it_is_tells_the_others(monkeypatch: pytest.MonkeyPatch) -> N
         assert position() == SharedHorizon.objects.get().value == offset
 
 
+@GATED
 def test_one_of_a_few_probes_for_itself() -> None:
     with one_of(reader.FEW) as hosted:
         offset = publish("t", 1).offset
@@ -105,6 +116,7 @@ def test_one_of_a_few_probes_for_itself() -> None:
         assert not SharedHorizon.objects.exists()
 
 
+@GATED
 def test_every_round_has_some_that_probe() -> None:
     """By chance: of 20,000 looks 200 are expected, and fewer than 100 in none of 10 to the 13th runs."""
     horizons = reader.Reader("default", None)
@@ -112,6 +124,7 @@ def test_every_round_has_some_that_probe() -> None:
     assert 100 < turns < 320
 
 
+@GATED
 def test_who_waits_for_publishers_goes_on_probing(monkeypatch: pytest.MonkeyPatch) -> None:
     chances = iter([0.0])
     monkeypatch.setattr(reader.random, "random", lambda: next(chances, 0.999999))
@@ -124,6 +137,63 @@ def test_who_waits_for_publishers_goes_on_probing(monkeypatch: pytest.MonkeyPatc
         assert position() == offset
 
 
+@GATED
+@pytest.mark.usefixtures("never")
+@pytest.mark.parametrize("pause", [0.1, 0.4, 30.0])
+def test_it_waits_only_so_long_for_others_that_may_be_dead(pause: float) -> None:
+    """Also where the polls are slow: then others are as slow, and alive."""
+    of_one = reader.Reader("default", ServerIdentity("default"))
+    offset = publish("t", 1).offset
+    looks = 0
+    while of_one.horizon.value < offset and looks < 1000:
+        of_one.look([], 100.0 + looks * pause, subscribers=MANY)
+        looks += 1
+    assert looks - 1 == pytest.approx(reader.LONGEST_WAIT / min(pause, reader.LONGEST_ROUND), abs=1.5)
+    assert SharedHorizon.objects.get().value == offset
+
+
+@GATED
+def test_a_process_that_has_slept_through_a_restore_begins_anew() -> None:
+    """Its horizon is of a log that is no more: what another one publishes now may be below it, and not committed."""
+    with one_of(MANY) as hosted:
+        for number in range(3):
+            offset = publish("t", number).offset
+        other = reader.Horizon("default")
+        other.probe(offset)
+        other.share()
+        look(hosted, 3)
+        assert hosted.reader.horizon.value == offset
+        SubscriberHeartbeat.objects.update(expires_at=now() - timedelta(hours=1))  # they sleep
+        recover("default")
+        with pytest.raises(ServerChanged):
+            look(hosted, 1)
+        hosted.loop.start_over()
+        assert hosted.reader.horizon.value == 0
+
+
+@pytest.mark.database("sqlite")
+@pytest.mark.usefixtures("never")
+def test_where_the_logs_end_is_the_horizon_nobody_waits_or_shares() -> None:
+    with one_of(MANY) as hosted:
+        offset = publish("t", 1).offset
+        look(hosted, 3)
+        assert position() == offset
+        assert not SharedHorizon.objects.exists()
+
+
+@pytest.mark.parametrize("of", ["Spark", "an older version"])
+def test_those_that_share_nothing_do_not_count(of: str) -> None:
+    with one_of(MANY) as hosted:
+        others = SubscriberHeartbeat.objects.exclude(subscriber=hosted.name)
+        if of == "Spark":
+            others.update(subscriber=Concat(Value("spark:"), F("subscriber")))
+        else:
+            others.update(cohort=ALONE)
+        hosted.loop.balance()
+        assert hosted.ownership.living == 1
+
+
+@GATED
 @pytest.mark.usefixtures("never")
 def test_news_of_others_do_not_hurry_it() -> None:
     with one_of(MANY) as hosted:
