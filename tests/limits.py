@@ -57,6 +57,7 @@ OVER: dict[str, str] = {
     "core.slices:MOST_SLICES": "tests/consumers/test_sharing.py::test_it_is_a_number_of_slices",
     "consumers.registry:MOST_OF_A_BATCH": "tests/test_options.py::test_a_consumers_option",
     "consumers.releases:RELEASED_AT_ONCE": "tests/consumers/test_over_limits.py::test_everything_is_handled_once_and_in_order",
+    "consumers.reader:EAGER": "tests/consumers/test_many_subscribers.py::test_it_waits_only_so_long_for_others_that_may_be_dead",
     "consumers.reader:LONGEST_WAIT": "tests/consumers/test_many_subscribers.py::test_it_waits_only_so_long_for_others_that_may_be_dead",
     "consumers.reader:FEW": "tests/consumers/test_many_subscribers.py::test_a_subscriber_goes_by_what_another_one_has_found",
     "consumers.throttle:MOST": "tests/consumers/test_over_limits.py::test_everything_is_handled_once_and_in_order",

@@ -30,6 +30,7 @@ LEFT_OUT_AT_ONCE = 200  # messages in doubt
 FEW = 10  # living subscribers of a database: of more, some probe the horizon for all
 PROBERS = 2  # of many, so many in a round of polls
 LONGEST_WAIT = 5.0  # seconds for others to probe, who may be dead, or stopping
+EAGER = 20  # then so many of as many as live; all of them at once would hold up the server
 LONGEST_ROUND = 0.25  # seconds for which one poll counts as waiting: others poll as slowly on a busy server
 
 
@@ -121,9 +122,9 @@ class Reader:
         """Tell whether this subscriber is to probe now. Among many that is left to chance, until it has begun: nothing
         is to be agreed on, a subscriber that dies is not waited for long, and those that have all waited for the server
         do not ask it at the same moment."""
-        if subscribers <= FEW or self.horizon.waits_for > 0 or self._waited >= LONGEST_WAIT:
+        if subscribers <= FEW or self.horizon.waits_for > 0:
             return True
-        return random.random() * subscribers < PROBERS
+        return random.random() * subscribers < (PROBERS if self._waited < LONGEST_WAIT else EAGER)
 
     def share(self, assigned_partitions: Sequence[AssignedPartition]) -> None:
         """Give each of all partitions its share of the bytes that the process may hold."""
