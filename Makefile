@@ -47,6 +47,7 @@ DATABASE_postgresql-streaming := postgresql
 DATABASE_galera := mariadb
 DATABASE_galera-writable := mariadb
 DATABASE_group-replication := mysql
+DATABASE_shards := mariadb
 STAMP_sqlite := .test
 STAMP_mariadb := .mysql
 STAMP_mysql := .mysql
@@ -134,8 +135,8 @@ screenshots: system-browser $(VENV)/.browser ## Make the pictures in docs/images
 
 # The database that is put under fire: that of TOPOLOGY, if one is named.
 UNDER_FIRE := $(if $(TOPOLOGY),$(DATABASE_$(TOPOLOGY)),$(DATABASE))
-soak: $(SYSTEM_$(UNDER_FIRE)) $(if $(TOPOLOGY),system-topologies) system-faketime $(VENV)/$(STAMP_$(UNDER_FIRE)) ## Put it under fire (MINUTES=20 DATABASE=mariadb|mysql|postgresql|sqlite SEED=any PHASES=all|none|burst,…; TOPOLOGY=galera, …: with failovers)
-	$(if $(UNDER_FIRE),,$(error TOPOLOGY is one of mariadb-async, mariadb-semisync, postgresql-streaming, galera, galera-writable, group-replication))
+soak: $(SYSTEM_$(UNDER_FIRE)) $(if $(TOPOLOGY),system-topologies) system-faketime $(VENV)/$(STAMP_$(UNDER_FIRE)) ## Put it under fire (MINUTES=20 DATABASE=mariadb|mysql|postgresql|sqlite SEED=any PHASES=all|none|burst,…; TOPOLOGY=galera, …: with failovers; shards)
+	$(if $(UNDER_FIRE),,$(error TOPOLOGY is one of mariadb-async, mariadb-semisync, postgresql-streaming, galera, galera-writable, group-replication, shards))
 	env -u DATABASE_URL MYSQL_FOLDER="$(abspath $(MYSQL_FOLDER))" $(BIN)/python -m tests.soak --minutes=$(MINUTES) \
 		$(if $(TOPOLOGY),--topology=$(TOPOLOGY),--database=$(DATABASE)) $(addprefix --seed=,$(SEED)) $(addprefix --phases=,$(PHASES))
 

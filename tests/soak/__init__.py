@@ -12,11 +12,15 @@ schedule    the faults of a run, by its seed
 databases, proxy, fleet
             the server, the network, and the processes that the faults are done to
 nemesis     does the faults of the schedule
+altered, alterations, harm
+            what is changed of topics meanwhile, and what becomes of the process that does it
+topologies, shard_publisher
+            several servers: one that is promoted, a cluster, or shards, which have publishers of their own
 phases, acts, person
             what fills windows, packets and keys, and what hangs, beside the faults; and who tidies up
 watch, backlog
             memory, threads and connections over the run, and how far consumers are behind
-records, explanations, progress, checker
+records, places, explanations, epochs, progress, checker, tables
             reads the history and the final tables, knows what faults may cause, whether everything moved on in time,
             and finds what went wrong
 job_records, job_tables, job_checks, ticks, offers, batches, calls, limits, filters

@@ -1,8 +1,10 @@
-"""Changes the numbers of topics' partitions under fire: `queuetopic alter`, a process of its own that may be harmed.
+"""Changes topics under fire: `queuetopic alter`, a process of its own that may be harmed, changes the number of their
+partitions or, with shards, the shards that they are on (see altered.py).
 
 What a killed process has left half-done is carried on by the collector of a consumer process, or by the same command
-once more. A change's line in the history: its topic, the epoch that it leads to (number, first partition number,
-partitions), and from when until when it was under way, since nothing was done to its process (None: it still is).
+once more. A change's line in the history: its topic, what it leads to (number, first partition number, partitions; of
+shards the version of their list alone), and from when until when it was under way, since nothing was done to its
+process (None: it still is).
 """
 
 from __future__ import annotations
@@ -15,20 +17,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from sqlqueue.database.generations import Block
+from tests.soak.altered import Altered, Stage, State, UnderWay
 from tests.soak.fleet import ROOT, Fleet
 from tests.soak.harm import HARM
 from tests.soak.history import Journal
 from tests.soak.schedule import Fault
 from tests.soak.system import is_stopped, signal_if_there
-from tests.soak.workload import ALTERED, partitions
 
-if TYPE_CHECKING:
-    from sqlqueue.log.change_state import Change
-
-COUNTS = (1, 2, 3, 4, 6, 8, 9, 12)  # of partitions, of which a topic gets another one each time
 POLL = 0.03  # seconds
 REPEAT = 1.0  # seconds until a command that was refused, or had no database, is run again
 PERSISTS = 20.0  # seconds for which it is
@@ -39,23 +36,17 @@ class Goal(NamedTuple):
     """What a topic is to have."""
 
     topic: str
-    partitions: int
-
-
-class State(NamedTuple):
-    """What the tables say: the change that is under way, and the newest epoch of the topic that was asked for."""
-
-    change: Change | None
-    newest: Block
+    value: str
 
 
 class Alterations:
     """Does what the nemesis asks for; each ends when its change is done, and returns the process id of the command."""
 
-    def __init__(self, fleet: Fleet, url: str, journal: Journal, limit: float) -> None:
+    def __init__(self, fleet: Fleet, url: str, journal: Journal, limit: float, altered: Altered) -> None:
         """limit: seconds that a change is waited for."""
         self.done: Counter[str] = Counter()  # processes that alter: by how they ended
         self._fleet, self._url, self._journal, self._limit = fleet, url, journal, limit
+        self._altered = altered
         self._outputs = 0
         self._stopping = False
 
@@ -97,21 +88,15 @@ class Alterations:
         """A context with a command that was just begun. A change that is still under way is waited for before. harm:
         what it is to meet in one of its transactions."""
         dice = Random(fault.pick)
-        (topic,) = dice.choices([*ALTERED], [*ALTERED.values()])
+        (topic,) = dice.choices([*self._altered.topics], [*self._altered.topics.values()])
         state = self._look(topic)
         if state.change is not None:
             self._await(state.change)
             state = self._look(topic)
-        goal = Goal(topic, dice.choice([count for count in COUNTS if count != state.newest.partitions]))
-        meets = "" if harm is None else f"{harm:d} {dice.randint(1, self._transactions())}"
+        goal = Goal(topic, dice.choice([value for value in self._altered.values if value != state.newest.value]))
+        meets = "" if harm is None else f"{harm:d} {dice.randint(1, self._altered.transactions())}"
         with self._command(goal, meets) as command:
             yield goal, dice, command
-
-    def _transactions(self) -> int:
-        """Return about how many transactions a change takes."""
-        from sqlqueue.database.statements import dialect
-
-        return 40 if dialect("default").slotted else 6 if dialect("default").gated else 1
 
     def _wait_until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + self._limit
@@ -132,7 +117,7 @@ class Alterations:
                     break
                 noted = state.change.topic == goal.topic
                 state = self._look(goal.topic)
-            if state.newest.partitions == goal.partitions and state.change is None:
+            if state.newest.value == goal.value and state.change is None:
                 if not noted:  # it was too quick to be seen
                     self._note(goal.topic, state.newest, time.monotonic(), time.monotonic())
                 self.done["complete"] += 1
@@ -147,7 +132,7 @@ class Alterations:
             time.sleep(POLL)
         return [pid]
 
-    def _await(self, change: Change) -> bool:
+    def _await(self, change: UnderWay) -> bool:
         """Wait for the end of the change that is under way, and write down when that was; tell whether it has come."""
         began, ended = time.monotonic(), None
         while not self._stopping and time.monotonic() < began + self._limit:
@@ -159,23 +144,16 @@ class Alterations:
         self._note(change.topic, change.later, began, ended)
         return ended is not None
 
-    def _note(self, topic: str, later: Block, began: float, ended: float | None) -> None:
-        self._journal.note("change", topic, [later.epoch, later.base, later.partitions], began, ended)
+    def _note(self, topic: str, later: Stage, began: float, ended: float | None) -> None:
+        self._journal.note("change", topic, [later.number, later.base, later.partitions], began, ended)
 
     def _look(self, topic: str) -> State:
-        """Look at the tables, for as long as it takes until they answer. A topic that is not there yet is made by the
-        command."""
+        """Look at the tables, for as long as it takes until they answer."""
         from django.db import Error, connections
-
-        from sqlqueue.exceptions import ConfigurationError
-        from sqlqueue.log.change_state import under_way
-        from sqlqueue.operations.layout_changes import open_block
 
         while True:
             try:
-                return State(under_way("default"), open_block("default", topic))
-            except ConfigurationError:
-                return State(None, Block(0, 0, partitions(topic)))
+                return self._altered.look(topic)
             except Error:
                 connections.close_all()
                 if self._stopping:
@@ -185,7 +163,8 @@ class Alterations:
     @contextmanager
     def _command(self, goal: Goal, harm: str = "") -> Iterator[Command]:
         self._outputs += 1
-        command = Command(self._fleet, self._url, goal, f"alter-{self._outputs}.log")
+        words = [goal.topic, f"{self._altered.option}={goal.value}"]
+        command = Command(self._fleet, self._url, words, f"alter-{self._outputs}.log")
         command.start(harm)
         try:
             yield command
@@ -198,8 +177,8 @@ class Command:
 
     process: subprocess.Popen[bytes]
 
-    def __init__(self, fleet: Fleet, url: str, goal: Goal, log: str) -> None:
-        self._words = ["manage.py", "queuetopic", "alter", goal.topic, f"--partitions={goal.partitions}", "--no-input"]
+    def __init__(self, fleet: Fleet, url: str, words: list[str], log: str) -> None:
+        self._words = ["manage.py", "queuetopic", "alter", *words, "--no-input"]
         self._environment, self._log = fleet.environment(url), fleet.logs / log
 
     @property

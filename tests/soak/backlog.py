@@ -15,6 +15,7 @@ from tests.soak import workload
 LEAST, SECONDS = 4_000, 4.0  # so many deliveries may wait for consumers, or those of so many seconds
 MARK = "publishers-wait"  # a file in the history's folder, as long as there are more
 REST = "publishers-rest"  # likewise, as long as nothing is to be published
+ALL = (*workload.ALL_READERS, workload.TASKS)
 LONGEST_WAIT = 20.0  # seconds: then publishers go on, however much there is
 
 
@@ -28,13 +29,13 @@ def wait_for_consumers(folder: Path) -> None:
 class Backlog:
     """Sets the mark, and takes it away."""
 
-    def __init__(self, folder: Path, bulk_rate: float) -> None:
-        self._mark = folder / MARK
+    def __init__(self, folder: Path, bulk_rate: float, aliases: Sequence[str] = ("default",)) -> None:
+        self._mark, self._aliases = folder / MARK, aliases
         self._most = max(LEAST, bulk_rate * SECONDS)
 
     def look(self) -> None:
         """Look at the tables; a database that is away raises its Error."""
-        if unsettled(workload.READERS) > self._most:
+        if unsettled_on(self._aliases, workload.READERS) > self._most:
             self._mark.touch()
         else:
             self._mark.unlink(missing_ok=True)
@@ -44,13 +45,17 @@ def pending(using: str = "default") -> set[tuple[str, str, str]]:
     """Return what the tables of this database still have to be delivered: (topic, group, id). What lies below a group's
     position, neither in a row that is not acked nor in a range, is never read again."""
     from sqlqueue.log.layouts import numbers
-    from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, ScheduledMessage, Topic
+    from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, RelayedMessage, ScheduledMessage, Topic
 
     stored = set(Topic.objects.using(using).values_list("name", flat=True))
     found: set[tuple[str, str, str]] = set()
     for reader in workload.ALL_READERS:
         topic, group = reader.topic, reader.group
-        due = ScheduledMessage.objects.using(using).filter(topic=topic).values_list("message_id", flat=True)
+        due = [
+            id
+            for model in (ScheduledMessage, RelayedMessage)
+            for id in model.objects.using(using).filter(topic=topic).values_list("message_id", flat=True)
+        ]
         of_group = {"topic": topic, "consumer_group": group}
         waiting = (
             DeliveryState.objects.using(using).filter(**of_group, acked=False).values_list("message_offset", flat=True)
@@ -71,27 +76,35 @@ def pending(using: str = "default") -> set[tuple[str, str, str]]:
     return found
 
 
-def unsettled(readers: Sequence[workload.Reader] = (*workload.ALL_READERS, workload.TASKS)) -> int:
-    """Return about how many deliveries are still to be done for these, as the tables tell it."""
-    from sqlqueue.conf import settings
+def unsettled_on(aliases: Sequence[str], readers: Sequence[workload.Reader] = ALL) -> int:
+    """Return about how many deliveries are still to be done on all shards: first those on their way from one to
+    another, which have arrived before they are gone."""
+    from sqlqueue.models import RelayedMessage
+
+    relayed = sum(RelayedMessage.objects.using(alias).count() for alias in aliases)
+    return relayed + sum(unsettled(readers, alias) for alias in aliases)
+
+
+def unsettled(readers: Sequence[workload.Reader] = ALL, using: str = "default") -> int:
+    """Return about how many deliveries are still to be done for these, as the tables of this database tell it."""
     from sqlqueue.log.status import unread_streams
     from sqlqueue.models import Batch, BlockedRange, DeliveryState, Message, Offset, ScheduledMessage
 
     topics = {reader.topic for reader in readers}
     count = 0
     if workload.CALLED in topics:  # first: a callback that is published meanwhile is counted below
-        count = Batch.objects.filter(cancelled_at=None, finished_at=None, sealed_at__isnull=False).count()
-    count += ScheduledMessage.objects.filter(topic__in=topics).count()
-    count += DeliveryState.objects.filter(topic__in=topics, acked=False).count()
-    count += sum(max(1, range_.messages) for range_ in BlockedRange.objects.filter(topic__in=topics))
+        count = Batch.objects.using(using).filter(cancelled_at=None, finished_at=None, sealed_at__isnull=False).count()
+    count += ScheduledMessage.objects.using(using).filter(topic__in=topics).count()
+    count += DeliveryState.objects.using(using).filter(topic__in=topics, acked=False).count()
+    count += sum(max(1, range_.messages) for range_ in BlockedRange.objects.using(using).filter(topic__in=topics))
     for reader in readers:
-        unread = unread_streams(settings.DATABASE, reader.group, reader.topic)
-        offsets = Offset.objects.filter(topic=reader.topic, consumer_group=reader.group)
+        unread = unread_streams(using, reader.group, reader.topic)
+        offsets = Offset.objects.using(using).filter(topic=reader.topic, consumer_group=reader.group)
         rows = offsets.values_list("partition", "priority", "slice", "position")
         positions = {(partition, priority, slice): position for partition, priority, slice, position in rows}
         for address in unread:
             where = address.partition, address.priority, address.slice
-            stream = Message.objects.filter(topic=reader.topic, partition=where[0], priority=where[1])
+            stream = Message.objects.using(using).filter(topic=reader.topic, partition=where[0], priority=where[1])
             above = stream.filter(offset__gt=positions.get(where, 0))
             count += of_slice(above, address.slice, address.slices).count()
     return count

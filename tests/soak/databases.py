@@ -34,6 +34,12 @@ class Database:
     consumers_url: str
     publishers_url: str
     lacks: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    """What its processes need in theirs, beside a URL."""
+    aliases: tuple[str, ...] = ("default",)
+    """Of the shards, in the order of their names; without shards of the one database."""
+    shards_of_faults: dict[str, str] = {}
+    """The shard that a fault is done to, by its name; the others are done to everybody."""
 
     def start(self) -> None:
         """Start it, empty."""

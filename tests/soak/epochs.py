@@ -1,24 +1,28 @@
-"""What a change of a topic's partitions has to keep, and when a group could start the partitions of a later epoch."""
+"""What a change of a topic's partitions, or shards, has to keep, and when a group could start the partitions of a later
+epoch."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 
-from sqlqueue.core.epochs import feeders
+from sqlqueue.core.epochs import Epoch, feeders
+from sqlqueue.core.shards import Lists, shard_of
+from tests.soak.places import shard_at
 from tests.soak.records import NEVER, Change, Fault, Handling, Record
 from tests.soak.schedule import OF_ONE_PROCESS
 from tests.soak.spans import longest_gap
 
 VIOLATIONS = {
-    "epochs wrong": "in a partition that its key does not have, or in an epoch that an earlier one of its key has left",
-    "changes left": "a change of partitions that no process carried on within the bound, or not at all",
+    "epochs wrong": "in a partition or shard that its key does not have, or that an earlier one of its key has left",
+    "changes left": "a change of partitions or shards that no process carried on within the bound, or not at all",
 }
 MOST = 12.0  # seconds that a change may take, beyond what holds it up
 WAITS = 5  # so often it may wait for the longest transaction
-AFTER = 6.0  # seconds for which a fault of everybody holds it up, after its end
+AFTER = 6.0  # seconds for which a fault of everybody, or of a shard, holds it up, after its end
+Rank = tuple[int, int]  # of an epoch: the version of its list of shards, and its number
 
 
 class Epochs:
@@ -32,9 +36,12 @@ class Epochs:
     ) -> None:
         """handled: of each (topic, group, id); settled: when that was done for good, if it was."""
         self._of_topic = {topic: epochs for topic, epochs in record.epochs.items() if len(epochs) > 1}
-        self._opened: dict[tuple[str, int], float] = {}  # topic and first partition number: the former end was known
+        self._spreads = record.spreads
+        # Topic and first partition number, or version of the list of shards: the former ends were known.
+        self._opened: dict[tuple[str, int], float] = {}
         for change in record.changes:  # one that a failover has forgotten may have been made again
-            self._opened[change.topic, change.base] = change.ended or NEVER
+            step = change.epoch if change.topic in self._spreads else change.base
+            self._opened[change.topic, step] = change.ended or NEVER
         self._done: dict[tuple[str, str, int], float] = defaultdict(float)
         self._free: dict[tuple[str, str, int], float] = {}
         for (topic, group, id), handlings in handled.items():
@@ -49,8 +56,9 @@ class Epochs:
         it."""
         topic, group, partition = group_partition
         epochs = self._of_topic.get(topic, ())
-        index = next((index for index, epoch in enumerate(epochs) if partition in epoch.numbers), 0)
-        return [(topic, group, p) for epoch in epochs[:index] for p in feeders(partition, epochs[index], epoch)]
+        mine = next((epoch for epoch in epochs if partition in epoch.numbers), None)
+        found = () if mine is None else (p for epoch in epochs for p in _feeding(partition, mine, epoch))
+        return [(topic, group, p) for p in found]
 
     def free(self, group_partition: tuple[str, str, int]) -> float:
         """Return from when on a group could start a partition: the ends of the earlier epochs were known, and it had
@@ -63,38 +71,74 @@ class Epochs:
 
     def _free_since(self, group_partition: tuple[str, str, int]) -> float:
         topic, _, partition = group_partition
-        until = [epoch for epoch in self._of_topic[topic] if epoch.base <= partition]
-        opened = [self._opened.get((topic, epoch.base), NEVER) for epoch in until[1:]]
+        opened = [self._opened.get((topic, step), NEVER) for step in self._steps(topic, partition)]
         return max([0.0, *opened, *(self._done[each] for each in self.feeders(group_partition))])
+
+    def _steps(self, topic: str, partition: int) -> Sequence[int]:
+        """Return the changes that led to the epoch of a partition."""
+        epochs = self._of_topic[topic]
+        if topic in self._spreads:
+            return range(1, next((epoch.version for epoch in epochs if partition in epoch.numbers), 0) + 1)
+        return [epoch.base for epoch in epochs[1:] if epoch.base <= partition]
+
+
+def _feeding(partition: int, mine: Epoch, other: Epoch) -> Sequence[int]:
+    """Return the partitions of another epoch of a topic that can have earlier messages of the keys of a partition."""
+    if shard_at(mine.base) == shard_at(other.base):
+        return feeders(partition, mine, other) if other.number < mine.number else ()
+    return other.numbers if other.version < mine.version else ()
 
 
 def wrong_epochs(record: Record) -> Iterator[str]:
     """Yield which messages are not where their keys belong, and those that a key has gone back with: published into an
-    earlier epoch once a later one had been told of."""
+    earlier epoch, or by an earlier list of shards, once a later one had been told of, or all keys had gone over."""
     found: dict[tuple[str, str], Handling] = {(each.topic, each.id): each for each in record.handlings}
-    of_key: dict[tuple[str, str], list[tuple[float, float, int, str]]] = defaultdict(list)
+    of_key: dict[tuple[str, str], list[tuple[float, float, Rank, str]]] = defaultdict(list)
     for transaction in record.transactions:
         for topic, key, id in transaction.messages:
             handling, epochs = found.get((topic, id)), record.epochs.get(topic, ())
             if handling is None or not epochs:
                 continue
-            epoch = next((each for each in epochs if each.partition_of(key) == handling.partition), None)
+            lists = record.spreads.get(topic, ())
+            epoch = next((each for each in epochs if _is_in(key, handling.partition, each, lists)), None)
             if epoch is None:
                 yield f"{id} of {topic}, of the key {key}, in partition {handling.partition}, with {list(epochs)}"
-            elif len(epochs) > 1:
+                continue
+            over = _complete(record, topic, transaction.began)
+            if over > (epoch.version if lists else epoch.number):
+                yield f"{id} of {topic}, of the key {key}, in epoch {epoch}, although all keys had gone over to {over}"
+            if len(epochs) > 1:
                 told = NEVER if transaction.told is None else transaction.told
-                of_key[topic, key].append((transaction.began, told, epoch.number, id))
+                of_key[topic, key].append((transaction.began, told, (epoch.version, epoch.number), id))
     for (topic, key), several in of_key.items():
         yield from _gone_back(topic, key, several)
 
 
-def _gone_back(topic: str, key: str, several: list[tuple[float, float, int, str]]) -> Iterator[str]:
-    told = sorted((told, number) for _, told, number, _ in several)
-    latest = list(accumulate((number for _, number in told), max))
-    for began, _, number, id in several:
-        before = bisect_left(told, (began, -1))
-        if before and latest[before - 1] > number:
-            yield f"{id} of {topic}, of the key {key}, in epoch {number} after {latest[before - 1]}"
+def _is_in(key: str, partition: int, epoch: Epoch, lists: Lists) -> bool:
+    if epoch.partition_of(key) != partition:
+        return False
+    return not lists or shard_of(key, lists[epoch.version]) == shard_at(partition)
+
+
+def _complete(record: Record, topic: str, moment: float) -> int:
+    """Return the epoch, or the version of the list of shards, to which all keys had gone over at a moment. A failover
+    may have undone that."""
+    over = (each.epoch for each in record.changes if each.topic == topic and (each.ended or NEVER) < moment)
+    return 0 if record.failovers else max(over, default=0)
+
+
+def _gone_back(topic: str, key: str, several: list[tuple[float, float, Rank, str]]) -> Iterator[str]:
+    told = sorted((told, rank) for _, told, rank, _ in several)
+    moments, latest = [at for at, _ in told], list(accumulate((rank for _, rank in told), max))
+    for began, _, rank, id in several:
+        before = bisect_left(moments, began)
+        if before and latest[before - 1] > rank:
+            yield f"{id} of {topic}, of the key {key}, in epoch {_told(rank)} after {_told(latest[before - 1])}"
+
+
+def _told(rank: Rank) -> str:
+    version, number = rank
+    return f"{number} of list {version}" if version else str(number)
 
 
 def left_changes(record: Record) -> Iterator[str]:
@@ -124,20 +168,29 @@ def longest_transaction(record: Record, change: Change) -> float:
 def _span_of(fault: Fault, crowded: float) -> list[tuple[float, float]]:
     if fault.kind in OF_ONE_PROCESS:
         return []
-    return [(fault.began, fault.ended + (AFTER * crowded if fault.victims is None else 0.0))]
+    of_many = fault.victims is None or fault.shard
+    return [(fault.began, fault.ended + (AFTER * crowded if of_many else 0.0))]
 
 
 def figures(record: Record) -> dict[str, object]:
     """Return how much was changed."""
-    of_topic = {topic: [epoch.partitions for epoch in epochs] for topic, epochs in record.epochs.items()}
     changes = [change for change in record.changes if change.ended is not None]
+    longest = round(max((c.ended - c.began for c in changes if c.ended), default=0.0), 1)
+    if record.spreads:
+        made = {topic: ways(map(",".join, lists)) for topic, lists in record.spreads.items()}
+    else:
+        made = {topic: ways(str(each.partitions) for each in epochs) for topic, epochs in record.epochs.items()}
+    of_what = "shards" if record.spreads else "partitions"
     return {
-        "changes of partitions": {
-            topic: " → ".join(map(str, [count for count, _ in groupby(counts)])) for topic, counts in of_topic.items()
-        },
-        "longest change of partitions (s)": round(max((c.ended - c.began for c in changes if c.ended), default=0.0), 1),
+        f"changes of {of_what}": made,
+        f"longest change of {of_what} (s)": longest,
         "ids published again during a change": published_again(record),
     }
+
+
+def ways(stages: Iterable[str]) -> str:
+    """Return what a topic had one after another."""
+    return " → ".join(stage for stage, _ in groupby(stages))
 
 
 def published_again(record: Record) -> int:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +25,23 @@ from tests.soak.workload import PHASES, SABOTAGE, SLICES, THREADS
 ROOT = Path(__file__).resolve().parents[2]
 RESTART_AFTER = 0.3
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Which processes there are. publishers: the modules of their ways; hosts: what `runconsumers` is told."""
+
+    publishers: Mapping[str, str]
+    hosts: Mapping[str, Sequence[str]]
+
+
+SUPERVISED, ALONE = ("--processes=2",), ("--processes=0",)
+WITHOUT_JOBS = Crew(
+    dict.fromkeys(publisher.WAYS, "publisher"),
+    # The witness is never killed or stopped by the nemesis: its memory is watched over the whole run.
+    {"supervised": SUPERVISED, "alone": ALONE, "witness": ALONE, "visitor": ALONE},
+)
+ALL = Crew({**WITHOUT_JOBS.publishers, **dict.fromkeys(job_publisher.WAYS, "jobs")}, WITHOUT_JOBS.hosts)
 
 
 @dataclass
@@ -62,7 +79,8 @@ class Fleet:
         rates: tuple[float, float],
         sabotaged: str = "",
         phases: Sequence[str] = (),
-        jobs: bool = True,
+        crew: Crew = ALL,
+        environment: Mapping[str, str] = {},
     ) -> None:
         self.folder, self.journal = folder, journal
         self.logs = folder / "logs"
@@ -74,13 +92,9 @@ class Fleet:
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="fleet", daemon=True)
-        ways = (*publisher.WAYS, *(job_publisher.WAYS if jobs else ()))
-        self.publishers = [self._publisher(way, publishers_url) for way in ways]
-        # The witness is never killed or stopped by the nemesis: its memory is watched over the whole run.
-        self.consumers = {
-            name: self._consumer(name, processes, consumers_url)
-            for name, processes in (("supervised", 2), ("alone", 0), ("witness", 0), ("visitor", 0))
-        }
+        self._crew, self._environment = crew, environment
+        self.publishers = [self._publisher(way, publishers_url) for way in crew.publishers]
+        self.consumers = {name: self._consumer(name, consumers_url) for name in crew.hosts}
         self.consumers["visitor"].wanted = False
 
     @property
@@ -119,6 +133,7 @@ class Fleet:
     def environment(self, url: str) -> dict[str, str]:
         """Return the environment of a process of the run."""
         return os.environ | {
+            **self._environment,
             "DATABASE_URL": url,
             "DJANGO_SETTINGS_MODULE": "tests.soak.settings",
             "SQLQUEUE": self._options,
@@ -134,9 +149,13 @@ class Fleet:
     def consumer_pids(self) -> list[int]:
         """Return the consumer processes that faults are for, in a fixed order of hosts."""
         with self._lock:
-            pids = children(self.consumers["supervised"].pid)
-            pids += [pid for name in ("alone", "visitor") if (pid := self.consumers[name].pid)]
-        return pids
+            return [pid for name in self.consumers if name != "witness" for pid in self._pids_of(name)]
+
+    def _pids_of(self, host: str) -> list[int]:
+        pid = self.consumers[host].pid
+        if "--processes=0" in self._crew.hosts[host]:
+            return [pid] if pid else []
+        return children(pid)
 
     def publisher_pids(self) -> list[int]:
         """Return the publishers."""
@@ -178,13 +197,12 @@ class Fleet:
             name, seed = f"{way}{incarnation}", f"{self._seed} {way} {incarnation}"
             options = [f"--way={way}", f"--name={name}", f"--seed={seed}"]
             rates = [f"--rate={self._rates[0]}", f"--bulk-rate={self._rates[1]}"]
-            module = "publisher" if way in publisher.WAYS else "jobs"
-            return ["-m", f"tests.soak.{module}", *options, *rates]
+            return ["-m", f"tests.soak.{self._crew.publishers[way]}", *options, *rates]
 
         return self._member(way, words, url, has_clock=way in ("single", "sql"))
 
-    def _consumer(self, name: str, processes: int, url: str) -> Member:
-        words = ["manage.py", "runconsumers", f"--processes={processes}", f"--threads={THREADS}"]
+    def _consumer(self, name: str, url: str) -> Member:
+        words = ["manage.py", "runconsumers", *self._crew.hosts[name], f"--threads={THREADS}"]
         member = self._member(name, lambda incarnation: words, url, has_clock=name in ("alone", "visitor"))
         if name == "witness":  # which is always there: the others are to say how many slices there are
             member.env[SLICES] = "1"

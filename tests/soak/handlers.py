@@ -18,6 +18,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 
 from sqlqueue import Delivery, Postpone, Reject, Retry, consumer, periodic, signals
+from sqlqueue.conf import settings
 from sqlqueue.models import Topic
 from tests.soak import sabotage
 from tests.soak.history import FOLDER, Journal
@@ -31,6 +32,7 @@ from tests.soak.workload import (
     JOB_READERS,
     LATER,
     MEMBERS,
+    ONLY_TOPICS,
     PHASES,
     READERS,
     SABOTAGE,
@@ -56,11 +58,18 @@ asks = not phases.isdisjoint({"async", "idle"})  # handlers use the ORM, whateve
 LONG_ERROR = "äöü€🚀" * 3_000
 
 
+def served() -> str:
+    """Return the shard that this process serves; "" without shards."""
+    return settings.shard_name(settings.DATABASE)
+
+
 class Trouble(Exception):
     """What a handler raises that was asked to fail."""
 
 
 def begin(deliveries: Sequence[Delivery]) -> None:
+    if any(delivery.shard != served() for delivery in deliveries):
+        raise RuntimeError(f"this process serves {served()!r}, and was given {deliveries}")
     journal.note_all("begin", [(d.topic, d.group, d.partition, d.offset, d.id, d.attempt, id(d)) for d in deliveries])
 
 
@@ -135,7 +144,8 @@ def handle(reader: Reader, deliveries: Sequence[Delivery]) -> None:
             time.sleep(pause_of(delivery))
             obey(delivery, alone=len(deliveries) == 1)
         if reader.atomic:
-            Entry.objects.bulk_create([Entry(group=d.group, message=d.id, attempt=d.attempt) for d in deliveries])
+            entries = [Entry(group=d.group, message=d.id, attempt=d.attempt) for d in deliveries]
+            Entry.objects.using(settings.DATABASE).bulk_create(entries)
     except BaseException as error:
         end(deliveries, outcome_of(error))
         raise
@@ -184,8 +194,10 @@ def register(reader: Reader) -> None:
         consumer(reader.topic, **reader.options)(handler)
 
 
+only = frozenset(filter(None, os.environ.get(ONLY_TOPICS, "").split(",")))
 for each in ALL_READERS if phases else [*READERS, *JOB_READERS]:
-    register(each)
+    if not only or each.topic in only:
+        register(each)
 
 
 class Hang:
@@ -230,6 +242,12 @@ def note_signal(kind: str, signal_: Any, *names: str) -> None:
     signal_.connect(receiver, weak=False)
 
 
+def note_shard(**_: object) -> None:
+    if served():
+        journal.note("serves", served())
+
+
+signals.subscriber_started.connect(note_shard)
 note_signal("settled", signals.delivery_settled, "topic", "group", "offset", "attempt", "outcome")
 note_signal("dead", signals.dead_lettered, "topic", "group", "offset", "attempt")
 note_signal("acquired", signals.lease_acquired, "topic", "group", "partitions", "subscriber")

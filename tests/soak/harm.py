@@ -1,24 +1,42 @@
-"""Harms the process that changes partitions, from inside: only so is it met in the middle of a transaction for sure."""
+"""Harms the process that changes partitions, or shards, from inside: only so is it met in the middle of a transaction
+for sure."""
 
 from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
 HARM = "SOAK_HARM"  # the environment's variable that says how: a signal's number, and in which transaction
 
 
 def lie_in_wait(text: str) -> None:
-    """Let this process send itself a signal in the n-th transaction that changes layouts, once that has begun."""
-    from sqlqueue.operations import repartition
+    """Let this process send itself a signal in the n-th transaction that changes layouts, or the row that says on which
+    shards a topic is, once that has begun."""
+    from sqlqueue.log import reshard_state
+    from sqlqueue.operations import repartition, reshard
 
     signal_number, at = map(int, text.split())
-    take_duty, transactions = repartition.take_duty, itertools.count(1)
+    transactions = itertools.count(1)
 
-    def harmed(alias: str, name: int) -> bool:
-        taken = take_duty(alias, name)
-        if next(transactions) == at:
-            os.kill(os.getpid(), signal_number)
+    def harmed(step: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(step)
+        def taken(*args: Any, **options: Any) -> Any:
+            result = step(*args, **options)
+            if next(transactions) == at:
+                os.kill(os.getpid(), signal_number)
+            return result
+
         return taken
 
-    repartition.take_duty = harmed
+    for module, name in (
+        (repartition, "take_duty"),
+        (reshard, "_begin"),
+        (reshard, "_repeat"),
+        (reshard, "_register"),
+        (reshard, "replace_spread"),
+        (reshard_state, "replace_spread"),
+    ):
+        setattr(module, name, harmed(getattr(module, name)))

@@ -11,11 +11,10 @@ from tests.soak.alterations import Alterations
 from tests.soak.databases import Database, Impossible
 from tests.soak.fleet import FAKETIME, Fleet, children
 from tests.soak.history import Journal
+from tests.soak.records import EVERYBODY
 from tests.soak.schedule import Fault
 from tests.soak.system import signal_if_there
 from tests.soak.workload import TOPICS
-
-EVERYBODY = "everybody"
 
 
 class Nemesis:
@@ -37,6 +36,7 @@ class Nemesis:
         self.failures: list[str] = []
         self._began = 0.0
         self._of_the_database, self._alterations = database.faults(), alterations
+        self._shards = database.shards_of_faults
         self._of_alterations = alterations.faults()
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=self._follow, args=(track,), daemon=True) for track in tracks]
@@ -95,6 +95,7 @@ class Nemesis:
         aftermath: object = None
         try:
             if fault.kind in self._of_the_database:
+                victims = self._shards.get(fault.kind, EVERYBODY)
                 aftermath = self._of_the_database[fault.kind](fault.seconds)
             elif fault.kind in self._of_alterations:
                 victims = self._of_alterations[fault.kind](fault)

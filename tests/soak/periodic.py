@@ -1,10 +1,10 @@
 """Pauses, resumes and ends the periodic schedules of a run, as an operator does."""
 
 import time
+from collections.abc import Collection
 
 from tests.soak.history import Journal
 from tests.soak.nemesis import insistently
-from tests.soak.workload import SCHEDULES
 
 
 class PausedTicks:
@@ -32,17 +32,17 @@ class PausedTicks:
         self._journal.note("ticks-paused", self._since)
 
 
-def end_ticks(deadline: float) -> dict[str, tuple[float, float]]:
-    """Pause each schedule at a moment at which none of its ticks is due; return between which moments of the database's
-    clock that was. One that is never so until the deadline is left out, and ticks on."""
+def end_ticks(deadline: float, schedules: Collection[str]) -> dict[str, tuple[float, float]]:
+    """Pause each of these schedules at a moment at which none of its ticks is due; return between which moments of the
+    database's clock that was. One that is never so until the deadline is left out, and ticks on."""
     from sqlqueue.conf import settings
     from sqlqueue.database import clock
     from sqlqueue.database.fields import DatabaseNow
     from sqlqueue.models import PeriodicSchedule
 
     ended: dict[str, tuple[float, float]] = {}
-    while len(ended) < len(SCHEDULES) and time.monotonic() < deadline:
-        for name in SCHEDULES.keys() - ended.keys():
+    while len(ended) < len(schedules) and time.monotonic() < deadline:
+        for name in {*schedules} - ended.keys():
             row = PeriodicSchedule.objects.filter(name=name, next_tick__gt=DatabaseNow())
             before = clock.now(settings.DATABASE).timestamp()
             if row.update(paused=True):

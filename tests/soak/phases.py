@@ -28,8 +28,8 @@ from tests.soak.backlog import REST
 from tests.soak.databases import Database, Impossible
 from tests.soak.fleet import ROOT, Fleet
 from tests.soak.history import Journal
-from tests.soak.nemesis import EVERYBODY
 from tests.soak.periodic import PausedTicks
+from tests.soak.records import EVERYBODY
 from tests.soak.schedule import SHORT, Fault, Kind, track
 from tests.soak.system import signal_if_there
 from tests.soak.workload import BLOCKED, IDLE_TIMEOUT, WAIT

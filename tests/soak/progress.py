@@ -14,6 +14,7 @@ a fault of the owner      likewise; of a loop that hangs: HUNG_AFTER, and then t
 a publishing transaction  while it is open, if about WINDOW messages have been delivered beyond its beginning
 what a key waits for      its own outcome: it is not the others' (they can be delivered, and have to be)
 a later epoch             until the ends of those before are known, and the group has settled what they have of its keys
+a shard that is down      as a fault of its partitions' owners; of those that wait for it, too, and of what it relays
 
 On a machine with more to do than the run alone gives it, the bound and RECOVERY are as much longer (Record.crowded).
 """
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 from sqlqueue.core.keys import partition_of
 from tests.soak.epochs import Epochs
 from tests.soak.explanations import ALIKE, Explanations
+from tests.soak.places import shard_at
 from tests.soak.records import NEVER, Fault, Handling, Record, Transaction
 from tests.soak.schedule import ALTERATIONS
 from tests.soak.spans import longest_gap, pauses
@@ -157,7 +159,7 @@ class Progress:
             *self._of_absent_ones(),
         ):
             for low, high in pauses(line, since, until, self.bound):
-                yield Wait(group_partition, id, low, high, self._unexplained(group_partition, low, high))
+                yield Wait(group_partition, id, low, high, self._unexplained(group_partition, id, low, high))
 
     # -- who waited ---------------------------------------------------------------------------------------------------
 
@@ -238,9 +240,9 @@ class Progress:
 
     # -- what explains it ---------------------------------------------------------------------------------------------
 
-    def _unexplained(self, group_partition: GroupPartition, since: float, until: float) -> float:
+    def _unexplained(self, group_partition: GroupPartition, id: str, since: float, until: float) -> float:
         spans = [(self.record.since, self.record.since + UNSERVED + self.recovery)]
-        spans += [span for fault in self.record.faults for span in self._span_of(fault, group_partition)]
+        spans += [span for fault in self.record.faults for span in self._span_of(fault, group_partition, id)]
         for began, ended in self._open:
             if (
                 began < until
@@ -250,15 +252,29 @@ class Progress:
                 spans.append((began, ended))
         return longest_gap(since, until, spans)
 
-    def _span_of(self, fault: Fault, group_partition: GroupPartition) -> list[tuple[float, float]]:
+    def _span_of(self, fault: Fault, group_partition: GroupPartition, id: str) -> list[tuple[float, float]]:
         if fault.kind in OF_PUBLISHERS:
             return []
-        if fault.victims is not None and not self._owners(group_partition, fault) & fault.victims:
+        if fault.shard:
+            if not self._needs(group_partition, id, fault):
+                return []
+        elif fault.victims is not None and not self._owners(group_partition, fault) & fault.victims:
             return []
         ended = fault.ended
         if fault.kind == "hang-consumer":
             ended = min(ended, fault.began + HUNG_AFTER)
         return [(fault.began, ended + UNSERVED + self.recovery)]
+
+    def _needs(self, group_partition: GroupPartition, id: str, fault: Fault) -> bool:
+        """Tell whether a message needs the shard that a fault was done to."""
+        if shard_at(group_partition[2]) == fault.shard:
+            return True
+        transaction, _ = self._transactions.get((group_partition[0], id), (None, ""))
+        if transaction is not None and transaction.relayed_by == fault.shard:
+            return True
+        # It has let the group go on elsewhere, or may not have yet.
+        waited = self._epochs.free(group_partition) + self.recovery > fault.began
+        return waited and any(shard_at(each[2]) == fault.shard for each in self._epochs.feeders(group_partition))
 
     def _owners(self, group_partition: GroupPartition, fault: Fault) -> set[int]:
         """Return who may have owned a partition at the time of a fault, or what the group has to settle before it."""

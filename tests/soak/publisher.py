@@ -76,13 +76,17 @@ class Publisher:
         again: bool = True,
         until: float = float("inf"),
         doubts: bool = False,
+        relayed_by: str = "",
     ) -> bool:
         """Publish in a transaction of `write`'s own, again and again (until then) if need be; write down what is said
         of it. Return whether it was committed, as far as was told. doubts: now and then it takes the answer for lost,
-        and tries again: the same ids may come once the topic's partitions have been changed."""
+        and tries again: the same ids may come once the topic's partitions have been changed. relayed_by: the shard that
+        relays those of others."""
         number = next(self._transactions)
         doubts = doubts and self.dice.random() < DOUBTS
         self.journal.note("publish", number, [[item.topic, item.key, item.id] for item in items])
+        if relayed_by:
+            self.journal.note("relays", number, relayed_by)
         while True:
             try:
                 write(items)
@@ -91,8 +95,7 @@ class Publisher:
                 return False
             except Error as error:
                 self.journal.note("doubt", number, repr(error)[:200])
-                connections.close_all()
-                time.sleep(PAUSE_AFTER_AN_ERROR)
+                self.after_an_error()
                 if not again or self.stopping or time.monotonic() > until:
                     return False
             else:
@@ -102,6 +105,11 @@ class Publisher:
                 doubts = False
                 self.journal.note("doubt", number, "as if the answer were lost")
                 time.sleep(self.dice.random() * LONGEST_DOUBT)
+
+    def after_an_error(self) -> None:
+        """Begin anew, a little later."""
+        connections.close_all()
+        time.sleep(PAUSE_AFTER_AN_ERROR)
 
     def leave(self) -> None:
         """End what goes on beside its way of publishing."""

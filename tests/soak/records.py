@@ -9,8 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sqlqueue.core.epochs import Epoch
+from sqlqueue.core.shards import Lists
 from tests.soak.history import Line
 from tests.soak.job_records import NEVER, Ask, Enqueued, Jobs, Offer
+from tests.soak.places import SHARDS, offset_at, partition_at
+
+EVERYBODY = "everybody"
 
 
 @dataclass
@@ -24,6 +28,7 @@ class Transaction:
     back: bool = False
     ended: float | None = None  # with whatever answer
     doubted: bool = False  # an attempt had no answer
+    relayed_by: str = ""  # the shard that it was committed on, from which others' messages had to be moved
 
 
 @dataclass
@@ -53,12 +58,14 @@ class Handling:
 
 @dataclass
 class Fault:
-    """Something that was done to processes (the writers of their history) or to everybody (None)."""
+    """Something that was done to processes (the writers of their history) or to everybody (None). shard: it was done
+    to a shard, and so to all who served it."""
 
     kind: str
     began: float
     ended: float
     victims: frozenset[int] | None
+    shard: str = ""
 
     def touches(self, process: int) -> bool:
         return self.victims is None or process in self.victims
@@ -91,7 +98,7 @@ class Phase:
 @dataclass(frozen=True)
 class Change:
     """A change of a topic's partitions: the epoch that it leads to, and when it was under way, since nothing was done
-    to the process that made it."""
+    to the process that made it. Of its shards: the version of their list."""
 
     topic: str
     epoch: int
@@ -154,7 +161,9 @@ class Record:
     """Those of a topology whose servers are promoted, in their order."""
     changes: list[Change] = field(default_factory=list)
     epochs: dict[str, tuple[Epoch, ...]] = field(default_factory=dict)
-    """Of the topics whose partitions were changed, or may have been: all that they have had."""
+    """Of the topics whose partitions were changed, or may have been: all that they have had, on all shards."""
+    spreads: dict[str, Lists] = field(default_factory=dict)
+    """In a run with shards: the lists of shards over which the keys of a topic have been spread."""
     placed: dict[tuple[str, str], int] = field(default_factory=dict)
     """The partitions of messages that the log still has: topic, id."""
     unfinished: str = ""
@@ -179,7 +188,8 @@ class Reader:
     def __init__(self) -> None:
         self.record = Record()
         self._transactions: dict[tuple[int, int], Transaction] = {}
-        self._faults: list[tuple[str, float, float, list[int] | None]] = []
+        self._faults: list[tuple[str, float, float, list[int] | str]] = []
+        self._shards: dict[int, str] = defaultdict(str)  # which one a consumer process serves
         self._processes: dict[int, list[tuple[float, int]]] = defaultdict(list)
         self._offers: dict[tuple[int, int], Offer] = {}
         self._tasks: dict[tuple[int, int], Enqueued] = {}
@@ -192,9 +202,10 @@ class Reader:
             take = getattr(self, f"_{line.kind.replace('-', '_')}", None)
             if take is not None:
                 take(line, *line.facts)
-        for kind, began, ended, pids in self._faults:
-            victims = None if pids is None else frozenset(self._writer(pid, ended) for pid in pids)
-            self.record.faults.append(Fault(kind, began, ended, victims))
+        for kind, began, ended, whom in self._faults:
+            victims = None if whom == EVERYBODY else frozenset(self._victims(whom, ended))
+            shard = whom if isinstance(whom, str) and whom in SHARDS else ""
+            self.record.faults.append(Fault(kind, began, ended, victims, shard))
         self.record.handlings.sort(key=lambda handling: handling.began)
         self.record.faults.sort(key=lambda fault: fault.began)
         self.record.acquired.sort()
@@ -205,6 +216,12 @@ class Reader:
         """Return which process had an id at a moment."""
         return max(((began, writer) for began, writer in self._processes[pid] if began <= at), default=(0.0, -1))[1]
 
+    def _victims(self, whom: list[int] | str, at: float) -> Iterator[int]:
+        if isinstance(whom, str):
+            yield from (writer for writer, shard in self._shards.items() if shard == whom)
+        else:
+            yield from (self._writer(pid, at) for pid in whom)
+
     def _process(self, line: Line, pid: int, _role: str) -> None:
         self._processes[pid].append((line.at, line.writer))
 
@@ -212,6 +229,12 @@ class Reader:
         transaction = Transaction(line.writer, line.at, [(topic, key, id) for topic, key, id in messages])
         self._transactions[line.writer, number] = transaction
         self.record.transactions.append(transaction)
+
+    def _serves(self, line: Line, shard: str) -> None:
+        self._shards[line.writer] = shard
+
+    def _relays(self, line: Line, number: int, shard: str) -> None:
+        self._transactions[line.writer, number].relayed_by = shard
 
     def _told(self, line: Line, number: int) -> None:
         transaction = self._transactions[line.writer, number]
@@ -229,7 +252,9 @@ class Reader:
         self, line: Line, topic: str, group: str, partition: int, offset: int, id: str, attempt: int, run: int = 0
     ) -> None:
         """run: which of those that the process has in flight; two may be of one attempt, if the first was held up."""
-        handling = Handling(topic, group, partition, offset, id, attempt, line.writer, line.at)
+        shard = self._shards[line.writer]
+        at = partition_at(shard, partition), offset_at(shard, offset)
+        handling = Handling(topic, group, *at, id, attempt, line.writer, line.at)
         self._running[line.writer, topic, group, offset, attempt, run].append(handling)
         self.record.handlings.append(handling)
 
@@ -247,14 +272,16 @@ class Reader:
         self.record.blocked.append((line.at, line.at + seconds, line.writer))
 
     def _settled(self, line: Line, topic: str, group: str, offset: int, attempt: int, outcome: str) -> None:
+        offset = offset_at(self._shards[line.writer], offset)
         self.record.settled.append((line.at, line.writer, topic, group, offset, attempt, outcome))
 
     def _dead(self, line: Line, topic: str, group: str, offset: int, _attempt: int) -> None:
-        self.record.dead_lettered.setdefault((topic, group, offset), line.at)
+        self.record.dead_lettered.setdefault((topic, group, offset_at(self._shards[line.writer], offset)), line.at)
 
     def _acquired(self, line: Line, topic: str, group: str, partitions: list[int], _subscriber: str) -> None:
+        shard = self._shards[line.writer]
         for partition in partitions:
-            self.record.acquired.append((line.at, line.writer, topic, group, partition))
+            self.record.acquired.append((line.at, line.writer, topic, group, partition_at(shard, partition)))
 
     def _removed(self, _line: Line, topic: str, group: str, id: str) -> None:
         self.record.removed.add((topic, group, id))
@@ -338,8 +365,9 @@ class Reader:
         waiting = frozenset((topic, group, id) for topic, group, id in pending)
         self.record.failovers.append(Failover(died, opened, held, waiting))
 
-    def _fault(self, line: Line, kind: str, began: float, victims: Any) -> None:
-        self._faults.append((kind, began, line.at, None if isinstance(victims, str) else victims))
+    def _fault(self, line: Line, kind: str, began: float, victims: list[int] | str) -> None:
+        """victims: their process ids, EVERYBODY, or a shard."""
+        self._faults.append((kind, began, line.at, victims))
 
 
 class Settle(NamedTuple):

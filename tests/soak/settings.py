@@ -8,8 +8,9 @@ from tests.settings import *  # noqa: F403
 from tests.settings import DATABASES, INSTALLED_APPS
 from tests.soak.workload import QUEUE
 
-DATABASES["default"]["CONN_MAX_AGE"] = 600
-DATABASES["default"]["CONN_HEALTH_CHECKS"] = True  # as the doctor wants it where the server ends idle connections
+for options in DATABASES.values():
+    options["CONN_MAX_AGE"] = 600
+    options["CONN_HEALTH_CHECKS"] = True  # as the doctor wants it where the server ends idle connections
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.soak"]
 TASKS = {"default": {"BACKEND": "sqlqueue.tasks.SqlQueueBackend", "QUEUES": [QUEUE]}}
 

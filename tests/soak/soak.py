@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,15 +12,17 @@ from typing import TypeVar
 
 from tests.soak import databases, history, phases, workload
 from tests.soak.alterations import Alterations
-from tests.soak.backlog import Backlog, pending, unsettled
+from tests.soak.altered import Partitions
+from tests.soak.backlog import Backlog, pending, unsettled_on
 from tests.soak.checker import Checker
-from tests.soak.fleet import ROOT, Fleet
+from tests.soak.fleet import ALL, ROOT, Fleet
 from tests.soak.job_tables import fill_in_jobs
 from tests.soak.nemesis import Nemesis
 from tests.soak.periodic import end_ticks
-from tests.soak.records import DeadLetter, Reader, Record
+from tests.soak.records import Reader, Record
 from tests.soak.schedule import schedule
 from tests.soak.standstill import longest_standstill
+from tests.soak.tables import fill_in, leases_left, rows_left
 from tests.soak.topologies import choice
 from tests.soak.topologies.losses import Losses, forget
 from tests.soak.topologies.topology import Topology
@@ -32,6 +35,7 @@ COLLECT_LIMIT = 60.0
 LOOK_LIMIT = 60.0
 
 T = TypeVar("T")
+Found = TypeVar("Found", Counter[str], set[tuple[str, str, str]])
 
 
 @dataclass(frozen=True)
@@ -112,12 +116,13 @@ def run(plan: Plan, folder: Path) -> Result:
 
 def make_tables(database: databases.Database) -> None:
     """Make the tables as the applications' user."""
-    subprocess.run(
-        [sys.executable, "manage.py", "migrate", "--run-syncdb", "--verbosity=0"],
-        cwd=ROOT,
-        env=os.environ | {"DATABASE_URL": database.consumers_url},
-        check=True,
-    )
+    for alias in database.aliases:
+        subprocess.run(
+            [sys.executable, "manage.py", "migrate", "--run-syncdb", "--verbosity=0", f"--database={alias}"],
+            cwd=ROOT,
+            env=os.environ | database.environment | {"DATABASE_URL": database.consumers_url},
+            check=True,
+        )
 
 
 class Run:
@@ -130,25 +135,29 @@ class Run:
         self.journal = history.Journal(folder, "harness")
         if topology:
             topology.begin_run(self.journal)
+        options = workload.options(plan.retention)
+        self.schedules = topology.schedules if topology else workload.SCHEDULES
         self.fleet = Fleet(
             folder,
             self.journal,
             consumers_url=database.consumers_url,
             publishers_url=database.publishers_url,
-            options=workload.options(plan.retention),
+            environment=database.environment,
+            options=topology.options(options) if topology else options,
             seed=plan.seed,
             rates=(plan.rate, plan.bulk_rate),
             sabotaged=plan.sabotaged,
             phases=plan.phases,
-            jobs=topology is None or topology.jobs,
+            crew=topology.crew if topology else ALL,
         )
         of_nodes = topology.kinds if topology else ()
         tracks = [] if plan.calm else schedule(plan.seed, plan.seconds, plan.database, plan.only, of_nodes)
         planned = phases.plan(plan.seed, plan.seconds, plan.phases)
         self.phases = phases.Phases(planned, plan.seconds, self.fleet, database, self.journal, plan.seed)
-        self.alterations = Alterations(self.fleet, database.publishers_url, self.journal, plan.drain_limit)
+        altered = topology.altered if topology else Partitions()
+        self.alterations = Alterations(self.fleet, database.publishers_url, self.journal, plan.drain_limit, altered)
         self.nemesis = Nemesis(tracks, self.fleet, database, self.alterations, self.journal, plan.seconds)
-        self.watch = Watch(self.fleet, database, self.journal, Backlog(folder, plan.bulk_rate))
+        self.watch = Watch(self.fleet, database, self.journal, Backlog(folder, plan.bulk_rate, database.aliases))
 
     def run(self) -> Result:
         began = time.monotonic()
@@ -165,8 +174,8 @@ class Run:
             ended = time.monotonic()
             self.fleet.stop_publishers()
             self.nemesis.finish()
-            ticks_until = self._look(lambda: end_ticks(time.monotonic() + self.plan.drain_limit))
-            backlog = self._look(unsettled)
+            ticks_until = self._look(lambda: end_ticks(time.monotonic() + self.plan.drain_limit, self.schedules))
+            backlog = self._look(self._unsettled)
             drained = self._drain(ended)
             leftovers = {} if drained is None or self.plan.sabotaged else self._leftovers_while_running()
             self.watch.stop()
@@ -180,12 +189,15 @@ class Run:
                 self.journal.note("failover", failover.died, failover.opened, *facts)
             record = Reader().read(history.read(self.folder))
             fill_in_jobs(record.jobs)
-            fill_in(record)
+            for alias in self.database.aliases:
+                fill_in(record, alias)
+            if self.topology:
+                self.topology.fill_in(record)
             record.jobs.ticks_until = ticks_until
             record.crowded = self.watch.crowded
             record.drained, record.since, record.until = drained is not None, began, until
-            record.pending = set() if record.drained else pending()
-            record.leftovers = leftovers | leases_left()
+            record.pending = set() if record.drained else self._on_all(pending)
+            record.leftovers = Counter(leftovers) + self._on_all(leases_left)
         except Exception:
             print(*self.nemesis.failures, sep="\n", file=sys.stderr)  # they may be the reason
             raise
@@ -200,7 +212,7 @@ class Run:
         if (losses.messages or losses.acks) and self.topology and not self.topology.may_forget:
             some = [*sorted(losses.messages), *sorted(losses.acks)][:5]
             troubles.append(f"the database forgot what it had confirmed: {some}")
-        if late := workload.SCHEDULES.keys() - ticks_until.keys():
+        if late := self.schedules.keys() - ticks_until.keys():
             troubles.append(f"ticks of {', '.join(sorted(late))} were always due, until {self.plan.drain_limit:g} s")
         troubles += [*self.nemesis.failures, *self.phases.failures]
         if self.fleet.broken:
@@ -211,7 +223,8 @@ class Run:
             troubles.append(f"{count} threads of a publisher ended with an error: see the folder's logs")
         standstill = longest_standstill(record, began, ended, of_nodes)
         if drained is None:
-            troubles.append(f"not drained within {self.plan.drain_limit:g} s: {self._look(unsettled)} deliveries left")
+            left = self._look(self._unsettled)
+            troubles.append(f"not drained within {self.plan.drain_limit:g} s: {left} deliveries left")
         elif drained > record.crowded * (2 * workload.LEASE_DURATION + work_seconds(record, backlog, ended - began)):
             troubles.append(f"drained only after {drained:.1f} s")
         if standstill > workload.UNSERVED:
@@ -249,34 +262,30 @@ class Run:
         assert found, f"the tables could not be read for {LOOK_LIMIT:g} s"
         return found[0]
 
+    def _unsettled(self) -> int:
+        return unsettled_on(self.database.aliases)
+
+    def _on_all(self, read: Callable[[str], Found]) -> Found:
+        """Return what is found on all shards together."""
+        first, *others = map(read, self.database.aliases)
+        for found in others:
+            first = first + found if isinstance(first, Counter) else first | found
+        return first
+
     def _drain(self, since: float) -> float | None:
         """Wait until everything is settled; return how long after `since`, or None if it is not within the limit."""
         while time.monotonic() < since + self.plan.drain_limit:
-            if not self._look(unsettled):
+            if not self._look(self._unsettled):
                 return time.monotonic() - since
             time.sleep(0.1)
         return None
 
-    def _leftovers_while_running(self) -> dict[str, int]:
+    def _leftovers_while_running(self) -> Counter[str]:
         """Wait for collection, and return what it has left."""
-        from sqlqueue.log.layouts import epochs
-        from sqlqueue.models import BlockedRange, DeliveryState, EpochSlot, Message, Receipt, Result, ScheduledMessage
-
-        tables = {
-            "sqlqueue_message": Message.objects.filter(topic__in=[*workload.TOPICS, *workload.PHASE_TOPICS]),
-            "sqlqueue_epoch_slot": EpochSlot.objects.all(),
-            "sqlqueue_delivery_state": DeliveryState.objects.all(),
-            "sqlqueue_blocked_range": BlockedRange.objects.all(),
-            "sqlqueue_receipt": Receipt.objects.all(),
-            "sqlqueue_scheduled_message": ScheduledMessage.objects.all(),
-            "sqlqueue_result (replies)": Result.objects.filter(topic=workload.REQUESTS),
-        }
         deadline = time.monotonic() + self.plan.retention + COLLECT_LIMIT
         while True:
-            left = self._look(lambda: {name: rows.count() for name, rows in tables.items()})
-            former = self._look(lambda: sum(len(epochs("default", topic)) - 1 for topic in workload.TOPICS))
-            left["sqlqueue_layout (epochs that have ended)"] = former
-            if not any(left.values()) or time.monotonic() > deadline:
+            left = self._look(lambda: self._on_all(rows_left))
+            if not left or time.monotonic() > deadline:
                 return left
             time.sleep(0.5)
 
@@ -297,54 +306,6 @@ def dead_threads(folder: Path) -> int:
     """Return how many threads of the publisher of everyday jobs have ended with an error."""
     log = folder / "logs" / "jobs.log"
     return log.read_text(errors="replace").count("Exception in thread") if log.exists() else 0
-
-
-def fill_in(record: Record) -> None:
-    """Read what the final tables say of dead letters and effects. The logs that are kept have been read."""
-    from django.db.models import Count
-
-    from sqlqueue.log.change_state import under_way
-    from sqlqueue.log.layouts import epochs
-    from sqlqueue.models import Message, Topic
-    from tests.soak.models import Entry
-
-    requests = {entry.offset: entry.id for entry in record.jobs.log if entry.topic == workload.REQUESTS}
-    for dead_letter in Message.objects.dead_letters():
-        if dead_letter.original_topic == workload.TASKS.topic:
-            record.jobs.dead_tasks.append(dead_letter.payload["id"])
-            continue
-        record.dead.append(
-            DeadLetter(
-                dead_letter.original_topic,
-                dead_letter.failed_group,
-                dead_letter.original_offset or 0,
-                requests.get(dead_letter.original_offset or 0, dead_letter.payload["id"]),
-                dead_letter.failure_count,
-                dead_letter.last_error or "",
-                dead_letter.failed_at.timestamp(),
-            )
-        )
-    dead_letters = Message.objects.filter(topic=workload.DEAD_LETTERS).values_list("topic", "message_id")
-    record.dead_letters = list(dead_letters)
-    counted = Entry.objects.values_list("group", "message").annotate(count=Count("id"))
-    record.entries = {(group, message): count for group, message, count in counted}
-    present = Topic.objects.filter(name__in=workload.ALTERED).values_list("name", flat=True)
-    record.epochs = {topic: epochs("default", topic, retired=True) for topic in present}
-    placed = Message.objects.filter(topic__in=workload.ALTERED).values_list("topic", "message_id", "partition")
-    record.placed = {(topic, id): partition for topic, id, partition in placed}
-    record.unfinished = str(under_way("default") or "")
-
-
-def leases_left() -> dict[str, int]:
-    """Return leases, shares of limits and heartbeats that no process has released."""
-    from sqlqueue.models import LimitShare, PartitionLease, SubscriberHeartbeat
-    from sqlqueue.models.partition_lease import WAITS
-
-    return {
-        "sqlqueue_limit_share": LimitShare.objects.alive().count(),
-        "sqlqueue_partition_lease": PartitionLease.objects.exclude(holder__in=["", WAITS]).count(),
-        "sqlqueue_subscriber_heartbeat": SubscriberHeartbeat.objects.alive().count(),
-    }
 
 
 def work_seconds(record: Record, backlog: int, seconds: float) -> float:

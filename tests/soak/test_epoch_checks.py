@@ -114,6 +114,12 @@ def published_into_the_first_epoch_behind_the_second(history: EpochHistory) -> N
     history.handle("late", 21)
 
 
+@planted("epochs wrong")
+def published_into_the_first_epoch_although_all_keys_have_gone_over(history: EpochHistory) -> None:
+    history.publish("late", at=DONE + 1)
+    history.handle("late", DONE + 2)
+
+
 @sound
 def published_into_the_first_epoch_while_the_key_goes_over(history: EpochHistory) -> None:
     history.publish("slow", at=10, told=2)
@@ -149,7 +155,7 @@ def a_change_that_was_left_by_a_killed_consumer(history: EpochHistory) -> None:
 @planted("changes left")
 def a_change_during_which_transactions_followed_one_another(history: EpochHistory) -> None:
     history.takes(epochs.MOST + epochs.WAITS + 1)
-    for number in range(20):
+    for number in range(18):
         history.publish(f"m{number}", at=ALTERED + number, told=1)
         history.handle(f"m{number}", ALTERED + number + 1)
 

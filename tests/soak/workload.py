@@ -25,14 +25,17 @@ from dataclasses import dataclass
 from typing import Any
 
 PHASES = "SOAK_PHASES"  # the environment's variable that names the phases of this run, with commas; see phases.py
+ONLY_TOPICS = "SOAK_TOPICS"  # the environment's variable that names the topics of this run, with commas; "": all
 SABOTAGE = "SOAK_SABOTAGE"  # the environment's variable that names one of these:
 PLANTED = (
     "changes",
     "ends",
     "fencing",
+    "grants",
     "horizon",
     "jobs",
     "leases",
+    "lists",
     "order",
     "progress",
     "settles",

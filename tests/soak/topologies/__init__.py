@@ -1,1 +1,2 @@
-"""Topologies: several database servers under one run, with failovers. `make soak TOPOLOGY=mariadb-async`, and so on."""
+"""Topologies: several database servers under one run, with failovers, or with shards. `make soak TOPOLOGY=shards`, and
+so on."""

@@ -4,7 +4,7 @@ import threading
 import time
 
 from tests.soak.history import Journal
-from tests.soak.nemesis import EVERYBODY
+from tests.soak.records import EVERYBODY
 
 KIND = "no-commits"
 INTERVAL = 0.2  # seconds

@@ -5,19 +5,21 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tests.servers.private import PrivateServer, ServerError
+from tests.soak.altered import Altered, Partitions
 from tests.soak.databases import NAME, USER, Database, Vendor
+from tests.soak.fleet import ALL, WITHOUT_JOBS, Crew
 from tests.soak.history import Journal
-from tests.soak.nemesis import EVERYBODY
 from tests.soak.proxy import Proxy
-from tests.soak.records import Failover
+from tests.soak.records import EVERYBODY, Failover, Record
 from tests.soak.schedule import Kind
 from tests.soak.topologies.haproxy import HAProxy
+from tests.soak.workload import SCHEDULES, Schedule
 
 POLL = 0.1  # seconds
 Aftermath = Callable[[], None]
@@ -39,6 +41,10 @@ class Topology(Database):
     """Whether a failover of it may forget what was confirmed."""
     jobs: ClassVar[bool] = True
     """Whether everyday jobs are run on it, whose checks know no forgetting and no other order than the log's."""
+    schedules: ClassVar[Mapping[str, Schedule]] = SCHEDULES
+    """The periodic ones that its processes have."""
+    altered: ClassVar[Altered] = Partitions()
+    """What is changed of topics."""
     no_database: ClassVar[str]
     """What a connection names as its database that needs none."""
 
@@ -96,6 +102,18 @@ class Topology(Database):
     def harms(self) -> set[str]:
         """The names of all faults of its nodes."""
         return {kind.name for kind in self.kinds} | self.consequences
+
+    @property
+    def crew(self) -> Crew:
+        """Its processes."""
+        return ALL if self.jobs else WITHOUT_JOBS
+
+    def options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the SQLQUEUE setting of its processes, given the usual one."""
+        return options
+
+    def fill_in(self, record: Record) -> None:
+        """Read what the final tables say beside what all runs read of them."""
 
     def begin_run(self, journal: Journal) -> None:
         """The run begins, with this journal."""
