@@ -6,21 +6,30 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import connections
+from django.db import OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
+from sqlqueue.database.insert_sql import HERE
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.transactions import in_callers_transaction, in_test_case
+
+CONNECTIONS_TRIED = 10  # to find the server of the transaction behind a balancer
+IN_CLUSTER = "SHOW SESSION VARIABLES LIKE 'wsrep_on'"
 
 
 @contextmanager
 def aside(alias: str) -> Iterator[Callable[[str, Any], Any]]:
     """Yield a function that executes statements outside the caller's transaction, on a separate connection; inside it
-    if it is a test case's, which has to see what they do."""
+    if it is a test case's, which has to see what they do.
+
+    In a cluster of several writable nodes it leads to the transaction's node: another one may not have carried out yet
+    what this transaction has seen. Raises OperationalError if it cannot be reached.
+    """
     connection = connections[alias]
     if not in_callers_transaction(connection) or not dialect(alias).gated or in_test_case(connection):
         yield lambda text, values: execute(alias, text, values)
         return
-    separate = connection.copy()
+    separate = _beside(connection) if connection.vendor == "mysql" else connection.copy()
 
     def run(text: str, values: Any) -> Any:
         cursor.execute(dialect(alias).sql(text), values)
@@ -31,3 +40,31 @@ def aside(alias: str) -> Iterator[Callable[[str, Any], Any]]:
             yield run
     finally:
         separate.close()
+
+
+def _beside(connection: BaseDatabaseWrapper) -> BaseDatabaseWrapper:
+    """Return another connection to the server that this one leads to."""
+    elsewhere: list[BaseDatabaseWrapper] = []
+    try:
+        for _ in range(CONNECTIONS_TRIED):
+            elsewhere.append(separate := connection.copy())
+            if not _in_cluster(separate) or _here(separate) == _here(connection):
+                return elsewhere.pop()
+            # Kept until another one is found: a balancer would lead to the server with the fewest connections again.
+        raise OperationalError("no second connection leads to the node of this transaction: run it again")
+    finally:
+        for each in elsewhere:
+            each.close()
+
+
+def _in_cluster(connection: BaseDatabaseWrapper) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(IN_CLUSTER)
+        row = cursor.fetchone()
+    return row is not None and row[1] == "ON"
+
+
+def _here(connection: BaseDatabaseWrapper) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {HERE}")
+        return str(cursor.fetchone()[0])

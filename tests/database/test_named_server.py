@@ -1,23 +1,27 @@
 """Several writable nodes of Galera, on real ones: a change of the named server loses nothing."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 from django.core.management import call_command
-from django.db import OperationalError, transaction
+from django.db import OperationalError, connections, transaction
 from django.test import override_settings
 from pytest_django import DjangoDbBlocker
 
 from sqlqueue import publish
 from sqlqueue.database import named_server
+from sqlqueue.database.aside import aside
+from sqlqueue.database.known_layouts import forget_layouts
 from sqlqueue.database.server_checks import findings
 from sqlqueue.database.statements import execute
 from sqlqueue.log.schedule import move_due
-from sqlqueue.models import Message, ScheduledMessage
+from sqlqueue.models import Layout, Message, ScheduledMessage
 from tests.database.test_cluster import alias
 from tests.processes import wait_until
 from tests.servers import galera
+from tests.soak.topologies.haproxy import HAProxy
 
 pytestmark = [
     pytest.mark.database("mariadb"),
@@ -125,3 +129,60 @@ def test_an_id_counts_once_on_all_nodes(nodes: tuple[str, str]) -> None:
     while move_due(a):
         pass
     assert visible(b) == list(range(30))
+
+
+@pytest.fixture
+def balanced(nodes: tuple[str, str], tmp_path: Path) -> Iterator[str]:
+    """An alias whose connections lead to both nodes in turn, and to the named one to begin with."""
+    a, _ = nodes
+    ports = {node: f"127.0.0.1:{connections[node].settings_dict['PORT']}" for node in nodes}
+    proxy = HAProxy(tmp_path, ports)
+    proxy.start()
+    try:
+        proxy.route(*nodes)
+        with alias("balanced", proxy) as one:
+            while named_server.standing(one).here != named_server.standing(a).here:
+                connections[one].close()
+            yield one
+    finally:
+        proxy.close()
+
+
+@contextmanager
+def behind(node: str) -> Iterator[None]:
+    """Let a node carry out nothing that others commit, without holding them up."""
+    execute(node, "SET GLOBAL wsrep_desync = ON")
+    execute(node, "FLUSH TABLES WITH READ LOCK")
+    try:
+        yield
+    finally:
+        execute(node, "UNLOCK TABLES")
+        execute(node, "SET GLOBAL wsrep_desync = OFF")
+
+
+@pytest.mark.django_db(transaction=True)  # Django asks the default database about inserts
+def test_what_a_transaction_learns_beside_itself_is_of_its_own_node(nodes: tuple[str, str], balanced: str) -> None:
+    """The other one may not have heard of a change yet: it would give the former partitions."""
+    a, b = nodes
+    publish_on(a, "before")
+    wait_until(lambda: visible(b) == ["before"])
+    with behind(b):
+        with override_settings(SQLQUEUE={"DATABASE": a}):
+            call_command("queuetopic", "alter", "t", "--partitions", "3", "--no-input", verbosity=0)
+        for number in range(6):
+            forget_layouts()
+            with transaction.atomic(using=balanced):
+                publish_on(balanced, number)
+        assert not Layout.objects.using(b).exists(), "the other node was not behind"
+    found = set(Message.objects.using(a).exclude(payload="before").values_list("partition", flat=True))
+    first = Layout.objects.using(a).latest("generation").base
+    assert found <= {first, first + 1, first + 2}
+
+
+def test_a_transaction_says_so_where_no_second_connection_leads_to_its_node(nodes: tuple[str, str]) -> None:
+    a, b = nodes
+    with transaction.atomic(using=a):
+        execute(a, "SELECT 1")
+        connections[a].settings_dict["PORT"] = connections[b].settings_dict["PORT"]
+        with pytest.raises(OperationalError, match="no second connection"), aside(a):
+            pass
