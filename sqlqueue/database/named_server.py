@@ -79,12 +79,12 @@ def standing(alias: str) -> Standing:
 
 
 def refuse_elsewhere(alias: str) -> None:
-    """Raise ConfigurationError where the gate names another server: what changes the gate has to see who holds it."""
+    """Raise LogElsewhere where the gate names another server: what changes the gate has to see who holds it."""
     if connections[alias].vendor != "mysql":
         return
     found = standing(alias)
     if found.writer not in ("", found.here):
-        raise ConfigurationError(
+        raise LogElsewhere(
             f"messages enter the log on the server {found.server!r} of this cluster, and this is {found.here!r}: run it"
             " where consumers run"
         )
@@ -122,6 +122,10 @@ def open_log(alias: str) -> bool:
 def _open(alias: str) -> bool:
     changed = [execute(alias, OPEN.replace("{slots}", slots)).rowcount for slots in SLOTS]
     return all(changed)
+
+
+class LogElsewhere(ConfigurationError):
+    """Messages enter the log on another server of the cluster than this one."""
 
 
 class BarrierRefused(Error):

@@ -15,6 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from sqlqueue import NewMessage, cancel, cancel_all, get_scheduled, get_status, publish, publish_many
+from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.consumers.background.named_server import TAKE_OVER_AFTER, NamedServerTask
 from sqlqueue.consumers.background.scheduler import SchedulerTask
 from sqlqueue.consumers.background.task import BackgroundTask
@@ -33,7 +34,7 @@ from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.calls import Call
 from sqlqueue.log.schedule import move_due
-from sqlqueue.models import Message, PublishGate, Result, ScheduledMessage
+from sqlqueue.models import Duty, Message, PublishGate, Result, ScheduledMessage
 from sqlqueue.models.publish_gate import fill
 from sqlqueue.operations.repartition import Repartition, begin
 from tests.consuming import QUICK, Consuming
@@ -293,6 +294,24 @@ def test_the_horizon_rises_on_the_named_server_alone() -> None:
     assert horizon.probe(highest_offset("default")) == 0
     name(here())
     assert horizon.probe(highest_offset("default")) > 0
+
+
+def test_a_task_whose_server_is_no_longer_the_named_one_looks_again(settings: object) -> None:
+    """Its connection was led there once, and would lead it there for ever."""
+    settings.SQLQUEUE = {"TOPICS": {"t": {"partitions": 1}}}
+    name(here())
+    publish("t", 1)
+    begin("default", "t", 3)
+    task = CollectorTask("default", 0.0, 30.0)
+    task._guarded(task.run_once)
+    assert not task.failing
+    Duty.objects.all().delete()
+    begin("default", "t", 4)
+    PublishGate.objects.filter(slot__gte=0).update(writer="another")
+    PublishGate.objects.filter(slot=NAMED).update(writer="another")
+    assert connection.sqlqueue_session is not None
+    task._guarded(task.run_once)
+    assert connection.sqlqueue_session is None
 
 
 def test_a_connection_to_another_server_is_of_no_use_to_a_consumer() -> None:

@@ -13,6 +13,7 @@ from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import message_of, storable
 from sqlqueue.database import lock_timeouts, retries, server_identity
 from sqlqueue.database.detour import GateElsewhere
+from sqlqueue.database.named_server import LogElsewhere
 from sqlqueue.signals import announce, operation_retried
 
 logger = logging.getLogger("sqlqueue")
@@ -97,12 +98,12 @@ class BackgroundTask:
         except server_identity.NotNamedServer as error:
             retries.drop_connection(self.alias)
             self._named_server.elsewhere(error)
-        except Error as error:
+        except (Error, LogElsewhere) as error:
             kind = retries.classify(error)
             if kind is retries.ErrorKind.GONE:
                 retries.drop_connection(self.alias)
                 self.forget()
-            if isinstance(error, GateElsewhere):
+            if isinstance(error, (GateElsewhere, LogElsewhere)):
                 server_identity.forget_session(self.alias)  # another server has been named since it was looked at
             self._failed(error)
             logger.warning(logfmt("background_task_failed", task=self.name, error_kind=kind.name, error=error))
