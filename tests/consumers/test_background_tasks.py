@@ -264,3 +264,18 @@ def test_one_that_failed_once_is_not_reported(died: Consuming) -> None:
     for _ in range(FAILING):
         scheduler._guarded(fail)
     assert scheduler.failing == "scheduler: no"
+
+
+def test_one_that_fails_again_and_again_tries_another_connection(died: Consuming) -> None:
+    """A node that has lost its cluster lets no statement through, and closes no connection."""
+    scheduler = SchedulerTask("default", 1.0)
+
+    def fail() -> bool:
+        connection.cursor().execute("SELECT a_column FROM no_table")
+        return False
+
+    for failures in range(1, FAILING + 1):
+        connection.ensure_connection()
+        before = connection.connection
+        scheduler._guarded(fail)
+        assert (connection.connection is before) is (failures < FAILING)

@@ -106,6 +106,8 @@ class BackgroundTask:
             if isinstance(error, (GateElsewhere, LogElsewhere)):
                 server_identity.forget_session(self.alias)  # another server has been named since it was looked at
             self._failed(error)
+            if self._failures >= FAILING:  # another connection may lead to a server that works
+                retries.drop_connection(self.alias)
             logger.warning(logfmt("background_task_failed", task=self.name, error_kind=kind.name, error=error))
             announce(operation_retried, BackgroundTask, operation=self.name, error_kind=kind.name, error=error)
         except Exception as error:
