@@ -65,9 +65,10 @@ class Partitions(Altered):
         from sqlqueue.operations.layout_changes import open_block
 
         try:
-            change, block = under_way("default"), open_block("default", topic)
+            # In this order: a node that catches up may not have heard of the change at first.
+            block, change = open_block("default", topic), under_way("default")
         except ConfigurationError:
-            change, block = None, Block(0, 0, partitions(topic))
+            block, change = Block(0, 0, partitions(topic)), None
         later = None if change is None else UnderWay(change.topic, _stage(*change.later))
         return State(later, _stage(*block))
 
