@@ -280,7 +280,7 @@ def test_rescheduling_of_a_key_looks_at_no_whole_table(topics: None, recorder: R
     assert sum("partition_key" in sql for sql, _ in statements) >= 2
     with an_index_if_there_is_one():
         for sql, params in statements:
-            assert not full_scans(sql, params), sql
+            assert not [found for found in full_scans(sql, params) if not small(found)], sql
 
 
 def test_the_walk_through_epochs_looks_at_no_whole_table(topics: None, recorder: Recorder) -> None:
@@ -581,7 +581,19 @@ def test_no_look_at_the_queue_reads_a_whole_table(topics: None, recorder: Record
 
 # What the survey's statements call small tables, and the bounded lists that they have made themselves. There is a lease
 # for each partition of a group, and a look at all groups is a look at all of them.
-SMALL_HERE = ("g", "t", "n", *SMALL, "sqlqueue_partition_lease", "head", "tail", "s", "waiting", "dead_letters")
+SMALL_HERE = (
+    "g",
+    "t",
+    "n",
+    "given",
+    *SMALL,
+    "sqlqueue_partition_lease",
+    "head",
+    "tail",
+    "s",
+    "waiting",
+    "dead_letters",
+)
 
 
 def small(found: str) -> bool:
