@@ -25,7 +25,7 @@ Publish = Callable[..., str]
 
 @pytest.fixture(autouse=True)
 def topics(settings: Any) -> None:
-    settings.SQLQUEUE = {"TOPICS": {TOPIC: {"partitions": 2, "priorities": 2}}}
+    settings.SQLQUEUE = {"WAKE": False, "TOPICS": {TOPIC: {"partitions": 2, "priorities": 2}}}
     publish(TOPIC, "so that the topic is there")
     Message.objects.all().delete()
 
