@@ -110,7 +110,6 @@ OVER: dict[str, str] = {
     "core.partition.sieve:RARE": "tests/core/test_sieve.py::test_once_enough_messages_were_read_of_which_few_match",
     "core.partition.window:LATE_LIMIT": "tests/core/test_window.py::test_more_late_commits_than_one_look_finds_are_found_by_the_next",
     "database.insert_sql:SERVER_LENGTH": "tests/log/test_detour.py::test_a_server_of_a_long_name_is_told_by_its_beginning",
-    "database.aside:CONNECTIONS_TRIED": "tests/database/test_named_server.py::test_a_transaction_says_so_where_no_second_connection_leads_to_its_node",
     "database.server_identity:CONNECTIONS_TRIED": "tests/log/test_detour.py::test_a_connection_to_another_server_is_of_no_use_to_a_consumer",
     "database.detour:AHEAD": "tests/log/test_detour.py::test_a_message_that_was_postponed_is_not_on_its_way_any_more",
     "database.detour:RANDOM_BITS": "tests/log/test_detour.py::test_numbers_of_the_detour_fit_the_pages_of_the_admin",

@@ -10,10 +10,10 @@ from django.db import OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue.database.insert_sql import HERE
+from sqlqueue.database.server_identity import CONNECTIONS_TRIED
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.transactions import in_callers_transaction, in_test_case
 
-CONNECTIONS_TRIED = 10  # to find the server of the transaction behind a balancer
 IN_CLUSTER = "SHOW SESSION VARIABLES LIKE 'wsrep_on'"
 
 

@@ -56,7 +56,7 @@ def reject_one(delivery: Any) -> None:
 
 def hand_over(delivery: Any) -> None:
     if delivery.payload != "warm":
-        raise HandOver("to somebody")
+        raise HandOver("to a person")
 
 
 def report(delivery: Any) -> None:

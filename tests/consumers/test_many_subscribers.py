@@ -42,7 +42,7 @@ def quiet(settings: object) -> None:
 
 @pytest.fixture
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is nobody's turn."""
+    """No subscriber's turn comes."""
     monkeypatch.setattr(reader.random, "random", lambda: 0.999999)
 
 

@@ -119,7 +119,7 @@ class ShardPublisher(Publisher):
                 time.sleep(AFTER_A_MOVE)
 
     def _on_commit(self, item: Item) -> None:
-        """What fails after the commit is known to nobody: the same is published once more."""
+        """A failure after the commit does not say that it was one: the same is published once more."""
         from sqlqueue import publish_on_commit
 
         with transaction.atomic(using=self.dice.choice([*ALIASES.values()])):

@@ -94,7 +94,7 @@ SHARDS = ("--topology=shards", "--phases=none", "--rate=15", "--bulk-rate=150", 
 @pytest.mark.database("mariadb")
 @pytest.mark.parametrize("planted", ["grants", "ends"])
 def test_a_run_in_which_a_shard_is_begun_before_the_former_is_done_is_found_out(planted: str, tmp_path: Path) -> None:
-    """Because nobody asks the former one, or its end is read too early. Whether it has something left is a matter of
+    """Because no group asks the former one, or its end is read too early. Whether it has something left is a matter of
     moments."""
     for seed in range(1, 5):
         folder = tmp_path / str(seed)
