@@ -14,6 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from sqlqueue.consumers.dispatcher import Dispatcher
 from sqlqueue.consumers.reader import Reader
+from sqlqueue.core.partition.arrivals import Arrivals
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.blocked import KeyRanges
 from sqlqueue.core.partition.ordering import OrderingQueue
@@ -21,7 +22,7 @@ from sqlqueue.core.partition.queues import OrderingQueues
 from sqlqueue.core.partition.transitions import Transitions
 from sqlqueue.core.partition.window import Found, ReadWindow
 from tests.core.planting import Fault
-from tests.core.test_log_model import COLLECTED, LONG, VISIBLE, LogMachine, QuietMachine
+from tests.core.test_log_model import COLLECTED, LONG, VISIBLE, KeyLimitMachine, LogMachine, QuietMachine
 
 pytestmark = pytest.mark.once
 
@@ -62,9 +63,14 @@ def test_it_finds_the_engine_without_the_rule_that(rule: str, monkeypatch: pytes
 class Scene:
     """A quiet machine that is told what happens."""
 
-    def __init__(self, size: int = 1, left_out: int = 0):
-        self.machine = QuietMachine()
-        self.machine.begin(size=size, left_out=left_out)
+    def __init__(self, size: int = 1, left_out: int = 0, most_of_a_key: int | None = None):
+        if most_of_a_key is None:
+            self.machine = QuietMachine()
+            self.machine.begin(size=size, left_out=left_out)
+        else:
+            self.machine = KeyLimitMachine()
+            self.machine.begin(atomic=False, attempts=2, size=size, left_out=left_out, most=most_of_a_key)
+            self.machine.owners[0].acquire()
         self.tables, self.owner = self.machine.tables, self.machine.owners[0]
 
     def publish(self, keys: str, late: tuple[int, ...] = ()) -> None:
@@ -172,7 +178,27 @@ def what_matches_is_deleted_before_it_is_read_whole(scene: Scene) -> None:
     assert scene.tables.groups["one"].done >= {6}
 
 
+def one_is_acked_and_lies_in_the_range_that_is_used_up(scene: Scene) -> None:
+    """The next messages of its key are looked for before the plan that stores its ack."""
+    scene.publish("aaaaa", late=(0, 1, 2))
+    scene.ends(3)
+    scene.owner.reader.look([scene.owner.stream], scene.tables.now)
+    scene.owner.reader.read([scene.owner.stream], scene.tables.now)
+    scene.owner.settle(1)
+    scene.machine.start_one(scene.owner, 0)
+    scene.machine.finish_one(scene.owner, 0, "retry")
+    scene.ends(1, 2)
+    scene.work(1)
+    scene.tables.now += LONG
+    scene.work(4)
+
+
 TOLD = [
+    (
+        one_is_acked_and_lies_in_the_range_that_is_used_up,
+        [Fault(Arrivals, "take_up", "self._writes.rows.get(message.offset)", "None")],
+        "is delivered again after its settle",
+    ),
     (
         a_late_one_is_there_when_others_are_read,
         [
@@ -245,6 +271,7 @@ TOLD = [
     ),
 ]
 OPTIONS = {
+    one_is_acked_and_lies_in_the_range_that_is_used_up: {"size": 2, "most_of_a_key": 1},
     a_late_one_is_there_when_others_are_read: {"size": 1},
     what_matches_is_deleted_before_it_is_read_whole: {"size": 1, "left_out": -3},
 }

@@ -98,7 +98,9 @@ class Arrivals:
         self, queue: OrderingQueue, row: StoredRow | None, message: FetchedMessage, position: int, now: float
     ) -> None:
         """Add the next message of a blocked range. It gets its row when it is dispatched, unless an operator has
-        written one."""
+        written one. What was settled since the last plan has the row that the next one writes."""
+        if (written := self._writes.rows.get(message.offset)) is not None:
+            row = StoredRow(message.offset, written.acked, written.in_flight, written.retry_count, 0.0, queue.name)
         if row is not None:
             self.recall(row._replace(key=queue.name), position, now)
         elif message.target_group in ("", self._group) and self._sieve.wants(message):
