@@ -24,6 +24,7 @@ COLUMNS = ("topic", '"partition"', "priority", "partition_key", "message_id", "p
 TIME_COLUMNS = ("published_at", "due_at")
 # What few messages have: those times if they were scheduled, bytes, and the time at which they expire.
 FURTHER_COLUMNS = (*TIME_COLUMNS, "body", "expires_at")
+NO_FURTHER = (None,) * len(FURTHER_COLUMNS)
 ALL_COLUMNS = (*COLUMNS, *FURTHER_COLUMNS)
 FAILURE_COLUMNS = (
     "failed_at",
@@ -226,10 +227,11 @@ def _sent(rows: Sequence[Sequence[Any]]) -> tuple[tuple[str, ...], Iterable[Any]
         return (*COLUMNS, *FAILURE_COLUMNS), chain.from_iterable(rows)
     if len(rows) == 1:
         row = rows[0]
-        if not (row.priority or row.headers or row.target_group or any(row[len(COLUMNS) :])) and row.body is None:
+        if not (row.priority or row.headers or row.target_group) and row[len(COLUMNS) :] == NO_FURTHER:
             return PLAIN_COLUMNS, (row.topic, row.partition, row.key, row.id, row.payload)
     topic, partition, priority, key, id, payload, headers, group, at, _, body, expires = zip(*rows)
-    if any(map(any, (priority, headers, group, at, expires))) or body.count(None) < len(rows):
+    further = any(column.count(None) < len(rows) for column in (at, body, expires))  # an empty body, and 0 µs, count
+    if further or any(map(any, (priority, headers, group))):
         columns = _columns(rows)
         return columns, chain.from_iterable(row[: len(columns)] for row in rows)
     return PLAIN_COLUMNS, chain.from_iterable(zip(topic, partition, key, id, payload))

@@ -14,6 +14,7 @@ from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.core.shards import shard_of
 from sqlqueue.database.statements import dialect
 from sqlqueue.log import relay_moves
+from sqlqueue.log.relayed_rows import Relayed
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, RelayArrival, RelayedMessage, ScheduledMessage, Topic
 from tests.database.plans import an_index_if_there_is_one, full_scans
@@ -205,7 +206,23 @@ def test_expiry_counts_from_the_publish() -> None:
     move_all()
     message = Message.objects.using(B).get()
     assert message.expires_at is not None
-    assert message.expires_at < message.created_at
+    assert message.expires_at <= message.created_at
+
+
+@pytest.mark.parametrize("ids", [("one",), ("one", "two")])
+def test_one_that_expires_as_it_arrives_does_not_live_for_ever(
+    monkeypatch: pytest.MonkeyPatch, ids: tuple[str, ...]
+) -> None:
+    read = relay_moves._read
+
+    def at_the_last_moment(*given: Any) -> list[Relayed]:
+        return [row._replace(left=-3_600) for row in read(*given)]
+
+    monkeypatch.setattr(relay_moves, "_read", at_the_last_moment)
+    relayed(*ids, expires=3600)
+    move_all()
+    assert arrived() == list(ids)
+    assert not Message.objects.using(B).filter(expires_at=None).exists()
 
 
 def test_plain_sql_may_schedule_a_message_on_any_shard() -> None:
