@@ -8,7 +8,7 @@ from django.contrib.auth import get_user_model
 from playwright.sync_api import Browser
 from pytest_django.live_server_helper import LiveServer
 
-from tests.browser.chromium import chromium
+from tests.browser.chromium import Chromium, chromium
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -21,10 +21,27 @@ if TYPE_CHECKING:
 Visit = Callable[..., "Visitor"]
 
 
+KILLED_BEFORE = 60.0  # seconds before a test's time is over, which would end the whole run
+
+
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
+def driven() -> Iterator[Chromium]:
+    with chromium() as driven:
+        yield driven
+
+
+@pytest.fixture(autouse=True)
+def unhung(request: pytest.FixtureRequest, driven: Chromium) -> Iterator[None]:
+    """Let a browser that does not answer fail the test that waits for it, and no other one."""
+    marked = request.node.get_closest_marker("timeout")
+    limit = float(marked.args[0] if marked else request.config.getini("timeout"))
+    with driven.killed_after(limit - KILLED_BEFORE):
+        yield
+
+
+@pytest.fixture
+def browser(driven: Chromium) -> Browser:
+    return driven.browser
 
 
 @pytest.fixture
@@ -45,7 +62,7 @@ def visit(
 
     failed_before = request.session.testsfailed
     yield visit
-    for number, visitor in enumerate(visitors):
+    for number, visitor in enumerate(visitors if browser.is_connected() else ()):
         if request.session.testsfailed > failed_before:
             visitor.photograph(f"{request.node.name} {number}")
         visitor.context.close()

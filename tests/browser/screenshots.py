@@ -160,11 +160,11 @@ def take_pictures(browser: Browser, site: Site, folder: Path) -> None:
 def main(folder: Path, minutes: float) -> None:
     """Make all pictures; minutes: how long the site runs before, so that its charts have something to show."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as place, chromium() as browser:
+    with tempfile.TemporaryDirectory() as place, chromium() as driven:
         site = Site(Path(place))
         with site.open():
             live_through(site, minutes * 60)
-            take_pictures(browser, site, folder)
+            take_pictures(driven.browser, site, folder)
 
 
 if __name__ == "__main__":
