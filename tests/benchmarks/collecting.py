@@ -1,11 +1,12 @@
 """Measure how fast a log is collected that is larger than the server's buffer pool, beside bulk publishing, and what
 publishers notice of it: `python -m tests.benchmarks.collecting`, on a private MariaDB server with a pool of 64 MB.
 
-Messages of 1 kB, 16 partitions, 997 keys, no groups. MariaDB reads and writes its files past the kernel's cache
-(O_DIRECT, its default). The last messages of the log are in the pool, the others are not.
+Messages of 1 kB (`--bytes`), 16 partitions, 997 keys, no groups. MariaDB reads and writes its files past the kernel's
+cache (O_DIRECT, its default). The last messages of the log are in the pool, the others are not.
 """
 
 import argparse
+import json
 import os
 import statistics
 import threading
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
-PAYLOAD = {"filler": "x" * 985}
+NAME = len('{"filler": ""}')  # of a payload besides its filler
 BULK = 1_000  # messages of one publish_many
 ALONE = 5.0  # seconds that a publisher is watched beside nothing
 
@@ -24,6 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=300_000)
     parser.add_argument("--pool", type=int, default=64, help="MB of the buffer pool")
+    parser.add_argument("--bytes", type=int, default=1_000, help="of a payload")
     arguments = parser.parse_args()
     from tests.servers.mariadb import PrivateMariaDB
 
@@ -35,10 +37,10 @@ def main() -> None:
         from django.core.management import call_command
 
         call_command("migrate", run_syncdb=True, verbosity=0)
-        measure(arguments.messages)
+        measure(arguments.messages, {"filler": "x" * (arguments.bytes - NAME)})
 
 
-def measure(messages: int) -> None:
+def measure(messages: int, payload: dict[str, str]) -> None:
     from sqlqueue import NewMessage, publish_many
     from sqlqueue.database.horizon import Horizon
     from sqlqueue.log.collect import collect_topic
@@ -49,12 +51,12 @@ def measure(messages: int) -> None:
     create("default", "beside", 16)
     began = time.perf_counter()
     for first in range(0, messages, BULK):
-        publish_many("cold", [NewMessage(PAYLOAD, key=f"k{n % 997}") for n in range(first, first + BULK)])
+        publish_many("cold", [NewMessage(payload, key=f"k{n % 997}") for n in range(first, first + BULK)])
     bulk = messages / (time.perf_counter() - began)
     Topic.objects.filter(name="cold").update(retention=0.0)
     horizon = Horizon("default")
     horizon.wait()
-    alone = latencies(lambda: time.sleep(ALONE))
+    alone = latencies(payload, lambda: time.sleep(ALONE))
     taken: list[float] = []
 
     def collect_half() -> None:
@@ -63,8 +65,9 @@ def measure(messages: int) -> None:
         taken.append(deleted / (time.perf_counter() - began))
 
     collect_half()
-    beside = latencies(collect_half)
-    table = Table(title=f"{messages:,} messages of 1 kB, a load of {os.getloadavg()[0]:.1f}")
+    beside = latencies(payload, collect_half)
+    size = len(json.dumps(payload))
+    table = Table(title=f"{messages:,} messages of {size:,} bytes, a load of {os.getloadavg()[0]:.1f}")
     for name in ("what", "messages/s", "ratio to publish_many"):
         table.add_column(name, justify="left" if name == "what" else "right")
     for what, rate in (("publish_many", bulk), ("collect", taken[0]), ("collect beside a publisher", taken[1])):
@@ -76,7 +79,7 @@ def measure(messages: int) -> None:
     )
 
 
-def latencies(work: Callable[[], object]) -> list[float]:
+def latencies(payload: dict[str, str], work: Callable[[], object]) -> list[float]:
     """Return how many seconds each of a publisher's transactions takes while work is done."""
     from django.db import connection
 
@@ -88,7 +91,7 @@ def latencies(work: Callable[[], object]) -> list[float]:
     def publish_on() -> None:
         while not ended.is_set():
             began = time.perf_counter()
-            publish("beside", PAYLOAD)
+            publish("beside", payload)
             times.append(time.perf_counter() - began)
         connection.close()
 
