@@ -49,6 +49,11 @@ class Settings:
             self.__dict__.pop(name, None)
         return value
 
+    @property
+    def reading(self) -> ParsedSetting:
+        """The setting as it was read; another object once it has been read again."""
+        return self._read
+
     # -- shards -------------------------------------------------------------------------------------------------------
 
     @property
@@ -80,7 +85,8 @@ class Settings:
 
     def shard_name(self, alias: str) -> str:
         """Return the name of the shard of this alias; "" without SHARDS."""
-        return next((name for name, each in self._read.shards.items() if each == alias), "")
+        shards = self._read.shards
+        return next((name for name, each in shards.items() if each == alias), "") if shards else ""
 
     def shards_of(self, topic: str) -> tuple[str, ...]:
         """Return the names of the shards that a new topic's keys are spread over, in order: those that TOPICS names, or

@@ -20,7 +20,7 @@ deliveries_dispatched = Signal()  # group, topic, partition, count
 messages_filtered = Signal()  # group, topic, partition, count: acked without a handler, by the consumer's filter
 deliveries_settled = Signal()  # group, topic, partition, attempts (of core.settle_plan: SettledAttempt)
 
-message_published = Signal()  # topic, count, shard (its name; "" without SHARDS)
+message_published = Signal(use_caching=True)  # topic, count, shard (its name; "" without SHARDS)
 delivery_settled = Signal()  # group, topic, partition, offset, outcome, attempt, seconds, error
 delivery_failed = Signal()  # the same arguments, only for the outcome "retried"
 dead_lettered = Signal()  # group, topic, partition, offset, attempt, error

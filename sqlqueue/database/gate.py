@@ -33,6 +33,7 @@ from sqlqueue.database.insert_sql import (
     KEEP_DUPLICATE,
     MARK,
     MARK_DUPLICATE,
+    PAYLOAD,
     REFRESH_FAILURE,
     FailedRow,
     LogRow,
@@ -158,7 +159,11 @@ def _go_together(alias: str, rows: Sequence[LogRow]) -> bool:
     if any(bodies) or Stored in set(map(type, payloads)):
         return False
     texts = "".join(chain(payloads, keys, ids, topics, groups, filter(None, headers)))
-    size = weight_of_text(texts) + len(rows) * len(LogRow._fields) * VALUE
+    others = len(rows) * len(LogRow._fields) * VALUE
+    size = others + 2 * len(texts)
+    if texts.isascii() and (size <= LIGHT or size <= statement_bytes(alias)):  # whatever is to be escaped
+        return True
+    size = others + weight_of_text(texts)
     return size <= LIGHT or size <= statement_bytes(alias)
 
 
@@ -223,7 +228,7 @@ def _insert(alias: str, rows: Sequence[Sequence[Any]], ending: str = "", overtak
     log.
     """
     vendor, at, known, sure = dialect(alias).vendor, insert_sql.slot(), known_layouts(alias), True
-    overtakes = overtakes or isinstance(rows[0][COLUMNS.index("payload")], Stored)
+    overtakes = overtakes or isinstance(rows[0][PAYLOAD], Stored)
     while True:
         if known.named and not overtakes and detour.in_use(alias):
             raise GateElsewhere

@@ -21,6 +21,7 @@ NAMED = -6  # the row that says which server is named, and how often its process
 ADVISORY = 1936093029  # PostgreSQL's advisory lock that is the gate: (this, 0)
 
 COLUMNS = ("topic", '"partition"', "priority", "partition_key", "message_id", "payload", "headers", "target_group")
+PAYLOAD = COLUMNS.index("payload")
 TIME_COLUMNS = ("published_at", "due_at")
 # What few messages have: those times if they were scheduled, bytes, and the time at which they expire.
 FURTHER_COLUMNS = (*TIME_COLUMNS, "body", "expires_at")
@@ -47,6 +48,7 @@ IN_EPOCH = (
     " WHERE topic = %s AND slot = %s LOCK IN SHARE MODE) = %s"
 )
 GATED_TOPIC = f"IF({HELD}{{in_epochs}}, %s, NULL)"
+STEADY_TOPIC = GATED_TOPIC.replace("{in_epochs}", "")
 # The server that runs a statement, by what a restart does not change: its transactions do not outlive it.
 SERVER_LENGTH = 200
 HERE = f"LEFT(CONCAT_WS(' ', @@hostname, @@port, @@server_id, @@datadir), {SERVER_LENGTH})"
@@ -155,7 +157,7 @@ def insertion(
     at: the gate's slot, None for that of this moment; sure: see `placed`, which raises Moved."""
     rows, conditions = placed(rows, known, bool(ending), sure) if known.placings else (rows, [])
     gated, held = _gate(vendor, known, slot() if at is None else at, conditions)
-    source = rows[0][COLUMNS.index("payload")]
+    source = rows[0][PAYLOAD]
     if isinstance(source, Stored):
         return _copying(vendor, rows[0], source, ending, gated, held)
     columns, values = _sent(rows)
@@ -194,6 +196,8 @@ def _gate(vendor: str, known: Known, at: int, conditions: Sequence[Condition]) -
         return CHECKED_TOPIC, [known.generation]
     held: list[object] = [gate_slot(at, known), known.stored]
     held += [value for condition in conditions for value in condition]
+    if not (conditions or known.named):
+        return STEADY_TOPIC, held
     return (NAMED_TOPIC if known.named else GATED_TOPIC).replace("{in_epochs}", IN_EPOCH * len(conditions)), held
 
 

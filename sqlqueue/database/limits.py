@@ -75,12 +75,17 @@ def statement_bytes(alias: str) -> int:
     return min(STATEMENT, packet(alias) - OVERHEAD)
 
 
+def is_light(payload: str, most: int) -> bool:
+    """Tell at little cost whether every server keeps JSON text, in a message without headers, and it has no more bytes
+    than `most`; of False it is not sure."""
+    return 4 * len(payload) < min(SHORT, most) and payload.count("[") + payload.count("{") <= DEEPEST_OF_MARIADB
+
+
 def check_row(alias: str, row: LogRow, most: int) -> None:
     """Raise InvalidMessage for a message that this server cannot keep, or Python could not read again, that has more
     bytes than `most`, or that the server does not take in one statement."""
-    payload, headers = row.payload, row.headers
-    light = headers is None and row.body is None and isinstance(payload, str) and 4 * len(payload) < min(SHORT, most)
-    if light and payload.count("[") + payload.count("{") <= DEEPEST_OF_MARIADB:
+    payload = row.payload
+    if row.headers is None and row.body is None and isinstance(payload, str) and is_light(payload, most):
         return
     check_storable(alias, row, most)
     _check_sendable(alias, row)

@@ -6,12 +6,36 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
 from sqlqueue.conf import settings
+from sqlqueue.database.gate import insert_many, insert_one
+from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.scheduling import Due
 from sqlqueue.log.conflicts import Offer, add_many, add_one
 from sqlqueue.log.look_back import found_elsewhere
 from sqlqueue.log.notifier import notify_after_commit
-from sqlqueue.log.published import IGNORED, Status
+from sqlqueue.log.published import CREATED, IGNORED, Status
 from sqlqueue.log.uniqueness import add_unique, add_unique_many
+
+
+def add_row(alias: str, row: LogRow) -> int | None:
+    """Add one plain message (see OfferMaker.plain_row), and notify its consumers; return its offset."""
+    offset, _ = insert_one(alias, row, may_repeat=False)
+    notify_after_commit(alias, (row,))
+    return offset
+
+
+def add_all(alias: str, messages: Sequence[LogRow | Offer]) -> tuple[list[Status], list[str], int]:
+    """Add messages, of which the plain ones are just rows, all or none of them, and notify their consumers; return
+    statuses, ids, and how many of them have entered the log."""
+    rows = [one for one in messages if isinstance(one, LogRow)]
+    if len(rows) == len(messages) and not settings.sharded:
+        if rows:
+            insert_many(alias, rows, may_repeat=False)
+            notify_after_commit(alias, rows)
+        return [CREATED] * len(rows), [row.id for row in rows], len(rows)
+    offers = [Offer(Due(one, None, None), False, False, False) if isinstance(one, LogRow) else one for one in messages]
+    statuses, ids = add_offers(alias, offers)
+    entered = notify_of(alias, [offer for offer, status in zip(offers, statuses) if status != IGNORED])
+    return statuses, ids, entered
 
 
 def add_offer(alias: str, offer: Offer) -> tuple[int | None, str, Status]:

@@ -6,30 +6,76 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, get_args
 
 from sqlqueue.conf import settings
+from sqlqueue.core.keys import KEY_LENGTH, new_id, partition_of
 from sqlqueue.core.new_message import NewMessage, OnConflict
 from sqlqueue.core.unique_for import checked_unique_for
 from sqlqueue.database.clock import EPOCH
 from sqlqueue.database.insert_sql import LogRow
-from sqlqueue.database.limits import check_row
+from sqlqueue.database.limits import check_row, is_light
 from sqlqueue.database.scheduling import Due
 from sqlqueue.database.statements import dialect
 from sqlqueue.database.validation import TopicInfo, log_row
 from sqlqueue.exceptions import LONGEST_DELAY, InvalidMessage, lifetime, seconds
 from sqlqueue.log.conflicts import Offer
-from sqlqueue.log.encoding import NOTHING, body_of, encode_headers, encode_payload
+from sqlqueue.log.encoding import NOTHING, body_of, encode, encode_headers, encode_payload
 from sqlqueue.payloads.topic_types import published_as
 from sqlqueue.payloads.versions import with_own
 
 CHOICES = get_args(OnConflict)
+BYTES = (bytes, bytearray, memoryview)
+
+_makers: dict[tuple[str, str], OfferMaker] = {}
+
+
+def offer_maker(alias: str, info: TopicInfo) -> OfferMaker:
+    """Return what makes offers to a topic; it is remembered, until the settings are read again, or the topic."""
+    found = _makers.get((alias, info.name))
+    if found is None or found.info is not info or found.reading is not settings.reading:
+        found = _makers[alias, info.name] = OfferMaker(alias, info)
+    return found
 
 
 class OfferMaker:
-    """Makes offers of the messages of one call to one topic: what holds for all of them is looked up once."""
+    """Makes offers of the messages to one topic: what holds for all of them is looked up once."""
 
     def __init__(self, alias: str, info: TopicInfo):
-        self._alias, self._info, self._dialect = alias, info, dialect(alias)
+        self.info, self.reading = info, settings.reading
+        self._alias, self._dialect = alias, dialect(alias)
         self._kind, self._version = published_as(info.name)
         self._unique_for = settings.topic(info.name).unique_for if settings.names(info.name) else None
+        self._most_bytes = settings.MAX_PAYLOAD_BYTES
+        self._untyped = self._kind is None and self._version == 1 and self._unique_for is None
+
+    def plain_row(self, message: NewMessage, headers: Any) -> LogRow | None:
+        """Return the row of a message of JSON with no more than a key, which just enters the log. None for every other
+        one, and for one that might be refused: its offer says. Raises InvalidMessage for a payload that is not JSON."""
+        key, payload = message.key, message.payload
+        if not (
+            self._untyped
+            and headers is None
+            and message.id is None
+            and message.delay is None
+            and message.at is None
+            and message.unique_for is None
+            and message.on_conflict is None
+            and message.expires is None
+            and message.content_type is None
+            and message.batch is None
+            and message.group == ""
+            and message.priority == 0
+            and type(key) is str
+            and len(key) <= KEY_LENGTH
+            and key.isascii()
+            and "\0" not in key
+            and not isinstance(payload, BYTES)
+        ):
+            return None
+        text = encode(payload)
+        if "\\u" in text or not is_light(text, self._most_bytes):
+            return None
+        id = new_id()
+        partition = partition_of(key or id, self.info.partitions)
+        return LogRow(self.info.name, partition, 0, key, id, text, None, "")
 
     def offer(self, message: NewMessage, headers: Any, reply_kept: float | None = None) -> Offer:
         """Return a message, checked and encoded. headers: those to store, which may have trace context beside the
@@ -57,15 +103,15 @@ class OfferMaker:
         return Offer(due, named, choice == "replace", scheduled, unique_for)
 
     def _row(self, message: NewMessage, headers: Any, reply_kept: float | None) -> LogRow:
-        name, kind, content_type = self._info.name, self._kind, message.content_type
+        name, kind, content_type = self.info.name, self._kind, message.content_type
         body = body_of(name, kind, message.payload, content_type)
         payload = encode_payload(name, kind, message.payload) if body is None else NOTHING
         headers = with_own(headers, self._version, content_type, message.batch, reply_kept)
         text = None if headers is None else encode_headers(headers)
-        row = log_row(self._dialect, self._info, message, payload, text)
+        row = log_row(self._dialect, self.info, message, payload, text)
         if body is not None or message.expires is not None:
             row = row._replace(body=body, expires=checked_expires(message.expires, message.at))
-        check_row(self._alias, row, settings.MAX_PAYLOAD_BYTES)
+        check_row(self._alias, row, self._most_bytes)
         return row
 
 

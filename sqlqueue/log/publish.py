@@ -14,12 +14,13 @@ from sqlqueue.core.new_message import OPTIONS, NewMessage, OnConflict
 from sqlqueue.core.unique_for import UniqueFor
 from sqlqueue.database import weight
 from sqlqueue.database.generations import Moved
+from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.log import shard_publish
-from sqlqueue.log.adding import add_offer, add_offers, notify_of
+from sqlqueue.log.adding import add_all, add_offer, add_row, notify_of
 from sqlqueue.log.conflicts import Offer
-from sqlqueue.log.offers import OfferMaker, checked_due
+from sqlqueue.log.offers import OfferMaker, checked_due, offer_maker
 from sqlqueue.log.placement import destination, destination_on_commit
-from sqlqueue.log.published import IGNORED, Published, PublishedMany, Status
+from sqlqueue.log.published import CREATED, IGNORED, Published, PublishedMany, Status
 from sqlqueue.log.topics import planned, to_publish
 from sqlqueue.signals import announce, message_published
 from sqlqueue.tracing import propagation
@@ -117,7 +118,13 @@ def _publish(
 
 
 def _publish_at(alias: str, topic: str, message: NewMessage, headers: Any, reply_kept: float | None) -> Published:
-    offer = OfferMaker(alias, to_publish(alias, topic)).offer(message, headers, reply_kept)
+    maker = offer_maker(alias, to_publish(alias, topic))
+    row = maker.plain_row(message, headers) if reply_kept is None and not settings.sharded else None
+    if row is not None:
+        published = Published(add_row(alias, row), row.id, CREATED, settings.shard_name(alias))
+        announce(message_published, publish, topic=topic, count=1, shard=published.shard)
+        return published
+    offer = maker.offer(message, headers, reply_kept)
     offset, id, status = add_offer(alias, offer)
     shard = settings.shard_name(alias)
     if status != IGNORED and notify_of(alias, [offer]):
@@ -165,37 +172,41 @@ def _publish_many(
 def _publish_many_at(
     alias: str, topic: str, messages: Iterable[NewMessage | Any], traced: Callable[[Any], Any] | None
 ) -> PublishedMany:
-    offers = _offers(alias, topic, messages, traced)
+    checked = _checked(alias, topic, messages, traced)
     if not isinstance(messages, Iterator):
-        given = list(offers)
-        statuses, ids = add_offers(alias, given)
-        entered = notify_of(alias, [offer for offer, status in zip(given, statuses) if status != IGNORED])
+        statuses, ids, entered = add_all(alias, list(checked))
         published = PublishedMany(ids, statuses, *map(statuses.count, STATUSES))
     else:
-        entered, published = _publish_stream(alias, offers)
+        entered, published = _publish_stream(alias, checked)
     if entered:
         announce(message_published, publish_many, topic=topic, count=entered, shard=settings.shard_name(alias))
     return published
 
 
-def _publish_stream(alias: str, offers: Iterator[Offer]) -> tuple[int, PublishedMany]:
+def _publish_stream(alias: str, messages: Iterator[LogRow | Offer]) -> tuple[int, PublishedMany]:
     entered = 0
     counts: Counter[Status] = Counter()
     with transaction.atomic(using=alias):
-        for some in weight.as_they_come(offers, MOST_AT_ONCE, weight.STATEMENT, lambda one: one.message.row.size):
-            statuses, _ = add_offers(alias, some)
+        for some in weight.as_they_come(messages, MOST_AT_ONCE, weight.STATEMENT, _size):
+            statuses, _, of_these = add_all(alias, some)
             counts.update(statuses)
-            entered += notify_of(alias, [offer for offer, status in zip(some, statuses) if status != IGNORED])
+            entered += of_these
     return entered, PublishedMany(None, None, *(counts[status] for status in STATUSES))
 
 
-def _offers(
+def _size(message: LogRow | Offer) -> int:
+    return len(message.payload) if isinstance(message, LogRow) else message.message.row.size
+
+
+def _checked(
     alias: str, topic: str, messages: Iterable[NewMessage | Any], traced: Callable[[Any], Any] | None
-) -> Iterator[Offer]:
-    offer = OfferMaker(alias, to_publish(alias, topic)).offer
+) -> Iterator[LogRow | Offer]:
+    maker = offer_maker(alias, to_publish(alias, topic))
+    plain_row = maker.plain_row
     for message in messages:
         new = message if isinstance(message, NewMessage) else NewMessage(message)
-        yield offer(new, new.headers if traced is None else traced(new.headers))
+        headers = new.headers if traced is None else traced(new.headers)
+        yield plain_row(new, headers) or maker.offer(new, headers)
 
 
 def _publish_chosen(topic: str, message: NewMessage, alias: str) -> None:

@@ -98,7 +98,7 @@ def wake(alias: str, partitions: Collection[TopicPartition] | None = None) -> No
     now = time.monotonic()
     known = _known.setdefault(alias, Known())
     sent = _addresses(alias, known, partitions, now)
-    if not _send(sent):
+    if not known.addresses or not _send(sent):
         return
     known.changing(now)
     _send([address for address in _addresses(alias, known, partitions, now) if address not in sent])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
@@ -93,8 +94,13 @@ def _of(metric: Metric, *values: str, shard: str | None = None) -> Metric:
     return metric.labels(*values) if values else metric
 
 
+@cache  # of a topic, whose series is never removed: to look it up takes a lock
+def _published_of(topic: str, shard: str) -> Counter:
+    return _of(PUBLISHED, topic, shard=shard)
+
+
 def _published(*, topic: str, count: int, shard: str, **_: Any) -> None:
-    _of(PUBLISHED, topic, shard=shard).inc(count)
+    _published_of(topic, shard).inc(count)
 
 
 def _dispatched(*, topic: str, group: str, count: int, **_: Any) -> None:
