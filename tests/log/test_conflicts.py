@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, transaction
 
 from sqlqueue import InvalidMessage, NewMessage, Published, PublishedMany, cancel, publish, publish_many
-from sqlqueue.log import conflicts
+from sqlqueue.log import adding, conflicts
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.signals import message_published
@@ -234,13 +234,13 @@ class TestAStream:
 
     def test_is_not_held_in_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
         sizes: list[int] = []
-        add_many = conflicts.add_many
+        add_all = adding.add_all
 
-        def note(alias: str, offers: Any) -> Any:
-            sizes.append(len(offers))
-            return add_many(alias, offers)
+        def note(alias: str, messages: Any) -> Any:
+            sizes.append(len(messages))
+            return add_all(alias, messages)
 
-        monkeypatch.setattr("sqlqueue.log.adding.add_many", note)
+        monkeypatch.setattr("sqlqueue.log.publish.add_all", note)
         publish_many(TOPIC, iter(range(2_500)))
         publish_many(TOPIC, (str(n) * 700_000 for n in range(3)))  # by their bytes as well
         assert sizes == [1_000, 1_000, 500, 2, 1]
