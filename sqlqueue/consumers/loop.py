@@ -12,6 +12,7 @@ from django.db import Error
 
 from sqlqueue.conf import settings
 from sqlqueue.consumers.background.scheduler import SchedulerTask
+from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.consumers.dispatcher import Dispatcher
 from sqlqueue.consumers.limit_warnings import ReadingLimits
 from sqlqueue.consumers.named_server_warning import NamedServerWarning
@@ -22,6 +23,7 @@ from sqlqueue.consumers.progress import ProgressWriter
 from sqlqueue.consumers.reader import Reader
 from sqlqueue.consumers.registration import Registration
 from sqlqueue.consumers.releases import Releases
+from sqlqueue.consumers.working_set import WorkingSet
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.assigned import AssignedPartition
@@ -33,6 +35,7 @@ logger = logging.getLogger("sqlqueue")
 
 REGISTER_CHECK = 0.1  # seconds between two attempts to register groups with start="latest"
 OPTIONS_CHECK = 0.8  # seconds between two reads of what is paused: nothing starts a second after a pause
+ASK_EVERY = 1.0  # seconds: polls that far apart ask for operators' requests and batches, too
 ELSEWHERE_PAUSE = 1.0  # seconds before the next look for the named server
 SESSION_PAUSE = 0.05  # seconds before the next iteration when a statement has run in an unknown session
 LACKING = 4  # so much sooner than usual it balances again while it is below its share
@@ -63,6 +66,7 @@ class Loop:
         self.stopping = False  # no new attempt starts
         self.lost: deque[list[HeldLease]] = deque()  # the lease renewer appends
         self.scheduler: SchedulerTask | None = None
+        self.told: Sequence[BackgroundTask] = ()  # whether there is something for them
         self.meet_server: Callable[[], None] = lambda: None  # before it goes on with another server
         self.renew_name: Callable[[float], None] = lambda now: None  # of the server, where it is the named one
         self._unmet = False
@@ -70,10 +74,13 @@ class Loop:
         self._limits = ReadingLimits()
         self.progress = ProgressWriter(ownership.alias)
         self.named_server = NamedServerWarning(subscriber=ownership.subscriber)
+        self.working_set = WorkingSet()
+        self._visits_all = True
+        self._changes = 0  # of what is owned, as of the last visit of all
         self._notified = False
         self._pause: float = settings.POLL_INTERVAL
         self._scheduled_at = math.inf
-        self._poll_at = self._balance_at = self._options_at = self._notice_at = self._register_at = 0.0
+        self._poll_at = self._balance_at = self._options_at = self._notice_at = self._register_at = self._ask_at = 0.0
         self._balance_pause: float = settings.BALANCE_INTERVAL
         self._lacked = False  # it was below its share after the last balance
 
@@ -147,17 +154,18 @@ class Loop:
             self._register_at = now + REGISTER_CHECK
             if self.registration.register_latest(self.reader.horizon):
                 self._balance_at = 0.0
-        if now >= min(self._balance_at, self._options_at) and not self.stopping:
-            if now >= self._balance_at:
-                self.balance()
-            else:
-                self.ownership.refresh()
-            self.in_flight.release_resting()
-            self._options_at = now + OPTIONS_CHECK
-        assigned_partitions = self.ownership.assigned_partitions()
-        self.reader.share(assigned_partitions)
+        if now >= self._balance_at and not self.stopping:
+            self.balance()
+            self._refreshed(now)
+        if self._visits_all or self._changes != self.ownership.changes:
+            self._visit_all()
         if not self.stopping:
-            worked = self._read(assigned_partitions, now) or worked
+            worked = self._read(now) or worked
+        if now >= self._options_at and not self.stopping and self._follows_options():
+            self.ownership.refresh()
+            self._refreshed(now)
+            self._visit_all()
+        assigned_partitions = self.working_set.partitions
         if not self.overruns.end(now):
             logger.error(
                 logfmt("pool_exhausted", subscriber=self.ownership.subscriber, meaning="too many handlers hang")
@@ -169,12 +177,32 @@ class Loop:
         if not self.stopping:
             self.releases.release(self.ownership.drained())
         self._pause = settings.POLL_INTERVAL if worked else min(self._pause * 2, settings.IDLE_POLL_INTERVAL)
-        return self._sleep(assigned_partitions)
+        self.working_set.rest(self.reader.watched_to)
+        return self._sleep(self.working_set.partitions)
+
+    def _follows_options(self) -> bool:
+        """Tell whether options that have changed could matter now: something runs, may be started, or would be if its
+        group did not rest. A process that has nothing to do reads them with every balance only."""
+        if self.dispatcher.outstanding or any(each.resting for each in self.ownership.subscriptions):
+            return True
+        return any(assigned.has_candidates or assigned.has_in_doubt for assigned in self.working_set.partitions)
+
+    def _refreshed(self, now: float) -> None:
+        self.in_flight.release_resting()
+        self._options_at = now + OPTIONS_CHECK
+
+    def _visit_all(self) -> None:
+        """Let this iteration visit every partition that is owned."""
+        self._visits_all, self._changes = False, self.ownership.changes
+        assigned_partitions = self.ownership.assigned_partitions()
+        self.reader.share(assigned_partitions)
+        self.working_set.wake_all(assigned_partitions, self.reader.watched_to)
 
     def balance(self) -> None:
         """Acquire partitions up to the fair share, and mark those beyond it as leaving. Below its share it looks again
         sooner, less and less so while there is nothing to get."""
         self.registration.register_declared()
+        self._visits_all = True
         acquired = self.ownership.balance(self.reader.horizon.value, self.clock)
         if acquired:
             self._poll_at = 0.0
@@ -195,7 +223,7 @@ class Loop:
                 waits = [] if self.stopping or subscription.resting else list(subscription.assigned.values())
                 subscription.limiter.renew(self.ownership.subscriber, waits, now)
 
-    def _read(self, assigned_partitions: Sequence[AssignedPartition], now: float) -> bool:
+    def _read(self, now: float) -> bool:
         """Look for new messages, fetch for partitions with room, load due rows; return whether anything was found."""
         found_new = False
         if now >= self._scheduled_at and self.scheduler is not None:  # it notifies when it has moved what is due
@@ -204,17 +232,24 @@ class Loop:
         if now >= self._poll_at or self._notified:
             self._notified = False
             living = self.ownership.living
-            found_new = self.reader.look(assigned_partitions, now, self.dispatcher.pace.linger, living)
+            ask = bool(self.told) and now >= self._ask_at
+            found_new = self.reader.look(self.working_set, now, self.dispatcher.pace.linger, living, ask)
+            if ask:
+                self._ask_at = now + ASK_EVERY
+                for task in self.told:
+                    task.tell(bool(self.reader.requested))
             self._poll_at = now + self._pause
             self._scheduled_at = self._follow_schedule()
         if now >= self._notice_at:
             self._notice_at = now + settings.HEARTBEAT_INTERVAL
-            self._limits.check(assigned_partitions, self.reader.horizon.value, now)
+            self._visit_all()
+            self._limits.check(self.working_set.partitions, self.reader.horizon.value, now)
             for subscription in self.ownership.subscriptions:
                 if any(assigned.next_due() is not None for assigned in subscription.assigned.values()) and (
                     self.reader.notice_rescheduled(*subscription.group_topic, subscription.assigned, now)
                 ):
                     self._notice_at = now  # there are more
+        assigned_partitions = self.working_set.partitions
         count = self.reader.read(
             [assigned for assigned in assigned_partitions if self.ownership.may_dispatch(assigned)], now
         )

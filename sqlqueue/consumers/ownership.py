@@ -83,6 +83,11 @@ class Ownership:
         found = [assigned for subscription in self.subscriptions for assigned in subscription.assigned.values()]
         return sorted(found, key=lambda assigned: assigned.ref.priority) if self._has_priorities() else found
 
+    @property
+    def changes(self) -> int:
+        """A number that grows whenever a partition was acquired, released or lost."""
+        return sum(subscription.changes for subscription in self.subscriptions)
+
     def _has_priorities(self) -> bool:
         return any(subscription.priorities > 1 for subscription in self.subscriptions)
 

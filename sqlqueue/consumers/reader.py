@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from sqlqueue.conf import settings
+from sqlqueue.consumers.working_set import WorkingSet
 from sqlqueue.core.partition.abreast import abreast
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.ref import PartitionRef
@@ -48,8 +49,9 @@ class Reader:
         self.horizon = Horizon(self.alias, server)
         self.highest = 0
         self.due_in: float | None = None  # seconds until a scheduled message is due, as of the last poll
+        self.requested: bool | None = None  # see Head; as of the last poll
         self._noticed: dict[tuple[str, str], tuple[int, int, int]] = {}  # by (group, topic): how far it was read
-        self._watched_to = 0  # the horizon at the last watch
+        self.watched_to = 0  # the horizon at the last watch of all offsets above the one before
         self._watched_high = 0
         self._rescan_at = 0.0
         self._probed_at = -math.inf
@@ -59,22 +61,27 @@ class Reader:
         self._rescanning = False  # the next read looks for late commits while the horizon is held back
 
     def look(
-        self, assigned_partitions: Sequence[AssignedPartition], now: float, linger: float = 0.0, subscribers: int = 1
+        self,
+        assigned_partitions: Sequence[AssignedPartition] | WorkingSet,
+        now: float,
+        linger: float = 0.0,
+        subscribers: int = 1,
+        requested: bool = False,
     ) -> bool:
-        """Look for new messages, and alarm the partitions that have some; return whether one of these has any
-        that is new.
+        """Look for new messages, and alarm the partitions that have some, also those that rest; return whether one of
+        these has any that is new.
 
         One statement while the log is idle; otherwise a probe and a watch more. The order matters: the highest offset
         is read before the probe, and messages are read in a newer snapshot than the probe. While the horizon is held
         back, only new offsets are watched, and the others now and then, for late commits. linger: the horizon is probed
-        at most once in so many seconds. subscribers: how many live.
+        at most once in so many seconds. subscribers: how many live. requested: whether to ask for requests, too.
         """
         shared = subscribers > FEW and dialect(self.alias).gated
-        self.highest, self.due_in, found = poll_head(self.alias, self.server, shared)
+        self.highest, self.due_in, found, self.requested = poll_head(self.alias, self.server, shared, requested)
         if shared:
             self._learn(found, now)
         reached = self._probe(now, linger, subscribers if shared else 1)
-        rose = reached > self._watched_to
+        rose = reached > self.watched_to
         new = self.highest > self._watched_high
         rescan = reached < self.highest and now >= self._rescan_at
         if not (rose or new or rescan):
@@ -83,9 +90,12 @@ class Reader:
         if whole:
             self._rescanning = not rose and not new
             self._rescan_at = now + RESCAN_AT_LEAST
-        low = self._watched_to if whole else self._watched_high
+        low = self.watched_to if whole else self._watched_high
         seen = watch(self.alias, low, self.highest, self.server) if self.highest - low <= WATCH_SPAN else None
         concerned = False
+        if isinstance(assigned_partitions, WorkingSet):
+            assigned_partitions.wake(seen, self.watched_to)
+            assigned_partitions = assigned_partitions.partitions
         for assigned in assigned_partitions:
             ref = assigned.ref
             if seen is None or (ref.topic, ref.partition, ref.priority) in seen:
@@ -94,7 +104,7 @@ class Reader:
             elif whole:
                 assigned.window.unseen(low, reached)
         if whole:
-            self._watched_to = reached
+            self.watched_to = reached
         self._watched_high = self.highest
         return concerned and (rose or new)
 

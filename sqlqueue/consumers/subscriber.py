@@ -19,7 +19,7 @@ from sqlqueue.consumers.background.relay import RelayTask
 from sqlqueue.consumers.background.replay import ReplayTask
 from sqlqueue.consumers.background.scheduler import SchedulerTask
 from sqlqueue.consumers.background.stats_recorder import StatsRecorder
-from sqlqueue.consumers.background.task import BackgroundTask
+from sqlqueue.consumers.background.task import LOOK, BackgroundTask
 from sqlqueue.consumers.connections import CONNECTIONS_LAST
 from sqlqueue.consumers.dispatcher import Dispatcher
 from sqlqueue.consumers.in_flight import InFlight
@@ -153,13 +153,14 @@ class Subscriber:
         self._lease_renewer.beat()
         self._renew_at = self.clock() + settings.HEARTBEAT_INTERVAL
         if self._with_background_tasks:
-            self.loop.scheduler = SchedulerTask(self.alias, settings.IDLE_POLL_INTERVAL * 5)
+            self.loop.scheduler = SchedulerTask(self.alias, LOOK)
             collector = CollectorTask(self.alias, settings.COLLECT_INTERVAL, settings.LEASE_DURATION)
             stats_recorder, replay = StatsRecorder(self.alias, self.settler.outcome_counter), ReplayTask(self.alias)
             self._batches = BatchTask(self.alias)
             self.settler.look_at_batches = self._batches.look_at
             others = [name for name, alias in settings.shards.items() if alias != self.alias]
             relays = [RelayTask(self.alias, name) for name in others]
+            self.loop.told = [replay, self._batches] if self.alias == settings.home else [replay]
             looking: list[BackgroundTask] = [self.loop.scheduler, replay, self._batches, *relays]
             for task in looking:
                 task.in_reserve = lambda: self.ownership.in_reserve

@@ -39,6 +39,7 @@ class Subscription:
         self.outside_hours = False
         self.executor = HandlerExecutor(alias, consumer)
         self.assigned: dict[PartitionRef, AssignedPartition] = {}
+        self.changes = 0  # grows whenever `assigned` changes
         self.leases: dict[PartitionRef, HeldLease] = {}  # of `assigned`; other threads read these only
         self.leaving: set[int] = set()  # numbers of leases to release as soon as nothing of them is in flight
         self.paused = False
@@ -141,6 +142,7 @@ class Subscription:
             key_limit=key_limit,
         )
         assigned.lease.deadline = deadline
+        self.changes += 1
         self.assigned[taken.ref], self.leases[taken.ref] = assigned, assigned.lease
         return assigned
 
@@ -152,6 +154,7 @@ class Subscription:
         """Remove a partition that has another owner now: the outcomes of its attempts are ignored."""
         assigned.lease.lost = True
         assigned.leave()
+        self.changes += 1
         self.assigned.pop(assigned.ref, None)
         self.leases.pop(assigned.ref, None)
         if not self.of_lease(assigned.ref.lease_number):

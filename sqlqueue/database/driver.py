@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from typing import Any
 
 IN_TRANSACTION, FAILED = 2, 3  # of psycopg's TransactionStatus
@@ -21,3 +22,16 @@ def standing(connection: Any) -> tuple[bool, int]:
         status = int(raw.info.transaction_status)
         return connection.autocommit, status if status in (IN_TRANSACTION, FAILED) else 0
     return connection.autocommit, 0
+
+
+def may_be_lost(connection: Any) -> bool:
+    """Tell whether a connection that has rested has to be asked whether it still works.
+
+    PostgreSQL says so when it ends a connection, as does what stands in between: then there is something to read. Where
+    there is nothing, no statement is needed to find out. MySQL's question is none.
+    """
+    if connection.vendor != "postgresql" or connection.connection.closed:
+        return True
+    poll = select.poll()
+    poll.register(connection.connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from django.db import Error, connections, transaction
 
 from sqlqueue.core.logfmt import logfmt
+from sqlqueue.database.driver import may_be_lost
 from sqlqueue.database.error_codes import ErrorKind, classify
 from sqlqueue.database.generations import Moved
 from sqlqueue.database.lock_timeouts import limit_transaction
@@ -99,7 +100,8 @@ def close_lost_connections() -> bool:
     """Close this thread's connections that the server has ended while they were idle, and no others; return whether
     there were any. The next query opens a new one. For a thread that has rested, before it goes on."""
     idle = (one for one in connections.all(initialized_only=True) if one.connection is not None)
-    lost = [one for one in idle if not one.in_atomic_block and not one.is_usable()]
+    asked = (one for one in idle if not one.in_atomic_block and may_be_lost(one))
+    lost = [one for one in asked if not one.is_usable()]
     for connection in lost:
         connection.close()
     return bool(lost)

@@ -18,16 +18,26 @@ from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.portions import LEFT, MESSAGE, light, message_of, portions, withheld, withholding
 from sqlqueue.log.proof import select
+from sqlqueue.models.replay import ACTIVE
 
 STREAMS_OF_ONE_FETCH = 32
 WATCH_SPAN = 20_000  # offsets that one watch passes; a wider gap is a backlog, and every partition is read
+
+STATES = ", ".join(f"'{state}'" for state in ACTIVE)
 
 # What an idle consumer polls: the highest offset, in how many seconds the next scheduled message is due, and the
 # horizon that another one has found. Index: the ends of the log's primary key and of (refused, due_at).
 POLL_HEAD = """
     SELECT (SELECT MAX("offset") FROM sqlqueue_message),
-    (SELECT {due_in} FROM sqlqueue_scheduled_message WHERE refused = {false} ORDER BY due_at LIMIT 1), {shared}{proof}
+    (SELECT {due_in} FROM sqlqueue_scheduled_message WHERE refused = {false} ORDER BY due_at LIMIT 1), {shared},
+    {requested}{proof}
 """
+# Whether an operator's request is not done, or a batch not over. Index: their states.
+REQUESTED = f"""
+    CASE WHEN EXISTS (SELECT 1 FROM sqlqueue_replay WHERE state IN ({STATES}))
+    OR EXISTS (SELECT 1 FROM sqlqueue_rescheduling WHERE state IN ({STATES}))
+    OR EXISTS (SELECT 1 FROM sqlqueue_batch WHERE over = {{false}}) THEN 1 ELSE 0 END
+""".strip()
 # The partitions that have messages in a range of the log. Index: the primary key.
 WATCH = """
     SELECT DISTINCT topic, "partition", priority FROM sqlqueue_message{by_offset}
@@ -62,26 +72,29 @@ FETCHED = MESSAGE + 1  # those of FETCH and LOOK
 
 class Head(NamedTuple):
     """The highest visible offset; in how many seconds the next scheduled message is due: 0 or less if one is, None if
-    there is none; the horizon that is shared, None if there is none."""
+    there is none; the horizon that is shared, None if there is none; whether an operator's request is not done, or a
+    batch not over, None if that was not asked."""
 
     highest: int
     due_in: float | None
     shared: int | None
+    requested: bool | None
 
 
-def poll_head(alias: str, server: ServerIdentity | None = None, shared: bool = False) -> Head:
-    """Return what is new. shared: whether to look for a shared horizon.
+def poll_head(alias: str, server: ServerIdentity | None = None, shared: bool = False, requested: bool = False) -> Head:
+    """Return what is new. shared: whether to look for a shared horizon; requested: whether to ask for requests, too.
 
     server: whose answer is wanted, here and below. Raises ServerChanged or SessionReplaced if another one has answered,
     or may have.
     """
     proof, values = proof_column(server)
     text = POLL_HEAD.replace("{proof}", proof).replace("{shared}", SHARED if shared else "NULL")
+    text = text.replace("{requested}", REQUESTED if requested else "NULL")
     row = execute(alias, text.replace("{due_in}", dialect(alias).remaining("due_at")), values).fetchone()
-    if server is not None and proof and not row[3]:
+    if server is not None and proof and not row[4]:
         server.refuted()
-    highest, due_in = row[:2]
-    return Head(highest or 0, None if due_in is None else float(due_in), row[2])
+    highest, due_in, found = row[:3]
+    return Head(highest or 0, None if due_in is None else float(due_in), found, bool(row[3]) if requested else None)
 
 
 def watch(alias: str, low: int, high: int, server: ServerIdentity | None = None) -> set[tuple[str, int, int]]:

@@ -33,11 +33,11 @@ def memory(consuming: Consuming, settings: Any, monkeypatch: pytest.MonkeyPatch)
     found = Memory()
     read, select = Loop._read, proof.select
 
-    def reads(self: Loop, assigned_partitions: Any, now: float) -> bool:
+    def reads(self: Loop, now: float) -> bool:
         try:
-            return read(self, assigned_partitions, now)
+            return read(self, now)
         finally:
-            found.note(assigned_partitions)
+            found.note(self.ownership.assigned_partitions())
 
     def selects(*values: Any) -> Any:
         rows = select(*values)

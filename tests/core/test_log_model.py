@@ -52,6 +52,7 @@ from sqlqueue.core.settle_plan import (
     StoredRow,
 )
 from sqlqueue.database.server_identity import ServerIdentity
+from sqlqueue.log.fetch import Head
 from tests.core.choosing import Choice
 from tests.core.weighing import fitting
 
@@ -171,9 +172,9 @@ class Tables:
 
     # What the reader's statements answer.
 
-    def poll_head(self, alias: str, server=None, shared: bool = False) -> tuple[int, float | None, None]:
+    def poll_head(self, alias: str, server=None, shared: bool = False, requested: bool = False) -> Head:
         self.interrupt()
-        return max(self.visible(), default=0), None, None
+        return Head(max(self.visible(), default=0), None, None, None)
 
     def watch(self, alias: str, low: int, high: int, server=None) -> set[tuple[str, int, int]]:
         self.interrupt()

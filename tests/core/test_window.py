@@ -22,6 +22,7 @@ class Log:
         self.last = self.horizon = self.watched = 0
         self.window = ReadWindow(0)
         self.known: set[int] = set()
+        self.rests = False  # it is passed over until there is something of it
 
     def probe(self) -> None:
         high = max(self.visible, default=0)
@@ -30,16 +31,27 @@ class Log:
     def watch(self) -> None:
         self.probe()
         if any(offset > self.watched for offset in self.visible):
+            self.wake()
             self.window.alarm()
-        else:
+        elif not self.rests:
             self.window.unseen(self.watched, self.horizon)
         self.watched = self.horizon
+
+    def wake(self) -> None:
+        if self.rests:
+            self.rests = False
+            self.window.quiet(self.watched)
+
+    def rest(self) -> None:
+        self.rests = self.rests or (self.window.rests and self.window.final >= self.watched)
 
     @property
     def room(self) -> int:
         return 2 if len(self.window.offsets) < FULL else 0
 
     def read(self) -> None:
+        if self.rests:
+            return
         window = self.window
         late = window.next_late(self.room, READ, HELD, self.horizon)
         if late:
@@ -67,8 +79,9 @@ class Log:
                 self.window.add(offset)
 
 
-@given(st.lists(STEP, max_size=80))
-def test_what_is_final_has_been_read(steps: list[tuple[str, int]]) -> None:
+@pytest.mark.parametrize("rests", [False, True], ids=["always visited", "resting"])
+@given(steps=st.lists(STEP, max_size=80))
+def test_what_is_final_has_been_read(rests: bool, steps: list[tuple[str, int]]) -> None:
     log = Log()
     window = log.window
     for kind, number in steps:
@@ -87,12 +100,15 @@ def test_what_is_final_has_been_read(steps: list[tuple[str, int]]) -> None:
             log.read()
         elif kind == "m":
             window.move(min(window.final, window.position + number))
+        if rests:
+            log.rest()
         assert window.position <= window.final <= max(log.horizon, window.position)
         assert not [offset for offset in log.visible if offset <= window.final and offset not in log.known]
         assert len(window.offsets) <= FULL + HELD + 2 * READ
     # At rest everything is found and final, however full the window was.
     log.visible |= log.open
     log.open.clear()
+    log.wake()
     for _ in range(200):
         log.watch()
         log.read()

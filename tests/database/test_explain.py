@@ -26,7 +26,7 @@ from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import acked_marks, groups, unique_messages, work_collect, work_items
 from sqlqueue.log.collect import FIRST, OLDEST, collect, released, report_absent
-from sqlqueue.log.fetch import FETCH, FETCH_TO, LOOK, POLL_HEAD, SCAN, WATCH
+from sqlqueue.log.fetch import FETCH, FETCH_TO, LOOK, POLL_HEAD, REQUESTED, SCAN, WATCH
 from sqlqueue.log.portions import SIZES, WHOLE
 from sqlqueue.log.publish import NewMessage
 from sqlqueue.log.retirement import retire
@@ -462,6 +462,7 @@ def test_a_long_and_uneven_history_leads_no_read_astray(topics: None, place: str
         assert indexes_of(words.sql(SCAN), (*within, 5_000)) == {"sqlqueue_message_fetch"}
     condition, proof = server.proof()
     head = POLL_HEAD.replace("{proof}", f", CASE WHEN {condition} THEN 1 ELSE 0 END").replace("{shared}", SHARED)
+    head = head.replace("{requested}", REQUESTED)
     pulse = {
         node.get("Index Name")
         for node in plan_of(words.sql(head.replace("{due_in}", words.remaining("due_at"))), proof)

@@ -31,6 +31,12 @@ class BatchTask(BackgroundTask):
         self._beyond = ""  # where the sweep goes on
         self._due_at = self._lasted = 0.0  # when the next sweep is due; how many seconds the one under way has taken
 
+    def tell(self, something: bool) -> None:
+        """See the base."""
+        if something and self._told is False:
+            self._due_at = 0.0
+        super().tell(something)
+
     def look_at(self, batches: Iterable[str]) -> None:
         """Check these batches now. From any thread."""
         with self._lock:

@@ -23,6 +23,9 @@ FAILING = 3  # iterations in a row that failed: a database that is restarted fai
 RESERVE = 5  # times as long as usual a process in reserve waits between two iterations
 
 
+LOOK = 10.0  # seconds between two looks of a task that is told when there is something to do
+
+
 class BackgroundTask:
     """A duty that a thread of its own does every `interval` seconds, on a connection of its own.
 
@@ -38,6 +41,7 @@ class BackgroundTask:
         self.alias, self.interval = alias, interval
         self._due = threading.Event()
         self._stopping = False
+        self._told: bool | None = None  # None: it never was
         self._failures, self._error = 0, ""
         self._named_server = NamedServerWarning(task=self.name)
         self._thread = threading.Thread(target=self._run, name=f"sqlqueue-{self.name}", daemon=True)
@@ -49,6 +53,13 @@ class BackgroundTask:
     def wake(self) -> None:
         """Run the next iteration now."""
         self._due.set()
+
+    def tell(self, something: bool) -> None:
+        """Tell whether there is something to do, as a poll of the loop has found. While there is nothing, the task
+        itself looks seldom. From any thread."""
+        begins, self._told = something and self._told is False, something
+        if begins and not self.in_reserve():
+            self.wake()
 
     def stop(self, timeout: float = 5.0) -> None:
         """End after the current iteration; wait up to `timeout` seconds for that."""
@@ -63,7 +74,8 @@ class BackgroundTask:
     @property
     def pause(self) -> float:
         """Seconds between two iterations now."""
-        return self.interval * (RESERVE if self.in_reserve() else 1)
+        pause = self.interval * (RESERVE if self.in_reserve() else 1)
+        return max(pause, LOOK) if self._told is False else pause
 
     @property
     def failing(self) -> str:

@@ -130,6 +130,15 @@ class AssignedPartition:
         return bool(self.writes.due or known or self.settling.lingers)
 
     @property
+    def at_rest(self) -> bool:
+        """Whether there is nothing to do until the log has something new, or something changes it from outside."""
+        if not self.window.rests or self.messages.in_flight or self.ready or self.active:
+            return False
+        queues = self.queues
+        waiting = queues.has_absent or queues.holding or self.delays or self.in_doubt or self.lease.progress
+        return not waiting
+
+    @property
     def has_in_doubt(self) -> bool:
         """Whether messages are in doubt: in flight with a former owner."""
         return bool(self.in_doubt)

@@ -192,6 +192,16 @@ class ReadWindow:
         """Record that the log may have messages that were not read."""
         self.more = True
 
+    @property
+    def rests(self) -> bool:
+        """Whether everything was read that there was, and no late commit can turn up in it."""
+        return not (self.more or self.late or self.offsets) and self.cursor == self.final
+
+    def quiet(self, horizon: int) -> None:
+        """Record that the log had nothing of the partition since it began to rest, in snapshots that are together newer
+        than `horizon`."""
+        self.final = self.cursor = max(self.final, horizon)
+
     # -- memory -------------------------------------------------------------------------------------------------------
 
     def remembers(self, offsets: Iterable[int]) -> bool:

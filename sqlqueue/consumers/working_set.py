@@ -1,0 +1,54 @@
+"""The working set: the assigned partitions that an iteration of the loop visits.
+
+A process may own a thousand partitions, of which a message concerns one. One with nothing to do rests until a look at
+the log's head finds something of it. All are visited after whatever else may have changed them: a balance, other
+options, rows that an operator has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from sqlqueue.core.partition.assigned import AssignedPartition
+
+Stream = tuple[str, int, int]  # topic, partition and priority
+
+
+class WorkingSet:
+    """The partitions to visit, in the order of all. For the control thread."""
+
+    def __init__(self) -> None:
+        self.partitions: list[AssignedPartition] = []
+        self._ranks: dict[AssignedPartition, int] = {}
+        self._resting: dict[Stream, list[AssignedPartition]] = {}
+
+    def wake_all(self, assigned_partitions: Sequence[AssignedPartition], watched_to: int) -> None:
+        """Visit all. watched_to: the horizon at the last look that has found nothing of those that rest."""
+        for resting in self._resting.values():
+            for assigned in resting:
+                assigned.window.quiet(watched_to)
+        self._resting = {}
+        self.partitions = list(assigned_partitions)
+        self._ranks = {assigned: rank for rank, assigned in enumerate(assigned_partitions)}
+
+    def wake(self, streams: Collection[Stream] | None, watched_to: int) -> None:
+        """Visit those of these streams, too (None: all): the log has something of them. watched_to: as for
+        `wake_all`."""
+        found = list(self._resting) if streams is None else [one for one in streams if one in self._resting]
+        if not found:
+            return
+        for stream in found:
+            for assigned in self._resting.pop(stream):
+                assigned.window.quiet(watched_to)
+                self.partitions.append(assigned)
+        self.partitions.sort(key=self._ranks.__getitem__)
+
+    def rest(self, watched_to: int) -> None:
+        """Let those rest that have nothing to do and are read up to this horizon."""
+        visited, self.partitions = self.partitions, []
+        for assigned in visited:
+            if assigned.window.final < watched_to or not assigned.at_rest:
+                self.partitions.append(assigned)
+                continue
+            ref = assigned.ref
+            self._resting.setdefault((ref.topic, ref.partition, ref.priority), []).append(assigned)
