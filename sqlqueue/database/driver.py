@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import select
+import selectors
 from typing import Any
 
 IN_TRANSACTION, FAILED = 2, 3  # of psycopg's TransactionStatus
@@ -32,6 +32,6 @@ def may_be_lost(connection: Any) -> bool:
     """
     if connection.vendor != "postgresql" or connection.connection.closed:
         return True
-    poll = select.poll()
-    poll.register(connection.connection.fileno(), select.POLLIN)
-    return bool(poll.poll(0))
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(connection.connection.fileno(), selectors.EVENT_READ)
+        return bool(waiting.select(0))

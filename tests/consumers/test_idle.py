@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, connections
 
 from sqlqueue import Delivery, NewMessage, Reject, publish, publish_many
 from sqlqueue.consumers.background import batches
@@ -64,6 +64,11 @@ class Idle:
                     self._due[task] = self.now
         self.now = end
 
+    def until(self, name: str) -> float:
+        """Return in how many seconds a task looks by itself."""
+        [task] = [task for task in self.subscriber._background_tasks if task.name == name]
+        return self._due[task] - self.now
+
     def _run(self, who: Any) -> float:
         if who is None:
             return self.subscriber.run_once()
@@ -112,6 +117,8 @@ def test_a_process_that_was_told_of_a_request_looks_at_once(idle: Idle, monkeypa
     idle.pass_time(1.0)
     assert Message.objects.filter(topic=dead_letter_topic("t")).count() == 1
     idle.pass_time(MINUTE)
+    while idle.until("replay") < 3.0:
+        idle.pass_time(1.0)
     request_replay("default", "t")
     idle.pass_time(2.0)
     assert Replay.objects.get().state == DONE
@@ -123,7 +130,7 @@ def test_a_connection_that_has_rested_is_asked_only_where_there_is_a_sign_that_i
     connection.ensure_connection()
     if connection.vendor == "postgresql":
         with monkeypatch.context() as patched:
-            patched.setattr(type(connection), "is_usable", lambda self: pytest.fail("it was asked"))
+            patched.setattr(type(connections["default"]), "is_usable", lambda self: pytest.fail("it was asked"))
             assert not retries.close_lost_connections()
     assert not retries.close_lost_connections()
     if connection.vendor != "sqlite":

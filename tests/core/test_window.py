@@ -206,3 +206,12 @@ def test_after_an_alarm_everything_is_looked_at() -> None:
     window.was_read(Read(0, 10), None, False, 5)
     window.alarm()
     assert window.next_read(10, 2, 6, 5) == Read(5, 10)
+
+
+def test_what_may_still_get_a_late_commit_does_not_rest() -> None:
+    window = ReadWindow(0)
+    assert not window.rests
+    window.was_read(Read(0, 10), 7, False, 5)
+    assert (window.final, window.cursor, window.rests) == (5, 7, False)
+    window.was_read(Read(7, 10), None, False, 9)
+    assert window.rests
