@@ -339,6 +339,8 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "log.settle_notices:ASKED_FOR",
         "log.unique_messages:LEFT_ALONE",
         "consumers.background.batches:INTERVAL",
+        "consumers.background.task:LOOK",
+        "consumers.loop:ASK_EVERY",
         "consumers.subscriber:COUNTING_LASTS",
         "log.settle_notices:FORGET_EVERY",
         "log.notifier:QUIET",

@@ -117,7 +117,7 @@ def lease_renewer_of(consuming: Consuming) -> BackgroundTask:
 
 def test_one_of_those_that_serve_the_same_looks_often_and_the_others_rarely(consuming: Consuming) -> None:
     """Of processes that serve the same one looks for what operators ask for, what is due, and batches that end."""
-    Batch.objects.create(id="open")  # without one, and without a request, all of them look rarely
+    Batch.objects.create(id="open", callbacks={})  # without one, and without a request, all of them look rarely
     consuming.consumer("t", lambda delivery: None)
     hosts = [consuming.start() for _ in range(3)]
 

@@ -11,6 +11,7 @@ from django.db import connection, connections
 
 from sqlqueue import Delivery, NewMessage, Reject, publish, publish_many
 from sqlqueue.consumers.background import batches
+from sqlqueue.consumers.background import task as task_module
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.consumers.pools import InlinePool
 from sqlqueue.consumers.registry import Consumer, build
@@ -31,10 +32,10 @@ SENT = {
     "SELECT mine.consumer_group": 20,  # options, with each balance
     "SELECT cohort": 20,
     "SELECT consumer_group, topic, partition, slice, id": 20,
-    "SELECT 1 FROM sqlqueue_scheduled_message": 6,  # each background task for itself
-    "SELECT sqlqueue_replay": 6,
-    "SELECT sqlqueue_rescheduling": 6,
-    "SELECT sqlqueue_batch": 6,
+    "SELECT 1 FROM sqlqueue_scheduled_message": 2,  # each background task for itself
+    "SELECT sqlqueue_replay": 2,
+    "SELECT sqlqueue_rescheduling": 2,
+    "SELECT sqlqueue_batch": 2,
     "INSERT INTO sqlqueue_subscriber_heartbeat": 6,
     "UPDATE sqlqueue_partition_lease": 6,
 }
@@ -87,7 +88,8 @@ def idle(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch)
     consumer = Consumer(topic="t", handler=handle, **build("t", {"group": "g"}))
     publish_many("t", [NewMessage(number, key=f"{number}") for number in range(5)])
     process = Idle(Subscriber([consumer], pool=InlinePool))
-    monkeypatch.setattr(batches, "time", SimpleNamespace(monotonic=lambda: process.now))
+    for module in (task_module, batches):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: process.now))
     process.pass_time(MINUTE)
     assert process.subscriber.settled == 5
     yield process

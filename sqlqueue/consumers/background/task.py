@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from django.db import Error, connections
@@ -23,7 +24,7 @@ FAILING = 3  # iterations in a row that failed: a database that is restarted fai
 RESERVE = 5  # times as long as usual a process in reserve waits between two iterations
 
 
-LOOK = 10.0  # seconds between two looks of a task that is told when there is something to do
+LOOK = 30.0  # seconds between two looks of a task that is told when there is something to do
 
 
 class BackgroundTask:
@@ -41,6 +42,7 @@ class BackgroundTask:
         self.alias, self.interval = alias, interval
         self._due = threading.Event()
         self._stopping = False
+        self._ran_at = 0.0
         self._told: bool | None = None  # None: it never was
         self._failures, self._error = 0, ""
         self._named_server = NamedServerWarning(task=self.name)
@@ -57,8 +59,8 @@ class BackgroundTask:
     def tell(self, something: bool) -> None:
         """Tell whether there is something to do, as a poll of the loop has found. While there is nothing, the task
         itself looks seldom. From any thread."""
-        begins, self._told = something and self._told is False, something
-        if begins and not self.in_reserve():
+        self._told = something
+        if something and time.monotonic() - self._ran_at >= self.pause:
             self.wake()
 
     def stop(self, timeout: float = 5.0) -> None:
@@ -101,6 +103,7 @@ class BackgroundTask:
             connections.close_all()
 
     def _guarded(self, do: Callable[[], bool | None]) -> bool:
+        self._ran_at = time.monotonic()
         try:
             if retries.close_lost_connections():
                 self.forget()
