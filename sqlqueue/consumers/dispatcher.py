@@ -142,27 +142,63 @@ class Dispatcher:
                     assigned.follow_key_limit()
         chosen = self._choose(assigned_partitions, now) if dispatch else {}
         plans: list[SettlePlan] = []
+        started: list[Execution] = []  # at first those that are claimed already
+        linger = self.pace.linger if dispatch else 0.0
         for assigned in assigned_partitions:
             executions = chosen.get(assigned, [])
             if executions or assigned.active:
-                plan = assigned.plan(now, settings.FLUSH_INTERVAL, executions, self.pace.linger if dispatch else 0.0)
+                end = self._claims_to(assigned) if dispatch else 0
+                plan = assigned.plan(now, settings.FLUSH_INTERVAL, executions, linger, end)
                 if plan is not None:
                     plans.append(plan)
-        written = self.settler.execute(plans) if plans else None
+                else:
+                    started += executions
+        if not plans and not started:
+            return False
+        # What is claimed already starts after it, too: an outcome that is written may be that of one alone in doubt.
+        written = self._write(plans, started, now)
         if written is None:
             return False
         self.pace.settled()
-        started: list[Execution] = []
         for plan in written:
-            if plan.executions and deliveries_dispatched.receivers:
-                count = sum(len(execution.attempts) for execution in plan.executions)
-                announce(deliveries_dispatched, Dispatcher, **plan.lease.labels, count=count)
             started += plan.executions
+        self._start(started)
+        return True
+
+    def _claims_to(self, assigned: AssignedPartition) -> int:
+        """Return up to where a partition may be claimed ahead; 0: not at all."""
+        subscription = self.ownership.of(assigned)
+        limited = subscription.limiter is not None or subscription.key_rate is not None
+        if not self.pace.ahead or limited or not self.ownership.may_dispatch(assigned):
+            return 0
+        return self.reader.highest + self.pace.ahead
+
+    def _write(self, plans: list[SettlePlan], claimed: list[Execution], now: float) -> list[SettlePlan] | None:
+        """Execute plans; return those that were written, None if that was given up. Then, and after an error, nothing
+        of `claimed` starts."""
+        written: list[SettlePlan] | None = None
+        try:
+            written = self.settler.execute(plans) if plans else []
+        finally:
+            if written is None:
+                for execution in claimed:
+                    self.in_flight.release(execution)
+        for plan in written or ():
+            if (assigned := self.ownership.assigned_of(plan.lease)) is not None:
+                assigned.was_written(plan, now)
+        return written
+
+    def _start(self, started: list[Execution]) -> None:
+        if deliveries_dispatched.receivers:
+            counts: dict[HeldLease, int] = {}
+            for execution in started:
+                counts[execution.lease] = counts.get(execution.lease, 0) + len(execution.attempts)
+            for lease, count in counts.items():
+                announce(deliveries_dispatched, Dispatcher, **lease.labels, count=count)
         for execution in by_urgency(started, self.ownership) if self._urgent else started:
             subscription = self.ownership.of(execution.lease)
             self.in_flight.start(execution, subscription)
             self.pool.submit(subscription.executor, execution)
-        return True
 
     def _choose(
         self, assigned_partitions: Sequence[AssignedPartition], now: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -56,13 +57,14 @@ class HandlerExecutor:
     # -- starting -----------------------------------------------------------------------------------------------------
 
     def started(self, attempts: Sequence[Attempt]) -> bool:
-        """Record that these attempts start now. Return False if the lease may have expired by this process's clock:
-        then none starts."""
+        """Record that these attempts start now. Return False if the lease, or a claim ahead, may have expired by this
+        process's clock: then none starts."""
         moment = now()
         lease = attempts[0].lease
-        if lease.lost or moment >= lease.deadline:
+        if lease.lost or moment >= lease.deadline or any(moment >= each.claimed_until for each in attempts):
             return False
         for attempt in attempts:
+            attempt.claimed_until = math.inf  # it may be called again, as one of fewer
             attempt.deadline = (
                 moment + self._timeout
             )  # first: the control thread reads the deadline of what has started

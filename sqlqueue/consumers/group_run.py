@@ -172,7 +172,9 @@ class GroupRun:
             attempt = self._next()
             if attempt is None:
                 return False
-            self._started([attempt])
+            if not self._started([attempt]):
+                self._again.appendleft(attempt)
+                return False
             self._settle(attempt, self._decide(error, attempt, [attempt]))
             return False
         (attempt,) = self._taken

@@ -147,7 +147,7 @@ class Loop:
         """Apply outcomes, read, dispatch, settle; return for how many seconds the control thread may sleep."""
         now = self.clock()
         worked = self.dispatcher.apply_reports(now)
-        self.dispatcher.pace.measure(now)
+        self.dispatcher.pace.measure(now, self.reader.highest)
         while self.lost:
             self.settler.lose(self.lost.popleft())
         if not self.registration.complete and now >= self._register_at and not self.stopping:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -109,9 +110,11 @@ class Attempt:
     number: 1 for the message's first attempt. outcome: set once, by the assigned partition that applies it; an outcome
     that the handler reports later is ignored. deaths: how many consumer processes in a row have ended with the message
     in flight; after one it is dispatched alone. reply: what its handler has replied, as JSON text; None for nothing.
+    claimed_until: it may not start later, unless it has started before; set for one that is claimed ahead.
     """
 
     __slots__ = (
+        "claimed_until",
         "deadline",
         "deaths",
         "finished",
@@ -130,6 +133,7 @@ class Attempt:
         self.outcome: Outcome | None = None
         self.reply: str | None = None
         self.started = self.finished = self.deadline = 0.0
+        self.claimed_until = math.inf
         self.serial = next(_serials)
         self.size = size_of(message)
 
@@ -256,7 +260,8 @@ class SettlePlan:
     plan; release: this is the last plan under the lease; keep_results: for how many seconds what the handlers returned
     is stored, None for not at all; filtered: how many messages it acks that the consumer's filter has left out;
     members: the messages of batches that are settled for good with this plan, which leaves no row of them, by offset;
-    work_items: messages to copy to those.
+    work_items: messages to copy to those; ahead: `claimed` is above what was dispatched; falls_back: it was, and is
+    to be no more.
     """
 
     lease: HeldLease
@@ -276,6 +281,8 @@ class SettlePlan:
     filtered: int = 0
     members: Mapping[int, Member] = field(default_factory=dict)
     work_items: Sequence[WorkItemWrite] = ()
+    ahead: bool = False
+    falls_back: bool = False
 
     def without(self, committed: Set[int]) -> SettlePlan:
         """Return the plan for what the handlers' own transactions have not settled: nothing is to be written for the

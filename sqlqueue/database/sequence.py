@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from django.db import connections
 
+from sqlqueue.core.partition.claim_ahead import MOST_AHEAD
 from sqlqueue.database.statements import execute
 
 LOG = "sqlqueue_message"
@@ -30,19 +31,22 @@ KNOWN = (
     ("sqlqueue_topic", "purged_to", ""),
     ("sqlqueue_horizon", "value", ""),  # at or below which consumers expect nothing new
 )
+CLAIMS = "sqlqueue_offset.claimed_to"
 
 
 class Mark(NamedTuple):
-    """known: the highest offset in the tables; column: the one that holds it; last_issued: by the sequence."""
+    """known: the highest offset in the tables; column: the one that holds it; last_issued: by the sequence; certain:
+    the highest of which the tables show that it was issued, for a claim may be ahead of the log."""
 
     known: int
     column: str
     last_issued: int
+    certain: int
 
     @property
     def fell_back(self) -> bool:
         """Tell whether an offset would be issued a second time."""
-        return self.known > self.last_issued
+        return self.certain > self.last_issued
 
 
 def look(alias: str) -> Mark:
@@ -50,14 +54,16 @@ def look(alias: str) -> Mark:
     connection = connections[alias]
     present = set(connection.introspection.table_names())
     if LOG not in present:
-        return Mark(0, LOG, 0)
+        return Mark(0, LOG, 0, 0)
     looks = [
         f"SELECT '{table}.{column}', COALESCE(MAX(\"{column}\"), 0) FROM {table}{only}"
         for table, column, only in KNOWN
         if table in present and (column != "purged_to" or _has(connection, table, column))
     ]
-    column, known = max(execute(alias, " UNION ALL ".join(looks)).fetchall(), key=lambda row: row[1])
-    return Mark(known, column, last_issued(alias))
+    found = execute(alias, " UNION ALL ".join(looks)).fetchall()
+    column, known = max(found, key=lambda row: row[1])
+    certain = max(value - MOST_AHEAD * (name == CLAIMS) for name, value in found)
+    return Mark(known, column, last_issued(alias), certain)
 
 
 def _has(connection: Any, table: str, column: str) -> bool:
@@ -82,7 +88,7 @@ def last_issued(alias: str) -> int:
 def catch_up(alias: str) -> None:
     """Raise the sequence to the highest known offset. At worst it leaves a gap, so it may run beside publishers."""
     mark = look(alias)
-    if not mark.fell_back:
+    if mark.known <= mark.last_issued:
         return
     vendor = connections[alias].vendor
     if vendor == "mysql":  # which ignores a value that is below the table's highest

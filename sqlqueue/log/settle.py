@@ -25,8 +25,8 @@ from sqlqueue.log.results import are_asked_for, write_results
 
 logger = logging.getLogger("sqlqueue")
 
-# The last settle of an owner: C = P (docs/protocol.md), nothing is dispatched any more.
-RELEASE = """
+# Lowers C (docs/protocol.md): to P with an owner's last settle, to what is dispatched where it was claimed ahead.
+LOWER = """
     UPDATE sqlqueue_offset SET position = {greatest}(position, %s), offset_acked = {greatest}(offset_acked, %s),
     claimed_to = {greatest}(position, %s), updated_at = {now} WHERE {fence}
 """
@@ -82,7 +82,8 @@ def _is_plain(plan: SettlePlan, histories: dict[str, str]) -> bool:
     receipts = plan.settled and histories.get(plan.lease.ref.topic) == "all"
     results = plan.settled and (plan.lease.stored_progress or are_asked_for(plan))
     written = plan.rows or plan.deletes or plan.ranges or plan.dead or plan.members or plan.work_items
-    return not (written or receipts or results)
+    # What lowers C needs a transaction: a statement that a lost connection left behind could run after the next claim.
+    return not (plan.falls_back or written or receipts or results)
 
 
 def _result(given: SettlePlan, written: SettlePlan | None) -> SettleResult:
@@ -158,15 +159,16 @@ def _committed_already(alias: str, plan: SettlePlan) -> set[int]:
 
 def _advance(alias: str, plan: SettlePlan) -> bool:
     """Write the offset row, which is all that a batch without failures needs; return False if the token is stale."""
-    if plan.release:
-        return fence.update(alias, RELEASE, (plan.position, plan.watermark, plan.position), plan.lease)
+    if plan.release or plan.falls_back:
+        claimed = plan.position if plan.release else plan.claimed
+        return fence.update(alias, LOWER, (plan.position, plan.watermark, claimed), plan.lease)
     return fence.advance(alias, plan.lease, plan.position, plan.watermark, plan.claimed)
 
 
 def _advance_all(alias: str, plans: Sequence[SettlePlan]) -> list[SettlePlan]:
     """Do so for several plans, together where nothing is released; return those whose tokens are not stale."""
     ordered = sorted(plans, key=_lock_order)
-    if any(plan.release for plan in ordered):
+    if any(plan.release or plan.falls_back for plan in ordered):
         return [plan for plan in ordered if _advance(alias, plan)]
     moves = [fence.Move(plan.lease, plan.position, plan.watermark, plan.claimed) for plan in ordered]
     return [plan for plan, moved in zip(ordered, fence.advance_all(alias, moves)) if moved]

@@ -73,6 +73,7 @@ def main() -> None:
 def measured(rate: float, messages: int, together: int) -> Counted:
     """Publish and consume; return what the server has done meanwhile."""
     from sqlqueue import publish
+    from sqlqueue.consumers import executor
     from sqlqueue.consumers.pools import InlinePool
     from sqlqueue.consumers.registry import Consumer, build
     from sqlqueue.consumers.subscriber import Subscriber
@@ -82,7 +83,7 @@ def measured(rate: float, messages: int, together: int) -> Counted:
     consumers = [Consumer(topic=TOPIC, handler=lambda _: None, **build(TOPIC, {"group": name})) for name in GROUPS]
     subscriber = Subscriber(consumers, background_tasks=False, pool=InlinePool)
     now, numbers = subscriber.clock(), count()
-    subscriber.clock = lambda: now
+    subscriber.clock = executor.now = lambda: now
     subscriber.start()
 
     def go_on(until: Callable[[], bool]) -> None:

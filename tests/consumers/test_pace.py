@@ -98,7 +98,7 @@ def test_at_a_low_rate_positions_are_written_at_once(steadily: Callable[[float],
 @pytest.fixture
 def busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every process takes itself for one that settles often."""
-    monkeypatch.setattr(Pace, "measure", lambda pace, now: setattr(pace, "linger", LINGER))
+    monkeypatch.setattr(Pace, "measure", lambda pace, now, highest: setattr(pace, "linger", LINGER))
 
 
 def at_the_end() -> bool:
@@ -109,7 +109,7 @@ def at_the_end() -> bool:
 
 def test_a_drain_leaves_no_position_behind(consuming: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each message is published while the one before is handled, so the end of the log is not asked for each time."""
-    monkeypatch.setattr(Pace, "measure", lambda pace, now: setattr(pace, "linger", 20 * LINGER))
+    monkeypatch.setattr(Pace, "measure", lambda pace, now, highest: setattr(pace, "linger", 20 * LINGER))
 
     def follow(delivery: Delivery) -> None:
         if delivery.payload:

@@ -28,11 +28,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from sqlqueue.consumers import executor as executor_module
 from sqlqueue.consumers import reader as reader_module
+from sqlqueue.consumers.executor import HandlerExecutor
 from sqlqueue.consumers.reader import Reader
 from sqlqueue.core.flow import Rate
 from sqlqueue.core.outcomes import COMMITTED, DEAD, LOST, POSTPONED, RELEASED, RETRIED, SUCCESS, UNSTARTED, Outcome
-from sqlqueue.core.partition import key_limit, limits
+from sqlqueue.core.partition import claim_ahead, key_limit, limits
 from sqlqueue.core.partition import sieve as sieve_module
 from sqlqueue.core.partition import window as window_module
 from sqlqueue.core.partition.assigned import AssignedPartition
@@ -61,6 +63,7 @@ pytestmark = pytest.mark.once
 OPEN, VISIBLE, ROLLED_BACK, COLLECTED = "open", "visible", "rolled back", "collected"
 EXAMPLES = int(os.environ.get("PROTOCOL_EXAMPLES", "0"))
 FLUSH = 5.0
+LINGER, AHEAD, OFFSETS_AHEAD = 2.0, 2.0, 3
 WEIGHTS = (1, 2, 1, 9)  # characters of messages
 POISON = "a"  # the key whose messages, in some runs, wait by their own outcome
 LONG = 10_000.0  # what waits so long by its own outcome does not become due in a drain
@@ -93,6 +96,11 @@ class Group:
     effects: dict[int, int] = field(default_factory=dict)  # committed transactions of atomic handlers
     dead: dict[int, int] = field(default_factory=dict)
     unsettled_by_crash: bool = False
+    lost: dict[int, tuple[float, set[int]]] = field(default_factory=dict)  # of each former token: when, what was visible
+
+    def raise_token(self, tables: Tables) -> None:
+        self.lost[self.token] = tables.now, set(tables.visible())
+        self.token += 1
 
     def lowest(self) -> int:
         unacked = [o - 1 for o, row in self.rows.items() if not row.acked and o <= self.position]
@@ -258,7 +266,8 @@ class Owner:
         self.running: dict[Attempt, Execution] = {}
         self.reports: deque[tuple[Attempt, Outcome]] = deque()
         self.choice = Choice(self.name, self.options, self.reader, self.tables.rate_of_keys)
-        self.unwritten: list[SettlePlan] = []
+        self.executor = HandlerExecutor("default", self.choice.consumer)
+        self.unwritten: list[tuple[SettlePlan, float]] = []  # and when each was sent first
 
     def drop(self) -> None:
         """The token was stale: its partition is void, and so is what its handlers report from now on."""
@@ -273,7 +282,7 @@ class Owner:
 
     def acquire(self) -> None:
         group, tables, horizon = self.group, self.tables, self.reader.horizon.value
-        group.token += 1
+        group.raise_token(tables)
         for offset in tables.visible(group.position, group.claimed):
             if offset not in group.rows and tables.targets[offset - 1] in ("", self.name):
                 group.rows[offset] = Row(False, TOGETHER, 1, tables.now)
@@ -305,7 +314,10 @@ class Owner:
         settled = self.settled_already(plan)
         group.position = max(group.position, plan.position)
         group.watermark = max(group.watermark, plan.watermark)
-        group.claimed = max(group.claimed, plan.claimed) if not plan.release else group.position
+        if plan.release or plan.falls_back:
+            group.claimed = group.position if plan.release else max(group.position, plan.claimed)
+        else:
+            group.claimed = max(group.claimed, plan.claimed)
         for offset in plan.deletes:
             group.rows.pop(offset, None)
         for row in plan.rows:
@@ -381,27 +393,38 @@ class Owner:
                 assert not started or len(held) <= self.tables.most_of_a_key, f"{held} of {started} are in flight"
         return executions
 
-    def settle(self, most: int, flush: bool = False, linger: float = 0.0) -> None:
+    def settle(self, most: int, flush: bool = False, linger: float = 0.0, steady: bool = False) -> None:
         """Choose, plan, write, start: what an iteration does at its end."""
-        stream = self.stream
-        if stream is None or not self.write_again():
-            return
-        executions = self.choose(most)
-        plan = stream.plan(self.tables.now, 0.0 if flush else FLUSH, executions, linger)
-        if plan is not None:
-            self.write(plan)
+        if self.stream is not None and self.write_again() and (plan := self.plan(most, flush, linger, steady)):
+            self.write(plan, self.tables.now)
 
-    def write(self, plan: SettlePlan) -> None:
+    def plan(self, most: int, flush: bool, linger: float = 0.0, steady: bool = False) -> SettlePlan | None:
+        """steady: the log grows, so that what comes next may be claimed."""
+        stream, end = self.stream, self.reader.highest + OFFSETS_AHEAD if steady else 0
+        assert stream is not None
+        executions = self.choose(most)
+        plan = stream.plan(self.tables.now, 0.0 if flush else FLUSH, executions, linger, end)
+        if plan is None:
+            self.executions += executions
+        elif plan.ahead:
+            waiting = [entry.offset for entry in stream.messages.entries.values() if entry.state == READY]
+            assert not waiting, f"{waiting} wait, and are claimed up to {plan.claimed}"
+            assert plan.claimed <= len(self.tables.status) + OFFSETS_AHEAD
+        return plan
+
+    def write(self, plan: SettlePlan, sent: float) -> None:
         if not self.execute(plan):
             self.drop()
             return
+        assert self.stream is not None
+        self.stream.was_written(plan, sent)
         self.executions += plan.executions
 
     def write_again(self) -> bool:
         """A plan whose reply was lost is executed again before anything else; False if that finds a stale token."""
-        for plan in list(self.unwritten):
-            self.unwritten.remove(plan)
-            self.write(plan)
+        for plan, sent in list(self.unwritten):
+            self.unwritten.remove((plan, sent))
+            self.write(plan, sent)
         return self.stream is not None
 
 
@@ -457,6 +480,10 @@ class LogMachine(RuleBasedStateMachine):
             mock.patch.object(limits, "HEADS_LIMIT", self.heads),
             mock.patch.object(limits, "SCAN_LIMIT", 3),
             mock.patch.object(key_limit, "AHEAD", 2),
+            mock.patch.object(claim_ahead, "AHEAD", AHEAD),
+            mock.patch.object(claim_ahead, "FALLS_BACK", 4.0),
+            mock.patch.object(claim_ahead, "REFRAINS", 3.0),
+            mock.patch.object(executor_module, "now", tables.perf_counter),
             mock.patch.object(window_module, "LATE_LIMIT", 2),
             mock.patch.object(sieve_module, "ENOUGH", 2),
             mock.patch.object(sieve_module, "RARE", 2),
@@ -556,8 +583,9 @@ class LogMachine(RuleBasedStateMachine):
         most=st.integers(1, 4),
         flush=st.sampled_from([False, False, True]),
         kinds=st.lists(KINDS, max_size=6),
+        steady=st.booleans(),
     )
-    def turn(self, index: int, data: st.DataObject, most: int, flush: bool, kinds: list[str]) -> None:
+    def turn(self, index: int, data: st.DataObject, most: int, flush: bool, kinds: list[str], steady: bool) -> None:
         """A whole iteration, and some of the handlers that it starts."""
         owner = self.owner(index)
         self.interruptions(data)
@@ -566,7 +594,7 @@ class LogMachine(RuleBasedStateMachine):
         owner.reader.read([owner.stream], self.tables.now)
         self.tables.pending.clear()
         self.load(owner)
-        owner.settle(most, flush)
+        owner.settle(most, flush, LINGER if steady else 0.0, steady)
         for kind in kinds:
             if owner.stream is None:
                 return
@@ -574,13 +602,18 @@ class LogMachine(RuleBasedStateMachine):
             self.finish_one(owner, 0, kind)
 
     @precondition(somebody_owns)
-    @rule(index=st.integers(0, 3), turns=st.integers(2, 8), poison=st.sampled_from([None, None, POISON]))
-    def work_on(self, index: int, turns: int, poison: str | None) -> None:
+    @rule(
+        index=st.integers(0, 3),
+        turns=st.integers(2, 8),
+        poison=st.sampled_from([None, None, POISON]),
+        steady=st.booleans(),
+    )
+    def work_on(self, index: int, turns: int, poison: str | None, steady: bool = False) -> None:
         """Many whole iterations: a window fills if nothing moves the position on."""
         owner = self.owner(index)
         for _ in range(turns):
             if owner is not None and owner.stream is not None and owner.write_again():
-                self.work(owner, poison)
+                self.work(owner, poison, steady)
 
     @precondition(rough)
     @rule(index=st.integers(0, 3), steal=st.integers(0, 5))
@@ -625,24 +658,29 @@ class LogMachine(RuleBasedStateMachine):
 
     @precondition(rough)
     @precondition(somebody_owns)
-    @rule(index=st.integers(0, 3), most=st.integers(0, 4), flush=st.booleans(), linger=st.sampled_from([0.0, 2.0]))
-    def settle(self, index: int, most: int, flush: bool, linger: float) -> None:
+    @rule(
+        index=st.integers(0, 3),
+        most=st.integers(0, 4),
+        flush=st.booleans(),
+        linger=st.sampled_from([0.0, LINGER]),
+        steady=st.booleans(),
+    )
+    def settle(self, index: int, most: int, flush: bool, linger: float, steady: bool) -> None:
         if owner := self.owner(index):
-            owner.settle(most, flush, linger)
+            owner.settle(most, flush, linger, steady)
 
     @precondition(rough)
     @precondition(somebody_owns)
-    @rule(index=st.integers(0, 3), flush=st.booleans())
-    def settle_without_reply(self, index: int, flush: bool) -> None:
+    @rule(index=st.integers(0, 3), flush=st.booleans(), steady=st.booleans())
+    def settle_without_reply(self, index: int, flush: bool, steady: bool) -> None:
         """The plan is written, and its reply is lost: it will be written again, before anything else."""
         owner = self.owner(index)
         if owner is None or not owner.write_again():
             return
-        executions = owner.choose(2)
-        plan = owner.stream.plan(self.tables.now, 0.0 if flush else FLUSH, executions)
+        plan = owner.plan(2, flush, LINGER if steady else 0.0, steady)
         if plan is not None:
             owner.execute(plan)
-            owner.unwritten.append(plan)
+            owner.unwritten.append((plan, self.tables.now))
 
     @precondition(rough)
     @precondition(somebody_owns)
@@ -666,6 +704,9 @@ class LogMachine(RuleBasedStateMachine):
         else:
             attempt = execution.start_next()
             attempts = [attempt] if attempt else []
+        if attempts and not owner.executor.started(attempts):
+            owner.reports += [(attempt, UNSTARTED) for attempt in (*attempts, *execution.stop())]
+            attempts = []
         for attempt in attempts:
             self.begins(owner, attempt)
             owner.running[attempt] = execution
@@ -676,7 +717,11 @@ class LogMachine(RuleBasedStateMachine):
         """A handler starts: in order, and with its attempts counted."""
         group, offset, tables = owner.group, attempt.offset, self.tables
         if attempt.lease.token != group.token:
-            return  # a zombie: it may start what it holds, and its outcome will be refused
+            # A zombie: it may start what it holds, and its outcome will be refused. What came after the successor has
+            # counted, only for a moment.
+            when, known = group.lost[attempt.lease.token]
+            assert offset in known or tables.now < when + AHEAD, f"{offset} begins, unknown to the next owner"
+            return
         assert tables.concerns(offset, owner.name), f"{offset} is delivered to {owner.name}, whose filter leaves it out"
         group.started[offset] = group.started.get(offset, 0) + 1
         assert offset not in group.done, f"{offset} is delivered again after its settle"
@@ -860,7 +905,7 @@ class LogMachine(RuleBasedStateMachine):
         group, tables = self.tables.groups[name], self.tables
         oldest = max((o for o, s in enumerate(tables.status, 1) if s == COLLECTED), default=0)
         target = min(max(len(tables.status) * share // 4, oldest), tables.horizon())
-        group.token += 1
+        group.raise_token(tables)
         group.rows = {o: row for o, row in group.rows.items() if o <= target}
         passed = [o for o in tables.visible(group.position, target) if o not in group.rows]
         kept = [one._replace(high=min(one.high, target)) for one in group.ranges.values() if one.low < target]
@@ -982,13 +1027,13 @@ class LogMachine(RuleBasedStateMachine):
         assert group.watermark == (group.lowest() if open_ else group.position)
         assert not open_ or group.watermark < open_[0]
 
-    def work(self, owner: Owner, poison: str | None = None) -> None:
+    def work(self, owner: Owner, poison: str | None = None, steady: bool = False) -> None:
         """One iteration, in the order of the real one, and every handler. What has the poisoned key waits long."""
         owner.take_reports()
         owner.reader.look([owner.stream], self.tables.now)
         owner.reader.read([owner.stream], self.tables.now)
         self.load(owner)
-        owner.settle(3)
+        owner.settle(3, linger=LINGER if steady else 0.0, steady=steady)
         if owner.stream is None:
             return
         for which in range(20):
@@ -1010,6 +1055,7 @@ class LogMachine(RuleBasedStateMachine):
         assert all(group.settled(o) for o in mine), group
         assert stream is not None
         assert group.position == group.watermark >= max(tables.visible(), default=0), group
+        assert group.claimed == group.position, group
         assert not group.rows, group
         assert not group.ranges, group
         counters = (stream.in_flight, stream.ready, stream.rows.heads, stream.queues.has_absent)

@@ -127,7 +127,7 @@ class AssignedPartition:
     def active(self) -> bool:
         """Whether there is something in memory that a plan may have to write."""
         known = self.window.offsets or self.queues.has_candidates or self.settling.crowded or self.sieve.has_left_out
-        return bool(self.writes.due or known or self.settling.lingers)
+        return bool(self.writes.due or known or self.settling.lingers or self.settling.is_ahead)
 
     @property
     def at_rest(self) -> bool:
@@ -471,6 +471,8 @@ class AssignedPartition:
         """Apply the outcome of an attempt; return False, and change nothing, if it was superseded (overrun)."""
         if not self.messages.finish(attempt, outcome, self.window.position, now):
             return False
+        if outcome.kind == RELEASED and now >= attempt.claimed_until:
+            self.settling.refused(now)
         self._changes += 1
         return True
 
@@ -486,11 +488,23 @@ class AssignedPartition:
     # -- settling -----------------------------------------------------------------------------------------------------
 
     def plan(
-        self, now: float, flush_after: float, executions: list[Execution], linger: float = 0.0
+        self, now: float, flush_after: float, executions: list[Execution], linger: float = 0.0, end: int = 0
     ) -> SettlePlan | None:
-        """Return what to write now, with the claims of the executions that were chosen; None if there is nothing.
-        linger: for so many seconds a position alone may wait."""
-        return self.settling.plan(now, flush_after, executions, linger)
+        """Return what to write now, with the claims of the executions that were chosen; None if there is nothing: then
+        these are claimed already, and may start at once. linger: for so many seconds a position alone may wait; end:
+        about where the log will end soon, so that the partition may be claimed ahead up to there; 0: it may not."""
+        return self.settling.plan(now, flush_after, executions, linger, end if end and self._keeps_up else 0)
+
+    @property
+    def _keeps_up(self) -> bool:
+        """Whether nothing of the log waits but what is in flight: the next messages can start when they are read."""
+        waits = self.queues.ready or self.window.more or self.window.late or self.in_doubt or self.ranges
+        # Atomic handlers write rows; of what a filter leaves out a takeover would write some, too.
+        return not (waits or self.queues.limits_keys or self.options.atomic or self.sieve.filters)
+
+    def was_written(self, plan: SettlePlan, began: float) -> None:
+        """Record that a plan is stored; began: monotonic seconds, before it was sent."""
+        self.settling.was_written(plan, began)
 
     def release_plan(self, now: float) -> SettlePlan:
         """Return what to write when the lease is released: acks in memory become rows, other attempts are released."""

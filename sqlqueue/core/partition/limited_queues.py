@@ -39,6 +39,11 @@ class LimitedQueues(OrderingQueues):
         return len(self._candidates)
 
     @property
+    def limits_keys(self) -> bool:
+        """Whether only so many messages of a key may be in flight."""
+        return self.limit.limits
+
+    @property
     def holding(self) -> bool:
         """Whether messages wait in line because their key is at its limit."""
         return any(queue.entries or queue.again for queue in self._full.values())

@@ -31,6 +31,7 @@ class Entry:
         "message",
         "offset",
         "queue",
+        "refused",
         "row",
         "size",
         "state",
@@ -45,6 +46,7 @@ class Entry:
         self.count = 0  # its retry_count
         self.mark = 0  # in flight by a former owner (together or alone): in doubt
         self.due = 0.0  # monotonic
+        self.refused = False  # it was claimed ahead, and did not start in time: its next claim is written
         self.limited = False  # it is held until its key's rate allows it
         self.attempt: Attempt | None = None
 

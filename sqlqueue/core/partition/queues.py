@@ -229,6 +229,11 @@ class OrderingQueues:
 
     # -- limits of keys: there are none -------------------------------------------------------------------------------
 
+    @property
+    def limits_keys(self) -> bool:
+        """Whether only so many messages of a key may be in flight."""
+        return False
+
     def full_queues(self) -> list[LimitedQueue]:
         """Return the queues whose keys are at their limit."""
         return []

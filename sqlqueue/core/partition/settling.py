@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sqlqueue.core.lease import HeldLease
+from sqlqueue.core.partition.claim_ahead import ClaimAhead
 from sqlqueue.core.partition.ordering import IN_FLIGHT, SETTLED
 from sqlqueue.core.partition.queues import OrderingQueues
 from sqlqueue.core.partition.ref import ConsumerOptions
@@ -34,6 +35,7 @@ class Settling:
         self._lease, self._options, self._room = lease, options, room
         self._window, self._sieve, self._messages = window, sieve, messages
         self._queues, self._rows, self._writes = queues, rows, writes
+        self._ahead = ClaimAhead()
         self._waits_since: float | None = None  # when acks, or those behind a slow message, began to wait
         self._lingers_since: float | None = None  # when the position moved, if that is not in a plan yet
 
@@ -47,17 +49,32 @@ class Settling:
         """Whether the position has moved, and no plan has it yet."""
         return self._lingers_since is not None
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether C is stored above what was dispatched."""
+        return self._ahead.is_above(self._writes.claimed)
+
+    def was_written(self, plan: SettlePlan, began: float) -> None:
+        """Record that a plan is stored; began: monotonic seconds, before it was sent."""
+        self._ahead.was_written(plan, began)
+
+    def refused(self, now: float) -> None:
+        """Record that an attempt that was claimed ahead could not start in time."""
+        self._ahead.refused(now)
+
     def committed_to(self, position: int) -> None:
         """Record that an atomic batch has moved the stored position itself."""
         if position > self._window.position:
             self._pass(position)
 
     def plan(
-        self, now: float, flush_after: float, executions: list[Execution], linger: float = 0.0
+        self, now: float, flush_after: float, executions: list[Execution], linger: float = 0.0, end: int = 0
     ) -> SettlePlan | None:
-        """Return what to write now, with the claims of the executions that were chosen; None if there is nothing.
+        """Return what to write now, with the claims of the executions that were chosen; None if there is nothing: then
+        these are claimed already, and may start at once.
 
-        linger: for so many seconds a position alone may wait for a plan with more, as an ack in memory does.
+        linger: for so many seconds a position alone may wait for a plan with more, as an ack in memory does. end: up to
+        where a write may claim ahead, 0 for not at all.
         """
         before = self._window.position
         self._walk()
@@ -67,14 +84,38 @@ class Settling:
         if self._writes.awaited:
             self._writes.answer(self._messages.entries)
         moved = self._window.position > before
-        if (moved or self.lingers) and not executions and self._position_waits(now, linger):
+        ahead = self._ahead.target(end, now)
+        if executions:
+            self._ahead.dispatched(now)
+        if self._waits(now, moved, executions, linger):
             self._note_waits(now, moved)
             return None
         moved, self._lingers_since = moved or self.lingers, None
-        plan = self._write_plan(executions, now)
+        falls_back = not executions and self._ahead.falls_back(self._writes.claimed, now)
+        plan = self._write_plan(executions, now, ahead=ahead, falls_back=falls_back)
         self._note_waits(now, moved)
-        written = plan.rows or plan.deletes or plan.dead or plan.settled or plan.ranges or executions
+        written = falls_back or plan.rows or plan.deletes or plan.dead or plan.settled or plan.ranges or executions
         return plan if written or plan.filtered or plan.members or moved else None
+
+    def _waits(self, now: float, moved: bool, executions: list[Execution], linger: float) -> bool:
+        """Tell whether nothing is written now: only a position, and claims that are stored already."""
+        if executions and not self._are_claimed(executions, now):
+            return False
+        if moved or self.lingers:
+            waits = self._position_waits(now, linger)
+        else:
+            waits = bool(executions) and self._options.keep_results is None and self._writes.only_acks
+        if waits:
+            for execution in executions:
+                for attempt in execution.attempts:
+                    attempt.claimed_until = self._ahead.until
+        return waits
+
+    def _are_claimed(self, executions: list[Execution], now: float) -> bool:
+        if not self._ahead.covers(executions, now):
+            return False
+        entries = self._messages.entries
+        return not any(entries[attempt.offset].refused for each in executions for attempt in each.attempts)
 
     def _note_waits(self, now: float, moved: bool) -> None:
         # The messages behind a slow one may fill the memory; once the slow one has a row, a blocked range can cover
@@ -145,7 +186,9 @@ class Settling:
         for offset in sorted(self._writes.acks):
             self._writes.give_row(entries[offset])
 
-    def _write_plan(self, executions: list[Execution], now: float, release: bool = False) -> SettlePlan:
+    def _write_plan(
+        self, executions: list[Execution], now: float, release: bool = False, ahead: int = 0, falls_back: bool = False
+    ) -> SettlePlan:
         ranges, released = self._queues.raise_lows(now)
         for offset in released:
             self._rows.add_acked(offset)
@@ -154,7 +197,7 @@ class Settling:
             self._lease,
             self._window.position,
             self._writes.watermark,
-            self._writes.claimed,
+            max(self._writes.claimed, ahead),
             rows,
             deletes,
             dead,
@@ -168,4 +211,6 @@ class Settling:
             filtered,
             members,
             work_items,
+            ahead > self._writes.claimed,
+            falls_back,
         )

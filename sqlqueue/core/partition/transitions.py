@@ -7,6 +7,7 @@ message at or below it is outside the window.
 
 from __future__ import annotations
 
+import math
 from itertools import islice
 
 from sqlqueue.core.outcomes import ACKED, DEAD, LOST, POSTPONED, RELEASED, RETRIED, SUCCESS, Outcome, charged
@@ -177,6 +178,7 @@ class Transitions:
     def _release(self, entry: Entry, attempt: Attempt) -> None:
         """Make a message whose attempt did not start ready again, uncharged."""
         queue = entry.queue
+        entry.refused = entry.refused or attempt.claimed_until < math.inf
         if isinstance(queue, LimitedQueue):
             self._release_limited(entry, attempt, queue)
             return

@@ -35,9 +35,9 @@ class Gathered(NamedTuple):
 
 
 class WriteBuffer:
-    """What the next plan writes. claimed, watermark: C and W as it writes them; members: the messages in memory that
-    belong to a batch, by offset. One is counted in the plan after which the tables say "settled" by having no row of
-    it."""
+    """What the next plan writes. claimed, watermark: C (unless it is claimed ahead) and W as it writes them; members:
+    the messages in memory that belong to a batch, by offset. One is counted in the plan after which the tables say
+    "settled" by having no row of it."""
 
     def __init__(self, claimed: int, watermark: int, rows: Rows, ranges: KeyRanges, members: dict[int, Member]):
         self.claimed, self.watermark = claimed, watermark
