@@ -36,7 +36,9 @@ class Choice:
     """What the dispatcher of one process that serves one group chooses, and what it counts as in flight."""
 
     def __init__(self, group: str, manners: ConsumerOptions, reader: Reader, rate_of_keys: Rate | None = None):
-        consumer = self.consumer = Consumer(topic="t", group=group, handler=print, options=manners, backoff=Backoff(), start="earliest")
+        consumer = self.consumer = Consumer(
+            topic="t", group=group, handler=print, options=manners, backoff=Backoff(), start="earliest"
+        )
         subscription = Subscription("default", consumer)
         subscription.key_rate = KeyRate(rate_of_keys) if rate_of_keys else None
         ownership = Ownership("default", "model", [subscription], 60.0)

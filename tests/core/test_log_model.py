@@ -96,7 +96,9 @@ class Group:
     effects: dict[int, int] = field(default_factory=dict)  # committed transactions of atomic handlers
     dead: dict[int, int] = field(default_factory=dict)
     unsettled_by_crash: bool = False
-    lost: dict[int, tuple[float, set[int]]] = field(default_factory=dict)  # of each former token: when, what was visible
+    lost: dict[int, tuple[float, set[int]]] = field(
+        default_factory=dict
+    )  # of each former token: when, what was visible
 
     def raise_token(self, tables: Tables) -> None:
         self.lost[self.token] = tables.now, set(tables.visible())
@@ -132,7 +134,7 @@ class Tables:
         self.pending: deque[tuple[int, str]] = deque()  # commits that are to happen between two statements
 
     def visible(self, above: int = 0, to: int | None = None) -> list[int]:
-        end = len(self.status) if to is None else to
+        end = len(self.status) if to is None else min(to, len(self.status))  # a claim may be ahead of the log
         return [o for o in range(above + 1, end + 1) if self.status[o - 1] == VISIBLE]
 
     def horizon(self) -> int:
@@ -891,6 +893,14 @@ class LogMachine(RuleBasedStateMachine):
         group = owner.group
         group.done = {o for o in group.done if group.settled(o) or o in group.dead}
 
+    def steal(self, owner: Owner) -> None:
+        """Another owner takes the partition, and this one goes on."""
+        for rival in self.owners:
+            if rival.name == owner.name and rival is not owner and rival.stream is None:
+                owner.group.unsettled_by_crash = True
+                self.forget_acks_in_memory(rival)
+                rival.acquire()
+
     @rule(seconds=st.sampled_from([0.5, 1.0, 10.0]))
     def wait(self, seconds: float) -> None:
         self.tables.now += seconds
@@ -1078,6 +1088,85 @@ class LogMachine(RuleBasedStateMachine):
         assert not owner.choice.alone
 
 
+FAULTS = ["crash", "another owner", "another owner", "reset", "release", "no reply", "hand back"]
+
+
+class SteadyMachine(LogMachine):
+    """Owners that claim ahead as much as they may, and lose their partitions meanwhile."""
+
+    faults = False  # but those below
+    publish = burst = end = turn = look = read = discard = None  # less happens, so that this happens often
+
+    @initialize(
+        ordering=st.sampled_from(["key", "key", "partition", "none"]),
+        batch=st.booleans(),
+        attempts=st.sampled_from([1, 2, None]),
+    )
+    def begin(self, ordering: str, batch: bool, attempts: int | None) -> None:
+        super().begin(ordering, batch, False, attempts, 3)
+        self.owners[0].acquire()
+
+    @precondition(LogMachine.somebody_owns)
+    @rule(
+        index=st.integers(0, 3),
+        messages=st.integers(1, 5),
+        seconds=st.sampled_from([0.0, 0.25, 0.5, 1.0]),
+        kinds=st.lists(KINDS, max_size=3),
+        last=st.sampled_from([0, 0, 1, 2]),
+        fault=st.sampled_from(["", "", *FAULTS]),
+    )
+    def stream(self, index: int, messages: int, seconds: float, kinds: list[str], last: int, fault: str) -> None:
+        """Messages of many keys come one by one, and the owner takes each. Of the last ones no handler has begun."""
+        for number in range(messages):
+            offset = self.tables.take_offset(f"k{len(self.tables.status)}")
+            self.tables.status[offset - 1] = VISIBLE
+            self.tables.now += seconds
+            owner = self.owner(index)
+            if owner is None or not owner.write_again():
+                return
+            owner.take_reports()
+            owner.reader.look([owner.stream], self.tables.now)
+            owner.reader.read([owner.stream], self.tables.now)
+            self.load(owner)
+            owner.settle(3, linger=LINGER, steady=True)
+            if number < messages - last:
+                self.start_one(owner, number)
+                for kind in kinds or ["ok"]:
+                    self.finish_one(owner, 0, kind)
+        if fault:
+            self.suffer(index, fault, 2)
+
+    @rule(
+        index=st.integers(0, 3),
+        fault=st.sampled_from(FAULTS),
+        share=st.integers(0, 4),
+    )
+    def suffer(self, index: int, fault: str, share: int) -> None:
+        owner = self.owner(index)
+        if owner is None or fault == "crash":
+            self.crash(index, 0)
+        elif fault == "reset":
+            self.reset(owner.name, share, 0)
+        elif fault == "no reply":
+            self.settle_without_reply(index, flush=False, steady=True)
+        elif fault == "hand back":
+            self.hand_back(index, 0)
+        else:
+            self.release(index) if fault == "release" else self.steal(owner)
+
+    @rule(index=st.integers(0, 3))
+    def come(self, index: int) -> None:
+        self.acquire(index, 1)
+
+    @precondition(LogMachine.somebody_owns)
+    @rule(index=st.integers(0, 3), seconds=st.sampled_from([0.0, 1.0, AHEAD]), which=st.integers(0, 5))
+    def begin_late(self, index: int, seconds: float, which: int) -> None:
+        """A handler begins that has waited for a thread."""
+        self.tables.now += seconds
+        if owner := self.owner(index):
+            self.start_one(owner, which)
+
+
 class QuietMachine(LogMachine):
     """One owner that goes on, keys in order, next to no room: what publishers, handlers and a person do to it."""
 
@@ -1137,7 +1226,10 @@ def check_bounds(stream: AssignedPartition) -> None:
             assert not (waits and entry.state == READY), f"{entry.offset} is in memory, and waits behind its key"
 
 
-@pytest.mark.parametrize(("machine", "examples"), [(LogMachine, 80), (LimitedMachine, 25), (KeyLimitMachine, 40)])
+@pytest.mark.parametrize(
+    ("machine", "examples"),
+    [(LogMachine, 80), (SteadyMachine, 60), (LimitedMachine, 25), (KeyLimitMachine, 40)],
+)
 def test_every_interleaving_keeps_the_invariants(machine: type[LogMachine], examples: int) -> None:
     """Nothing lost, nothing out of order, attempts counted, nothing left over: whatever happens in whatever order."""
     run_state_machine_as_test(

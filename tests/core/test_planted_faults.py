@@ -13,16 +13,26 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from sqlqueue.consumers.dispatcher import Dispatcher
+from sqlqueue.consumers.executor import HandlerExecutor
 from sqlqueue.consumers.reader import Reader
 from sqlqueue.core.partition.arrivals import Arrivals
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.blocked import KeyRanges
+from sqlqueue.core.partition.claim_ahead import ClaimAhead
 from sqlqueue.core.partition.ordering import OrderingQueue
 from sqlqueue.core.partition.queues import OrderingQueues
 from sqlqueue.core.partition.transitions import Transitions
 from sqlqueue.core.partition.window import Found, ReadWindow
 from tests.core.planting import Fault
-from tests.core.test_log_model import COLLECTED, LONG, VISIBLE, KeyLimitMachine, LogMachine, QuietMachine
+from tests.core.test_log_model import (
+    AHEAD,
+    COLLECTED,
+    LONG,
+    VISIBLE,
+    KeyLimitMachine,
+    LogMachine,
+    QuietMachine,
+)
 
 pytestmark = pytest.mark.once
 
@@ -80,9 +90,9 @@ class Scene:
         for offset in offsets:
             self.tables.status[offset - 1] = VISIBLE
 
-    def work(self, turns: int, poison: str | None = None) -> None:
+    def work(self, turns: int, poison: str | None = None, steady: bool = False) -> None:
         for _ in range(turns):
-            self.machine.work_on(0, 1, poison)
+            self.machine.work_on(0, 1, poison, steady)
             self.machine.what_counts_as_done_was_handled()
             self.machine.the_memory_is_bounded()
 
@@ -193,7 +203,82 @@ def one_is_acked_and_lies_in_the_range_that_is_used_up(scene: Scene) -> None:
     scene.work(4)
 
 
+def claimed_ahead(scene: Scene) -> None:
+    """The log grows steadily, and the owner keeps up."""
+    for _ in range(3):
+        scene.publish("b")
+        scene.work(1, steady=True)
+    assert scene.owner.group.claimed > len(scene.tables.status)
+    scene.tables.now -= 1.0  # no time has passed since the last write
+
+
+def reads(scene: Scene, most: int = 2) -> None:
+    """An iteration up to the handlers, in which no position is due."""
+    scene.owner.take_reports()
+    scene.owner.reader.look([scene.owner.stream], scene.tables.now)
+    scene.owner.reader.read([scene.owner.stream], scene.tables.now)
+    scene.owner.settle(most, linger=LONG, steady=True)
+
+
+def another_owner_comes_and_a_handler_begins_late(scene: Scene) -> None:
+    claimed_ahead(scene)
+    scene.machine.steal(scene.owner)
+    scene.publish("b")
+    reads(scene)
+    assert scene.owner.executions
+    scene.tables.now += AHEAD
+    scene.machine.start_one(scene.owner, 0)
+
+
+def another_owner_comes_and_the_former_one_goes_on(scene: Scene) -> None:
+    claimed_ahead(scene)
+    scene.machine.steal(scene.owner)
+    scene.tables.now += AHEAD
+    scene.publish("b")
+    reads(scene)
+    scene.machine.start_one(scene.owner, 0)
+
+
+def more_come_than_are_claimed(scene: Scene) -> None:
+    claimed_ahead(scene)
+    scene.publish("cdefghij")
+    for which in range(6):
+        reads(scene)
+        scene.machine.start_one(scene.owner, which)
+
+
+def some_wait_while_others_are_handled(scene: Scene) -> None:
+    claimed_ahead(scene)
+    scene.publish("abab")
+    reads(scene, most=1)
+    scene.tables.now += AHEAD
+    reads(scene, most=1)
+
+
 TOLD = [
+    (
+        another_owner_comes_and_a_handler_begins_late,
+        [Fault(HandlerExecutor, "started", "or any(moment >= each.claimed_until for each in attempts)", "")],
+        "begins, unknown to the next owner",
+    ),
+    (
+        another_owner_comes_and_the_former_one_goes_on,
+        [
+            Fault(ClaimAhead, "covers", "now >= self.until", "False"),
+            Fault(HandlerExecutor, "started", "moment >= each.claimed_until", "0.0 > each.claimed_until"),
+        ],
+        "begins, unknown to the next owner",
+    ),
+    (
+        more_come_than_are_claimed,
+        [Fault(ClaimAhead, "covers", "and attempt.offset <= self.claimed", "")],
+        "and the tables know of 0",
+    ),
+    (
+        some_wait_while_others_are_handled,
+        [Fault(AssignedPartition, "_keeps_up", "waits or ", "")],
+        "wait, and are claimed up to",
+    ),
     (
         one_is_acked_and_lies_in_the_range_that_is_used_up,
         [Fault(Arrivals, "take_up", "self._writes.rows.get(message.offset)", "None")],
