@@ -10,6 +10,7 @@ waits by its own outcome, and then that, too. The limits are tiny, so that they 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -24,7 +25,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sqlqueue import Postpone, Reject, Retry, publish
-from sqlqueue.core.partition import limits
+from sqlqueue.consumers.pace import Pace
+from sqlqueue.core.partition import claim_ahead, limits
 from sqlqueue.core.partition import window as window_module
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
@@ -51,7 +53,7 @@ from sqlqueue.operations.move import move
 from tests.app.models import Effect
 from tests.protocol import tables
 from tests.protocol.exploring import Broken, Rewriting, explore, finds, promise
-from tests.protocol.processes import Process
+from tests.protocol.processes import FOREVER, Process
 from tests.protocol.stage import READ_COMMITTED, REPEATABLE_READ, Actor, stage
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(36_000), pytest.mark.session]
@@ -71,6 +73,9 @@ TINY = (
     (fetch_module, "SCAN_LIMIT", 3),
     (window_module, "LATE_LIMIT", 3),
 )
+# A claim ahead holds for good: what a former owner begins by it is refused anyway.
+UNBOUND = ((claim_ahead, "AHEAD", math.inf), (claim_ahead, "FALLS_BACK", 250.0))
+OFFSETS_AHEAD = 4
 WAITING_KEY, LONG = "a", 3_600.0  # the key that waits at the end, and for how many seconds
 ROUNDS = 60  # of one process alone, within which everything has to be settled
 ROW_LOCKS = pytest.mark.database("mariadb", "mysql", "postgresql")
@@ -91,17 +96,19 @@ class SettleMachine(RuleBasedStateMachine):
         batch=st.booleans(),
         size=st.integers(1, 4),
         isolation=st.sampled_from([READ_COMMITTED, READ_COMMITTED, REPEATABLE_READ]),
+        steady=st.booleans(),
     )
-    def begin(self, ordering: str, atomic: bool, batch: bool, size: int, isolation: str) -> None:
+    def begin(self, ordering: str, atomic: bool, batch: bool, size: int, isolation: str, steady: bool = False) -> None:
         self.topic, self.ordering, self.atomic, self.isolation = f"settle{next(_topics)}", ordering, atomic, isolation
-        self.batch, self.waits = batch, False
+        self.batch, self.waits, self.steady = batch, False, steady
         topics = {self.topic: {"partitions": 1, "retention": 0.0}}
         self.settings = ExitStack()
         self.settings.enter_context(
             override_settings(SQLQUEUE={"TOPICS": topics, "WAKE": False, "FLUSH_INTERVAL": 0.0})
         )
-        for module, name, limit in TINY:
+        for module, name, limit in (*TINY, *UNBOUND):
             self.settings.enter_context(mock.patch.object(module, name, limit))
+        self.settings.enter_context(mock.patch.object(Pace, "measure", lambda *given: self.measure(*given)))
         register("default", GROUP, self.topic)
         self.options = {
             "group": GROUP,
@@ -126,6 +133,10 @@ class SettleMachine(RuleBasedStateMachine):
     def new_process(self, seat: int) -> Process:
         control, handlers = self.actors[f"control {seat + 1}"], self.actors[f"handlers {seat + 1}"]
         return Process(control, handlers, self.topic, self.handle, **self.options)
+
+    def measure(self, pace: Pace, now: float, highest: int) -> None:
+        """With `steady` every process takes itself for one that settles often, and whose log grows."""
+        pace.linger, pace.ahead = (FOREVER, OFFSETS_AHEAD) if self.steady else (0.0, 0)
 
     def process_of(self, actor: Actor) -> Process | None:
         return next((p for p in self.processes if actor in (p.control, p.handlers)), None)
@@ -364,6 +375,7 @@ class SettleMachine(RuleBasedStateMachine):
         """The faults stop, one process stays: everything is settled."""
         for actor in self.stage.actors:
             actor.loses_reply = False
+        self.steady = False
         self.end_process(1)
         while busy := [actor for actor in self.stage.actors if not actor.idle]:
             for actor in busy:
