@@ -36,12 +36,20 @@ class Consumers:
         self.notes.touch()
 
     def start(
-        self, *topics: str, processes: int = 1, threads: int = 4, drain: bool = False, sharing: int = 1
+        self,
+        *topics: str,
+        processes: int = 1,
+        threads: int = 4,
+        drain: bool = False,
+        sharing: int = 1,
+        ahead: int | None = None,
     ) -> ManageCommand:
-        """Start them; processes=0: without a supervisor; sharing: of the topic "sliced"."""
+        """Start them; processes=0: without a supervisor; sharing: of the topic "sliced"; ahead: they take themselves
+        for busy ones, whose claims may be so many offsets ahead."""
         words = [f"--topic={topic}" for topic in topics] + [f"--processes={processes}", f"--threads={threads}"]
         words += ["--drain"] if drain else []
         env = {"SQLQUEUE": json.dumps(self._options), "SHARING": str(sharing)}
+        env |= {} if ahead is None else {"STEADY": str(ahead)}
         return self._manage("runconsumers", *words, env=env)
 
     def publish(self, topic: str, name: str, **todo: Any) -> int:

@@ -10,9 +10,17 @@ import time
 from pathlib import Path
 
 from sqlqueue import Delivery, HandOver, Reject, consumer
+from sqlqueue.consumers.pace import LINGER, Pace
 from tests.app.models import Effect
 
 HANDLED = "handled"
+
+if "STEADY" in os.environ:  # the process takes itself for one that settles often, of a log that grows by so much
+
+    def _measure(pace: Pace, now: float, highest: int) -> None:
+        pace.linger, pace.ahead = LINGER, int(os.environ["STEADY"])
+
+    Pace.measure = _measure  # type: ignore[method-assign]
 
 
 def note(delivery: Delivery, what: str) -> None:
@@ -70,6 +78,17 @@ def handle_a_slice(delivery: Delivery) -> None:
 @consumer("keyed", ordering="none", concurrency_limit_per_key=1, max_attempts=20)
 def handle_of_a_key(delivery: Delivery) -> None:
     handle(delivery)
+
+
+@consumer("once", max_attempts=1)
+def handle_once(delivery: Delivery) -> None:
+    handle(delivery)
+
+
+@consumer("once-batches", batch=True, batch_size=20, max_attempts=1)
+def handle_batches_once(deliveries: list[Delivery]) -> None:
+    for delivery in deliveries:
+        handle(delivery)
 
 
 @consumer("endless", max_attempts=None, backoff=0.05, jitter=0)

@@ -8,6 +8,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import Delivery, publish
+from sqlqueue.consumers import executor
 from sqlqueue.consumers.pace import LINGER, MEASURED, OFTEN, Pace
 from sqlqueue.consumers.pools import InlinePool
 from sqlqueue.consumers.registry import Consumer, build
@@ -38,7 +39,9 @@ def test_it_is_measured_over_half_a_second() -> None:
 
 
 @pytest.fixture
-def steadily(transactional_db: None, settings: object) -> Iterator[Callable[[float], Publishing]]:
+def steadily(
+    transactional_db: None, settings: object, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[float], Publishing]]:
     """Return what hosts three groups at so many messages a second of simulated time; that publishes some messages, lets
     the groups consume them, and returns the statements."""
     settings.SQLQUEUE = {"PARTITIONS": 4, "WAKE": False, "LEASE_DURATION": 3600, "BALANCE_INTERVAL": 1800}
@@ -49,6 +52,7 @@ def steadily(transactional_db: None, settings: object) -> Iterator[Callable[[flo
         subscriber = Subscriber(consumers, background_tasks=False, pool=InlinePool)
         now, numbers = subscriber.clock(), itertools.count()
         subscriber.clock = lambda: now
+        monkeypatch.setattr(executor, "now", lambda: now)
         publish("t", "first")
         subscriber.start()
         started.append(subscriber)
@@ -75,12 +79,12 @@ def counted(statements: list[str], *words: str) -> int:
     return sum(all(word in text for word in words) for text in statements)
 
 
-def test_at_a_high_rate_claims_take_positions_along(steadily: Callable[[float], Publishing]) -> None:
+def test_at_a_high_rate_a_claim_is_written_for_many_messages(steadily: Callable[[float], Publishing]) -> None:
+    """Of each of 4 partitions at most once in the 50 ms for which a position waits; it was once for each message."""
     some = steadily(500)
-    some(500)
+    some(700)
     statements = some(200)
-    # A claim of all groups for each message, and what has waited for 50 ms, which is 8 messages' time.
-    assert 200 <= counted(statements, "UPDATE", "sqlqueue_offset") <= 200 + 60
+    assert counted(statements, "UPDATE", "sqlqueue_offset") <= 16
     probes = counted(statements, "pg_locks") + counted(statements, "SKIP LOCKED")
     assert probes <= 200 / 500 / LINGER + 1
 
