@@ -13,6 +13,7 @@ from sqlqueue.consumers.pace import LINGER, MEASURED, OFTEN, Pace
 from sqlqueue.consumers.pools import InlinePool
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.core.partition.claim_ahead import MOST_AHEAD
 from sqlqueue.models import DeliveryState, Message, Offset
 from tests.consuming import Consuming
 from tests.processes import wait_until
@@ -36,6 +37,20 @@ def test_it_is_measured_over_half_a_second() -> None:
         assert pace._since == began
         pace.measure(began + seconds)
         assert pace.linger == linger
+
+
+@pytest.mark.parametrize(
+    ("grown", "settles", "ahead"),
+    [(500, 100, 50), (5, 100, 1), (0, 100, 0), (-500, 100, 0), (500, OFTEN - 1, 0), (100_000, 100, MOST_AHEAD)],
+)
+def test_claims_reach_as_far_as_the_log_grows_but_no_further_than_a_bound(grown: int, settles: int, ahead: int) -> None:
+    pace = Pace()
+    for now, highest in ((100.0, 0), (101.0, 1_000), (102.0, 1_000 + grown)):
+        for _ in range(settles):
+            pace.settled()
+        assert not pace.ahead, "how fast it grows is not known"
+        pace.measure(now, highest)
+    assert pace.ahead == ahead
 
 
 @pytest.fixture
