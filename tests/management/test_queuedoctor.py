@@ -14,10 +14,11 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
 from sqlqueue import Delivery, Retry, publish
+from sqlqueue.core.partition.claim_ahead import MOST_AHEAD
 from sqlqueue.database.sequence import look
 from sqlqueue.log.groups import register
 from sqlqueue.log.schedule import move_due
-from sqlqueue.models import ConsumerGroup, Message, PublishGate, ScheduledMessage
+from sqlqueue.models import ConsumerGroup, Message, Offset, PublishGate, ScheduledMessage
 from sqlqueue.models.publish_gate import fill
 from sqlqueue.monitoring import diagnostics
 from sqlqueue.operations.pause import pause
@@ -207,6 +208,15 @@ def test_a_sequence_of_offsets_that_fell_back(consuming: Consuming) -> None:
     run("migrate", "sqlqueue")
     assert "check sqlqueue.E024" not in findings()
     assert (publish("orders", 1).offset or 0) > start
+
+
+@pytest.mark.parametrize(("more", "said"), [(0, False), (1, True)])
+def test_a_claim_that_is_ahead_of_the_log_is_no_sign_of_that(consuming: Consuming, more: int, said: bool) -> None:
+    consuming.consumer("orders", print, group="mail")
+    publish("orders", 1)
+    consuming.drain()
+    Offset.objects.update(claimed_to=look("default").last_issued + MOST_AHEAD + more)
+    assert ("check sqlqueue.E024" in findings()) is said
 
 
 @pytest.mark.parametrize("words", [("--processes", "0"), ("--threads", "-1")])
