@@ -92,7 +92,7 @@ class Settling:
             return None
         moved, self._lingers_since = moved or self.lingers, None
         falls_back = not executions and self._ahead.falls_back(self._writes.claimed, now)
-        plan = self._write_plan(executions, now, ahead=ahead, falls_back=falls_back)
+        plan = self._write_plan(executions, now, ahead=0 if falls_back else ahead, falls_back=falls_back)
         self._note_waits(now, moved)
         written = falls_back or plan.rows or plan.deletes or plan.dead or plan.settled or plan.ranges or executions
         return plan if written or plan.filtered or plan.members or moved else None
