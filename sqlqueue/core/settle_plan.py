@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.membership import Member
-from sqlqueue.core.outcomes import COMMITTED, HandedOver, Outcome
+from sqlqueue.core.outcomes import COMMITTED, SUCCESS, HandedOver, Outcome
 from sqlqueue.core.partition.blocked import StoredRange
 from sqlqueue.core.replies import reply_kept
 
@@ -247,6 +248,14 @@ class SettledAttempt(NamedTuple):
     def offset(self) -> int:
         """The offset of its message."""
         return self.attempt.offset
+
+
+def count_kinds(settled: Sequence[SettledAttempt]) -> Mapping[str, int]:
+    """Return how many of these have an outcome of each kind. Mostly all have SUCCESS."""
+    outcomes = [outcome for _, outcome in settled]
+    if outcomes and outcomes.count(SUCCESS) == len(outcomes):
+        return {SUCCESS.kind: len(outcomes)}
+    return Counter([outcome.kind for outcome in outcomes])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,6 @@ Prometheus scrapes, at most once in STATS_INTERVAL.
 
 from __future__ import annotations
 
-import collections
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -18,7 +17,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 from sqlqueue import signals
 from sqlqueue.conf import settings
 from sqlqueue.core import outcomes
-from sqlqueue.core.settle_plan import SettledAttempt
+from sqlqueue.core.settle_plan import SettledAttempt, count_kinds
 from sqlqueue.database import clock
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.monitoring.gauges import StatsCollector
@@ -109,7 +108,7 @@ def _dispatched(*, topic: str, group: str, count: int, **_: Any) -> None:
 
 def _settled(*, topic: str, group: str, attempts: Sequence[SettledAttempt], **_: Any) -> None:
     now = clock.seen(settings.DATABASE)
-    kinds = collections.Counter([outcome.kind for _, outcome in attempts])
+    kinds = count_kinds(attempts)
     # The messages of a batch share one call.
     calls = {(attempt.started, attempt.finished) for attempt, _ in attempts if attempt.started and attempt.finished}
     ages: list[float] = []

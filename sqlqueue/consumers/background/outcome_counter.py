@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 
 from sqlqueue.core import outcomes
-from sqlqueue.core.settle_plan import SettleResult
+from sqlqueue.core.settle_plan import SettleResult, count_kinds
 from sqlqueue.stats.throughput import SettledCounts
 
 COUNTED = {outcomes.ACKED: 0, outcomes.RETRIED: 1, outcomes.POSTPONED: 2, outcomes.DEAD: 3}
@@ -24,7 +23,7 @@ class OutcomeCounter:
         if not (result.settled or result.plan.filtered):
             return
         ref = result.plan.lease.ref
-        kinds = Counter([outcome.kind for _, outcome in result.settled])
+        kinds = count_kinds(result.settled)
         seconds = sum([took for attempt, _ in result.settled if (took := attempt.finished - attempt.started) > 0])
         with self._lock:
             counts = self._counts.setdefault((ref.topic, ref.group), [0.0] * 6)
