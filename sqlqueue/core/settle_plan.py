@@ -62,7 +62,10 @@ class FetchedMessage(NamedTuple):
 def size_of(message: Sequence[Any]) -> int:
     """Return the characters of the payload and headers of a message, or of its row, or the bytes."""
     payload, headers, body = message[3], message[4], message[9]
-    return (len(payload) if payload else 0) + (len(headers) if headers else 0) + (len(body) if body else 0)
+    size = len(payload) if payload else 0
+    if headers:
+        size += len(headers)
+    return size + len(body) if body else size
 
 
 class StoredRow(NamedTuple):
@@ -125,7 +128,6 @@ class Attempt:
         "outcome",
         "reply",
         "serial",
-        "size",
         "started",
     )
 
@@ -136,7 +138,6 @@ class Attempt:
         self.started = self.finished = self.deadline = 0.0
         self.claimed_until = math.inf
         self.serial = next(_serials)
-        self.size = size_of(message)
 
     def to_announce(self) -> Attempt:
         """Return what is to be announced of the attempt, without its payload: its ack waits until it is stored."""
@@ -150,6 +151,11 @@ class Attempt:
     def offset(self) -> int:
         """The offset of its message."""
         return self.message.offset
+
+    @property
+    def size(self) -> int:
+        """The characters of its message's payload and headers, or the bytes."""
+        return size_of(self.message)
 
     @property
     def expired(self) -> bool:

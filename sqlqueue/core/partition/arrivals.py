@@ -153,7 +153,7 @@ class Arrivals:
             if not entry.mark:
                 self._in_doubt.remove(entry)
         if entry.mark:
-            entry.message = message
+            entry.message, entry.size = message, message.size
             return
         if row.remaining > 0:
             entry.due = now + row.remaining

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from sqlqueue.core.lease import HeldLease
-from sqlqueue.core.outcomes import DEAD, RELEASED, Outcome
+from sqlqueue.core.outcomes import DEAD, RELEASED, SUCCESS, Outcome
 from sqlqueue.core.partition import batches, limits
 from sqlqueue.core.partition.arrivals import Arrivals
 from sqlqueue.core.partition.blocked import KeyRanges, StoredRange
@@ -458,18 +458,20 @@ class AssignedPartition:
         return entry.mark >= MOST_DEATHS if most is None else entry.count >= most and entry.mark >= ALONE
 
     def _dispatch(self, entries: Iterable[Entry], deaths: int = 0) -> list[Attempt]:
-        position = self.window.position
+        lease, position, dispatch = self.lease, self.window.position, self.messages.dispatch
         attempts: list[Attempt] = []
         for entry in entries:
             assert entry.message is not None
-            attempt = Attempt(self.lease, entry.message, entry.count + 1 if entry.row else 1, deaths)
-            self.messages.dispatch(entry, attempt, position)
+            attempt = Attempt(lease, entry.message, entry.count + 1 if entry.row else 1, deaths)
+            dispatch(entry, attempt, position)
             attempts.append(attempt)
         return attempts
 
     def finish(self, attempt: Attempt, outcome: Outcome, now: float) -> bool:
         """Apply the outcome of an attempt; return False, and change nothing, if it was superseded (overrun)."""
-        if not self.messages.finish(attempt, outcome, self.window.position, now):
+        messages, position = self.messages, self.window.position
+        applied = outcome is SUCCESS and messages.succeed(attempt, position, now)
+        if not applied and not messages.finish(attempt, outcome, position, now):
             return False
         if outcome.kind == RELEASED and now >= attempt.claimed_until:
             self.settling.refused(now)

@@ -58,11 +58,12 @@ class Transitions:
         entry.attempt = attempt
         self._queues.dispatch(entry)
         self.in_flight += 1
-        self.in_flight_size += attempt.size
+        self.in_flight_size += entry.size
         offset, writes = entry.offset, self._writes
         if not entry.row:
             if offset > position:
-                writes.claim(offset)
+                if offset > writes.claimed:
+                    writes.claimed = offset
                 return
             self._leave_range(entry)
         writes.rows[offset] = RowWrite(offset, False, attempt.mark, attempt.number, self._visibility_timeout)
@@ -76,6 +77,24 @@ class Transitions:
             one.messages -= 1
             self._ranges.touch(one)
 
+    def succeed(self, attempt: Attempt, position: int, now: float) -> bool:
+        """Apply SUCCESS as finish() does, at less cost, for what nearly all messages are: above the position, without a
+        row. Return False, and change nothing, for others, and for an attempt that was superseded."""
+        entry = self.entries.get(attempt.message[0])
+        if entry is None or entry.attempt is not attempt or entry.row or entry.offset <= position:
+            return False
+        size, queue = entry.size, entry.queue
+        entry.state, entry.attempt, entry.message = SETTLED, None, None
+        self.in_flight -= 1
+        self.in_flight_size -= size
+        attempt.outcome = SUCCESS
+        self._writes.acks[entry.offset] = SettledAttempt(attempt if size <= HEAVY else attempt.to_announce(), SUCCESS)
+        if queue is not None:
+            self._queues.returned(entry)
+            queue.remove(entry)
+            self._queues.advance(queue, now)
+        return True
+
     def finish(self, attempt: Attempt, outcome: Outcome, position: int, now: float) -> bool:
         """Apply the outcome of an attempt; return False, and change nothing, if it was superseded (overrun)."""
         entry = self.entries.get(attempt.message[0])
@@ -83,13 +102,10 @@ class Transitions:
             return False
         entry.attempt = None
         self.in_flight -= 1
-        self.in_flight_size -= attempt.size
+        self.in_flight_size -= entry.size
         self._queues.returned(entry)
         attempt.outcome = outcome
         kind = outcome.kind
-        if outcome is SUCCESS and not entry.row:
-            self.settle(entry, SettledAttempt(attempt, outcome), position, now)
-            return True
         if kind == ACKED and outcome.handed_over is not None and not outcome.committed:
             self._writes.work_items.append(WorkItemWrite(entry.offset, attempt.number, outcome.handed_over))
             self._settle_with_row(entry, attempt, outcome, NOT_IN_FLIGHT, position, now)
@@ -291,7 +307,7 @@ class Transitions:
                 attempt, outcome = settled
                 if outcome.kept is not None:
                     self._writes.awaited.append(offset)
-                if attempt.size > HEAVY:
+                if entry.size > HEAVY:
                     settled = settled._replace(attempt=attempt.to_announce())
             self._writes.acks[offset] = settled
         else:

@@ -73,7 +73,7 @@ class WriteBuffer:
 
     def passed(self, entries: Iterable[Entry]) -> None:
         """Record that the position has passed acked messages: that stores their acks, unless a range may cover them."""
-        ranges, acks, rows = self._ranges or None, self.acks, self.rows
+        ranges, acks, settled = self._ranges or None, self.acks, self.settled
         for entry in entries:
             offset = entry.offset
             kept = ranges is not None and entry.key and ranges.keep(offset, entry.key)
@@ -81,9 +81,13 @@ class WriteBuffer:
                 if kept:
                     self._rows.keep_acked(offset)
                 continue
-            self.settle(acks.pop(offset))
+            ack = acks.pop(offset)
+            if isinstance(ack, SettledAttempt):
+                settled.append(ack)
+            else:
+                self.settle(ack)
             if kept:
-                rows[offset] = RowWrite(offset, True, NOT_IN_FLIGHT, 1)
+                self.rows[offset] = RowWrite(offset, True, NOT_IN_FLIGHT, 1)
             elif self._members:
                 self._count(offset)
 
