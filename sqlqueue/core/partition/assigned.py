@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from sqlqueue.core.lease import HeldLease
-from sqlqueue.core.outcomes import DEAD, RELEASED, SUCCESS, Outcome
+from sqlqueue.core.outcomes import DEAD, RELEASED, Outcome
 from sqlqueue.core.partition import batches, limits
 from sqlqueue.core.partition.arrivals import Arrivals
 from sqlqueue.core.partition.blocked import KeyRanges, StoredRange
@@ -469,9 +469,7 @@ class AssignedPartition:
 
     def finish(self, attempt: Attempt, outcome: Outcome, now: float) -> bool:
         """Apply the outcome of an attempt; return False, and change nothing, if it was superseded (overrun)."""
-        messages, position = self.messages, self.window.position
-        applied = outcome is SUCCESS and messages.succeed(attempt, position, now)
-        if not applied and not messages.finish(attempt, outcome, position, now):
+        if not self.messages.finish(attempt, outcome, self.window.position, now):
             return False
         if outcome.kind == RELEASED and now >= attempt.claimed_until:
             self.settling.refused(now)

@@ -77,24 +77,6 @@ class Transitions:
             one.messages -= 1
             self._ranges.touch(one)
 
-    def succeed(self, attempt: Attempt, position: int, now: float) -> bool:
-        """Apply SUCCESS as finish() does, at less cost, for what nearly all messages are: above the position, without a
-        row. Return False, and change nothing, for others, and for an attempt that was superseded."""
-        entry = self.entries.get(attempt.message[0])
-        if entry is None or entry.attempt is not attempt or entry.row or entry.offset <= position:
-            return False
-        size, queue = entry.size, entry.queue
-        entry.state, entry.attempt, entry.message = SETTLED, None, None
-        self.in_flight -= 1
-        self.in_flight_size -= size
-        attempt.outcome = SUCCESS
-        self._writes.acks[entry.offset] = SettledAttempt(attempt if size <= HEAVY else attempt.to_announce(), SUCCESS)
-        if queue is not None:
-            self._queues.returned(entry)
-            queue.remove(entry)
-            self._queues.advance(queue, now)
-        return True
-
     def finish(self, attempt: Attempt, outcome: Outcome, position: int, now: float) -> bool:
         """Apply the outcome of an attempt; return False, and change nothing, if it was superseded (overrun)."""
         entry = self.entries.get(attempt.message[0])
@@ -103,8 +85,12 @@ class Transitions:
         entry.attempt = None
         self.in_flight -= 1
         self.in_flight_size -= entry.size
-        self._queues.returned(entry)
+        if entry.queue is not None:
+            self._queues.returned(entry)
         attempt.outcome = outcome
+        if outcome is SUCCESS and not entry.row and entry.offset > position:  # nearly always
+            self._succeed(entry, attempt, now)
+            return True
         kind = outcome.kind
         if kind == ACKED and outcome.handed_over is not None and not outcome.committed:
             self._writes.work_items.append(WorkItemWrite(entry.offset, attempt.number, outcome.handed_over))
@@ -123,6 +109,17 @@ class Transitions:
         if entry.queue is not None:
             self._queues.advance(entry.queue, now)
         return True
+
+    def _succeed(self, entry: Entry, attempt: Attempt, now: float) -> None:
+        """Settle a message above the position that needs no row: `settle` at less cost."""
+        if entry.size > HEAVY:
+            attempt = attempt.to_announce()
+        self._writes.acks[entry.offset] = SettledAttempt(attempt, SUCCESS)
+        entry.state, entry.message = SETTLED, None
+        queue = entry.queue
+        if queue is not None:
+            queue.remove(entry)
+            self._queues.advance(queue, now)
 
     def _ack(self, entry: Entry, attempt: Attempt, outcome: Outcome, position: int, now: float) -> None:
         offset = entry.offset
