@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -90,6 +91,19 @@ def restore(before: dict[Any, ConnectionState]) -> list[str]:
     return left
 
 
+def undisturbed(handler: Callable[[Any], Any], given: Any) -> Any:
+    """Call a handler inside what Undisturbed is, at half its cost: for every message. Return what it returns."""
+    before = states()
+    try:
+        returned = handler(given)
+    except BaseException:
+        restore(before)
+        raise
+    if left := restore(before):
+        raise _broken(left)
+    return returned
+
+
 class Undisturbed:
     """A context around a handler: at its end the thread's connections are restored. Raises BrokenTransaction if one had
     to be rolled back and the handler has not raised."""
@@ -102,7 +116,11 @@ class Undisturbed:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         left = restore(self._before)
         if left and error is None:
-            raise BrokenTransaction(f"the handler returned and left {', '.join(left)}; what it wrote was rolled back")
+            raise _broken(left)
+
+
+def _broken(left: Sequence[str]) -> BrokenTransaction:
+    return BrokenTransaction(f"the handler returned and left {', '.join(left)}; what it wrote was rolled back")
 
 
 def _idle(connection: Any) -> ConnectionState:

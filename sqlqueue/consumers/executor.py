@@ -15,7 +15,7 @@ from django.db.transaction import TransactionManagementError
 
 from sqlqueue.consumers.atomic_executor import AtomicExecutor
 from sqlqueue.consumers.batch_run import BatchRun
-from sqlqueue.consumers.connections import Undisturbed, care_for_connections
+from sqlqueue.consumers.connections import care_for_connections, undisturbed
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.group_run import GroupRun
 from sqlqueue.consumers.registry import Consumer
@@ -126,8 +126,7 @@ class HandlerExecutor:
             return self._transaction.run(
                 execution, attempts, functools.partial(self.consumer.handler, given), self.started
             )
-        with Undisturbed():
-            returned = self.consumer.handler(given)
+        returned = undisturbed(self.consumer.handler, given)
         return SUCCESS if execution.batch else outcome_of(self.alias, attempts[0], returned, self._keeps)
 
     def _decide(self, error: BaseException, attempt: Attempt, together: Sequence[Attempt]) -> Outcome:

@@ -204,10 +204,11 @@ class Execution:
         """Return the next attempt, which the caller has to make; None if there is none left, or the execution was
         stopped."""
         with self.lock:
-            if self.stopped or self.next >= len(self.attempts):
+            place = self.next
+            if self.stopped or place >= len(self.attempts):
                 return None
-            self.next += 1
-            return self.attempts[self.next - 1]
+            self.next = place + 1
+            return self.attempts[place]
 
     def start_all(self) -> Sequence[Attempt]:
         """Return all attempts that are left, which the caller has to make or release; none if the execution was
