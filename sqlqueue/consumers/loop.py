@@ -253,10 +253,7 @@ class Loop:
         count = self.reader.read(
             [assigned for assigned in assigned_partitions if self.ownership.may_dispatch(assigned)], now
         )
-        for assigned in assigned_partitions:
-            offsets = assigned.due_rows(now, assigned.options.batch_size)
-            if offsets:
-                self.reader.load(assigned, offsets, now)
+        self.reader.load_due(assigned_partitions, now)
         return found_new or count > 0
 
     def _follow_schedule(self) -> float:

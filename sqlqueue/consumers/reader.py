@@ -12,6 +12,7 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.working_set import WorkingSet
 from sqlqueue.core.partition.abreast import abreast
 from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.partition.queues import Missing
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.slices import slice_of
@@ -19,7 +20,7 @@ from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import dialect
 from sqlqueue.log.fetch import FIRST, WATCH_SPAN, due, fetch, poll_head, scan, watch
-from sqlqueue.log.loading import gather, load
+from sqlqueue.log.loading import Asked, gather, load
 from sqlqueue.log.sift import sift
 
 RESCAN_SHARE = 20  # while the horizon is held back, the search for late commits may take this part of the time: 1/20
@@ -162,7 +163,7 @@ class Reader:
 
     def _read(self, assigned_partitions: Sequence[AssignedPartition], now: float) -> int:
         began = time.perf_counter()
-        count = sum(self._load_missing(assigned, now) for assigned in assigned_partitions)
+        count = self._load_missing(assigned_partitions, now)
         reached = self.horizon.value
         wanting = [
             (assigned, _light(assigned, read))
@@ -173,7 +174,7 @@ class Reader:
         for (assigned, read), found in zip(wanting, self._fetch(wanting)):
             count += assigned.take_in(read, found, reached, now)
             if assigned.window.late:
-                count += self._load_missing(assigned, now)
+                count += self._load_missing([assigned], now)
         if self._rescanning:
             self._rescanning = False
             self._rescan_at = max(self._rescan_at, now + RESCAN_SHARE * (time.perf_counter() - began))
@@ -195,19 +196,22 @@ class Reader:
         of_whole = iter(fetch(self.alias, whole, self.server) if whole else ())
         return [next(of_whole if read.sift is None else of_sifted) for _, read in reads]
 
-    def _load_missing(self, assigned: AssignedPartition, now: float) -> int:
-        """Load the messages that a partition misses, and scan for the next messages of keys that are free again; return
+    def _load_missing(self, assigned_partitions: Sequence[AssignedPartition], now: float) -> int:
+        """Load the messages that partitions miss, and scan for the next messages of keys that are free again; return
         how many were loaded."""
-        if (span := assigned.to_scan()) is not None:
-            assigned.scanned(*span, scan(self.alias, assigned.ref, *span, self.server), now)
-        asked = assigned.missing(self.horizon.value)
-        asked = asked if assigned.weighed else asked[:FIRST_READ]
-        if asked:
-            offsets = [offset for offset, _ in asked]
-            found, count = gather(self.alias, assigned.ref, offsets, self.server, assigned.loadable)
-            assigned.add_missing(asked[:count], found, now)
-            return count
-        return 0
+        missing: list[tuple[AssignedPartition, list[Missing]]] = []
+        for assigned in assigned_partitions:
+            if (span := assigned.to_scan()) is not None:
+                assigned.scanned(*span, scan(self.alias, assigned.ref, *span, self.server), now)
+            some = assigned.missing(self.horizon.value)
+            if some:
+                missing.append((assigned, some if assigned.weighed else some[:FIRST_READ]))
+        asked = [Asked(each.ref, [offset for offset, _ in some], each.loadable) for each, some in missing]
+        total = 0
+        for (assigned, some), (found, count) in zip(missing, gather(self.alias, asked, self.server)):
+            assigned.add_missing(some[:count], found, now)
+            total += count
+        return total
 
     def notice_rescheduled(
         self, group: str, topic: str, assigned_partitions: Mapping[PartitionRef, AssignedPartition], now: float
@@ -235,19 +239,28 @@ class Reader:
             if not offsets:
                 return
             while offsets:
-                found, count = load(self.alias, assigned.ref, offsets, self.server, assigned.loadable)
+                ((found, count),) = load(self.alias, [Asked(assigned.ref, offsets, assigned.loadable)], self.server)
                 offsets = offsets[count:]
                 for offset, (row, message) in found.items():
                     if message is not None and not assigned.sieve.wants(message):
                         assigned.load(offset, row, message, now)
 
+    def load_due(self, assigned_partitions: Sequence[AssignedPartition], now: float) -> None:
+        """Load the rows of partitions that are due, with their messages."""
+        due_rows = ((assigned, assigned.due_rows(now, assigned.options.batch_size)) for assigned in assigned_partitions)
+        self._load([(assigned, offsets) for assigned, offsets in due_rows if offsets], now)
+
     def load(self, assigned: AssignedPartition, offsets: Sequence[int], now: float) -> None:
-        """Load due rows of a partition, with their messages."""
-        offsets = offsets if assigned.weighed else offsets[:FIRST_READ]
-        found, count = load(self.alias, assigned.ref, offsets, self.server, assigned.loadable)
-        for offset in offsets[:count]:
-            row, message = found.get(offset, (None, None))
-            assigned.load(offset, row, message, now)
+        """Load these rows of a partition, with their messages."""
+        self._load([(assigned, offsets)], now)
+
+    def _load(self, rows: Sequence[tuple[AssignedPartition, Sequence[int]]], now: float) -> None:
+        rows = [(assigned, some if assigned.weighed else some[:FIRST_READ]) for assigned, some in rows]
+        asked = [Asked(assigned.ref, offsets, assigned.loadable) for assigned, offsets in rows]
+        for (assigned, offsets), (found, count) in zip(rows, load(self.alias, asked, self.server)):
+            for offset in offsets[:count]:
+                row, message = found.get(offset, (None, None))
+                assigned.load(offset, row, message, now)
 
 
 def _light(assigned: AssignedPartition, read: Read) -> Read:

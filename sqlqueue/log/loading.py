@@ -1,10 +1,11 @@
-"""Loading: messages by their offsets, with their rows of delivery state. Reads only."""
+"""Loading: messages by their offsets, with their rows of delivery state. Reads only. One statement for many
+partitions."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import COUNTED, FetchedMessage, StoredRow
@@ -13,6 +14,7 @@ from sqlqueue.database.statements import dialect
 from sqlqueue.log.portions import COLUMNS, MESSAGE, light, message_of, portions, withheld, withholding
 from sqlqueue.log.proof import select
 
+AT_ONCE = 500  # messages of one statement, unless more of one partition are asked for
 # Messages by their offsets, each with the row that an operator may have written for it. Index: the log's primary key;
 # the states' unique key.
 GATHER = """
@@ -31,79 +33,113 @@ LOAD = """
 """
 
 
+class Asked(NamedTuple):
+    """What is to be read of an assigned partition: the messages at the first of these offsets that have `size` bytes
+    together, one at least; None for all."""
+
+    ref: PartitionRef
+    offsets: Sequence[int]
+    size: int | None = None
+
+
 def gather(
-    alias: str, ref: PartitionRef, offsets: Sequence[int], server: ServerIdentity | None = None, size: int | None = None
-) -> tuple[dict[int, tuple[StoredRow | None, FetchedMessage]], int]:
-    """Return the messages at the first of these offsets of an assigned partition, each with its delivery-state row, if
-    it has one; and how many offsets these are: as many as have messages of `size` bytes together, one at least.
-    Messages that are no longer in the log are left out."""
-    rows, moment = _select(alias, GATHER, (ref.group,), offsets, server, size, 4, 4)
-    states = {row[4]: row[:4] for row in rows}
-    messages, count = _portion(alias, {row[4]: message_of(row[4:], moment) for row in rows}, offsets, server, size)
-    result: dict[int, tuple[StoredRow | None, FetchedMessage]] = {}
-    for offset, message in messages.items():
-        acked, in_flight, attempts, remaining = states[offset]
-        row = None
-        if acked is not None:
-            values_of = (offset, bool(acked), in_flight, max(0, attempts), float(remaining), message.key)
-            row = StoredRow(*values_of, message.headers if acked and in_flight != COUNTED else None)
-        result[offset] = (row, message)
-    return result, count
+    alias: str, asked: Sequence[Asked], server: ServerIdentity | None = None
+) -> list[tuple[dict[int, tuple[StoredRow | None, FetchedMessage]], int]]:
+    """Return for each that was asked the messages, each with its delivery-state row, if it has one; and how many of the
+    offsets were looked at. Messages that are no longer in the log are left out."""
+    result: list[tuple[dict[int, tuple[StoredRow | None, FetchedMessage]], int]] = [({}, 0)] * len(asked)
+    for places in _together(asked):
+        some = [asked[place] for place in places]
+        offsets = [offset for one in some for offset in one.offsets]
+        text, marks = _text(alias, GATHER, len(offsets))
+        most = min(light(one.size, len(one.offsets)) for one in some)
+        values = (*[most] * marks, some[0].ref.group, *offsets)
+        rows, moment = select(alias, text, values, server, 4 + MESSAGE, 4), time.monotonic()
+        states = {row[4]: row[:4] for row in rows}
+        found = {row[4]: message_of(row[4:], moment) for row in rows}
+        for place, one in zip(places, some):
+            messages, count = _portion(alias, found, one, server)
+            rows_of = {offset: (_state(states[offset], message), message) for offset, message in messages.items()}
+            result[place] = rows_of, count
+    return result
+
+
+def _state(values: Sequence[Any], message: FetchedMessage) -> StoredRow | None:
+    acked, in_flight, attempts, remaining = values
+    if acked is None:
+        return None
+    values_of = (message.offset, bool(acked), in_flight, max(0, attempts), float(remaining), message.key)
+    return StoredRow(*values_of, message.headers if acked and in_flight != COUNTED else None)
 
 
 def load(
-    alias: str, ref: PartitionRef, offsets: Sequence[int], server: ServerIdentity | None = None, size: int | None = None
-) -> tuple[dict[int, tuple[StoredRow, FetchedMessage | None]], int]:
-    """Return the delivery-state rows at the first of these offsets of an assigned partition, with their messages (None:
-    no longer in the log); and how many offsets these are: as many as have messages of `size` bytes together, one at
-    least."""
-    stream = (ref.topic, ref.group, ref.partition, ref.priority)
-    rows, moment = _select(alias, LOAD, stream, offsets, server, size, 5, 0)
-    found = {row[0]: message_of(row[5:], moment) for row in rows if row[5] is not None}
-    messages, count = _portion(alias, found, offsets, server, size)
-    looked_at = set(offsets[:count])
-    result: dict[int, tuple[StoredRow, FetchedMessage | None]] = {}
-    for offset, acked, in_flight, attempts, remaining, _, key, *_ in rows:
-        if offset in looked_at:
-            row = StoredRow(offset, bool(acked), in_flight, max(0, attempts), float(remaining), key or "")
-            result[offset] = (row, messages.get(offset))
-    return result, count
+    alias: str, asked: Sequence[Asked], server: ServerIdentity | None = None
+) -> list[tuple[dict[int, tuple[StoredRow, FetchedMessage | None]], int]]:
+    """Return for each that was asked the delivery-state rows, with their messages (None: no longer in the log); and how
+    many of the offsets were looked at."""
+    result: list[tuple[dict[int, tuple[StoredRow, FetchedMessage | None]], int]] = [({}, 0)] * len(asked)
+    for places in _together(asked):
+        some = [asked[place] for place in places]
+        texts: list[str] = []
+        values: list[object] = []
+        for ref, offsets, size in some:
+            text, marks = _text(alias, LOAD, len(offsets))
+            texts.append(text)
+            stream = (ref.topic, ref.group, ref.partition, ref.priority)
+            values += (*[light(size, len(offsets))] * marks, *stream, *offsets)
+        rows = select(alias, " UNION ALL ".join(texts), values, server, 5 + MESSAGE, 0)
+        moment = time.monotonic()
+        states = {row[0]: row for row in rows}
+        found = {row[0]: message_of(row[5:], moment) for row in rows if row[5] is not None}
+        for place, one in zip(places, some):
+            messages, count = _portion(alias, found, one, server)
+            rows_of: dict[int, tuple[StoredRow, FetchedMessage | None]] = {}
+            for offset in one.offsets[:count]:
+                if (state := states.get(offset)) is not None:
+                    _, acked, in_flight, attempts, remaining, _, key, *_ = state
+                    row = StoredRow(offset, bool(acked), in_flight, max(0, attempts), float(remaining), key or "")
+                    rows_of[offset] = (row, messages.get(offset))
+            result[place] = rows_of, count
+    return result
 
 
-def _select(
-    alias: str,
-    text: str,
-    of: Sequence[object],
-    offsets: Sequence[int],
-    server: ServerIdentity | None,
-    size: int | None,
-    before: int,
-    at: int,
-) -> tuple[Sequence[Any], float]:
-    """Run a statement for these offsets; return its rows, and a moment after it. before: how many columns it has before
-    the message's; at: the place of an offset."""
+def _together(asked: Sequence[Asked]) -> Iterator[list[int]]:
+    """Yield the places of those for which one statement is run: of one group, of which no message is asked for
+    twice."""
+    of_group: dict[tuple[str, str], list[int]] = {}
+    for place, one in enumerate(asked):
+        of_group.setdefault((one.ref.group, one.ref.topic), []).append(place)
+    for places in of_group.values():
+        some: list[int] = []
+        count = 0
+        for place in places:
+            count += len(asked[place].offsets)
+            if some and count > AT_ONCE:
+                yield some
+                some, count = [], len(asked[place].offsets)
+            some.append(place)
+        yield some
+
+
+def _text(alias: str, text: str, offsets: int) -> tuple[str, int]:
+    """Return a statement for so many offsets, and how many parameters its columns have, which come first."""
     syntax = dialect(alias)
     columns = withholding(syntax, COLUMNS, "m.")
     text = text.replace("{columns}", columns).replace("{remaining}", syntax.remaining("s.invisible_until"))
-    text = text.replace("{marks}", ", ".join(["%s"] * len(offsets)))
-    most = [light(size, len(offsets))] * columns.count("%s")
-    rows = select(alias, text, (*most, *of, *offsets), server, before + MESSAGE, at)
-    return rows, time.monotonic()
+    return text.replace("{marks}", ", ".join(["%s"] * offsets)), columns.count("%s")
 
 
 def _portion(
-    alias: str,
-    messages: Mapping[int, FetchedMessage],
-    offsets: Sequence[int],
-    server: ServerIdentity | None,
-    size: int | None,
+    alias: str, messages: Mapping[int, FetchedMessage], asked: Asked, server: ServerIdentity | None
 ) -> tuple[Mapping[int, FetchedMessage], int]:
-    """Return those of the messages at the first offsets that fit, whole, and how many offsets these are."""
-    asked = [messages[offset] for offset in offsets if offset in messages]
-    if not withheld(asked):
-        return messages, len(offsets)
-    (portion,) = portions(alias, [(asked, size)], server)
+    """Return those of the messages that were asked for at the first offsets that fit, whole, and how many offsets these
+    are."""
+    _, offsets, size = asked
+    found = [messages[offset] for offset in offsets if offset in messages]
+    if not withheld(found):
+        return {message.offset: message for message in found}, len(offsets)
+    (portion,) = portions(alias, [(found, size)], server)
     taken = {message.offset: message for message in portion.messages}
     if not portion.cut:
         return taken, len(offsets)
-    return taken, offsets.index(asked[len(portion.messages) + len(portion.gone)].offset)
+    return taken, offsets.index(found[len(portion.messages) + len(portion.gone)].offset)

@@ -215,7 +215,10 @@ class Tables:
     def fitting(self, offsets: list[int], size: int | None) -> int:
         return fitting([self.message(offset).size for offset in offsets], size)
 
-    def gather(self, alias, address, offsets, server=None, size=None):
+    def gather(self, alias, asked, server=None):
+        return [self.gathered(*each) for each in asked]
+
+    def gathered(self, address, offsets, size):
         self.interrupt()
         offsets = offsets[: self.fitting(offsets, size)]
         rows = self.groups[address.group].rows
@@ -226,7 +229,10 @@ class Tables:
         self.interrupt()
         return [(o, self.keys[o - 1]) for o in self.visible(low, high)[: limits.SCAN_LIMIT]]
 
-    def load(self, alias, address, offsets, server=None, size=None):
+    def load(self, alias, asked, server=None):
+        return [self.loaded_rows(*each) for each in asked]
+
+    def loaded_rows(self, address, offsets, size):
         self.interrupt()
         offsets = offsets[: self.fitting(offsets, size)]
         rows = self.groups[address.group].rows
@@ -654,9 +660,7 @@ class LogMachine(RuleBasedStateMachine):
             self.load(owner)
 
     def load(self, owner: Owner, server=None) -> None:
-        offsets = owner.stream.due_rows(self.tables.now, self.options.batch_size)
-        if offsets:
-            owner.reader.load(owner.stream, offsets, self.tables.now)
+        owner.reader.load_due([owner.stream], self.tables.now)
 
     @precondition(rough)
     @precondition(somebody_owns)

@@ -21,7 +21,7 @@ from sqlqueue.log import groups
 from sqlqueue.log import settle as settling
 from sqlqueue.log.atomic import settle_execution
 from sqlqueue.log.fetch import fetch
-from sqlqueue.log.loading import load
+from sqlqueue.log.loading import Asked, load
 from sqlqueue.log.settle import settle
 from sqlqueue.models import DeliveryState, Message, Offset, Receipt
 
@@ -81,7 +81,7 @@ def test_what_has_committed_is_neither_delivered_again_nor_dead(batch: bool, out
     assert not Message.objects.filter(topic="t_dlq").exists()
     assert set(Receipt.objects.values_list("outcome", flat=True)) == {ACKED}
     offsets = owned.stream.due_rows(2.0, 10)
-    found, _ = load("default", owned.stream.ref, offsets) if offsets else ({}, 0)
+    ((found, _),) = load("default", [Asked(owned.stream.ref, offsets)]) if offsets else (({}, 0),)
     for offset in offsets:
         owned.stream.load(offset, *found.get(offset, (None, None)), 2.0)
     assert owned.turn() == []

@@ -12,7 +12,7 @@ from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.log import portions as portions_module
 from sqlqueue.log.fetch import fetch
-from sqlqueue.log.loading import gather
+from sqlqueue.log.loading import Asked, gather
 from sqlqueue.log.sift import sift
 from sqlqueue.models import Message
 
@@ -133,7 +133,7 @@ def test_messages_that_are_loaded_by_their_offsets_keep_within_the_bytes() -> No
     left = list(Message.objects.order_by("offset").values_list("offset", flat=True))
     loaded: list[tuple[Any, ...]] = []
     while left:
-        found, count = gather("default", REF, left, None, SIZE)
+        ((found, count),) = gather("default", [Asked(REF, left, SIZE)])
         messages = [message for _, message in found.values()]
         assert sum(message.size for message in messages) <= SIZE or len(messages) == 1
         loaded += [message[:10] for message in messages]
