@@ -389,3 +389,23 @@ def test_a_pause_is_noticed_within_a_second_however_many_subscriptions_there_are
     subscriber.clock = lambda: began + 1.0
     subscriber.run_once()
     assert seen == []
+
+
+def test_what_is_due_in_many_partitions_is_loaded_with_one_statement(host: Host, settings) -> None:
+    settings.SQLQUEUE = {**settings.SQLQUEUE, "PARTITIONS": 4}
+    publish_many("t", [NewMessage(n, key=f"k{n}") for n in range(40)])
+    seen: list[int] = []
+
+    def handle(delivery: Delivery) -> None:
+        if delivery.attempt == 1:
+            raise ValueError("at the first attempt")
+        seen.append(delivery.partition)
+
+    subscriber = host(consumer("t", handle, backoff=0, ordering="none"), pool=InlinePool)
+    loads: list[int] = []  # of the iterations that have loaded something: statements
+    while not subscriber.idle or len(seen) < 40:
+        with CaptureQueriesContext(connection) as queries:
+            subscriber.run_once()
+        loads.append(sum("s.message_offset" in query["sql"].replace("`", "").replace('"', "") for query in queries))
+    assert len(set(seen)) == 4
+    assert max(loads) == 1
