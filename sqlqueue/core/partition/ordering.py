@@ -6,7 +6,6 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from itertools import islice
-from sys import maxsize
 from typing import Final
 
 from sqlqueue.core.partition.blocked import KeyRange
@@ -118,9 +117,8 @@ class OrderingQueue:
     def ready_at_head(self, most: int) -> list[Entry]:
         """Return the first entries that are ready, one behind another, at most `most`."""
         found: list[Entry] = []
-        last = maxsize if self.range is None else self.range.loaded
         for entry in islice(self.entries, most):
-            if entry.state != READY or entry.offset > last:
+            if entry.state != READY or not self.reaches(entry):
                 break
             found.append(entry)
         return found
