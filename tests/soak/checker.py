@@ -394,11 +394,16 @@ class Checker:
 
     def _divided(self, first: Handling, again: Handling) -> bool:
         """Tell whether a batch that failed was handled again in parts, until the one that fails has failed alone;
-        then the others, with what came after them: there or, if their key waits for that one, in a later batch. The
-        size of that batch says nothing; what failed as a whole is never handled again as a whole."""
+        then the others, with what came after them: there or, if their key waits for that one, in a later batch, which
+        may be another process's once this one has released the partition. The size of that batch says nothing; what
+        failed as a whole is never handled again as a whole."""
         before, after = self._calls[call_of(first)], self._calls[call_of(again)]
-        same = ALIKE[first.topic, first.group].batch and first.process == again.process and first.until <= again.began
-        return same and first.outcome == "fail" and not before <= after
+        if not ALIKE[first.topic, first.group].batch or first.outcome != "fail" or first.until > again.began:
+            return False
+        moved = first.process != again.process
+        if moved and not self._explanations.given_up(first, first.until, again.began):
+            return False
+        return not before <= after
 
     def _unseen(self, handling: Handling, low: float, high: float) -> int:
         """Return how many attempts may have been charged in a span of time although no handler began: one with each

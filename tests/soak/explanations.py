@@ -53,6 +53,9 @@ class Explanations:
         self._acquired: dict[tuple[str, str, int], list[tuple[float, int]]] = defaultdict(list)
         for at, process, topic, group, partition in sorted(record.acquired):
             self._acquired[topic, group, partition].append((at, process))
+        self._released: dict[tuple[int, str, str, int], list[float]] = defaultdict(list)
+        for at, process, topic, group, partition in record.released:
+            self._released[process, topic, group, partition].append(at)
 
     def between(self, low: float, high: float) -> list[Fault]:
         """Return the faults that were at work in a span of time."""
@@ -74,6 +77,12 @@ class Explanations:
         """Return how often the partition of a message was acquired in a span of time."""
         moments = self._acquired[handling.topic, handling.group, handling.partition]
         return bisect_left(moments, (high, -1)) - bisect_right(moments, (low, -1))
+
+    def given_up(self, handling: Handling, low: float, high: float) -> bool:
+        """Tell whether the process of a handling has released the partition in order in a span of time. It says so
+        after its commit."""
+        moments = self._released[handling.process, handling.topic, handling.group, handling.partition]
+        return any(low <= at <= high + SLACK for at in moments)
 
     def owners(self, handling: Handling) -> set[int]:
         """Return the processes that may own the partition of a message when its handler begins: who said last that it

@@ -132,6 +132,8 @@ class Record:
     """When, by which process, topic, group, offset, attempt, outcome."""
     acquired: list[tuple[float, int, str, str, int]] = field(default_factory=list)
     """When, by which process, topic, group, partition."""
+    released: list[tuple[float, int, str, str, int]] = field(default_factory=list)
+    """The same, of partitions that a process has given up in order."""
     dead_lettered: dict[tuple[str, str, int], float] = field(default_factory=dict)
     """When a consumer announced a dead letter: topic, group, offset."""
     collected: int = 0
@@ -282,6 +284,11 @@ class Reader:
         shard = self._shards[line.writer]
         for partition in partitions:
             self.record.acquired.append((line.at, line.writer, topic, group, partition_at(shard, partition)))
+
+    def _released(self, line: Line, topic: str, group: str, partitions: list[int], _subscriber: str) -> None:
+        shard = self._shards[line.writer]
+        for partition in partitions:
+            self.record.released.append((line.at, line.writer, topic, group, partition_at(shard, partition)))
 
     def _removed(self, _line: Line, topic: str, group: str, id: str) -> None:
         self.record.removed.add((topic, group, id))

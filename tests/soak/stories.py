@@ -28,6 +28,10 @@ class History:
         groups = [group] if group else groups_of(topic)
         self.record.acquired += [(at, process, topic, each, partition) for each in groups]
 
+    def release(self, process: int, at: float, topic: str = SIMPLE, group: str = "", partition: int = 0) -> None:
+        groups = [group] if group else groups_of(topic)
+        self.record.released += [(at, process, topic, each, partition) for each in groups]
+
     def publish(
         self,
         *ids: str,

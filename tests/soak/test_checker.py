@@ -282,6 +282,28 @@ def a_key_that_waited_until_its_batch_was_divided_comes_in_a_later_one_of_the_sa
     history.handle("m", 21.5, topic="bulk", group="load", attempt=2)
 
 
+def divided_and_then_moved(history: History) -> None:
+    divided(history, ("mno", "fail"), ("m", "fail"))
+    history.acquire(OTHER, 30, topic="bulk", group="load")
+    history.handle("m", 31, topic="bulk", group="load", by=OTHER, attempt=2)
+    for id in "no":
+        history.handle(id, 32, topic="bulk", group="load", by=OTHER)
+
+
+@sound
+def a_key_that_waited_until_its_batch_was_divided_comes_in_a_batch_of_the_process_to_which_it_was_released(
+    history: History,
+) -> None:
+    divided_and_then_moved(history)
+    history.release(ONE, 29, topic="bulk", group="load")
+
+
+@planted("attempts wrong")
+def a_divided_batch_goes_on_in_another_process_that_has_taken_the_partition(history: History) -> None:
+    divided_and_then_moved(history)
+    history.fault("kill-consumer", 25, to=ONE)
+
+
 @planted("attempts wrong")
 def a_batch_that_failed_again_as_a_whole(history: History) -> None:
     divided(history, ("mn", "fail"), ("mn", "ok"))
