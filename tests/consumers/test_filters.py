@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from sqlqueue.database.horizon import highest_offset
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import groups
 from sqlqueue.log import portions as portions_module
+from sqlqueue.log.loading import Asked
 from sqlqueue.models import Activity, BlockedRange, DeliveryState, Message, Offset, PartitionLease
 from sqlqueue.operations.republish import republish
 from sqlqueue.stats.throughput import add
@@ -272,9 +274,9 @@ def test_what_a_killed_process_had_left_out_is_not_loaded_one_by_one(
     loads: list[int] = []
     load = reader_module.load
 
-    def note(alias: str, ref: Any, offsets: Any, *more: Any) -> Any:
-        loads.append(len(offsets))
-        return load(alias, ref, offsets, *more)
+    def note(alias: str, asked: Sequence[Asked], server: Any) -> Any:
+        loads.extend(len(one.offsets) for one in asked)
+        return load(alias, asked, server)
 
     monkeypatch.setattr(reader_module, "load", note)
     monkeypatch.setattr(reader_module, "FIRST_READ", 20)
