@@ -15,6 +15,7 @@ from sqlqueue.log.portions import COLUMNS, MESSAGE, light, message_of, portions,
 from sqlqueue.log.proof import select
 
 AT_ONCE = 500  # messages of one statement, unless more of one partition are asked for
+PARTITIONS_AT_ONCE = 100  # of one statement: SQLite takes 500 parts of a UNION, and the control thread waits for all
 # Messages by their offsets, each with the row that an operator may have written for it. Index: the log's primary key;
 # the states' unique key.
 GATHER = """
@@ -114,7 +115,7 @@ def _together(asked: Sequence[Asked]) -> Iterator[list[int]]:
         count = 0
         for place in places:
             count += len(asked[place].offsets)
-            if some and count > AT_ONCE:
+            if some and (count > AT_ONCE or len(some) >= PARTITIONS_AT_ONCE):
                 yield some
                 some, count = [], len(asked[place].offsets)
             some.append(place)

@@ -254,8 +254,8 @@ def test_messages_in_doubt_that_do_not_fit_into_one_read_are_left_out_by_the_nex
         load=lambda offset, row, message, now: left_out.append(offset),
     )
 
-    def portion(alias: str, ref: Any, offsets: list[int], *more: Any) -> Any:
-        return dict.fromkeys(offsets[:2], ("row", "message")), 2
+    def portion(alias: str, asked: Sequence[Asked], server: Any) -> Any:
+        return [(dict.fromkeys(one.offsets[:2], ("row", "message")), 2) for one in asked]
 
     monkeypatch.setattr(reader_module, "load", portion)
     reader_module.Reader.leave_out(SimpleNamespace(alias="default", server=None), assigned, 0.0)  # type: ignore[arg-type]

@@ -134,9 +134,9 @@ class AssignedPartition:
         """Whether there is nothing to do until the log has something new, or something changes it from outside."""
         if not self.window.rests or self.messages.in_flight or self.ready or self.active:
             return False
-        queues = self.queues
-        waiting = queues.has_absent or queues.holding or self.delays or self.in_doubt or self.lease.progress
-        return not waiting
+        queues, delays = self.queues, self.delays
+        waiting = delays or delays.next_due() is not None or self.in_doubt or self.lease.progress
+        return not (waiting or queues.has_absent or queues.holding)
 
     @property
     def has_in_doubt(self) -> bool:
