@@ -28,6 +28,7 @@ OVER: dict[str, str] = {
     "core.setting.shards:SHARD_LENGTH": "tests/shards/test_settings.py::test_what_is_wrong_is_said",
     "core.setting.shards:MOST_SHARDS": "tests/shards/test_settings.py::test_what_is_wrong_is_said",
     "log.loading:AT_ONCE": "tests/log/test_loading.py::test_a_statement_has_a_bound",
+    "log.loading:PARTITIONS_AT_ONCE": "tests/log/test_loading.py::test_a_statement_has_a_bound",
     "log.relay_moves:MOVED_AT_ONCE": "tests/shards/test_relay.py::test_messages_arrive_in_their_order_as_they_were_published",
     "core.setting.topics:MOST_PARTITIONS": "tests/test_options.py::test_a_setting",
     "core.setting.queue:MOST_PAYLOAD": "tests/test_options.py::test_a_setting",

@@ -204,11 +204,11 @@ class Execution:
         """Return the next attempt, which the caller has to make; None if there is none left, or the execution was
         stopped."""
         with self.lock:
-            place = self.next
-            if self.stopped or place >= len(self.attempts):
+            index = self.next
+            if self.stopped or index >= len(self.attempts):
                 return None
-            self.next = place + 1
-            return self.attempts[place]
+            self.next = index + 1
+            return self.attempts[index]
 
     def start_all(self) -> Sequence[Attempt]:
         """Return all attempts that are left, which the caller has to make or release; none if the execution was

@@ -49,8 +49,8 @@ def gather(
     """Return for each that was asked the messages, each with its delivery-state row, if it has one; and how many of the
     offsets were looked at. Messages that are no longer in the log are left out."""
     result: list[tuple[dict[int, tuple[StoredRow | None, FetchedMessage]], int]] = [({}, 0)] * len(asked)
-    for places in _together(asked):
-        some = [asked[place] for place in places]
+    for indexes in _together(asked):
+        some = [asked[index] for index in indexes]
         offsets = [offset for one in some for offset in one.offsets]
         text, marks = _text(alias, GATHER, len(offsets))
         most = min(light(one.size, len(one.offsets)) for one in some)
@@ -58,10 +58,10 @@ def gather(
         rows, moment = select(alias, text, values, server, 4 + MESSAGE, 4), time.monotonic()
         states = {row[4]: row[:4] for row in rows}
         found = {row[4]: message_of(row[4:], moment) for row in rows}
-        for place, one in zip(places, some):
+        for index, one in zip(indexes, some):
             messages, count = _portion(alias, found, one, server)
             rows_of = {offset: (_state(states[offset], message), message) for offset, message in messages.items()}
-            result[place] = rows_of, count
+            result[index] = rows_of, count
     return result
 
 
@@ -79,8 +79,8 @@ def load(
     """Return for each that was asked the delivery-state rows, with their messages (None: no longer in the log); and how
     many of the offsets were looked at."""
     result: list[tuple[dict[int, tuple[StoredRow, FetchedMessage | None]], int]] = [({}, 0)] * len(asked)
-    for places in _together(asked):
-        some = [asked[place] for place in places]
+    for indexes in _together(asked):
+        some = [asked[index] for index in indexes]
         texts: list[str] = []
         values: list[object] = []
         for ref, offsets, size in some:
@@ -92,7 +92,7 @@ def load(
         moment = time.monotonic()
         states = {row[0]: row for row in rows}
         found = {row[0]: message_of(row[5:], moment) for row in rows if row[5] is not None}
-        for place, one in zip(places, some):
+        for index, one in zip(indexes, some):
             messages, count = _portion(alias, found, one, server)
             rows_of: dict[int, tuple[StoredRow, FetchedMessage | None]] = {}
             for offset in one.offsets[:count]:
@@ -100,25 +100,25 @@ def load(
                     _, acked, in_flight, attempts, remaining, _, key, *_ = state
                     row = StoredRow(offset, bool(acked), in_flight, max(0, attempts), float(remaining), key or "")
                     rows_of[offset] = (row, messages.get(offset))
-            result[place] = rows_of, count
+            result[index] = rows_of, count
     return result
 
 
 def _together(asked: Sequence[Asked]) -> Iterator[list[int]]:
-    """Yield the places of those for which one statement is run: of one group, of which no message is asked for
+    """Yield the indexes of those for which one statement is run: of one group, of which no message is asked for
     twice."""
     of_group: dict[tuple[str, str], list[int]] = {}
-    for place, one in enumerate(asked):
-        of_group.setdefault((one.ref.group, one.ref.topic), []).append(place)
-    for places in of_group.values():
+    for index, one in enumerate(asked):
+        of_group.setdefault((one.ref.group, one.ref.topic), []).append(index)
+    for indexes in of_group.values():
         some: list[int] = []
         count = 0
-        for place in places:
-            count += len(asked[place].offsets)
+        for index in indexes:
+            count += len(asked[index].offsets)
             if some and (count > AT_ONCE or len(some) >= PARTITIONS_AT_ONCE):
                 yield some
-                some, count = [], len(asked[place].offsets)
-            some.append(place)
+                some, count = [], len(asked[index].offsets)
+            some.append(index)
         yield some
 
 

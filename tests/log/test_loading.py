@@ -74,9 +74,12 @@ def test_groups_that_ask_for_the_same_messages_get_their_own_rows(read: Any, off
         assert (row.retry_count, message.offset) == (1 if one.ref.group == "g" else 7, one.offsets[0])
 
 
+@pytest.mark.parametrize("bound", ["AT_ONCE", "PARTITIONS_AT_ONCE"])
 @pytest.mark.parametrize("read", [gather, load])
-def test_a_statement_has_a_bound(read: Any, offsets: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "AT_ONCE", 2)
+def test_a_statement_has_a_bound(
+    read: Any, bound: str, offsets: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, bound, 2)
     with CaptureQueriesContext(connection) as statements:
         found = read("default", asked(offsets, "g", 1))
     assert len(statements) == 2
