@@ -230,10 +230,10 @@ class Loop:
             self.scheduler.wake()
             self._scheduled_at, self._poll_at = math.inf, min(self._poll_at, now + settings.POLL_INTERVAL)
         if now >= self._poll_at or self._notified:
-            self._notified = False
+            notified, self._notified = self._notified, False
             living = self.ownership.living
             ask = bool(self.told) and now >= self._ask_at
-            found_new = self.reader.look(self.working_set, now, self.dispatcher.pace.linger, living, ask)
+            found_new = self.reader.look(self.working_set, now, self.dispatcher.pace.linger, living, ask, notified)
             if ask:
                 self._ask_at = now + ASK_EVERY
                 for task in self.told:

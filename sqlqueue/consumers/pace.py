@@ -2,8 +2,9 @@
 partition to take it along, and so does the question up to where the log is final. And claims reach ahead, as far as the
 log grows meanwhile.
 
-Positions are most of what a steady stream of single messages has a database write, and on MySQL that question most of
-what it reads. A crash brings back what a position has not passed yet, as it does with acks that wait in memory.
+Positions are most of what a steady stream of single messages has a database write, and on MySQL that question, where it
+is asked, most of what it reads. A crash brings back what a position has not passed yet, as it does with acks that wait
+in memory.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 from sqlqueue.core.partition.claim_ahead import AHEAD, MOST_AHEAD
 
 OFTEN = 50  # settles a second
-LINGER = 0.05  # seconds
+LINGER = 0.05  # seconds; positions wait up to half as long again, to be written together
 MEASURED = 0.5  # seconds over which settles are counted
 
 

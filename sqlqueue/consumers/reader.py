@@ -9,7 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from sqlqueue.conf import settings
-from sqlqueue.consumers.working_set import WorkingSet
+from sqlqueue.consumers.following import Following
+from sqlqueue.consumers.working_set import Stream, WorkingSet
 from sqlqueue.core.partition.abreast import abreast
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.queues import Missing
@@ -41,19 +42,20 @@ class Reader:
     ServerChanged or SessionReplaced."""
 
     def __init__(self, alias: str, server: ServerIdentity):
-        self.alias = alias
+        self.alias, self.gated = alias, dialect(alias).gated  # gated: publishers may commit in any order
         self.forget(server)
 
     def forget(self, server: ServerIdentity) -> None:
         """Forget everything that is known of the log's end; read from this server from now on."""
         self.server = server
-        self.horizon = Horizon(self.alias, server)
+        self.horizon, self.following = Horizon(self.alias, server), Following(self.alias, server)
         self.highest = 0
         self.due_in: float | None = None  # seconds until a scheduled message is due, as of the last poll
         self.requested: bool | None = None  # see Head; as of the last poll
         self._noticed: dict[tuple[str, str], tuple[int, int, int]] = {}  # by (group, topic): how far it was read
         self.watched_to = 0  # the horizon at the last watch of all offsets above the one before
         self._watched_high = 0
+        self._gap_to = 0  # an offset below it was not visible at the last watch that counted them
         self._rescan_at = 0.0
         self._probed_at = -math.inf
         self.behind = False  # the horizon was not probed, although there was something new
@@ -68,20 +70,27 @@ class Reader:
         linger: float = 0.0,
         subscribers: int = 1,
         requested: bool = False,
+        notified: bool = False,
     ) -> bool:
         """Look for new messages, and alarm the partitions that have some, also those that rest; return whether one of
         these has any that is new.
 
-        One statement while the log is idle; otherwise a probe and a watch more. The order matters: the highest offset
-        is read before the probe, and messages are read in a newer snapshot than the probe. While the horizon is held
-        back, only new offsets are watched, and the others now and then, for late commits. linger: the horizon is probed
-        at most once in so many seconds. subscribers: how many live. requested: whether to ask for requests, too.
+        One statement while the log is idle; otherwise a watch more, and a probe where the watch has not seen every
+        offset. The order matters: the highest offset is read before the probe, and the probe is followed by another
+        watch; messages are read in a newer snapshot than all of them. While the horizon is held back, only new offsets
+        are watched, and the others now and then, for late commits. linger: the horizon is probed at most once in so
+        many seconds. subscribers: how many live. requested: whether to ask for requests, too. notified: that there is
+        something new is nearly sure; who keeps up with the log, and owns most of it, reads what is new at once then.
         """
-        shared = subscribers > FEW and dialect(self.alias).gated
+        self.following.drop()
+        shared = subscribers > FEW and self.gated
+        if notified and not (shared or requested) and (counts := self._follow()):
+            return self._alarm(assigned_partitions, counts, self.watched_to, self.horizon.value)
         self.highest, self.due_in, found, self.requested = poll_head(self.alias, self.server, shared, requested)
         if shared:
             self._learn(found, now)
-        reached = self._probe(now, linger, subscribers if shared else 1)
+        seen = self._watch_all()
+        reached = self._probe(now, linger, subscribers if shared else 1) if seen is None else self.horizon.value
         rose = reached > self.watched_to
         new = self.highest > self._watched_high
         rescan = reached < self.highest and now >= self._rescan_at
@@ -92,22 +101,70 @@ class Reader:
             self._rescanning = not rose and not new
             self._rescan_at = now + RESCAN_AT_LEAST
         low = self.watched_to if whole else self._watched_high
-        seen = watch(self.alias, low, self.highest, self.server) if self.highest - low <= WATCH_SPAN else None
-        concerned = False
+        if seen is None and self.highest - low <= WATCH_SPAN:
+            seen = watch(self.alias, low, self.highest, self.server)
+        concerned = self._alarm(assigned_partitions, seen, low, reached if whole else None)
+        return concerned and (rose or new)
+
+    def _alarm(
+        self,
+        assigned_partitions: Sequence[AssignedPartition] | WorkingSet,
+        seen: Mapping[Stream, int] | None,
+        low: int,
+        reached: int | None,
+    ) -> bool:
+        """Alarm the partitions of which messages were seen above `low`, by stream so many (None: all), also those that
+        rest; return whether there are any. reached: the horizon, if all offsets up to it were watched."""
         if isinstance(assigned_partitions, WorkingSet):
             assigned_partitions.wake(seen, self.watched_to)
             assigned_partitions = assigned_partitions.partitions
+        concerned: set[Stream] = set()
         for assigned in assigned_partitions:
             ref = assigned.ref
-            if seen is None or (ref.topic, ref.partition, ref.priority) in seen:
+            stream = (ref.topic, ref.partition, ref.priority)
+            if seen is None or stream in seen:
                 assigned.window.alarm()
-                concerned = True
-            elif whole:
+                concerned.add(stream)
+            elif reached is not None:
                 assigned.window.unseen(low, reached)
-        if whole:
+        if reached is not None:
             self.watched_to = reached
         self._watched_high = self.highest
-        return concerned and (rose or new)
+        if seen is not None:
+            self.following.measure(sum(seen[stream] for stream in concerned), sum(seen.values()))
+        return bool(concerned)
+
+    def _follow(self) -> dict[Stream, int] | None:
+        """Read what is new in the whole log, where all that was watched before is final; return how many messages of
+        which partitions there are. None: there are none, or more than that, or an offset among them is not visible."""
+        low = self.horizon.value
+        if not low == self.watched_to == self._watched_high >= self._gap_to or not self.following.worth_it:
+            return None
+        newest = self.following.read(low)
+        if newest is None:
+            return None
+        if self.gated and newest.total < newest.last - low:
+            self._gap_to = newest.last
+            return None
+        self.highest, self.due_in, self.behind = newest.last, newest.due_in, False
+        self.horizon.all_visible(newest.last)
+        self.following.keep(newest, low)
+        return {stream: len(messages) for stream, messages in newest.messages.items()}
+
+    def _watch_all(self) -> Mapping[Stream, int] | None:
+        """Watch all offsets up to the highest one. If each of them is visible, the horizon is there, and no probe is
+        needed; return what was seen. Where a number was lost, by a rollback or to another node of a cluster, that is
+        not tried again before the horizon has passed it."""
+        low = self.watched_to
+        if not self.gated or not max(low, self._gap_to) <= self.horizon.value < self.highest <= low + WATCH_SPAN:
+            return None
+        seen = watch(self.alias, low, self.highest, self.server)
+        if sum(seen.values()) < self.highest - low:
+            self._gap_to = self.highest
+            return None
+        self.horizon.all_visible(self.highest)
+        self.behind = False
+        return seen
 
     def _learn(self, shared: int | None, now: float) -> None:
         """Take over what another subscriber has found, and note for how long none has found anything."""
@@ -152,6 +209,7 @@ class Reader:
         """Read for every partition that has room; return how many messages were read."""
         unweighed = [assigned for assigned in assigned_partitions if not assigned.weighed]
         count = self._read(assigned_partitions, now)
+        self.following.drop()
         if again := [assigned for assigned in unweighed if assigned.weighed]:
             count += self._read(again, now)  # up to the room, now that their size is known
         for _ in range(READS_AT_ONCE - 1):  # then what is settled costs less than what is read
@@ -190,11 +248,16 @@ class Reader:
 
     def _fetch(self, reads: Sequence[tuple[AssignedPartition, Read]]) -> list[Found]:
         """Return what each read finds, in their order."""
-        sifted = [(assigned.ref, read) for assigned, read in reads if read.sift is not None]
-        whole = [(assigned.ref, read) for assigned, read in reads if read.sift is None]
+        already_read = [self.following.already_read(assigned.ref, read) for assigned, read in reads]
+        others = [(assigned.ref, read) for (assigned, read), found in zip(reads, already_read) if found is None]
+        sifted = [(ref, read) for ref, read in others if read.sift is not None]
+        whole = [(ref, read) for ref, read in others if read.sift is None]
         of_sifted = iter(sift(self.alias, sifted, self.server) if sifted else ())
         of_whole = iter(fetch(self.alias, whole, self.server) if whole else ())
-        return [next(of_whole if read.sift is None else of_sifted) for _, read in reads]
+        return [
+            found if found is not None else next(of_whole if read.sift is None else of_sifted)
+            for (_, read), found in zip(reads, already_read)
+        ]
 
     def _load_missing(self, assigned_partitions: Sequence[AssignedPartition], now: float) -> int:
         """Load the messages that partitions miss, and scan for the next messages of keys that are free again; return

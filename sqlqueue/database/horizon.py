@@ -10,6 +10,9 @@ On MySQL the gate is many slots, and each must be seen free once, with an exclus
 unprivileged user cannot see there which transaction holds a row's lock. On PostgreSQL it can, so the gate is one lock:
 the transactions that hold it at the first probe are the ones to wait for, each once, and a probe blocks no publisher.
 
+Where one statement has seen every offset up to h, none of them is left for a transaction that is still open: then
+nothing needs to be probed. A rollback takes a number that never becomes visible, and leads to the gate.
+
 Hundreds of consumers that all probe hold up the server, and publishers. What one of them has found is true for all: it
 writes that down, in a transaction of its own that commits after those that it has waited for, and a consumer that reads
 it there fetches in a newer snapshot.
@@ -115,6 +118,13 @@ class Horizon:
             self.value = self._candidate
             self._candidate = max(self._candidate, highest)
         return self.value
+
+    def all_visible(self, offset: int) -> None:
+        """Record that every offset above the horizon, up to this one, was seen by one statement: each is given once, so
+        nothing can appear there any more."""
+        self.value = max(self.value, offset)
+        if self._candidate <= self.value:  # the next one waits for others
+            self._holders = set()
 
     def learn(self, shared: int | None, highest: int) -> None:
         """Take over what another consumer has found. Both were read by one statement; never beyond the log's end, whose

@@ -38,10 +38,10 @@ REQUESTED = f"""
     OR EXISTS (SELECT 1 FROM sqlqueue_rescheduling WHERE state IN ({STATES}))
     OR EXISTS (SELECT 1 FROM sqlqueue_batch WHERE over = {{false}}) THEN 1 ELSE 0 END
 """.strip()
-# The partitions that have messages in a range of the log. Index: the primary key.
+# The partitions that have messages in a range of the log, and how many. Index: the primary key.
 WATCH = """
-    SELECT DISTINCT topic, "partition", priority FROM sqlqueue_message{by_offset}
-    WHERE "offset" > %s AND "offset" <= %s
+    SELECT topic, "partition", priority, COUNT(*) FROM sqlqueue_message{by_offset}
+    WHERE "offset" > %s AND "offset" <= %s GROUP BY topic, "partition", priority
 """
 # Whole messages of a partition. Index: (topic, partition, priority, offset).
 FETCH = "SELECT {columns}, %s FROM sqlqueue_message{by_stream} WHERE {beyond}{slice} ORDER BY {ascending} LIMIT %s"
@@ -97,10 +97,11 @@ def poll_head(alias: str, server: ServerIdentity | None = None, shared: bool = F
     return Head(highest or 0, None if due_in is None else float(due_in), found, bool(row[3]) if requested else None)
 
 
-def watch(alias: str, low: int, high: int, server: ServerIdentity | None = None) -> set[tuple[str, int, int]]:
-    """Return the (topic, partition, priority) that have messages in (low, high]; bounded by the caller's range."""
-    found = select(alias, WATCH, (low, high), server, 3, 1)
-    return {(topic, partition, priority) for topic, partition, priority in found}
+def watch(alias: str, low: int, high: int, server: ServerIdentity | None = None) -> dict[tuple[str, int, int], int]:
+    """Return the (topic, partition, priority) that have messages in (low, high], with how many; bounded by the caller's
+    range."""
+    found = select(alias, WATCH, (low, high), server, 4, 1)
+    return {(topic, partition, priority): count for topic, partition, priority, count in found}
 
 
 def fetch(alias: str, reads: Sequence[tuple[PartitionRef, Read]], server: ServerIdentity | None = None) -> list[Found]:

@@ -29,6 +29,7 @@ from hypothesis.stateful import (
 )
 
 from sqlqueue.consumers import executor as executor_module
+from sqlqueue.consumers import following
 from sqlqueue.consumers import reader as reader_module
 from sqlqueue.consumers.executor import HandlerExecutor
 from sqlqueue.consumers.reader import Reader
@@ -55,6 +56,7 @@ from sqlqueue.core.settle_plan import (
 )
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.log.fetch import Head
+from sqlqueue.log.newest import Newest
 from tests.core.choosing import Choice
 from tests.core.weighing import fitting
 
@@ -186,9 +188,16 @@ class Tables:
         self.interrupt()
         return Head(max(self.visible(), default=0), None, None, None)
 
-    def watch(self, alias: str, low: int, high: int, server=None) -> set[tuple[str, int, int]]:
+    def watch(self, alias: str, low: int, high: int, server=None) -> dict[tuple[str, int, int], int]:
         self.interrupt()
-        return {("t", 0, 0)} if self.visible(low, high) else set()
+        count = len(self.visible(low, high))
+        return {("t", 0, 0): count} if count else {}
+
+    def read_newest(self, alias: str, above: int, most: int, server=None) -> Newest:
+        self.interrupt()
+        offsets = self.visible(above)[:most]
+        messages = {("t", 0, 0): [self.message(offset) for offset in offsets]} if offsets else {}
+        return Newest(messages, len(offsets), offsets[-1] if offsets else above, None)
 
     def fetch(self, alias, reads, server=None):
         self.interrupt()
@@ -257,6 +266,9 @@ class FakeHorizon:
         self.value = max(self.value, min(self.candidate, self.tables.horizon()))
         return self.value
 
+    def all_visible(self, offset: int) -> None:
+        self.value = max(self.value, offset)
+
 
 class Owner:
     """One process's part in one group: a reader, an assigned partition while it holds the lease, and its handlers."""
@@ -268,7 +280,7 @@ class Owner:
 
     def restart(self) -> None:
         self.reader = Reader("default", ServerIdentity("default"))
-        self.reader.horizon = FakeHorizon(self.tables)
+        self.reader.horizon, self.reader.gated = FakeHorizon(self.tables), True  # whatever the suite's database is
         self.stream: AssignedPartition | None = None
         self.executions: list[Execution] = []
         self.running: dict[Attempt, Execution] = {}
@@ -479,6 +491,8 @@ class LogMachine(RuleBasedStateMachine):
         self.patches = [
             mock.patch.object(reader_module, "poll_head", tables.poll_head),
             mock.patch.object(reader_module, "watch", tables.watch),
+            mock.patch.object(following, "read_newest", tables.read_newest),
+            mock.patch.object(following, "NEWEST_AT_ONCE", 3),
             mock.patch.object(reader_module, "fetch", tables.fetch),
             mock.patch.object(reader_module, "sift", tables.sift),
             mock.patch.object(reader_module, "load", tables.load),
@@ -592,13 +606,23 @@ class LogMachine(RuleBasedStateMachine):
         flush=st.sampled_from([False, False, True]),
         kinds=st.lists(KINDS, max_size=6),
         steady=st.booleans(),
+        notified=st.booleans(),
     )
-    def turn(self, index: int, data: st.DataObject, most: int, flush: bool, kinds: list[str], steady: bool) -> None:
+    def turn(
+        self,
+        index: int,
+        data: st.DataObject,
+        most: int,
+        flush: bool,
+        kinds: list[str],
+        steady: bool,
+        notified: bool,
+    ) -> None:
         """A whole iteration, and some of the handlers that it starts."""
         owner = self.owner(index)
         self.interruptions(data)
         owner.take_reports()
-        owner.reader.look([owner.stream], self.tables.now)
+        owner.reader.look([owner.stream], self.tables.now, notified=notified)
         owner.reader.read([owner.stream], self.tables.now)
         self.tables.pending.clear()
         self.load(owner)
@@ -637,11 +661,11 @@ class LogMachine(RuleBasedStateMachine):
         owner.acquire()
 
     @precondition(somebody_owns)
-    @rule(index=st.integers(0, 3), data=st.data())
-    def look(self, index: int, data: st.DataObject) -> None:
+    @rule(index=st.integers(0, 3), data=st.data(), notified=st.booleans())
+    def look(self, index: int, data: st.DataObject, notified: bool) -> None:
         if owner := self.owner(index):
             self.interruptions(data)
-            owner.reader.look([owner.stream], self.tables.now)
+            owner.reader.look([owner.stream], self.tables.now, notified=notified)
             self.tables.pending.clear()
 
     @precondition(somebody_owns)
@@ -1041,10 +1065,10 @@ class LogMachine(RuleBasedStateMachine):
         assert group.watermark == (group.lowest() if open_ else group.position)
         assert not open_ or group.watermark < open_[0]
 
-    def work(self, owner: Owner, poison: str | None = None, steady: bool = False) -> None:
+    def work(self, owner: Owner, poison: str | None = None, steady: bool = False, notified: bool = False) -> None:
         """One iteration, in the order of the real one, and every handler. What has the poisoned key waits long."""
         owner.take_reports()
-        owner.reader.look([owner.stream], self.tables.now)
+        owner.reader.look([owner.stream], self.tables.now, notified=notified)
         owner.reader.read([owner.stream], self.tables.now)
         self.load(owner)
         owner.settle(3, linger=LINGER if steady else 0.0, steady=steady)
@@ -1129,7 +1153,7 @@ class SteadyMachine(LogMachine):
             if owner is None or not owner.write_again():
                 return
             owner.take_reports()
-            owner.reader.look([owner.stream], self.tables.now)
+            owner.reader.look([owner.stream], self.tables.now, notified=True)
             owner.reader.read([owner.stream], self.tables.now)
             self.load(owner)
             owner.settle(3, linger=LINGER, steady=True)

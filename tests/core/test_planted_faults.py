@@ -14,6 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from sqlqueue.consumers.dispatcher import Dispatcher
 from sqlqueue.consumers.executor import HandlerExecutor
+from sqlqueue.consumers.following import Following
 from sqlqueue.consumers.reader import Reader
 from sqlqueue.core.partition.arrivals import Arrivals
 from sqlqueue.core.partition.assigned import AssignedPartition
@@ -105,6 +106,45 @@ def a_late_one_is_there_when_others_are_read(scene: Scene) -> None:
     scene.work(1)
 
 
+def one_is_not_seen_among_those_that_are_counted(scene: Scene) -> None:
+    scene.publish("bac", late=(0,))
+    scene.work(2)
+    scene.ends(1)
+    scene.work(3)
+
+
+def is_notified(scene: Scene, turns: int = 1) -> None:
+    for _ in range(turns):
+        scene.machine.work(scene.owner, notified=True)
+        scene.machine.what_counts_as_done_was_handled()
+        scene.machine.the_memory_is_bounded()
+
+
+def one_is_not_among_the_newest(scene: Scene) -> None:
+    scene.publish("ba", late=(0,))
+    is_notified(scene, 2)
+    scene.ends(1)
+    scene.work(3)
+
+
+def the_newest_are_not_the_next_ones(scene: Scene) -> None:
+    scene.publish("abcdefghij")
+    scene.owner.reader.look([scene.owner.stream], scene.tables.now)
+    scene.owner.reader.read([scene.owner.stream], scene.tables.now)
+    scene.owner.settle(2)
+    for _ in range(2):
+        scene.machine.start_one(scene.owner, 0)
+        scene.machine.finish_one(scene.owner, 0, "ok")
+    scene.owner.take_reports()
+    scene.owner.settle(2)
+    for _ in range(2):
+        scene.machine.start_one(scene.owner, 0)
+        scene.machine.finish_one(scene.owner, 0, "ok")
+    scene.publish("a")
+    is_notified(scene)
+    scene.work(6)
+
+
 def one_comes_late_and_another_is_deleted(scene: Scene) -> None:
     scene.publish("ab", late=(0,))
     scene.work(2)
@@ -115,7 +155,7 @@ def one_comes_late_and_another_is_deleted(scene: Scene) -> None:
 
 def one_comes_between_the_read_and_the_next_statement(scene: Scene) -> None:
     scene.publish("ab", late=(0,))
-    scene.tables.pending.extend([(0, "")] * 4)  # the poll of the head, the probe, the watch, the read
+    scene.tables.pending.extend([(0, "")] * 5)  # the poll of the head, a watch, the probe, the next watch, the read
     scene.tables.pending.append((1, VISIBLE))
     scene.work(3)
 
@@ -180,8 +220,8 @@ def two_are_in_doubt(scene: Scene) -> None:
 
 def what_matches_is_deleted_before_it_is_read_whole(scene: Scene) -> None:
     scene.publish("bbbbbbbb")
-    # The poll of the head, the probe, the watch, a read of whole messages, and one of what the filter looks at.
-    scene.tables.pending.extend([(0, "")] * 5)
+    # The poll of the head, the watch, a read of whole messages, and one of what the filter looks at.
+    scene.tables.pending.extend([(0, "")] * 4)
     scene.tables.pending.append((3, COLLECTED))
     scene.work(3)
     assert scene.tables.status[2] == COLLECTED
@@ -291,6 +331,21 @@ TOLD = [
             Fault(ReadWindow, "was_read", "self.final = max(", "self.final = self.final if self.late else max("),
         ],
         "starts before 2 is settled",
+    ),
+    (
+        one_is_not_seen_among_those_that_are_counted,
+        [Fault(Reader, "_watch_all", "sum(seen.values()) <", "1 + sum(seen.values()) <")],
+        "1 counts as done for one, and was not",
+    ),
+    (
+        one_is_not_among_the_newest,
+        [Fault(Reader, "_follow", "newest.total < newest.last - low", "1 + newest.total < newest.last - low")],
+        "1 counts as done for one, and was not",
+    ),
+    (
+        the_newest_are_not_the_next_ones,
+        [Fault(Following, "already_read", "read.start < self._above or", "")],
+        "counts as done for one, and was not",
     ),
     (
         one_comes_late_and_another_is_deleted,

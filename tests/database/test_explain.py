@@ -468,7 +468,7 @@ def test_a_long_and_uneven_history_leads_no_read_astray(topics: None, place: str
         for node in plan_of(words.sql(head.replace("{due_in}", words.remaining("due_at"))), proof)
     }
     assert "sqlqueue_message_pkey" in pulse
-    watch, values = server.proven(WATCH, (low, low + 1_000), 3, 1)
+    watch, values = server.proven(WATCH, (low, low + 1_000), 4, 1)
     assert indexes_of(words.sql(watch), tuple(values)) == {"sqlqueue_message_pkey"}
     by_offset = WHOLE.replace("{columns}", "payload").replace("{marks}", "%s, %s")
     assert indexes_of(words.sql(by_offset), (low + 1, low + 2)) == {"sqlqueue_message_pkey"}

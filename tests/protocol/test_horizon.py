@@ -16,12 +16,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sqlqueue import NewMessage, publish, publish_many
+from sqlqueue.consumers.reader import Reader
 from sqlqueue.database import horizon as horizon_module
 from sqlqueue.database import insert_sql
 from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import execute
 from sqlqueue.log.fetch import poll_head
 from sqlqueue.models import Message, Topic
+from tests.core.planting import Fault
 from tests.protocol.exploring import Rewriting, explore, finds, promise
 from tests.protocol.stage import READ_COMMITTED, REPEATABLE_READ, Actor
 
@@ -60,11 +63,25 @@ class Sharing(Probing):
         self.horizon.share()
 
 
+class Looking:
+    """A consumer's part as its reader plays it, which probes only where an offset is not visible."""
+
+    def __init__(self) -> None:
+        self.reader = Reader("default", ServerIdentity("default"))
+
+    @property
+    def horizon(self) -> Horizon:
+        return self.reader.horizon
+
+    def __call__(self) -> None:
+        self.reader.look([], 0.0)
+
+
 class HorizonMachine(RuleBasedStateMachine):
     """See the module."""
 
     stage: object
-    probing: Callable[[], Probing] = Probing
+    probing: Callable[[], Probing | Looking] = Probing
 
     @initialize()
     def begin(self) -> None:
@@ -186,6 +203,11 @@ def test_nor_below_one_that_another_consumer_has_found(monkeypatch: pytest.Monke
     explore(HorizonMachine, ACTORS, examples=40, steps=STEPS)
 
 
+def test_nor_where_a_reader_has_seen_every_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HorizonMachine, "probing", Looking)
+    explore(HorizonMachine, ACTORS, examples=40, steps=STEPS)
+
+
 # -- that it can fail --------------------------------------------------------------------------------------------------
 
 GATED = pytest.mark.database("mariadb", "mysql", "postgresql")
@@ -259,4 +281,11 @@ class Rash(Sharing):
 @GATED
 def test_it_finds_a_candidate_that_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HorizonMachine, "probing", Rash)
+    assert "became visible after" in finds(HorizonMachine, ACTORS, STEPS)
+
+
+@GATED
+def test_it_finds_a_reader_that_overlooks_an_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    Fault(Reader, "_watch_all", "sum(seen.values()) <", "1 + sum(seen.values()) <").plant(monkeypatch)
+    monkeypatch.setattr(HorizonMachine, "probing", Looking)
     assert "became visible after" in finds(HorizonMachine, ACTORS, STEPS)

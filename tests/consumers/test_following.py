@@ -1,0 +1,227 @@
+"""A process that keeps up with the log reads what is new with one statement, for all of its groups and partitions."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue import Delivery, NewMessage, publish, publish_many
+from sqlqueue.consumers import following
+from sqlqueue.consumers.following import NEWEST_AT_ONCE, OWN_PART, SEEN_LATELY, Following
+from sqlqueue.consumers.pools import InlinePool
+from sqlqueue.consumers.registry import Consumer, build
+from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.core.partition.ref import PartitionRef
+from sqlqueue.core.partition.window import Read
+from sqlqueue.database.server_identity import ServerIdentity
+from sqlqueue.log.newest import HEAVY
+from sqlqueue.models import Message, Offset
+from tests.consumers.test_pace import counted
+from tests.consumers.test_reading import OpenPublish
+from tests.factories import MessageValueFactory
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PARTITIONS = 4
+Host = Callable[..., Subscriber]
+
+
+@pytest.fixture
+def seen() -> list[tuple[str, Any]]:
+    """What the groups have been given, with their names."""
+    return []
+
+
+@pytest.fixture
+def host(settings: object, seen: list[tuple[str, Any]]) -> Iterator[Host]:
+    """Return what hosts groups with these options; each has handled all that there was."""
+    settings.SQLQUEUE = {
+        "TOPICS": {"t": {"partitions": PARTITIONS}},
+        "WAKE": False,
+        "LEASE_DURATION": 3600,
+        "BALANCE_INTERVAL": 1800,
+        "POLL_INTERVAL": 20,
+        "IDLE_POLL_INTERVAL": 20,
+    }
+    started: list[Subscriber] = []
+
+    def hosting(*groups: str, partitions: set[int] | None = None, **options: Any) -> Subscriber:
+        publish_many("t", [NewMessage(number, key=f"k{number}") for number in range(50)])
+
+        def handler(delivery: Delivery) -> None:
+            seen.append((delivery.group, delivery.payload))
+
+        consumers = [Consumer(topic="t", handler=handler, **build("t", {"group": name, **options})) for name in groups]
+        subscriber = Subscriber(consumers, background_tasks=False, pool=InlinePool, partitions=partitions)
+        subscriber.start()
+        started.append(subscriber)
+        go_on(subscriber)
+        seen.clear()
+        return subscriber
+
+    yield hosting
+    for subscriber in started:
+        subscriber.stop(timeout=0.0)
+        subscriber.close()
+
+
+def go_on(subscriber: Subscriber) -> list[str]:
+    """Let it work until it has nothing to do, as after a notification; return its statements."""
+    with CaptureQueriesContext(connection) as queries:
+        subscriber.loop.notify()
+        while subscriber.run_once() == 0.0:
+            pass
+    return [query["sql"] for query in queries]
+
+
+def reads(statements: list[str]) -> int:
+    """How many have asked for messages, or where they are."""
+    return sum(bool(re.search(r"^\W*SELECT.*FROM\W+sqlqueue_message\b", text, re.DOTALL)) for text in statements)
+
+
+def newest(statements: list[str]) -> int:
+    """How many have read what is new in the whole log."""
+    return counted(statements, "payload", "sqlqueue_scheduled_message")
+
+
+def test_three_groups_read_what_is_new_with_one_statement(host: Host, seen: list[tuple[str, Any]]) -> None:
+    hosted = host("a", "b", "c")
+    publish_many("t", [NewMessage(number, key=f"k{number}") for number in range(10)])
+    statements = go_on(hosted)
+    assert (reads(statements), newest(statements)) == (1, 1)
+    assert sorted(seen) == [(group, number) for group in "abc" for number in range(10)]
+    end = max(Message.objects.values_list("offset", flat=True))
+    assert max(Offset.objects.values_list("position", flat=True)) == end
+
+
+def test_keys_are_in_order_over_all_ways_of_reading(host: Host, seen: list[tuple[str, Any]]) -> None:
+    hosted = host("a")
+    for number in range(0, 600, 150):  # more than are read at once
+        publish_many("t", [NewMessage(n, key=f"k{n % 7}") for n in range(number, number + 150)])
+        publish("t", 600 + number, key=f"k{number % 7}")
+        go_on(hosted)
+    payloads = [payload for _, payload in seen]
+    assert len(payloads) == len(set(payloads)) == 604
+    for key in range(7):
+        of_key = [n for n in payloads if n < 600 and n % 7 == key]
+        assert of_key == sorted(of_key)
+
+
+def test_a_backlog_is_read_by_partitions(host: Host, seen: list[tuple[str, Any]]) -> None:
+    hosted = host("a")
+    publish_many("t", [NewMessage(number, key=f"k{number}") for number in range(NEWEST_AT_ONCE)])
+    statements = go_on(hosted)
+    assert newest(statements) == 1, "it could not know what else there is"
+    assert reads(statements) > 2
+    assert len(seen) == NEWEST_AT_ONCE
+    publish("t", "next")
+    assert reads(go_on(hosted)) == 1
+
+
+def test_a_heavy_message_is_read_by_itself(host: Host, seen: list[tuple[str, Any]]) -> None:
+    hosted = host("a")
+    publish("t", "x" * 100, key="light")
+    publish("t", "y" * (HEAVY + 1), key="heavy")
+    statements = go_on(hosted)
+    assert newest(statements) == 1
+    assert reads(statements) > 1
+    assert sorted(len(payload) for _, payload in seen) == [100, HEAVY + 1]
+
+
+def test_what_others_own_is_not_read_for_nothing(host: Host, seen: list[tuple[str, Any]]) -> None:
+    """It takes some messages until that shows, and some until it does no more."""
+    hosted = host("a", partitions={0})
+    for _ in range(2):
+        publish_many("t", [NewMessage(number, key=f"k{number}") for number in range(50)])
+        statements = go_on(hosted)
+    assert newest(statements) == 0
+    mine = next(f"k{number}" for number in range(50) if _partition(f"k{number}") == 0)
+    before = len(seen)
+    for number in range(2 * SEEN_LATELY):
+        publish("t", number, key=mine)
+        statements = go_on(hosted)
+    assert newest(statements) == 1
+    assert [payload for _, payload in seen[before:]] == list(range(2 * SEEN_LATELY))
+
+
+def _partition(key: str) -> int:
+    return Message.objects.filter(topic="t", partition_key=key).latest("offset").partition
+
+
+def test_who_owns_half_of_what_comes_does() -> None:
+    of_one = Following("default", ServerIdentity("default"))
+    assert of_one.worth_it, "nothing else is known at the beginning"
+    of_one.measure(10, 20)
+    assert of_one.worth_it
+    of_one.measure(9, 20)
+    assert not of_one.worth_it
+    for _ in range(SEEN_LATELY):
+        of_one.measure(1, 1)
+    assert of_one.worth_it
+    assert OWN_PART == 0.5
+
+
+def test_what_a_read_may_not_bring_is_not_already_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = [MessageValueFactory(offset=offset, payload='"xx"') for offset in (11, 12, 13)]
+    newest = following.Newest({("t", 0, 0): messages}, 3, 13, None)
+    monkeypatch.setattr(following, "read_newest", lambda *_: newest)
+    of_one = Following("default", ServerIdentity("default"))
+    assert of_one.read(10) is newest
+    ref, read = PartitionRef("g", "t", 0), Read(10, 4, size=12)
+    assert of_one.already_read(ref, read) is None
+    of_one.keep(newest, 10)
+    assert of_one.already_read(ref, read).messages == messages
+    assert of_one.already_read(ref, read._replace(start=12)).messages == messages[2:]
+    assert of_one.already_read(PartitionRef("g", "t", 1), read).messages == []
+    for other in (
+        read._replace(start=9),
+        read._replace(limit=3),
+        read._replace(size=11),
+        read._replace(looks=1),
+        read._replace(sift=object()),
+    ):
+        assert of_one.already_read(ref, other) is None
+    assert of_one.already_read(PartitionRef("g", "t", 0, 0, 0, 2), read) is None
+    of_one.drop()
+    assert of_one.already_read(ref, read) is None
+
+
+def test_filters_and_shared_partitions_get_what_is_theirs(host: Host, seen: list[tuple[str, Any]]) -> None:
+    for options in ({"where": {"headers.kind": "wanted"}}, {"ordering": "none", "sharing": 3}):
+        hosted = host("filtered" if "where" in options else "sharing", **options)
+        for number in range(20):
+            publish("t", number, key=f"k{number}", headers={"kind": "wanted" if number % 2 else "other"})
+            go_on(hosted)
+        wanted = range(1, 20, 2) if "where" in options else range(20)
+        assert sorted(payload for _, payload in seen) == list(wanted)
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_one_that_is_not_committed_is_not_passed_over(host: Host, seen: list[tuple[str, Any]]) -> None:
+    hosted = host("a")
+    slow = OpenPublish("slow", key="a")
+    publish("t", "fast", key="a")
+    end = max(Message.objects.values_list("offset", flat=True))
+    assert newest(go_on(hosted)) == 1
+    assert hosted.reader.horizon.value < end
+    publish("t", "next", key="b")
+    assert newest(go_on(hosted)) == 0, "the gate is asked"
+    slow.commit()
+    go_on(hosted)
+    go_on(hosted)  # each look at the gate is for the end that the one before has seen
+    assert sorted(payload for _, payload in seen) == ["fast", "next", "slow"]
+    publish("t", "last", key="a")
+    statements = go_on(hosted)
+    assert (reads(statements), newest(statements)) == (1, 1)
+
+
+def test_what_becomes_due_is_known_from_the_same_statement(host: Host) -> None:
+    hosted = host("a")
+    publish("t", "later", delay=5.0)
+    publish("t", "now")
+    statements = go_on(hosted)
+    assert reads(statements) == 1
+    assert hosted.reader.due_in == pytest.approx(5.0, abs=4.0)

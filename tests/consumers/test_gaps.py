@@ -1,0 +1,100 @@
+"""Where every offset is visible, the horizon is known without the gate; a number that is lost is waited for once."""
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue import publish
+from sqlqueue.consumers.pools import InlinePool
+from sqlqueue.consumers.registry import Consumer, build
+from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.models import Offset
+from tests.consumers.test_many_subscribers import probes, publish_behind_a_gap
+from tests.consumers.test_pace import counted
+from tests.consumers.test_reading import OpenPublish
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("mariadb", "mysql", "postgresql")]
+
+
+@pytest.fixture
+def hosted(settings: object) -> Subscriber:
+    settings.SQLQUEUE = {
+        "TOPICS": {"t": {"partitions": 1}},
+        "WAKE": False,
+        "LEASE_DURATION": 3600,
+        "BALANCE_INTERVAL": 1800,
+    }
+    publish("t", "first")
+    consumers = [Consumer(topic="t", handler=lambda _: None, **build("t", {"group": "g"}))]
+    subscriber = Subscriber(consumers, background_tasks=False, pool=InlinePool)
+    subscriber.start()
+    looks(subscriber, 3)
+    yield subscriber
+    subscriber.close()
+
+
+def looks(hosted: Subscriber, times: int) -> list[str]:
+    """Let it poll so often; return its statements."""
+    with CaptureQueriesContext(connection) as queries:
+        for _ in range(times):
+            hosted.loop._notified, hosted.loop._poll_at = False, 0.0
+            hosted.run_once()
+    return [query["sql"] for query in queries]
+
+
+def watches(statements: list[str]) -> int:
+    return counted(statements, "COUNT(*)", "GROUP BY")
+
+
+def position() -> int:
+    return Offset.objects.get(topic="t", consumer_group="g").position
+
+
+def test_a_log_without_gaps_needs_no_gate(hosted: Subscriber) -> None:
+    for _ in range(3):
+        offset = publish("t", 1).offset
+        statements = looks(hosted, 3)
+        assert (probes(statements), watches(statements)) == (0, 1)
+        assert position() == offset
+
+
+def test_behind_a_number_that_is_lost_the_gate_is_asked_once(hosted: Subscriber) -> None:
+    offset = publish_behind_a_gap(1)
+    statements = looks(hosted, 3)
+    assert (probes(statements), watches(statements)) == (1, 2)
+    assert position() == offset
+    offset = publish("t", 2).offset
+    statements = looks(hosted, 3)
+    assert (probes(statements), watches(statements)) == (0, 1)
+    assert position() == offset
+
+
+def test_an_open_transaction_is_waited_for_at_the_gate(hosted: Subscriber) -> None:
+    before = position()
+    slow = OpenPublish("slow", key="a")
+    offset = publish("t", 1).offset
+    statements = looks(hosted, 3)
+    assert probes(statements) == 3, "it is asked at each look until nobody holds it"
+    assert watches(statements) <= 3, "and the offsets are counted once, not at each look"
+    assert position() == before
+    slow.commit()
+    looks(hosted, 3)
+    assert position() == offset
+
+
+def test_what_is_seen_without_the_gate_ends_its_question(hosted: Subscriber) -> None:
+    """The offsets for which it has asked the gate have all come; of the next ones it asks anew."""
+    slow = OpenPublish("slow", key="a")
+    publish("t", 1)
+    looks(hosted, 2)
+    assert hosted.reader.horizon.waits_for
+    slow.commit()
+    looks(hosted, 2)
+    assert not hosted.reader.horizon.waits_for
+    other = OpenPublish("another", key="b")
+    offset = publish("t", 2).offset
+    looks(hosted, 3)
+    assert position() < offset
+    other.commit()
+    looks(hosted, 3)
+    assert position() == offset
