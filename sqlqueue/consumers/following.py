@@ -16,7 +16,7 @@ from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.log.newest import Newest, read_newest
 from sqlqueue.log.portions import withheld
 
-NEWEST_AT_ONCE: Final = 100  # messages: of more it is not known what else there is, so they are a backlog
+NEWEST_AT_ONCE: Final = 256  # messages: of more it is not known what else there is, so they are a backlog
 OWN_PART: Final = 0.5  # of the messages that were seen lately
 SEEN_LATELY: Final = 200  # messages, about
 
@@ -26,17 +26,18 @@ class Following:
 
     def __init__(self, alias: str, server: ServerIdentity):
         self.alias, self.server = alias, server
-        self._own = self._seen = 0.0  # messages, lately: of partitions that this process has, and all
+        self._own = self._seen = 0.0  # messages, lately: that it could take so, and all
         self._messages: dict[Stream, list[FetchedMessage]] = {}  # whatever the log has above _above
         self._above = 0
 
     @property
     def worth_it(self) -> bool:
-        """Whether this process has most of what comes."""
+        """Whether this process can take half of what comes so."""
         return self._own >= OWN_PART * self._seen
 
     def measure(self, own: int, seen: int) -> None:
-        """Record that of so many messages that were seen so many are of partitions that this process has."""
+        """Record that of so many messages that were seen so many are of partitions that this process has, and has read
+        up to there."""
         weight = SEEN_LATELY / (SEEN_LATELY + seen)  # what was seen before counts less and less
         self._own, self._seen = weight * (self._own + own), weight * (self._seen + seen)
 

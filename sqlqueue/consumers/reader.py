@@ -118,21 +118,24 @@ class Reader:
         if isinstance(assigned_partitions, WorkingSet):
             assigned_partitions.wake(seen, self.watched_to)
             assigned_partitions = assigned_partitions.partitions
-        concerned: set[Stream] = set()
+        concerned = False
+        keeps_up: set[Stream] = set()
         for assigned in assigned_partitions:
             ref = assigned.ref
             stream = (ref.topic, ref.partition, ref.priority)
             if seen is None or stream in seen:
                 assigned.window.alarm()
-                concerned.add(stream)
+                concerned = True
+                if assigned.window.final >= low:
+                    keeps_up.add(stream)
             elif reached is not None:
                 assigned.window.unseen(low, reached)
         if reached is not None:
             self.watched_to = reached
         self._watched_high = self.highest
         if seen is not None:
-            self.following.measure(sum(seen[stream] for stream in concerned), sum(seen.values()))
-        return bool(concerned)
+            self.following.measure(sum(seen.get(stream, 0) for stream in keeps_up), sum(seen.values()))
+        return concerned
 
     def _follow(self) -> dict[Stream, int] | None:
         """Read what is new in the whole log, where all that was watched before is final; return how many messages of

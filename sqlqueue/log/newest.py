@@ -11,7 +11,7 @@ from sqlqueue.database.statements import dialect
 from sqlqueue.log.portions import LEFT, MESSAGE, message_of, withholding
 from sqlqueue.log.proof import select
 
-HEAVY = 32_768  # bytes of a message beyond which its content is not given
+HEAVY = 16_384  # bytes of a message beyond which its content is not given
 
 # Whole messages of all partitions above an offset, and beside each in how many seconds the next scheduled message is
 # due. Index: the primary key.

@@ -40,11 +40,11 @@ def test_a_task_is_enqueued(steady: Steady) -> None:
 
 
 def test_ten_tasks_run(steady: Steady) -> None:
-    run_tasks(steady, samples.note).check(Cost(12, 23, 23))
+    run_tasks(steady, samples.note).check(Cost(11, 23, 23))
 
 
 def test_ten_tasks_fail(steady: Steady) -> None:
-    run_tasks(steady, samples.fail, "no").check(Cost(22, 37, 43))
+    run_tasks(steady, samples.fail, "no").check(Cost(21, 37, 43))
 
 
 def test_a_result_is_read(steady: Steady) -> None:
