@@ -10,6 +10,7 @@ from sqlqueue.core.partition.blocked import StoredRange
 from sqlqueue.core.partition.in_doubt import MOST_DEATHS
 from sqlqueue.core.partition.key_limit import KeyLimit
 from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
+from sqlqueue.core.partition.settling import _has_waited
 from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.settle_plan import ALONE, NOT_IN_FLIGHT, TOGETHER, RowWrite, SettlePlan, StoredRow
 from tests.core.test_log_model import check_bounds
@@ -261,7 +262,7 @@ def test_a_position_that_waits_goes_with_the_next_claim() -> None:
     assert not hosted.stream.settling.lingers
 
 
-@pytest.mark.parametrize(("now", "linger"), [(0.05, 0.05), (0.01, 0.0)])
+@pytest.mark.parametrize(("now", "linger"), [(0.076, 0.05), (0.041, 0.0)])
 def test_a_position_waits_no_longer_than_it_may(now: float, linger: float) -> None:
     hosted = lingering()
     assert hosted.stream.plan(0.04, 1.0, [], linger=0.05) is None
@@ -270,6 +271,14 @@ def test_a_position_waits_no_longer_than_it_may(now: float, linger: float) -> No
     assert (plan.position, [one.offset for one in plan.settled]) == (1, [1])
     assert hosted.stream.plan(now, 1.0, [], linger) is None
     assert not hosted.stream.settling.lingers
+
+
+@pytest.mark.parametrize(("since", "until"), [(0.001, 0.075), (0.024, 0.075), (0.026, 0.1), (7.001, 7.075)])
+def test_positions_end_their_wait_at_the_same_moments(since: float, until: float) -> None:
+    """They wait as long as they have to, and then for the next moment, so that one statement writes them."""
+    assert not _has_waited(since, until - 0.001, 0.05)
+    assert _has_waited(since, until + 0.001, 0.05)
+    assert _has_waited(since, since, 0.0)
 
 
 def test_a_position_that_waits_is_in_the_last_plan() -> None:

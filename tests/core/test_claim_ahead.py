@@ -75,10 +75,10 @@ def test_what_is_claimed_starts_without_a_write_until_the_claim_is_over() -> Non
 def test_a_position_waits_no_longer_because_claims_need_no_write() -> None:
     stream = steady()
     assert stream.take("c") is None
-    stream.now = LINGER
+    stream.now = 1.5 * LINGER
     plan = stream.take("d")
     assert (plan.position, plan.ahead) == (2, True)
-    assert stream.stream.settling._ahead.until == LINGER + AHEAD
+    assert stream.stream.settling._ahead.until == 1.5 * LINGER + AHEAD
 
 
 def test_what_is_beyond_the_claim_is_written() -> None:

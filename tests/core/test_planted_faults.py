@@ -31,6 +31,7 @@ from tests.core.test_log_model import (
     LONG,
     VISIBLE,
     KeyLimitMachine,
+    LimitedMachine,
     LogMachine,
     QuietMachine,
 )
@@ -74,8 +75,12 @@ def test_it_finds_the_engine_without_the_rule_that(rule: str, monkeypatch: pytes
 class Scene:
     """A quiet machine that is told what happens."""
 
-    def __init__(self, size: int = 1, left_out: int = 0, most_of_a_key: int | None = None):
-        if most_of_a_key is None:
+    def __init__(self, size: int = 1, left_out: int = 0, most_of_a_key: int | None = None, rated: bool = False) -> None:
+        if rated:
+            self.machine = LimitedMachine()
+            self.machine.begin(atomic=False, attempts=2, size=size)
+            self.machine.owners[0].acquire()
+        elif most_of_a_key is None:
             self.machine = QuietMachine()
             self.machine.begin(size=size, left_out=left_out)
         else:
@@ -107,10 +112,27 @@ def a_late_one_is_there_when_others_are_read(scene: Scene) -> None:
 
 
 def one_is_not_seen_among_those_that_are_counted(scene: Scene) -> None:
+    scene.publish("a")
+    scene.work(2)
     scene.publish("bac", late=(0,))
     scene.work(2)
-    scene.ends(1)
+    scene.ends(2)
     scene.work(3)
+
+
+def one_comes_late_before_another_that_is_due(scene: Scene) -> None:
+    """All of a key that may start one in three seconds."""
+    scene.publish("aaa", late=(0, 2))
+    reads(scene)
+    scene.publish("a")
+    reads(scene)
+    scene.machine.start_one(scene.owner, 0)
+    scene.machine.finish_one(scene.owner, 0, "ok")
+    scene.work(2)
+    for late in (3, 1):
+        scene.ends(late)
+        reads(scene)
+    scene.work(4)
 
 
 def is_notified(scene: Scene, turns: int = 1) -> None:
@@ -121,9 +143,11 @@ def is_notified(scene: Scene, turns: int = 1) -> None:
 
 
 def one_is_not_among_the_newest(scene: Scene) -> None:
+    scene.publish("a")
+    scene.work(2)
     scene.publish("ba", late=(0,))
     is_notified(scene, 2)
-    scene.ends(1)
+    scene.ends(2)
     scene.work(3)
 
 
@@ -155,7 +179,7 @@ def one_comes_late_and_another_is_deleted(scene: Scene) -> None:
 
 def one_comes_between_the_read_and_the_next_statement(scene: Scene) -> None:
     scene.publish("ab", late=(0,))
-    scene.tables.pending.extend([(0, "")] * 5)  # the poll of the head, a watch, the probe, the next watch, the read
+    scene.tables.pending.extend([(0, "")] * 4)  # the poll of the head, the probe, the watch, the read
     scene.tables.pending.append((1, VISIBLE))
     scene.work(3)
 
@@ -220,8 +244,8 @@ def two_are_in_doubt(scene: Scene) -> None:
 
 def what_matches_is_deleted_before_it_is_read_whole(scene: Scene) -> None:
     scene.publish("bbbbbbbb")
-    # The poll of the head, the watch, a read of whole messages, and one of what the filter looks at.
-    scene.tables.pending.extend([(0, "")] * 4)
+    # The poll of the head, the probe, the watch, a read of whole messages, and one of what the filter looks at.
+    scene.tables.pending.extend([(0, "")] * 5)
     scene.tables.pending.append((3, COLLECTED))
     scene.work(3)
     assert scene.tables.status[2] == COLLECTED
@@ -335,12 +359,17 @@ TOLD = [
     (
         one_is_not_seen_among_those_that_are_counted,
         [Fault(Reader, "_watch_all", "sum(seen.values()) <", "1 + sum(seen.values()) <")],
-        "1 counts as done for one, and was not",
+        "2 counts as done for one, and was not",
+    ),
+    (
+        one_comes_late_before_another_that_is_due,
+        [Fault(OrderingQueues, "came_due", "queue.entries[0].state == HELD", "False")],
+        "is in memory, and waits behind its key",
     ),
     (
         one_is_not_among_the_newest,
         [Fault(Reader, "_follow", "newest.total < newest.last - low", "1 + newest.total < newest.last - low")],
-        "1 counts as done for one, and was not",
+        "2 counts as done for one, and was not",
     ),
     (
         the_newest_are_not_the_next_ones,
@@ -414,6 +443,7 @@ OPTIONS = {
     one_is_acked_and_lies_in_the_range_that_is_used_up: {"size": 2, "most_of_a_key": 1},
     a_late_one_is_there_when_others_are_read: {"size": 1},
     what_matches_is_deleted_before_it_is_read_whole: {"size": 1, "left_out": -3},
+    one_comes_late_before_another_that_is_due: {"size": 1, "rated": True},
 }
 
 

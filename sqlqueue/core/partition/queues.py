@@ -223,7 +223,11 @@ class OrderingQueues:
             del self._by_name[queue.name]
 
     def came_due(self, entry: Entry, message: FetchedMessage) -> None:
-        """Make a loaded message ready that has a row: it is due."""
+        """Make a loaded message ready that has a row: it is due. Not behind one that waits, which was committed late:
+        then its turn comes with that one's end."""
+        queue = entry.queue
+        if queue is not None and queue.entries[0] is not entry and queue.entries[0].state == HELD:
+            return
         self.make_ready(entry, message, outside=True)
         self.offer(entry)
 
