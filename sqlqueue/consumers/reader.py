@@ -6,10 +6,10 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sqlqueue.conf import settings
-from sqlqueue.consumers.following import Following
+from sqlqueue.consumers.following import Following, Trials
 from sqlqueue.consumers.working_set import Stream, WorkingSet
 from sqlqueue.core.partition.abreast import abreast
 from sqlqueue.core.partition.assigned import AssignedPartition
@@ -55,6 +55,7 @@ class Reader:
         self._noticed: dict[tuple[str, str], tuple[int, int, int]] = {}  # by (group, topic): how far it was read
         self.watched_to = 0  # the horizon at the last watch of all offsets above the one before
         self._watched_high = 0
+        self._counting = Trials()
         self._gap_to = 0  # an offset below it was not visible at the last watch that counted them
         self._rescan_at = 0.0
         self._probed_at = -math.inf
@@ -75,17 +76,18 @@ class Reader:
         """Look for new messages, and alarm the partitions that have some, also those that rest; return whether one of
         these has any that is new.
 
-        One statement while the log is idle; otherwise a watch more, and a probe where the watch has not seen every
-        offset. The order matters: the highest offset is read before the probe, and the probe is followed by another
-        watch; messages are read in a newer snapshot than all of them. While the horizon is held back, only new offsets
-        are watched, and the others now and then, for late commits. linger: the horizon is probed at most once in so
-        many seconds. subscribers: how many live. requested: whether to ask for requests, too. notified: that there is
-        something new is nearly sure; who keeps up with the log, and owns most of it, reads what is new at once then.
+        One statement while the log is idle (and one more after a notification of what was seen before); otherwise a
+        watch more, and a probe where the watch has not seen every offset. The order matters: the highest offset is read
+        before the probe, and the probe is followed by another watch; messages are read in a newer snapshot than all of
+        them. While the horizon is held back, only new offsets are watched, and the others now and then, for late
+        commits. linger: the horizon is probed at most once in so many seconds. subscribers: how many live. requested:
+        whether to ask for requests, too. notified: that there is something new is nearly sure; a process that keeps up
+        with the log, and owns most of it, reads what is new at once then.
         """
         self.following.drop()
         shared = subscribers > FEW and self.gated
-        if notified and not (shared or requested) and (counts := self._follow()):
-            return self._alarm(assigned_partitions, counts, self.watched_to, self.horizon.value)
+        if notified and not (shared or requested) and (found_new := self._follow()):
+            return self._alarm(assigned_partitions, found_new, self.watched_to, self.horizon.value)
         self.highest, self.due_in, found, self.requested = poll_head(self.alias, self.server, shared, requested)
         if shared:
             self._learn(found, now)
@@ -109,59 +111,58 @@ class Reader:
     def _alarm(
         self,
         assigned_partitions: Sequence[AssignedPartition] | WorkingSet,
-        seen: Mapping[Stream, int] | None,
+        seen: Collection[Stream] | None,
         low: int,
         reached: int | None,
     ) -> bool:
-        """Alarm the partitions of which messages were seen above `low`, by stream so many (None: all), also those that
-        rest; return whether there are any. reached: the horizon, if all offsets up to it were watched."""
+        """Alarm the partitions of which messages were seen above `low` (None: all), also those that rest; return
+        whether there are any. reached: the horizon, if all offsets up to it were watched."""
         if isinstance(assigned_partitions, WorkingSet):
             assigned_partitions.wake(seen, self.watched_to)
             assigned_partitions = assigned_partitions.partitions
         concerned = False
-        keeps_up: set[Stream] = set()
         for assigned in assigned_partitions:
             ref = assigned.ref
-            stream = (ref.topic, ref.partition, ref.priority)
-            if seen is None or stream in seen:
+            if seen is None or (ref.topic, ref.partition, ref.priority) in seen:
                 assigned.window.alarm()
                 concerned = True
-                if assigned.window.final >= low:
-                    keeps_up.add(stream)
             elif reached is not None:
                 assigned.window.unseen(low, reached)
         if reached is not None:
             self.watched_to = reached
         self._watched_high = self.highest
-        if seen is not None:
-            self.following.measure(sum(seen.get(stream, 0) for stream in keeps_up), sum(seen.values()))
         return concerned
 
-    def _follow(self) -> dict[Stream, int] | None:
-        """Read what is new in the whole log, where all that was watched before is final; return how many messages of
-        which partitions there are. None: there are none, or more than that, or an offset among them is not visible."""
+    def _follow(self) -> Collection[Stream] | None:
+        """Read what is new in the whole log, where all that was watched before is final; return which partitions it is
+        of. None: there is nothing, or too much, or an offset among it is not visible."""
         low = self.horizon.value
-        if not low == self.watched_to == self._watched_high >= self._gap_to or not self.following.worth_it:
+        if not 0 < low == self.watched_to == self._watched_high >= self._gap_to or not self.following.trials.due():
             return None
         newest = self.following.read(low)
         if newest is None:
             return None
         if self.gated and newest.total < newest.last - low:
             self._gap_to = newest.last
+            self.following.trials.ended(well=False)
             return None
         self.highest, self.due_in, self.behind = newest.last, newest.due_in, False
         self.horizon.all_visible(newest.last)
         self.following.keep(newest, low)
-        return {stream: len(messages) for stream, messages in newest.messages.items()}
+        return newest.messages.keys()
 
     def _watch_all(self) -> Mapping[Stream, int] | None:
         """Watch all offsets up to the highest one. If each of them is visible, the horizon is there, and no probe is
         needed; return what was seen. Where a number was lost, by a rollback or to another node of a cluster, that is
-        not tried again before the horizon has passed it."""
+        not tried again before the horizon has passed it; where that happens often, seldom."""
         low = self.watched_to
-        if not self.gated or not max(low, self._gap_to) <= self.horizon.value < self.highest <= low + WATCH_SPAN:
+        known = self.horizon.value
+        if not (self.gated and low > 0 and self._gap_to <= known < self.highest <= low + WATCH_SPAN):
+            return None
+        if not self._counting.due():
             return None
         seen = watch(self.alias, low, self.highest, self.server)
+        self._counting.ended(well=sum(seen.values()) == self.highest - low)
         if sum(seen.values()) < self.highest - low:
             self._gap_to = self.highest
             return None

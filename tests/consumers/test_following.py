@@ -10,15 +10,17 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import Delivery, NewMessage, publish, publish_many
 from sqlqueue.consumers import following
-from sqlqueue.consumers.following import NEWEST_AT_ONCE, OWN_PART, SEEN_LATELY, Following
+from sqlqueue.consumers.following import MOST_SKIPPED, NEWEST_AT_ONCE, USEFUL, Following, Trials
 from sqlqueue.consumers.pools import InlinePool
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.core.keys import partition_of
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Read
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.log.newest import HEAVY
 from sqlqueue.models import Message, Offset
+from tests.consumers.test_many_subscribers import publish_behind_a_gap
 from tests.consumers.test_pace import counted
 from tests.consumers.test_reading import OpenPublish
 from tests.factories import MessageValueFactory
@@ -99,14 +101,14 @@ def test_three_groups_read_what_is_new_with_one_statement(host: Host, seen: list
 
 def test_keys_are_in_order_over_all_ways_of_reading(host: Host, seen: list[tuple[str, Any]]) -> None:
     hosted = host("a")
-    for number in range(0, 600, 150):  # more than are read at once
-        publish_many("t", [NewMessage(n, key=f"k{n % 7}") for n in range(number, number + 150)])
-        publish("t", 600 + number, key=f"k{number % 7}")
+    for number in range(0, 1200, 300):  # more than are read at once
+        publish_many("t", [NewMessage(n, key=f"k{n % 7}") for n in range(number, number + 300)])
+        publish("t", 1200 + number, key=f"k{number % 7}")
         go_on(hosted)
     payloads = [payload for _, payload in seen]
-    assert len(payloads) == len(set(payloads)) == 604
+    assert len(payloads) == len(set(payloads)) == 1204
     for key in range(7):
-        of_key = [n for n in payloads if n < 600 and n % 7 == key]
+        of_key = [n for n in payloads if n < 1200 and n % 7 == key]
         assert of_key == sorted(of_key)
 
 
@@ -117,8 +119,10 @@ def test_a_backlog_is_read_by_partitions(host: Host, seen: list[tuple[str, Any]]
     assert newest(statements) == 1, "it could not know what else there is"
     assert reads(statements) > 2
     assert len(seen) == NEWEST_AT_ONCE
-    publish("t", "next")
-    assert reads(go_on(hosted)) == 1
+    for number in range(3):
+        publish("t", number)
+        statements = go_on(hosted)
+    assert reads(statements) == 1
 
 
 def test_a_heavy_message_is_read_by_itself(host: Host, seen: list[tuple[str, Any]]) -> None:
@@ -131,37 +135,75 @@ def test_a_heavy_message_is_read_by_itself(host: Host, seen: list[tuple[str, Any
     assert sorted(len(payload) for _, payload in seen) == [100, HEAVY + 1]
 
 
-def test_what_others_own_is_not_read_for_nothing(host: Host, seen: list[tuple[str, Any]]) -> None:
-    """It takes some messages until that shows, and some until it does no more."""
+def test_what_others_own_is_read_for_nothing_less_and_less(host: Host, seen: list[tuple[str, Any]]) -> None:
     hosted = host("a", partitions={0})
-    for _ in range(2):
-        publish_many("t", [NewMessage(number, key=f"k{number}") for number in range(50)])
-        statements = go_on(hosted)
-    assert newest(statements) == 0
-    mine = next(f"k{number}" for number in range(50) if _partition(f"k{number}") == 0)
-    before = len(seen)
-    for number in range(2 * SEEN_LATELY):
+    mine = next(key for key in map(str, range(50)) if partition_of(key, PARTITIONS) == 0)
+    others = next(key for key in map(str, range(50)) if partition_of(key, PARTITIONS) != 0)
+    tried: list[int] = []
+    for number in range(8):
+        publish("t", number, key=others)
+        if newest(go_on(hosted)):
+            tried.append(number)
+    assert tried == [0, 2, 5], "of more failures follow longer pauses"
+    for number in range(8):
         publish("t", number, key=mine)
-        statements = go_on(hosted)
-    assert newest(statements) == 1
-    assert [payload for _, payload in seen[before:]] == list(range(2 * SEEN_LATELY))
+        go_on(hosted)
+    publish("t", 8, key=mine)
+    assert newest(go_on(hosted)) == 1
+    assert [payload for _, payload in seen] == list(range(9))
 
 
-def _partition(key: str) -> int:
-    return Message.objects.filter(topic="t", partition_key=key).latest("offset").partition
+def test_it_is_useful_if_half_of_the_messages_are_taken() -> None:
+    for total, well in ((2, True), (3, False)):
+        messages = {("t", number, 0): [MessageValueFactory(offset=11 + number)] for number in range(total)}
+        of_one = Following("default", ServerIdentity("default"))
+        of_one.keep(following.Newest(messages, total, 10 + total, None), 10)
+        assert of_one.already_read(PartitionRef("g", "t", 0), Read(10, 4)).messages == messages["t", 0, 0]
+        of_one.drop()
+        assert of_one.trials.due() == well
+    assert USEFUL == 0.5
 
 
-def test_who_owns_half_of_what_comes_does() -> None:
-    of_one = Following("default", ServerIdentity("default"))
-    assert of_one.worth_it, "nothing else is known at the beginning"
-    of_one.measure(10, 20)
-    assert of_one.worth_it
-    of_one.measure(9, 20)
-    assert not of_one.worth_it
-    for _ in range(SEEN_LATELY):
-        of_one.measure(1, 1)
-    assert of_one.worth_it
-    assert OWN_PART == 0.5
+def test_what_is_in_vain_is_skipped_up_to_a_bound() -> None:
+    trials, skipped = Trials(), []
+    for _ in range(9):
+        count = 0
+        while not trials.due():
+            count += 1
+        skipped.append(count)
+        trials.ended(well=False)
+    assert skipped == [0, 1, 2, 4, 8, 16, 32, 64, 64]
+    assert max(skipped) == MOST_SKIPPED
+    trials.ended(well=True)
+    assert trials.due()
+
+
+def test_what_is_paused_or_has_no_room_is_not_read_for_nothing(host: Host) -> None:
+    hosted = host("a")
+    for assigned in hosted.ownership.assigned_partitions():
+        assigned.budget.most_ready = 0  # as if handlers were stuck
+    tried = 0
+    for number in range(8):
+        publish("t", number, key=f"{number}")
+        hosted.loop.notify()
+        with CaptureQueriesContext(connection) as queries:
+            hosted.reader.look(hosted.loop.working_set, hosted.clock(), notified=True)
+            hosted.reader.read([], hosted.clock())
+        tried += newest([query["sql"] for query in queries])
+    assert tried == 3
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_a_log_with_many_gaps_is_read_as_before(host: Host, seen: list[tuple[str, Any]]) -> None:
+    """As one that takes every third number: each attempt would be in vain."""
+    hosted = host("a")
+    tried = 0
+    for number in range(16):
+        publish_behind_a_gap(number)
+        tried += newest(go_on(hosted))
+        go_on(hosted)
+    assert tried <= 5
+    assert [payload for _, payload in seen] == list(range(16))
 
 
 def test_what_a_read_may_not_bring_is_not_already_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,6 +255,8 @@ def test_one_that_is_not_committed_is_not_passed_over(host: Host, seen: list[tup
     go_on(hosted)
     go_on(hosted)  # each look at the gate is for the end that the one before has seen
     assert sorted(payload for _, payload in seen) == ["fast", "next", "slow"]
+    publish("t", "skipped", key="a")
+    assert newest(go_on(hosted)) == 0
     publish("t", "last", key="a")
     statements = go_on(hosted)
     assert (reads(statements), newest(statements)) == (1, 1)

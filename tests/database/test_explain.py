@@ -27,6 +27,7 @@ from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import acked_marks, groups, unique_messages, work_collect, work_items
 from sqlqueue.log.collect import FIRST, OLDEST, collect, released, report_absent
 from sqlqueue.log.fetch import FETCH, FETCH_TO, LOOK, POLL_HEAD, REQUESTED, SCAN, WATCH
+from sqlqueue.log.newest import NEWEST
 from sqlqueue.log.portions import SIZES, WHOLE
 from sqlqueue.log.publish import NewMessage
 from sqlqueue.log.retirement import retire
@@ -387,7 +388,7 @@ def test_the_hot_statements_use_the_index_that_was_made_for_them(topics: None, r
     wanted = {
         words.sql("WHERE {beyond} ORDER BY {ascending} LIMIT %s"): "sqlqueue_message_fetch",
         words.sql("WHERE {within} ORDER BY {ascending} LIMIT %s"): "sqlqueue_message_fetch",
-        words.sql("SELECT DISTINCT topic, partition, priority FROM sqlqueue_message"): primary_key("sqlqueue_message"),
+        words.sql("SELECT topic, partition, priority, COUNT(*) FROM sqlqueue_message"): primary_key("sqlqueue_message"),
         words.sql("UPDATE sqlqueue_offset SET position = {greatest}(position"): primary_key("sqlqueue_offset"),
         words.sql(words.delete("sqlqueue_delivery_state", "message_offset", 1))[:40]: "sqlqueue_state_message",
         words.sql(release.MINE): "sqlqueue_lease_holder",
@@ -470,6 +471,8 @@ def test_a_long_and_uneven_history_leads_no_read_astray(topics: None, place: str
     assert "sqlqueue_message_pkey" in pulse
     watch, values = server.proven(WATCH, (low, low + 1_000), 4, 1)
     assert indexes_of(words.sql(watch), tuple(values)) == {"sqlqueue_message_pkey"}
+    new, values = server.proven(NEWEST.replace("{columns}", "payload").replace("{due_in}", "1"), (low, 100), 5, 2)
+    assert "sqlqueue_message_pkey" in indexes_of(words.sql(new), tuple(values))
     by_offset = WHOLE.replace("{columns}", "payload").replace("{marks}", "%s, %s")
     assert indexes_of(words.sql(by_offset), (low + 1, low + 2)) == {"sqlqueue_message_pkey"}
     sizes = SIZES.replace("{marks}", "%s, %s")

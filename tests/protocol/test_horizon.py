@@ -68,6 +68,7 @@ class Looking:
 
     def __init__(self) -> None:
         self.reader = Reader("default", None)
+        _slots.slot = 0
         publish(TOPIC, 1)
         for _ in range(2):
             self()
@@ -288,8 +289,8 @@ def test_it_finds_a_candidate_that_is_shared(monkeypatch: pytest.MonkeyPatch) ->
 
 
 OVERLOOKING = {
-    "among the newest": Fault(Reader, "_follow", "if self.gated and newest.total <", "if 1 + newest.total <"),
-    "in a watch": Fault(Reader, "_watch_all", "if sum(seen.values()) <", "if 1 + sum(seen.values()) <"),
+    "among the newest": Fault(Reader, "_follow", "if self.gated and newest.total < newest.last - low:", "if False:"),
+    "in a watch": Fault(Reader, "_watch_all", "if sum(seen.values()) < self.highest - low:", "if False:"),
 }
 
 
