@@ -207,6 +207,7 @@ def test_nor_below_one_that_another_consumer_has_found(monkeypatch: pytest.Monke
     explore(HorizonMachine, ACTORS, examples=40, steps=STEPS)
 
 
+@pytest.mark.database("mariadb", "mysql", "postgresql")
 def test_nor_where_a_reader_has_seen_every_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HorizonMachine, "probing", Looking)
     explore(HorizonMachine, ACTORS, examples=40, steps=STEPS)
