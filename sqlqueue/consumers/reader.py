@@ -55,7 +55,7 @@ class Reader:
         self._noticed: dict[tuple[str, str], tuple[int, int, int]] = {}  # by (group, topic): how far it was read
         self.watched_to = 0  # the horizon at the last watch of all offsets above the one before
         self._watched_high = 0
-        self._counting = Trials()
+        self._counting = Trials()  # of whether every offset is visible
         self._gap_to = 0  # an offset below it was not visible at the last watch that counted them
         self._rescan_at = 0.0
         self._probed_at = -math.inf
@@ -137,7 +137,7 @@ class Reader:
         """Read what is new in the whole log, where all that was watched before is final; return which partitions it is
         of. None: there is nothing, or too much, or an offset among it is not visible."""
         low = self.horizon.value
-        if not 0 < low == self.watched_to == self._watched_high >= self._gap_to or not self.following.trials.due():
+        if not 0 < low == self.watched_to == self._watched_high or not self.following.trials.due():
             return None
         newest = self.following.read(low)
         if newest is None:
@@ -155,15 +155,15 @@ class Reader:
         """Watch all offsets up to the highest one. If each of them is visible, the horizon is there, and no probe is
         needed; return what was seen. Where a number was lost, by a rollback or to another node of a cluster, that is
         not tried again before the horizon has passed it; where that happens often, seldom."""
-        low = self.watched_to
-        known = self.horizon.value
+        low, known = self.watched_to, self.horizon.value
         if not (self.gated and low > 0 and self._gap_to <= known < self.highest <= low + WATCH_SPAN):
             return None
         if not self._counting.due():
             return None
         seen = watch(self.alias, low, self.highest, self.server)
-        self._counting.ended(well=sum(seen.values()) == self.highest - low)
-        if sum(seen.values()) < self.highest - low:
+        complete = sum(seen.values()) == self.highest - low
+        self._counting.ended(well=complete)
+        if not complete:
             self._gap_to = self.highest
             return None
         self.horizon.all_visible(self.highest)

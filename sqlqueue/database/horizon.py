@@ -122,6 +122,9 @@ class Horizon:
     def all_visible(self, offset: int) -> None:
         """Record that every offset above the horizon, up to this one, was seen by one statement: each is given once, so
         nothing can appear there any more."""
+        self._rise(offset)
+
+    def _rise(self, offset: int) -> None:
         self.value = max(self.value, offset)
         if self._candidate <= self.value:  # the next one waits for others
             self._holders = set()
@@ -136,9 +139,7 @@ class Horizon:
         if (shared or 0) < (self._shared or 0):
             raise ServerChanged
         self._shared = shared
-        self.value = max(self.value, min(shared or 0, highest))
-        if self._candidate <= self.value:  # the next one waits for others
-            self._holders = set()
+        self._rise(min(shared or 0, highest))
 
     def share(self) -> None:
         """Let others learn what was found here, unless they know it. A single autocommit statement."""

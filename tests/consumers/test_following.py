@@ -178,10 +178,9 @@ def test_what_is_in_vain_is_skipped_up_to_a_bound() -> None:
     assert trials.due()
 
 
-def test_what_is_paused_or_has_no_room_is_not_read_for_nothing(host: Host) -> None:
+def test_what_no_partition_may_read_is_read_less_and_less(host: Host) -> None:
+    """They are paused, or leaving."""
     hosted = host("a")
-    for assigned in hosted.ownership.assigned_partitions():
-        assigned.budget.most_ready = 0  # as if handlers were stuck
     tried = 0
     for number in range(8):
         publish("t", number, key=f"{number}")

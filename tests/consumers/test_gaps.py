@@ -77,7 +77,7 @@ def test_an_open_transaction_is_waited_for_at_the_gate(hosted: Subscriber) -> No
     slow = OpenPublish("slow", key="a")
     offset = publish("t", 1).offset
     statements = looks(hosted, 3)
-    assert probes(statements) == 3, "it is asked at each look until nobody holds it"
+    assert probes(statements) == 3, "the gate is asked at each look until no transaction holds it"
     assert watches(statements) <= 3, "and the offsets are counted once, not at each look"
     assert position() == before
     slow.commit()

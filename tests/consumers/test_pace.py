@@ -95,7 +95,7 @@ def counted(statements: list[str], *words: str) -> int:
 
 
 def test_at_a_high_rate_a_claim_is_written_for_many_messages(steadily: Callable[[float], Publishing]) -> None:
-    """Of each of 4 partitions at most once in the 50 ms for which a position waits; it was once for each message."""
+    """Of each of 4 partitions at most once in the 50 to 75 ms that a position waits; it was once for each message."""
     some = steadily(500)
     some(700)
     statements = some(200)

@@ -358,7 +358,7 @@ TOLD = [
     ),
     (
         one_is_not_seen_among_those_that_are_counted,
-        [Fault(Reader, "_watch_all", "sum(seen.values()) <", "1 + sum(seen.values()) <")],
+        [Fault(Reader, "_watch_all", "sum(seen.values()) ==", "1 + sum(seen.values()) >=")],
         "2 counts as done for one, and was not",
     ),
     (
