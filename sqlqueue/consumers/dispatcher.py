@@ -171,7 +171,7 @@ class Dispatcher:
         limited = subscription.limiter is not None or subscription.key_rate is not None
         if not self.pace.ahead or limited or not self.ownership.may_dispatch(assigned):
             return 0
-        return self.reader.highest + self.pace.ahead
+        return self.reader.log_end.highest + self.pace.ahead
 
     def _write(self, plans: list[SettlePlan], claimed: list[Execution], now: float) -> list[SettlePlan] | None:
         """Execute plans; return those that were written, None if that was given up. Then, and after an error, nothing

@@ -59,7 +59,8 @@ class Loop:
         awake: threading.Event,
         fail: Callable[[], None],
     ):
-        self.ownership, self.reader, self.registration = ownership, reader, registration
+        self.ownership, self.registration = ownership, registration
+        self.reader, self.log_end = reader, reader.log_end
         self.dispatcher, self.settler, self.in_flight = dispatcher, dispatcher.settler, dispatcher.in_flight
         self.overruns = Overruns(self.in_flight, dispatcher.pool, dispatcher.finish)
         self.releases, self.liveness, self.clock, self.awake = releases, liveness, clock, awake
@@ -147,12 +148,12 @@ class Loop:
         """Apply outcomes, read, dispatch, settle; return for how many seconds the control thread may sleep."""
         now = self.clock()
         worked = self.dispatcher.apply_reports(now)
-        self.dispatcher.pace.measure(now, self.reader.highest)
+        self.dispatcher.pace.measure(now, self.log_end.highest)
         while self.lost:
             self.settler.lose(self.lost.popleft())
         if not self.registration.complete and now >= self._register_at and not self.stopping:
             self._register_at = now + REGISTER_CHECK
-            if self.registration.register_latest(self.reader.horizon):
+            if self.registration.register_latest(self.log_end.horizon):
                 self._balance_at = 0.0
         if now >= self._balance_at and not self.stopping:
             self.balance()
@@ -177,7 +178,7 @@ class Loop:
         if not self.stopping:
             self.releases.release(self.ownership.drained())
         self._pause = settings.POLL_INTERVAL if worked else min(self._pause * 2, settings.IDLE_POLL_INTERVAL)
-        self.working_set.rest(self.reader.watched_to)
+        self.working_set.rest(self.log_end.watched_to)
         return self._sleep(self.working_set.partitions)
 
     def _follows_options(self) -> bool:
@@ -196,14 +197,14 @@ class Loop:
         self._visits_all, self._changes = False, self.ownership.changes
         assigned_partitions = self.ownership.assigned_partitions()
         self.reader.share(assigned_partitions)
-        self.working_set.wake_all(assigned_partitions, self.reader.watched_to)
+        self.working_set.wake_all(assigned_partitions, self.log_end.watched_to)
 
     def balance(self) -> None:
         """Acquire partitions up to the fair share, and mark those beyond it as leaving. Below its share it looks again
         sooner, less and less so while there is nothing to get."""
         self.registration.register_declared()
         self._visits_all = True
-        acquired = self.ownership.balance(self.reader.horizon.value, self.clock)
+        acquired = self.ownership.balance(self.log_end.horizon.value, self.clock)
         if acquired:
             self._poll_at = 0.0
         longest = settings.BALANCE_INTERVAL
@@ -233,17 +234,17 @@ class Loop:
             notified, self._notified = self._notified, False
             living = self.ownership.living
             ask = bool(self.told) and now >= self._ask_at
-            found_new = self.reader.look(self.working_set, now, self.dispatcher.pace.linger, living, ask, notified)
+            found_new = self.log_end.look(self.working_set, now, self.dispatcher.pace.linger, living, ask, notified)
             if ask:
                 self._ask_at = now + ASK_EVERY
                 for task in self.told:
-                    task.tell(bool(self.reader.requested))
+                    task.tell(bool(self.log_end.requested))
             self._poll_at = now + self._pause
             self._scheduled_at = self._follow_schedule()
         if now >= self._notice_at:
             self._notice_at = now + settings.HEARTBEAT_INTERVAL
             self._visit_all()
-            self._limits.check(self.working_set.partitions, self.reader.horizon.value, now)
+            self._limits.check(self.working_set.partitions, self.log_end.horizon.value, now)
             for subscription in self.ownership.subscriptions:
                 if any(assigned.next_due() is not None for assigned in subscription.assigned.values()) and (
                     self.reader.notice_rescheduled(*subscription.group_topic, subscription.assigned, now)
@@ -258,7 +259,7 @@ class Loop:
 
     def _follow_schedule(self) -> float:
         """Wake the scheduler if a message is due; return when the next scheduled message is due."""
-        due_in = self.reader.due_in
+        due_in = self.log_end.due_in
         if due_in is None or self.scheduler is None:
             return math.inf
         if due_in <= 0:

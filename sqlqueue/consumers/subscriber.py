@@ -127,7 +127,7 @@ class Subscriber:
             self._find_named_server()
         self._registration.start()
         give_up_at = self.clock() + HORIZON_TIMEOUT
-        while not self._registration.register_latest(self.reader.horizon) and not self._registration.complete:
+        while not self._registration.register_latest(self.reader.log_end.horizon) and not self._registration.complete:
             if self.stopping or self.clock() > give_up_at:
                 self._registration.warn_waiting()
                 break
@@ -144,7 +144,7 @@ class Subscriber:
             settings.HEARTBEAT_INTERVAL,
             address,
             self.activity,
-            lambda: self.reader.horizon.value,
+            lambda: self.reader.log_end.horizon.value,
             self.loop.lost.append,
             self.liveness.mark_renewal,
             lambda: self.liveness.hung_for,
@@ -298,7 +298,7 @@ class Subscriber:
         """Whether nothing is in flight, and nothing that was read could be dispatched now."""
         if self.dispatcher.outstanding or self.dispatcher.reported or not self._registration.complete:
             return False
-        if self.reader.behind:
+        if self.reader.log_end.behind:
             return False  # positions would stay behind, too
         if self._batches is not None and not self._batches.idle:
             return False  # a callback may be about to be published

@@ -43,6 +43,21 @@ class WorkingSet:
                 self.partitions.append(assigned)
         self.partitions.sort(key=self._ranks.__getitem__)
 
+    def alarm(self, seen: Collection[Stream] | None, watched_to: int, low: int, reached: int | None) -> bool:
+        """Alarm the partitions of these streams (None: of all), also those that rest: the log has something of them
+        above `low`; return whether there are any. reached: the horizon, if all offsets from `low` up to it were looked
+        at; watched_to: as for `wake_all`."""
+        self.wake(seen, watched_to)
+        concerned = False
+        for assigned in self.partitions:
+            ref = assigned.ref
+            if seen is None or (ref.topic, ref.partition, ref.priority) in seen:
+                assigned.window.alarm()
+                concerned = True
+            elif reached is not None:
+                assigned.window.unseen(low, reached)
+        return concerned
+
     def rest(self, watched_to: int) -> None:
         """Let those rest that have nothing to do and are read up to this horizon."""
         visited, self.partitions = self.partitions, []

@@ -1,9 +1,11 @@
 """Measure how fast a group reads a log from the start that is larger than the server's buffer pool, beside the same
-with a pool that holds it: `python -m tests.benchmarks.rereading`, on a private MariaDB server with 24 MB or 1 GB.
+with a pool that holds it: `python -m tests.benchmarks.rereading`, on a private MariaDB server with 24 MB or 1 GB
+(`--pool`, `--large`).
 
-Messages of 1 kB, 16 partitions, 997 keys, handlers that do nothing. MariaDB reads its files past the kernel's cache
-(O_DIRECT, its default), so what is not in the pool is read from the disk. The rounds are interleaved, and the ratios
-are medians of those within a round. Pages are those that the server reads from its files, and those that the log has.
+Messages of 1 kB (`--bytes`), 16 partitions, 997 keys, handlers that do nothing. MariaDB reads its files past the
+kernel's cache (O_DIRECT, its default), so what is not in the pool is read from the disk. The rounds are interleaved,
+and the ratios are medians of those within a round. Pages are those that the server reads from its files, and those that
+the log has.
 """
 
 from __future__ import annotations
@@ -19,9 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 PARTITIONS = 16
-PAYLOAD = {"filler": "x" * 985}
+NAME = len('{"filler": ""}')  # of a payload besides its filler
 KINDS: dict[str, dict[str, Any]] = {"handler": {}, "batch handler (500)": {"batch": True, "batch_size": 500}}
-LARGE = 1_024  # MB: a pool that holds the log
 MB = 1_048_576
 PAGES_READ = "Innodb_pages_read"
 LOG_PAGES = """
@@ -47,6 +48,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--pool", type=int, default=24, help="MB of the small buffer pool")
+    parser.add_argument("--large", type=int, default=1_024, help="MB of the one that holds the log")
+    parser.add_argument("--bytes", type=int, default=1_000, help="of a payload")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     from tests.servers.mariadb import PrivateMariaDB
@@ -59,13 +62,12 @@ def main() -> None:
         from django.core.management import call_command
 
         call_command("migrate", run_syncdb=True, verbosity=0)
-        show(measure(arguments.messages, arguments.pool, arguments.rounds), arguments.messages, arguments.pool)
+        show(measure(arguments), arguments)
 
 
-def show(readings: dict[str, list[tuple[Reading, Reading]]], messages: int, pool: int) -> None:
-    pages = int(one_value(LOG_PAGES))
-    title = f"{messages:,} messages of 1 kB ({pages:,} pages), a pool of {pool} MB, a load of {os.getloadavg()[0]:.1f}"
-    table = Table(title=title)
+def show(readings: dict[str, list[tuple[Reading, Reading]]], arguments: argparse.Namespace) -> None:
+    log = f"{arguments.messages:,} messages of {arguments.bytes:,} bytes ({int(one_value(LOG_PAGES)):,} pages)"
+    table = Table(title=f"{log}, a pool of {arguments.pool} MB, a load of {os.getloadavg()[0]:.1f}")
     for name in ("what", "messages/s", "warm", "ratio", "fetching", "warm", "pages read"):
         table.add_column(name, justify="left" if name == "what" else "right")
     for kind, rounds in readings.items():
@@ -76,22 +78,23 @@ def show(readings: dict[str, list[tuple[Reading, Reading]]], messages: int, pool
     Console().print(table)
 
 
-def measure(messages: int, pool: int, rounds: int) -> dict[str, list[tuple[Reading, Reading]]]:
+def measure(arguments: argparse.Namespace) -> dict[str, list[tuple[Reading, Reading]]]:
     """Return for each kind of handler and round a cold reading and a warm one."""
     from sqlqueue import NewMessage, publish_many
     from sqlqueue.log.topics import create
 
+    messages, payload = arguments.messages, {"filler": "x" * (arguments.bytes - NAME)}
     create("default", "read-again", PARTITIONS)
-    resize(LARGE)
+    resize(arguments.large)
     for first in range(0, messages, 1_000):
-        publish_many("read-again", [NewMessage(PAYLOAD, key=f"k{n % 997}") for n in range(first, first + 1_000)])
+        publish_many("read-again", [NewMessage(payload, key=f"k{n % 997}") for n in range(first, first + 1_000)])
     readings: dict[str, list[tuple[Reading, Reading]]] = {kind: [] for kind in KINDS}
-    for number in range(rounds):
-        resize(LARGE)
+    for number in range(arguments.rounds):
+        resize(arguments.large)
         for statement in WARM:
             one_value(statement)
         warm = {kind: read(messages, f"warm-{number}", kind) for kind in KINDS}
-        resize(pool)
+        resize(arguments.pool)
         for kind in KINDS:
             readings[kind].append((read(messages, f"cold-{number}", kind), warm[kind]))
     return readings

@@ -186,7 +186,7 @@ def test_what_no_partition_may_read_is_read_less_and_less(host: Host) -> None:
         publish("t", number, key=f"{number}")
         hosted.loop.notify()
         with CaptureQueriesContext(connection) as queries:
-            hosted.reader.look(hosted.loop.working_set, hosted.clock(), notified=True)
+            hosted.reader.log_end.look(hosted.loop.working_set, hosted.clock(), notified=True)
             hosted.reader.read([], hosted.clock())
         tried += newest([query["sql"] for query in queries])
     assert tried == 3
@@ -247,7 +247,7 @@ def test_one_that_is_not_committed_is_not_passed_over(host: Host, seen: list[tup
     publish("t", "fast", key="a")
     end = max(Message.objects.values_list("offset", flat=True))
     assert newest(go_on(hosted)) == 1
-    assert hosted.reader.horizon.value < end
+    assert hosted.reader.log_end.horizon.value < end
     publish("t", "next", key="b")
     assert newest(go_on(hosted)) == 0, "the gate is asked"
     slow.commit()
@@ -267,4 +267,4 @@ def test_what_becomes_due_is_known_from_the_same_statement(host: Host) -> None:
     publish("t", "now")
     statements = go_on(hosted)
     assert reads(statements) == 1
-    assert hosted.reader.due_in == pytest.approx(5.0, abs=4.0)
+    assert hosted.reader.log_end.due_in == pytest.approx(5.0, abs=4.0)

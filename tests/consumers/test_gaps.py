@@ -5,10 +5,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import publish
+from sqlqueue.consumers.log_end import LogEnd
 from sqlqueue.consumers.pools import InlinePool
-from sqlqueue.consumers.reader import Reader
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.working_set import WorkingSet
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.models import Offset
 from tests.consumers.test_many_subscribers import probes, publish_behind_a_gap
@@ -88,22 +89,22 @@ def test_an_open_transaction_is_waited_for_at_the_gate(hosted: Subscriber) -> No
 def test_what_is_seen_without_the_gate_ends_its_question() -> None:
     """The transactions that it has waited for have ended. Else those that come later would not count."""
     publish("t", 0)
-    of_one = Reader("default", ServerIdentity("default"))
+    of_one = LogEnd("default", ServerIdentity("default"))
     for _ in range(2):
-        of_one.look([], 0.0)
+        of_one.look(WorkingSet(), 0.0)
     slow = OpenPublish("slow", key="a")
     end = publish("t", 1).offset
     assert of_one.horizon.probe(end) < end
     slow.commit()
-    of_one.look([], 1.0)
+    of_one.look(WorkingSet(), 1.0)
     assert of_one.horizon.value == end
     assert not of_one.horizon.waits_for
     another = OpenPublish("another", key="b")
     last = publish("t", 2).offset
     for now in (2.0, 3.0, 4.0):
-        of_one.look([], now)
+        of_one.look(WorkingSet(), now)
         assert of_one.horizon.value < last
     another.commit()
     for now in (5.0, 6.0):
-        of_one.look([], now)
+        of_one.look(WorkingSet(), now)
     assert of_one.horizon.value == last

@@ -103,16 +103,16 @@ def test_a_notification_while_an_iteration_runs_leads_to_another_one_at_once(
 ) -> None:
     subscriber, seen = sleeper
     looks: list[int] = []
-    look = subscriber.reader.look
+    look = subscriber.reader.log_end.look
 
     def notified(*arguments: object) -> bool:
         found = look(*arguments)
         if not looks:
             publish("t", "meanwhile")  # after the look: this one has not seen it
-        looks.append(subscriber.reader.highest)
+        looks.append(subscriber.reader.log_end.highest)
         return found
 
-    monkeypatch.setattr(subscriber.reader, "look", notified)
+    monkeypatch.setattr(subscriber.reader.log_end, "look", notified)
     subscriber.loop.notify()
     assert subscriber.run_once() == 0.0
     assert (len(looks), seen) == (1, ["first"])

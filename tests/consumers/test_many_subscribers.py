@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import now
 
 from sqlqueue import publish
-from sqlqueue.consumers import reader
+from sqlqueue.consumers import log_end
 from sqlqueue.consumers.pools import InlinePool
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
@@ -43,7 +43,7 @@ def quiet(settings: object) -> None:
 @pytest.fixture
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
     """No subscriber's turn comes."""
-    monkeypatch.setattr(reader.random, "random", lambda: 0.999999)
+    monkeypatch.setattr(log_end.random, "random", lambda: 0.999999)
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def test_a_subscriber_goes_by_what_another_one_has_found() -> None:
         offset = publish_behind_a_gap(1)
         assert probes(statements_of(lambda: look(hosted, 3))) == 0
         assert position() < offset
-        other = reader.Horizon("default")
+        other = log_end.Horizon("default")
         other.probe(offset)
         other.share()
         assert SharedHorizon.objects.get().value == offset
@@ -108,7 +108,7 @@ def test_a_subscriber_goes_by_what_another_one_has_found() -> None:
 
 @GATED
 def test_whose_turn_it_is_tells_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader.random, "random", lambda: (reader.PROBERS - 0.01) / MANY)
+    monkeypatch.setattr(log_end.random, "random", lambda: (log_end.PROBERS - 0.01) / MANY)
     with one_of(MANY) as hosted:
         offset = publish_behind_a_gap(1)
         assert probes(statements_of(lambda: look(hosted, 3))) == 1
@@ -117,7 +117,7 @@ def test_whose_turn_it_is_tells_the_others(monkeypatch: pytest.MonkeyPatch) -> N
 
 @GATED
 def test_one_of_a_few_probes_for_itself() -> None:
-    with one_of(reader.FEW) as hosted:
+    with one_of(log_end.FEW) as hosted:
         offset = publish_behind_a_gap(1)
         assert probes(statements_of(lambda: look(hosted, 3))) == 1
         assert position() == offset
@@ -127,7 +127,7 @@ def test_one_of_a_few_probes_for_itself() -> None:
 @GATED
 def test_every_round_has_some_that_probe() -> None:
     """By chance: of 20,000 looks 200 are expected, and fewer than 100 in none of 10 to the 13th runs."""
-    horizons = reader.Reader("default", None)
+    horizons = log_end.LogEnd("default", None)
     turns = sum(horizons._is_to_probe(MANY) for _ in range(20_000))
     assert 100 < turns < 320
 
@@ -135,7 +135,7 @@ def test_every_round_has_some_that_probe() -> None:
 @GATED
 def test_who_waits_for_publishers_goes_on_probing(monkeypatch: pytest.MonkeyPatch) -> None:
     chances = iter([0.0])
-    monkeypatch.setattr(reader.random, "random", lambda: next(chances, 0.999999))
+    monkeypatch.setattr(log_end.random, "random", lambda: next(chances, 0.999999))
     with one_of(MANY) as hosted:
         slow = OpenPublish("slow", key="a")
         offset = publish("t", 1).offset
@@ -150,14 +150,14 @@ def test_who_waits_for_publishers_goes_on_probing(monkeypatch: pytest.MonkeyPatc
 def test_it_waits_only_so_long_for_others_that_may_be_dead(pause: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the polls are slow: then others are as slow, and alive. Then it is its turn more often; not at once,
     for others may have waited as long."""
-    monkeypatch.setattr(reader.random, "random", lambda: (reader.EAGER - 0.01) / MANY)
-    of_one = reader.Reader("default", ServerIdentity("default"))
+    monkeypatch.setattr(log_end.random, "random", lambda: (log_end.EAGER - 0.01) / MANY)
+    of_one = log_end.LogEnd("default", ServerIdentity("default"))
     offset = publish_behind_a_gap(1)
     looks = 0
     while of_one.horizon.value < offset and looks < 1000:
         of_one.look([], 100.0 + looks * pause, subscribers=MANY)
         looks += 1
-    assert looks - 1 == pytest.approx(reader.LONGEST_WAIT / min(pause, reader.LONGEST_ROUND), abs=1.5)
+    assert looks - 1 == pytest.approx(log_end.LONGEST_WAIT / min(pause, log_end.LONGEST_ROUND), abs=1.5)
     assert SharedHorizon.objects.get().value == offset
 
 
@@ -167,17 +167,17 @@ def test_a_process_that_has_slept_through_a_restore_begins_anew() -> None:
     with one_of(MANY) as hosted:
         for number in range(3):
             offset = publish("t", number).offset
-        other = reader.Horizon("default")
+        other = log_end.Horizon("default")
         other.probe(offset)
         other.share()
         look(hosted, 3)
-        assert hosted.reader.horizon.value == offset
+        assert hosted.reader.log_end.horizon.value == offset
         SubscriberHeartbeat.objects.update(expires_at=now() - timedelta(hours=1))  # they sleep
         recover("default")
         with pytest.raises(ServerChanged):
             look(hosted, 1)
         hosted.loop.start_over()
-        assert hosted.reader.horizon.value == 0
+        assert hosted.reader.log_end.horizon.value == 0
 
 
 @pytest.mark.database("sqlite")

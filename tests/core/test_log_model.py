@@ -30,9 +30,11 @@ from hypothesis.stateful import (
 
 from sqlqueue.consumers import executor as executor_module
 from sqlqueue.consumers import following
+from sqlqueue.consumers import log_end as log_end_module
 from sqlqueue.consumers import reader as reader_module
 from sqlqueue.consumers.executor import HandlerExecutor
 from sqlqueue.consumers.reader import Reader
+from sqlqueue.consumers.working_set import WorkingSet
 from sqlqueue.core.flow import Rate
 from sqlqueue.core.outcomes import COMMITTED, DEAD, LOST, POSTPONED, RELEASED, RETRIED, SUCCESS, UNSTARTED, Outcome
 from sqlqueue.core.partition import claim_ahead, key_limit, limits
@@ -280,7 +282,8 @@ class Owner:
 
     def restart(self) -> None:
         self.reader = Reader("default", ServerIdentity("default"))
-        self.reader.horizon, self.reader.gated = FakeHorizon(self.tables), True  # whatever the suite's database is
+        self.reader.log_end.horizon = FakeHorizon(self.tables)
+        self.reader.log_end.gated = True  # whatever the suite's database is
         self.stream: AssignedPartition | None = None
         self.executions: list[Execution] = []
         self.running: dict[Attempt, Execution] = {}
@@ -288,6 +291,13 @@ class Owner:
         self.choice = Choice(self.name, self.options, self.reader, self.tables.rate_of_keys)
         self.executor = HandlerExecutor("default", self.choice.consumer)
         self.unwritten: list[tuple[SettlePlan, float]] = []  # and when each was sent first
+
+    def look(self, notified: bool = False) -> None:
+        """Look for what is new, as the owner of its partition."""
+        assert self.stream is not None
+        working_set = WorkingSet()
+        working_set.wake_all([self.stream], 0)
+        self.reader.log_end.look(working_set, self.tables.now, notified=notified)
 
     def drop(self) -> None:
         """The token was stale: its partition is void, and so is what its handlers report from now on."""
@@ -301,7 +311,7 @@ class Owner:
     # -- the operations, on the tables' side --------------------------------------------------------------------------
 
     def acquire(self) -> None:
-        group, tables, horizon = self.group, self.tables, self.reader.horizon.value
+        group, tables, horizon = self.group, self.tables, self.reader.log_end.horizon.value
         group.raise_token(tables)
         for offset in tables.visible(group.position, group.claimed):
             if offset not in group.rows and tables.targets[offset - 1] in ("", self.name):
@@ -420,7 +430,7 @@ class Owner:
 
     def plan(self, most: int, flush: bool, linger: float = 0.0, steady: bool = False) -> SettlePlan | None:
         """steady: the log grows, so that what comes next may be claimed."""
-        stream, end = self.stream, self.reader.highest + OFFSETS_AHEAD if steady else 0
+        stream, end = self.stream, self.reader.log_end.highest + OFFSETS_AHEAD if steady else 0
         assert stream is not None
         executions = self.choose(most)
         plan = stream.plan(self.tables.now, 0.0 if flush else FLUSH, executions, linger, end)
@@ -489,8 +499,8 @@ class LogMachine(RuleBasedStateMachine):
         self.tables.left_out = left_out
         tables = self.tables
         self.patches = [
-            mock.patch.object(reader_module, "poll_head", tables.poll_head),
-            mock.patch.object(reader_module, "watch", tables.watch),
+            mock.patch.object(log_end_module, "poll_head", tables.poll_head),
+            mock.patch.object(log_end_module, "watch", tables.watch),
             mock.patch.object(following, "read_newest", tables.read_newest),
             mock.patch.object(following, "NEWEST_AT_ONCE", 3),
             mock.patch.object(reader_module, "fetch", tables.fetch),
@@ -622,7 +632,7 @@ class LogMachine(RuleBasedStateMachine):
         owner = self.owner(index)
         self.interruptions(data)
         owner.take_reports()
-        owner.reader.look([owner.stream], self.tables.now, notified=notified)
+        owner.look(notified=notified)
         owner.reader.read([owner.stream], self.tables.now)
         self.tables.pending.clear()
         self.load(owner)
@@ -665,7 +675,7 @@ class LogMachine(RuleBasedStateMachine):
     def look(self, index: int, data: st.DataObject, notified: bool) -> None:
         if owner := self.owner(index):
             self.interruptions(data)
-            owner.reader.look([owner.stream], self.tables.now, notified=notified)
+            owner.look(notified=notified)
             self.tables.pending.clear()
 
     @precondition(somebody_owns)
@@ -1068,7 +1078,7 @@ class LogMachine(RuleBasedStateMachine):
     def work(self, owner: Owner, poison: str | None = None, steady: bool = False, notified: bool = False) -> None:
         """One iteration, in the order of the real one, and every handler. What has the poisoned key waits long."""
         owner.take_reports()
-        owner.reader.look([owner.stream], self.tables.now, notified=notified)
+        owner.look(notified=notified)
         owner.reader.read([owner.stream], self.tables.now)
         self.load(owner)
         owner.settle(3, linger=LINGER if steady else 0.0, steady=steady)
@@ -1153,7 +1163,7 @@ class SteadyMachine(LogMachine):
             if owner is None or not owner.write_again():
                 return
             owner.take_reports()
-            owner.reader.look([owner.stream], self.tables.now, notified=True)
+            owner.look(notified=True)
             owner.reader.read([owner.stream], self.tables.now)
             self.load(owner)
             owner.settle(3, linger=LINGER, steady=True)

@@ -15,6 +15,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from sqlqueue.consumers.dispatcher import Dispatcher
 from sqlqueue.consumers.executor import HandlerExecutor
 from sqlqueue.consumers.following import Following
+from sqlqueue.consumers.log_end import LogEnd
 from sqlqueue.consumers.reader import Reader
 from sqlqueue.core.partition.arrivals import Arrivals
 from sqlqueue.core.partition.assigned import AssignedPartition
@@ -153,7 +154,7 @@ def one_is_not_among_the_newest(scene: Scene) -> None:
 
 def the_newest_are_not_the_next_ones(scene: Scene) -> None:
     scene.publish("abcdefghij")
-    scene.owner.reader.look([scene.owner.stream], scene.tables.now)
+    scene.owner.look()
     scene.owner.reader.read([scene.owner.stream], scene.tables.now)
     scene.owner.settle(2)
     for _ in range(2):
@@ -232,7 +233,7 @@ def two_are_in_doubt(scene: Scene) -> None:
     scene.publish("ab")
     for crashes in (True, False):
         for _ in range(3):
-            scene.owner.reader.look([scene.owner.stream], scene.tables.now)
+            scene.owner.look()
             scene.owner.reader.read([scene.owner.stream], scene.tables.now)
             scene.owner.settle(2)
             for which in (0, 1):
@@ -256,7 +257,7 @@ def one_is_acked_and_lies_in_the_range_that_is_used_up(scene: Scene) -> None:
     """The next messages of its key are looked for before the plan that stores its ack."""
     scene.publish("aaaaa", late=(0, 1, 2))
     scene.ends(3)
-    scene.owner.reader.look([scene.owner.stream], scene.tables.now)
+    scene.owner.look()
     scene.owner.reader.read([scene.owner.stream], scene.tables.now)
     scene.owner.settle(1)
     scene.machine.start_one(scene.owner, 0)
@@ -279,7 +280,7 @@ def claimed_ahead(scene: Scene) -> None:
 def reads(scene: Scene, most: int = 2) -> None:
     """An iteration up to the handlers, in which no position is due."""
     scene.owner.take_reports()
-    scene.owner.reader.look([scene.owner.stream], scene.tables.now)
+    scene.owner.look()
     scene.owner.reader.read([scene.owner.stream], scene.tables.now)
     scene.owner.settle(most, linger=LONG, steady=True)
 
@@ -358,7 +359,7 @@ TOLD = [
     ),
     (
         one_is_not_seen_among_those_that_are_counted,
-        [Fault(Reader, "_watch_all", "sum(seen.values()) ==", "1 + sum(seen.values()) >=")],
+        [Fault(LogEnd, "_watch_all", "sum(seen.values()) ==", "1 + sum(seen.values()) >=")],
         "2 counts as done for one, and was not",
     ),
     (
@@ -368,7 +369,7 @@ TOLD = [
     ),
     (
         one_is_not_among_the_newest,
-        [Fault(Reader, "_follow", "newest.total < newest.last - low", "1 + newest.total < newest.last - low")],
+        [Fault(LogEnd, "_follow", "newest.total < newest.last - low", "1 + newest.total < newest.last - low")],
         "2 counts as done for one, and was not",
     ),
     (
@@ -388,7 +389,7 @@ TOLD = [
                 Reader,
                 "_read",
                 "for (assigned, read), found in zip(wanting, self._fetch(wanting)):",
-                "fetched, reached = self._fetch(wanting), self.horizon.probe(self.highest)\n"
+                "fetched, reached = self._fetch(wanting), self.log_end.horizon.probe(self.log_end.highest)\n"
                 "    for (assigned, read), found in zip(wanting, fetched):",
             )
         ],

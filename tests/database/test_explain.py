@@ -248,7 +248,7 @@ def workload() -> None:
     move.move("default", "g", "t", 10, partition=1)
     report_absent("default")
     groups.remove("default", "away", "t")
-    collect("default", subscriber.reader.horizon)
+    collect("default", subscriber.reader.log_end.horizon)
     with transaction.atomic():
         acked_marks.released_to("default", "t", 1, 0, 1_000, 3_600.0)
     heartbeat.remove_dead("default", 30.0)

@@ -72,17 +72,17 @@ class Follower:
     def looks_between(self, do: Callable[[], object]) -> None:
         """Run one iteration in which something is done between the look at the horizon and the reads that use it."""
         reader = self.subscriber.reader
-        probe, before = reader.horizon.probe, reader.horizon.value
+        probe, before = reader.log_end.horizon.probe, reader.log_end.horizon.value
 
         def probed(highest: int) -> int:
             if probe(highest) > before:
                 do()
-            return reader.horizon.value
+            return reader.log_end.horizon.value
 
-        reader.horizon.probe = probed  # type: ignore[method-assign]
-        wait_until(lambda: self.step() or reader.horizon.value > before)
-        if reader.horizon.probe is probed:
-            reader.horizon.probe = probe  # type: ignore[method-assign]
+        reader.log_end.horizon.probe = probed  # type: ignore[method-assign]
+        wait_until(lambda: self.step() or reader.log_end.horizon.value > before)
+        if reader.log_end.horizon.probe is probed:
+            reader.log_end.horizon.probe = probe  # type: ignore[method-assign]
 
     def settles_before_it_reads(self) -> None:
         """Let both handlers end, and settle what they report, as an iteration does that has just read."""

@@ -92,7 +92,7 @@ class TestApplying:
         publish("t", 2)
         wait_until(lambda: Receipt.objects.count() == 1)
         host.stop()
-        collect("default", host.subscriber.reader.horizon)
+        collect("default", host.subscriber.reader.log_end.horizon)
         assert not Message.objects.exists()
 
     @pytest.mark.database("mariadb", "mysql", "postgresql")

@@ -332,7 +332,7 @@ class OperationsMachine(RuleBasedStateMachine):
     @rule()
     def collect(self) -> None:
         self.note_dead_letters()
-        collect(ALIAS, self.subscribers[0].reader.horizon, batches=10)
+        collect(ALIAS, self.subscribers[0].reader.log_end.horizon, batches=10)
         self.nothing_is_gone_that_somebody_needs()
 
     def nothing_is_gone_that_somebody_needs(self) -> None:

@@ -77,7 +77,7 @@ class Process:
         restart of the server."""
         self.subscriber.settler.lose([stream.lease for stream in self.subscriber.ownership.assigned_partitions()])
         group, topic = self.subscription.group_topic
-        horizon = self.subscriber.reader.horizon.value
+        horizon = self.subscriber.reader.log_end.horizon.value
         try:
             found = acquire(
                 settings.DATABASE, self.name, group, topic, [0], priorities=1, lease_duration=0.0, horizon=horizon

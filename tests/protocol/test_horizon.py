@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.consumers.reader import Reader
+from sqlqueue.consumers.log_end import LogEnd
+from sqlqueue.consumers.working_set import WorkingSet
 from sqlqueue.database import horizon as horizon_module
 from sqlqueue.database import insert_sql
 from sqlqueue.database.horizon import Horizon, highest_offset
@@ -67,7 +68,7 @@ class Looking:
     so far: the numbers of earlier examples are gaps to it."""
 
     def __init__(self) -> None:
-        self.reader, self.notified = Reader("default", None), False
+        self.log_end, self.notified = LogEnd("default", None), False
         _slots.slot = 0
         publish(TOPIC, 1)
         for _ in range(2):
@@ -75,11 +76,11 @@ class Looking:
 
     @property
     def horizon(self) -> Horizon:
-        return self.reader.horizon
+        return self.log_end.horizon
 
     def __call__(self) -> None:
         self.notified = not self.notified  # else it would never count what it polls
-        self.reader.look([], 0.0, notified=self.notified)
+        self.log_end.look(WorkingSet(), 0.0, notified=self.notified)
 
 
 class HorizonMachine(RuleBasedStateMachine):
@@ -291,8 +292,8 @@ def test_it_finds_a_candidate_that_is_shared(monkeypatch: pytest.MonkeyPatch) ->
 
 
 OVERLOOKING = {
-    "among the newest": Fault(Reader, "_follow", "if self.gated and newest.total < newest.last - low:", "if False:"),
-    "in a watch": Fault(Reader, "_watch_all", "sum(seen.values()) == self.highest - low", "True"),
+    "among the newest": Fault(LogEnd, "_follow", "if self.gated and newest.total < newest.last - low:", "if False:"),
+    "in a watch": Fault(LogEnd, "_watch_all", "sum(seen.values()) == self.highest - low", "True"),
 }
 
 
