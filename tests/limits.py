@@ -67,6 +67,8 @@ OVER: dict[str, str] = {
     "consumers.log_end:EAGER": "tests/consumers/test_many_subscribers.py::test_it_waits_only_so_long_for_others_that_may_be_dead",
     "consumers.log_end:LONGEST_WAIT": "tests/consumers/test_many_subscribers.py::test_it_waits_only_so_long_for_others_that_may_be_dead",
     "consumers.log_end:FEW": "tests/consumers/test_many_subscribers.py::test_a_subscriber_goes_by_what_another_one_has_found",
+    "consumers.loop:BEHIND_LOOK": "tests/consumers/test_behind.py::test_while_all_is_behind_it_is_seldom_asked_where_the_log_ends",
+    "consumers.throttle:MEASURED": "tests/consumers/test_behind.py::test_it_takes_more_than_a_few_outcomes_to_let_in_more",
     "consumers.throttle:MOST": "tests/consumers/test_over_limits.py::test_everything_is_handled_once_and_in_order",
     "consumers.process.supervisor:STARTS_TRIED": "tests/management/test_runconsumers.py::test_processes_that_cannot_start_end_it",
     "consumers.group_run:TRANSACTION_LASTS": "tests/consumers/test_grouped.py::test_it_takes_no_more_once_it_has_lasted_long_enough",

@@ -38,6 +38,7 @@ OPTIONS_CHECK = 0.8  # seconds between two reads of what is paused: nothing star
 ASK_EVERY = 1.0  # seconds: polls that far apart ask for operators' requests and batches, too
 ELSEWHERE_PAUSE = 1.0  # seconds before the next look for the named server
 SESSION_PAUSE = 0.05  # seconds before the next iteration when a statement has run in an unknown session
+BEHIND_LOOK = 0.05  # seconds between two looks while every partition has to be read up to what is known already
 LACKING = 4  # so much sooner than usual it balances again while it is below its share
 CLOCK_STEP = 0.001  # seconds: the step of the databases' coarsest clock, SQLite's
 
@@ -80,7 +81,7 @@ class Loop:
         self._changes = 0  # of what is owned, as of the last visit of all
         self._notified = False
         self._pause: float = settings.POLL_INTERVAL
-        self._scheduled_at = math.inf
+        self._scheduled_at, self._looked_at = math.inf, -math.inf
         self._poll_at = self._balance_at = self._options_at = self._notice_at = self._register_at = self._ask_at = 0.0
         self._balance_pause: float = settings.BALANCE_INTERVAL
         self._lacked = False  # it was below its share after the last balance
@@ -230,7 +231,7 @@ class Loop:
         if now >= self._scheduled_at and self.scheduler is not None:  # it notifies when it has moved what is due
             self.scheduler.wake()
             self._scheduled_at, self._poll_at = math.inf, min(self._poll_at, now + settings.POLL_INTERVAL)
-        if now >= self._poll_at or self._notified:
+        if (now >= self._poll_at or self._notified) and not self._looks_later(now):
             notified, self._notified = self._notified, False
             living = self.ownership.living
             ask = bool(self.told) and now >= self._ask_at
@@ -239,7 +240,7 @@ class Loop:
                 self._ask_at = now + ASK_EVERY
                 for task in self.told:
                     task.tell(bool(self.log_end.requested))
-            self._poll_at = now + self._pause
+            self._poll_at, self._looked_at = now + self._pause, now
             self._scheduled_at = self._follow_schedule()
         if now >= self._notice_at:
             self._notice_at = now + settings.HEARTBEAT_INTERVAL
@@ -257,6 +258,11 @@ class Loop:
         self.reader.load_due(assigned_partitions, now)
         return found_new or count > 0
 
+    def _looks_later(self, now: float) -> bool:
+        """Tell whether it need not be known yet what is new: all has to be read up to what was known at the last look,
+        a moment ago."""
+        return now < self._looked_at + BEHIND_LOOK and self.working_set.behind(self.log_end.horizon.value)
+
     def _follow_schedule(self) -> float:
         """Wake the scheduler if a message is due; return when the next scheduled message is due."""
         due_in = self.log_end.due_in
@@ -269,10 +275,10 @@ class Loop:
 
     def _sleep(self, assigned_partitions: Sequence[AssignedPartition]) -> float:
         """Return how long to sleep: until a report, a notification, a due row, the next poll or balance."""
-        if self.dispatcher.reported or self.lost or self._notified:
+        now = self.clock()
+        if self.dispatcher.reported or self.lost or (self._notified and not self._looks_later(now)):
             return 0.0
         idle = not self.dispatcher.outstanding
-        now = self.clock()
         pause = min(self._pause, self._balance_at - now, self._scheduled_at - now)
         for assigned in assigned_partitions:
             if not self.ownership.may_dispatch(assigned):

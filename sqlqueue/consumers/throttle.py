@@ -10,6 +10,7 @@ from sqlqueue.core.partition.assigned import AssignedPartition
 
 AHEAD = 0.1  # seconds of work that may be in flight
 MOST = 5_000
+MEASURED = 0.05  # seconds over which the rate is measured, at most
 
 
 class Throttle:
@@ -28,7 +29,8 @@ class Throttle:
         """Count `count` finished attempts."""
         self._count += count
         passed = now - self._since
-        if passed >= 0.05:
+        # As many as may be in flight have finished: a backlog of quick handlers need not wait for the measure's end.
+        if passed >= MEASURED or (self._count >= self._target and passed > 0):
             rate = self._count / passed
             wanted = max(2 * self._threads, min(MOST, int(rate * AHEAD)))
             # At most doubled, so that a burst of instant outcomes does not let in too much; lowered at once.

@@ -58,6 +58,12 @@ class WorkingSet:
                 assigned.window.unseen(low, reached)
         return concerned
 
+    def behind(self, horizon: int) -> bool:
+        """Tell whether all have messages up to this horizon to be read: what else the log may have concerns none."""
+        return bool(self.partitions and not self._resting) and all(
+            assigned.window.more and assigned.window.cursor < horizon for assigned in self.partitions
+        )
+
     def rest(self, watched_to: int) -> None:
         """Let those rest that have nothing to do and are read up to this horizon."""
         visited, self.partitions = self.partitions, []

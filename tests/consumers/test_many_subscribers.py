@@ -16,6 +16,7 @@ from sqlqueue.consumers import log_end
 from sqlqueue.consumers.pools import InlinePool
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.working_set import WorkingSet
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity
 from sqlqueue.leases import heartbeat
 from sqlqueue.models import Offset, SharedHorizon, SubscriberHeartbeat
@@ -155,7 +156,7 @@ def test_it_waits_only_so_long_for_others_that_may_be_dead(pause: float, monkeyp
     offset = publish_behind_a_gap(1)
     looks = 0
     while of_one.horizon.value < offset and looks < 1000:
-        of_one.look([], 100.0 + looks * pause, subscribers=MANY)
+        of_one.look(WorkingSet(), 100.0 + looks * pause, subscribers=MANY)
         looks += 1
     assert looks - 1 == pytest.approx(log_end.LONGEST_WAIT / min(pause, log_end.LONGEST_ROUND), abs=1.5)
     assert SharedHorizon.objects.get().value == offset

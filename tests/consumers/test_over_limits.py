@@ -8,7 +8,7 @@ import pytest
 from factory import Iterator
 
 from sqlqueue import Delivery, NewMessage, Reject, Retry, publish, publish_many
-from sqlqueue.consumers import reader, releases, throttle
+from sqlqueue.consumers import log_end, reader, releases, throttle
 from sqlqueue.core.keys import partition_of
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import acquire
@@ -87,7 +87,7 @@ def test_everything_is_handled_once_and_in_order(
 def test_news_of_all_partitions_are_found_past_what_one_watch_passes(
     consuming: Consuming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "WATCH_SPAN", 2)
+    monkeypatch.setattr(log_end, "WATCH_SPAN", 2)
     seen: list[Any] = []
     consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
     publish("t", "first")
