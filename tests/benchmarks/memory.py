@@ -48,13 +48,17 @@ def heavy(messages: int) -> tuple[int, int, float]:
     from sqlqueue.conf import settings
     from sqlqueue.log.collect import collect
     from sqlqueue.log.status import unread_streams
+    from sqlqueue.models import ConsumerGroup
     from sqlqueue.operations.purge import purge
 
     publish("heavy", 0)
     groups = ("default", "batches", "on-the-loop")
 
     def all_read() -> bool:
-        return not any(unread_streams(settings.DATABASE, group, "heavy") for group in groups)
+        registered = ConsumerGroup.objects.filter(topic="heavy", consumer_group__in=groups).count()
+        return registered == len(groups) and not any(
+            unread_streams(settings.DATABASE, each, "heavy") for each in groups
+        )
 
     with consumer_process("heavy") as process:
         wait_until(all_read, ENDS)
@@ -76,18 +80,21 @@ def due_at_once(messages: int) -> tuple[int, int, float]:
     from sqlqueue.conf import settings
     from sqlqueue.database.statements import execute
     from sqlqueue.log.status import unread_streams
-    from sqlqueue.models import ScheduledMessage
+    from sqlqueue.models import ConsumerGroup, ScheduledMessage
 
     publish("due-at-once", 0)
     later = timedelta(days=1)
     publish_many("due-at-once", (NewMessage(PAYLOAD, key=f"k{n % 997}", delay=later) for n in range(messages)))
 
+    def log_is_read() -> bool:
+        registered = ConsumerGroup.objects.filter(topic="due-at-once").exists()
+        return registered and not unread_streams(settings.DATABASE, "default", "due-at-once")
+
     def all_read() -> bool:
-        waiting = ScheduledMessage.objects.filter(topic="due-at-once").exists()
-        return not waiting and not unread_streams(settings.DATABASE, "default", "due-at-once")
+        return not ScheduledMessage.objects.filter(topic="due-at-once").exists() and log_is_read()
 
     with consumer_process("due-at-once") as process:
-        wait_until(lambda: not unread_streams(settings.DATABASE, "default", "due-at-once"), ENDS)
+        wait_until(log_is_read, ENDS)
         idle, began = resident(process.pid), time.monotonic()
         execute(settings.DATABASE, "UPDATE sqlqueue_scheduled_message SET due_at = {now}")
         wait_until(all_read, ENDS)
