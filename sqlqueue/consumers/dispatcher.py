@@ -272,7 +272,7 @@ class Dispatcher:
         # They are in the order of their priorities, so without priorities the last one has none.
         levels = bool(assigned_partitions) and assigned_partitions[-1].ref.priority > 0
         waiting = self._waiting(assigned_partitions) if levels else {}
-        whole = max(0, room.deliveries)
+        whole = shares.expected(room.deliveries)
         for level, owed in shares.due(waiting, whole).items() if waiting else ():
             for assigned in assigned_partitions:
                 if level_of(assigned) == level:

@@ -6,6 +6,7 @@ dispatches, and is owed only while something of the priority waits; what no shar
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -36,6 +37,13 @@ class PriorityShares:
 
     def __init__(self) -> None:
         self._owed: dict[Level, float] = {}
+        self._dispatched = sys.maxsize  # messages, the last time that there were any
+
+    def expected(self, room: int) -> int:
+        """Return how many of `room` deliveries are likely to be dispatched: as many as last time. Limits of a group,
+        or batches of which few run at once, may leave room for many more; shares of all that would be all there is.
+        What turns out otherwise is made up for the next time."""
+        return max(0, min(room, self._dispatched))
 
     def due(self, waiting: Mapping[Level, float], room: int) -> dict[Level, int]:
         """Return how many of the next `room` deliveries each lower priority is to get first. waiting: the share of each
@@ -50,7 +58,9 @@ class PriorityShares:
     ) -> None:
         """Record how many messages of each priority were dispatched into that room. given: those of them that were owed
         to it; a batch may be more than that, and the rest counts towards what will be owed."""
-        unused = room - sum(taken.values())
+        dispatched = sum(taken.values())
+        self._dispatched = dispatched or self._dispatched
+        unused = room - dispatched
         for level, share in waiting.items():
             earned = self._owed[level] - unused * share
             least = min(0.0, earned - given.get(level, 0))

@@ -101,6 +101,16 @@ def test_nothing_is_owed_to_a_priority_of_which_nothing_waits() -> None:
     assert owed.due({level: 0.5}, 4) == {level: 2}, "nothing has been saved up meanwhile"
 
 
+def test_what_is_shared_is_what_is_likely_to_be_dispatched() -> None:
+    owed, level = PriorityShares(), ("g", "t", 1)
+    assert owed.expected(8) == 8
+    assert owed.expected(-1) == 0
+    owed.were_dispatched({}, 8, {}, {level: 3})
+    assert owed.expected(5_000) == 3
+    owed.were_dispatched({}, 3, {}, {})
+    assert (owed.expected(5_000), owed.expected(2)) == (3, 2)
+
+
 def test_a_batch_that_exceeds_its_share_is_made_up_for() -> None:
     owed, urgent, level = PriorityShares(), ("g", "t", 0), ("g", "t", 1)
     assert owed.due({level: 0.25}, 4) == {level: 1}
@@ -115,15 +125,20 @@ def test_a_batch_that_exceeds_its_share_is_made_up_for() -> None:
 
 @pytest.mark.once
 @pytest.mark.parametrize(("weights", "urgent"), [(None, 0.95), ([60, 40], 0.6)])
-def test_batches_keep_to_their_shares(
-    consuming: Consuming, settings: Any, weights: list[int] | None, urgent: float
+@pytest.mark.parametrize(
+    "few", [{"batch": True, "batch_size": 10}, {"concurrency_limit": 2}], ids=["batches", "few at once"]
+)
+def test_they_keep_to_their_shares_where_few_run_at_once(
+    consuming: Consuming, settings: Any, weights: list[int] | None, urgent: float, few: dict[str, Any]
 ) -> None:
     options = {"partitions": 8, "priorities": 2, **({"priority_weights": weights} if weights else {})}
     settings.SQLQUEUE = {**QUICK, "TOPICS": {"t": options}}
     order: list[int] = []
-    consuming.consumer(
-        "t", lambda some: order.extend(one.priority for one in some), batch=True, batch_size=10, ordering="none"
-    )
+
+    def note(given: Any) -> None:
+        order.extend(one.priority for one in (given if "batch" in few else [given]))
+
+    consuming.consumer("t", note, ordering="none", **few)
     for priority in (1, 0):
         publish_many("t", [NewMessage(number, priority=priority) for number in range(1_500)])
     consuming.drain(threads=1)
