@@ -68,6 +68,7 @@ OVER: dict[str, str] = {
     "consumers.log_end:LONGEST_WAIT": "tests/consumers/test_many_subscribers.py::test_it_waits_only_so_long_for_others_that_may_be_dead",
     "consumers.log_end:FEW": "tests/consumers/test_many_subscribers.py::test_a_subscriber_goes_by_what_another_one_has_found",
     "consumers.loop:BEHIND_LOOK": "tests/consumers/test_behind.py::test_while_all_is_behind_it_is_seldom_asked_where_the_log_ends",
+    "consumers.throttle:EARLY": "tests/consumers/test_behind.py::test_the_first_ones_are_in_flight_at_once",
     "consumers.throttle:MEASURED": "tests/consumers/test_behind.py::test_it_takes_more_than_a_few_outcomes_to_let_in_more",
     "consumers.throttle:MOST": "tests/consumers/test_over_limits.py::test_everything_is_handled_once_and_in_order",
     "consumers.process.supervisor:STARTS_TRIED": "tests/management/test_runconsumers.py::test_processes_that_cannot_start_end_it",

@@ -279,7 +279,8 @@ class Loop:
         if self.dispatcher.reported or self.lost or (self._notified and not self._looks_later(now)):
             return 0.0
         idle = not self.dispatcher.outstanding
-        pause = min(self._pause, self._balance_at - now, self._scheduled_at - now)
+        looks_in = self._looked_at + BEHIND_LOOK - now if self._notified else math.inf
+        pause = min(self._pause, looks_in, self._balance_at - now, self._scheduled_at - now)
         for assigned in assigned_partitions:
             if not self.ownership.may_dispatch(assigned):
                 continue

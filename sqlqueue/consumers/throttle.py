@@ -8,9 +8,10 @@ from itertools import groupby
 
 from sqlqueue.core.partition.assigned import AssignedPartition
 
-AHEAD = 0.1  # seconds of work that may be in flight
+AHEAD = 0.1  # seconds of work that may be in flight, at the rate that was measured last
 MOST = 5_000
-MEASURED = 0.05  # seconds over which the rate is measured, at most
+MEASURED = 0.05  # seconds over which the rate is measured
+EARLY = 256  # so much may be in flight as soon as as much as might has finished
 
 
 class Throttle:
@@ -29,11 +30,12 @@ class Throttle:
         """Count `count` finished attempts."""
         self._count += count
         passed = now - self._since
-        # As many as may be in flight have finished: a backlog of quick handlers need not wait for the measure's end.
-        if passed >= MEASURED or (self._count >= self._target and passed > 0):
+        # Few need not wait for the measure's end; more would take a burst of instant outcomes for a rate.
+        early = self._target < EARLY and self._count >= self._target and passed > 0
+        if passed >= MEASURED or early:
             rate = self._count / passed
             wanted = max(2 * self._threads, min(MOST, int(rate * AHEAD)))
-            # At most doubled, so that a burst of instant outcomes does not let in too much; lowered at once.
+            # At most doubled, for the same reason; lowered at once.
             self._target = min(wanted, 2 * self._target) if wanted > self._target else (wanted + self._target) // 2
             self._count, self._since = 0, now
 

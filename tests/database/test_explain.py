@@ -471,7 +471,8 @@ def test_a_long_and_uneven_history_leads_no_read_astray(topics: None, place: str
     assert "sqlqueue_message_pkey" in pulse
     watch, values = server.proven(WATCH, (low, low + 1_000), 4, 1)
     assert indexes_of(words.sql(watch), tuple(values)) == {"sqlqueue_message_pkey"}
-    new, values = server.proven(NEWEST.replace("{columns}", "payload").replace("{due_in}", "1"), (low, 100), 5, 2)
+    newest = words.branch.format(NEWEST.replace("{columns}", "payload").replace("{due_in}", "1"))
+    new, values = server.proven(newest, (low, 100), 5, 2)
     assert "sqlqueue_message_pkey" in indexes_of(words.sql(new), tuple(values))
     by_offset = WHOLE.replace("{columns}", "payload").replace("{marks}", "%s, %s")
     assert indexes_of(words.sql(by_offset), (low + 1, low + 2)) == {"sqlqueue_message_pkey"}
