@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sqlqueue.database import weight
+from sqlqueue.database.dialects import Composed
 from sqlqueue.database.limits import statement_bytes
 from sqlqueue.database.statements import dialect, execute
 
@@ -23,6 +24,8 @@ def in_chunks(
 
 def insert_all(alias: str, into: str, row: str, ending: str, rows: Sequence[Sequence[object]], most_rows: int) -> None:
     """Insert rows of values, in as few statements as the server takes. row: the marks of one, in parentheses."""
+    sql = dialect(alias).sql  # of the parts: of the whole there are as many as there are numbers of rows
+    before, marks, after = sql(f"INSERT INTO {into} VALUES "), sql(row), sql(f" {ending}")
     for some in in_chunks(alias, rows, most_rows):
-        text = f"INSERT INTO {into} VALUES {', '.join([row] * len(some))} {ending}"
+        text = Composed(f"{before}{', '.join([marks] * len(some))}{after}")
         execute(alias, text, [value for values in some for value in values])
