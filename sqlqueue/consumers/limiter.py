@@ -1,7 +1,8 @@
 """The limits of a group in one process: how many messages and handlers may start, by the share that the process has.
 
 A message that has to wait for its token or slot stays in memory, unclaimed: it is charged nothing. Shares are taken
-from the table twice in each BALANCE_INTERVAL, and sooner by a process that has nothing left; an idle one takes none.
+from the table twice in each BALANCE_INTERVAL, and sooner by a process that has nothing left, or has failed too often;
+an idle one takes none.
 """
 
 from __future__ import annotations
@@ -114,10 +115,16 @@ class GroupLimiter:
         tries = self.flow.budget is not None and (self._open or not self._deadline) and not self._trial
         return tries or (rate and not self._stock.left) or (concurrency and not self._slots)
 
+    @property
+    def _overspent(self) -> bool:
+        """Whether more has failed here since the last take than the budget allows: that is told at once."""
+        budget = self.flow.budget
+        return budget is not None and not self._open and self._failed > budget.count
+
     def renew(self, subscriber: str, partitions: Iterable[AssignedPartition], now: float) -> None:
         """Take a share if that is due: for what waits in these partitions, and for what runs. One transaction."""
         waiting = list(partitions)
-        early = self.held_back and self._exhausted and now >= self._early_at
+        early = self._overspent or (self.held_back and self._exhausted and now >= self._early_at)
         busy = self.held_back or self._used or self.running or self._failed or self._told
         if not early and not (busy and now >= self._take_at):
             return

@@ -8,6 +8,7 @@ import pytest
 
 from sqlqueue import publish_many
 from sqlqueue.conf import settings as options
+from sqlqueue.consumers.throttle import EARLY
 from sqlqueue.core.flow import checked_flow
 from sqlqueue.leases.limit_shares import Need, Times, take
 from sqlqueue.log.flow import declare
@@ -15,7 +16,7 @@ from sqlqueue.log.groups import register
 from sqlqueue.models import ConsumerGroup, DeliveryState
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.survey import survey
-from tests.consuming import Consuming
+from tests.consuming import QUICK, Consuming
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -75,6 +76,18 @@ def test_it_stops_tries_one_message_at_a_time_and_goes_on(
     events = [record.message.split()[0] for record in caplog.records if "retry_budget" in record.message]
     assert events[0] == "event=retry_budget_spent"
     assert events[-1] == "event=retry_budget_restored"
+
+
+def test_a_process_that_has_spent_it_by_itself_stops_at_once(consuming: Consuming, settings: Any) -> None:
+    """What was dispatched before still runs: as much as quick handlers may have in flight."""
+    settings.SQLQUEUE = {**QUICK, "BALANCE_INTERVAL": 20.0, "LEASE_DURATION": 60.0}
+    partner = Partner()
+    consuming.consumer("calls", partner.call, ordering="none", backoff=60.0, retry_budget="20/m")
+    publish_many("calls", [{"n": n} for n in range(4_000)])
+    consuming.start()
+    wait_until(spent)
+    wait_until(lambda: not partner.now)
+    assert 20 < partner.calls <= 20 + 2 * EARLY
 
 
 def wait_for_trials(count: int) -> None:
