@@ -98,6 +98,11 @@ class Checker:
         self._calls: dict[Call, set[int]] = defaultdict(set)  # the offsets that each call of a handler had
         for handling in record.handlings:
             self._calls[call_of(handling)].add(handling.offset)
+        # When a process has stored that a message waits, and with that, that those behind it of its key do.
+        self._stored_waits: dict[tuple[int, str, str, str], list[float]] = defaultdict(list)
+        for handling, settle in settles(record):
+            if settle.outcome in ("retried", "postponed"):
+                self._stored_waits[self._line_of(handling)].append(settle.at)
         self._own_queues: dict[tuple[int, str, str, str], OwnOrderingQueue] = {}
         self._late: set[int] = set()  # id() of handlings that a process began right after it had been stopped
 
@@ -395,15 +400,26 @@ class Checker:
     def _divided(self, first: Handling, again: Handling) -> bool:
         """Tell whether a batch that failed was handled again in parts, until the one that fails has failed alone;
         then the others, with what came after them: there or, if their key waits for that one, in a later batch, which
-        may be another process's once this one has released the partition. The size of that batch says nothing; what
-        failed as a whole is never handled again as a whole."""
+        may be another process's once this one has released the partition, or has stored that they wait. The size of
+        that batch says nothing; what failed as a whole is never handled again as a whole."""
         before, after = self._calls[call_of(first)], self._calls[call_of(again)]
         if not ALIKE[first.topic, first.group].batch or first.outcome != "fail" or first.until > again.began:
             return False
         moved = first.process != again.process
-        if moved and not self._explanations.given_up(first, first.until, again.began):
+        given_up = moved and self._explanations.given_up(first, first.until, again.began)
+        if moved and not given_up and not self._waited(first, again.began):
             return False
         return not before <= after
+
+    def _waited(self, handling: Handling, high: float) -> bool:
+        """Tell whether the process of a handling stored afterwards that the message, or one of its key, waits."""
+        moments = self._stored_waits.get(self._line_of(handling), ())
+        return any(handling.until <= at <= high for at in moments)
+
+    def _line_of(self, handling: Handling) -> tuple[int, str, str, str]:
+        """Return what messages share that wait for one another in a process: their key, if they have one."""
+        key = self._keys.get((handling.topic, handling.id))
+        return handling.process, handling.topic, handling.group, key or handling.id
 
     def _unseen(self, handling: Handling, low: float, high: float) -> int:
         """Return how many attempts may have been charged in a span of time although no handler began: one with each

@@ -298,10 +298,30 @@ def a_key_that_waited_until_its_batch_was_divided_comes_in_a_batch_of_the_proces
     history.release(ONE, 29, topic="bulk", group="load")
 
 
+def stored(history: History, id: str, at: float, outcome: str) -> None:
+    """Of all that a divided batch has come to, this alone was stored before its process was killed."""
+    (offset,) = {one.offset for one in history.record.handlings if one.id == id}
+    of_group = [each for each in history.record.settled if each[3] != "load"]
+    history.record.settled[:] = [*of_group, (at, ONE, "bulk", "load", offset, 1, outcome)]
+    history.fault("kill-consumer", 25, to=ONE)
+
+
+@sound
+def it_comes_in_a_batch_of_another_process_if_the_killed_one_had_stored_that_it_waits(history: History) -> None:
+    divided_and_then_moved(history)
+    stored(history, "m", 22, "retried")
+
+
+@sound
+def what_was_not_tried_alone_and_postponed_comes_in_a_batch_of_another_process(history: History) -> None:
+    divided_and_then_moved(history)
+    stored(history, "n", 22, "postponed")
+
+
 @planted("attempts wrong")
 def a_divided_batch_goes_on_in_another_process_that_has_taken_the_partition(history: History) -> None:
     divided_and_then_moved(history)
-    history.fault("kill-consumer", 25, to=ONE)
+    stored(history, "m", 19, "retried")
 
 
 @planted("attempts wrong")
