@@ -27,7 +27,7 @@ class LogEnd:
     raises ServerChanged or SessionReplaced.
 
     highest: the highest visible offset; due_in: in how many seconds a scheduled message is due, None if there is none;
-    requested: see Head; watched_to: the horizon at the last watch of all offsets above the one before; behind: the
+    requested: see Head; watched_to: the horizon at the last watch of all offsets above the one before; unprobed: the
     horizon was not probed, although there was something new.
     """
 
@@ -42,14 +42,14 @@ class LogEnd:
         self.highest = self.watched_to = 0
         self.due_in: float | None = None
         self.requested: bool | None = None
-        self.behind = False
+        self.unprobed = False
         self._watched_high = 0
         self._counting = Trials()  # of whether every offset is visible
         self._gap_to = 0  # an offset below it was not visible at the last watch that counted them
         self._rescan_at = 0.0
         self._rescanning = False  # the next read looks for late commits while the horizon is held back
         self._probed_at = -math.inf
-        self._waited = 0.0  # seconds for which it was behind, and the horizon did not rise
+        self._waited = 0.0  # seconds for which it was unprobed, and the horizon did not rise
         self._looked_at = 0.0
 
     def look(
@@ -125,7 +125,7 @@ class LogEnd:
             self._gap_to = newest.last
             self.following.trials.ended(well=False)
             return None
-        self.highest, self.due_in, self.behind = newest.last, newest.due_in, False
+        self.highest, self.due_in, self.unprobed = newest.last, newest.due_in, False
         self.horizon.all_visible(newest.last)
         self.following.keep(newest, low)
         return newest.messages.keys()
@@ -146,23 +146,23 @@ class LogEnd:
             self._gap_to = self.highest
             return None
         self.horizon.all_visible(self.highest)
-        self.behind = False
+        self.unprobed = False
         return seen
 
     def _learn(self, shared: int | None, now: float) -> None:
         """Take over what another subscriber has found, and note for how long none has found anything."""
         before = self.horizon.value
         self.horizon.learn(shared, self.highest)
-        waits = self.behind and self.horizon.value == before
+        waits = self.unprobed and self.horizon.value == before
         self._waited = self._waited + min(now - self._looked_at, LONGEST_ROUND) if waits else 0.0
         self._looked_at = now
 
     def _probe(self, now: float, linger: float, subscribers: int) -> int:
         """Probe the horizon if it is time, and among many this subscriber's turn, and let the others know it."""
-        self.behind = self.highest > self.horizon.value and (
+        self.unprobed = self.highest > self.horizon.value and (
             now < self._probed_at + linger or not self._is_to_probe(subscribers)
         )
-        if not self.behind:
+        if not self.unprobed:
             self._probed_at = now
             self.horizon.probe(self.highest)
             if subscribers > FEW:

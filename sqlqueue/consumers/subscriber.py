@@ -298,7 +298,7 @@ class Subscriber:
         """Whether nothing is in flight, and nothing that was read could be dispatched now."""
         if self.dispatcher.outstanding or self.dispatcher.reported or not self._registration.complete:
             return False
-        if self.reader.log_end.behind:
+        if self.reader.log_end.unprobed:
             return False  # positions would stay behind, too
         if self._batches is not None and not self._batches.idle:
             return False  # a callback may be about to be published
