@@ -9,7 +9,7 @@ from sqlqueue import publish_many
 from sqlqueue.conf import settings as options
 from sqlqueue.consumers.limiter import GroupLimiter
 from sqlqueue.core.flow import checked_flow
-from sqlqueue.core.outcomes import EXPIRED
+from sqlqueue.core.outcomes import EXPIRED, RETRIED, Outcome
 from sqlqueue.log.flow import override
 from sqlqueue.models import DeliveryState, LimitShare
 from sqlqueue.stats.survey import survey
@@ -143,6 +143,20 @@ def test_a_group_with_nothing_to_do_asks_for_nothing(django_assert_num_queries: 
     with django_assert_num_queries(0):
         for now in range(0, 1_000, 100):
             limiter.renew("idle", [], float(now))
+
+
+@pytest.mark.once
+def test_a_group_that_is_gone_is_not_asked_for_again_and_again_because_it_fails(
+    django_assert_num_queries: Any,
+) -> None:
+    flow = checked_flow({"retry_budget": "1/d"}, [])
+    limiter = GroupLimiter(options.DATABASE, "gone", "calls", flow, batch=False)
+    for _ in range(5):
+        limiter.finished(Outcome(RETRIED))
+    limiter.renew("one", [], 100.0)
+    with django_assert_num_queries(0):
+        for number in range(10):
+            limiter.renew("one", [], 100.0 + number / 1_000)
 
 
 @pytest.mark.once

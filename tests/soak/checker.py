@@ -15,7 +15,7 @@ from typing import TypeAlias
 from tests.soak import epochs, job_checks
 from tests.soak.explanations import ALIKE, LATE, Explanations, overran, rerun
 from tests.soak.progress import Progress
-from tests.soak.records import NEVER, Handling, Record, Transaction, by_message, settles
+from tests.soak.records import NEVER, Handling, Record, Settle, Transaction, by_message, settles
 from tests.soak.workload import (
     ADDED,
     ALL_READERS,
@@ -98,11 +98,11 @@ class Checker:
         self._calls: dict[Call, set[int]] = defaultdict(set)  # the offsets that each call of a handler had
         for handling in record.handlings:
             self._calls[call_of(handling)].add(handling.offset)
-        # When a process has stored that a message waits, and with that, that those behind it of its key do.
-        self._stored_waits: dict[tuple[int, str, str, str], list[float]] = defaultdict(list)
+        # What a process has stored of messages that wait: with that, those behind them of their key do.
+        self._stored_waits: dict[tuple[int, str, str, str], list[Settle]] = defaultdict(list)
         for handling, settle in settles(record):
             if settle.outcome in ("retried", "postponed"):
-                self._stored_waits[self._line_of(handling)].append(settle.at)
+                self._stored_waits[self._line_of(handling)].append(settle)
         self._own_queues: dict[tuple[int, str, str, str], OwnOrderingQueue] = {}
         self._late: set[int] = set()  # id() of handlings that a process began right after it had been stopped
 
@@ -412,9 +412,11 @@ class Checker:
         return not before <= after
 
     def _waited(self, handling: Handling, high: float) -> bool:
-        """Tell whether the process of a handling stored afterwards that the message, or one of its key, waits."""
-        moments = self._stored_waits.get(self._line_of(handling), ())
-        return any(handling.until <= at <= high for at in moments)
+        """Tell whether the process of a handling stored afterwards that the message is postponed, or waits behind one
+        of its key; and not that it has failed itself."""
+        stored = self._stored_waits.get(self._line_of(handling), ())
+        found = [one for one in stored if handling.until <= one.at <= high and one.offset <= handling.offset]
+        return bool(found) and not any(one.offset == handling.offset and one.outcome == "retried" for one in found)
 
     def _line_of(self, handling: Handling) -> tuple[int, str, str, str]:
         """Return what messages share that wait for one another in a process: their key, if they have one."""

@@ -321,7 +321,13 @@ def what_was_not_tried_alone_and_postponed_comes_in_a_batch_of_another_process(h
 @planted("attempts wrong")
 def a_divided_batch_goes_on_in_another_process_that_has_taken_the_partition(history: History) -> None:
     divided_and_then_moved(history)
-    stored(history, "m", 19, "retried")
+    history.fault("kill-consumer", 25, to=ONE)
+
+
+@planted("attempts wrong")
+def a_divided_batch_goes_on_in_another_process_although_only_a_later_one_was_stored(history: History) -> None:
+    divided_and_then_moved(history)
+    stored(history, "o", 22, "postponed")
 
 
 @planted("attempts wrong")
