@@ -406,8 +406,8 @@ class Checker:
         if not ALIKE[first.topic, first.group].batch or first.outcome != "fail" or first.until > again.began:
             return False
         moved = first.process != again.process
-        given_up = moved and self._explanations.given_up(first, first.until, again.began)
-        if moved and not given_up and not self._waited(first, again.began):
+        given_up = self._explanations.given_up(first, first.until, again.began)
+        if moved and not (given_up or self._waited(first, again.began)):
             return False
         return not before <= after
 
