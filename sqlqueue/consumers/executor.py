@@ -61,8 +61,11 @@ class HandlerExecutor:
         process's clock: then none starts."""
         moment = now()
         lease = attempts[0].lease
-        if lease.lost or moment >= lease.deadline or any(moment >= each.claimed_until for each in attempts):
+        if lease.lost or moment >= lease.deadline:
             return False
+        for attempt in attempts:
+            if moment >= attempt.claimed_until:
+                return False
         for attempt in attempts:
             attempt.claimed_until = math.inf  # it may be called again, as one of fewer
             attempt.deadline = (

@@ -172,11 +172,13 @@ def publishing(count: int) -> Iterator[tuple[str, float, float]]:
 
 def consuming(count: int) -> Iterator[tuple[str, float, float]]:
     from sqlqueue import Retry
+    from sqlqueue.consumers.process import garbage
     from sqlqueue.consumers.registry import Consumer, build
     from sqlqueue.consumers.subscriber import Subscriber
     from sqlqueue.database.statements import dialect, execute
     from sqlqueue.log.topics import create
 
+    garbage.look_less_often()  # as a consumer process does
     create("default", "bench", PARTITIONS)
     publish_some(count)
 

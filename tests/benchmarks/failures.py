@@ -52,8 +52,10 @@ def main() -> None:
 def measure(count: int, rounds: int, ordering: str) -> dict[str, list[tuple[float, float]]]:
     """Return for each kind, one a round, the time and the process's CPU time of a message, in µs."""
     from sqlqueue import NewMessage, publish_many
+    from sqlqueue.consumers.process import garbage
     from sqlqueue.log.topics import create
 
+    garbage.look_less_often()  # as a consumer process does
     create("default", "failing", PARTITIONS)
     for first in range(0, count, 1000):
         publish_many(

@@ -50,12 +50,14 @@ class MySQL(Dialect):
         return f"TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), {column}) / 1000000"
 
     def epoch(self, column: str) -> str:
-        """A number: the driver would spend more on a datetime than on all other columns."""
-        return self.microseconds(column)
+        """A number: the driver would spend more on a datetime than on all other columns, and TIMESTAMPDIFF takes as
+        long for NULL."""
+        return f"CASE WHEN {column} IS NOT NULL THEN {self.microseconds(column)} END"
 
     def microseconds(self, column: str) -> str:
-        """TIMESTAMPDIFF knows no time zones, and the columns hold UTC."""
-        return f"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {column})"
+        """TIMESTAMPDIFF knows no time zones, and the columns hold UTC. A text in place of the literal would be parsed
+        for each row."""
+        return f"TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', {column})"
 
     def joined(self, name: str, columns: Sequence[str], rows: int, text: str) -> str:
         """MySQL's VALUES and MariaDB's are different words."""
