@@ -97,7 +97,7 @@ test-beside-sqlite test-beside-mariadb: test-beside-%: $(VENV)/.mysql
 test-mysql: system-mysql $(VENV)/.mysql ## The suite on MySQL only: a private server, or the one that DATABASE_URL names
 	MYSQL_FOLDER="$(abspath $(MYSQL_FOLDER))" DATABASE=mysql $(PYTEST) $(WITHOUT_OPTIONAL_SUITES)
 
-test-postgresql: system-postgresql $(VENV)/.postgresql ## The suite on PostgreSQL only: a private server, or the one that DATABASE_URL names
+test-postgresql: system-postgresql system-pgbouncer $(VENV)/.postgresql ## The suite on PostgreSQL only: a private server, or the one that DATABASE_URL names
 	DATABASE=postgresql $(PYTEST) $(WITHOUT_OPTIONAL_SUITES)
 
 test-pgbouncer: system-postgresql system-pgbouncer $(VENV)/.postgresql ## The suite on PostgreSQL through PgBouncer, whose clients share sessions by transactions
