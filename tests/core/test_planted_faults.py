@@ -323,14 +323,14 @@ def some_wait_while_others_are_handled(scene: Scene) -> None:
 TOLD = [
     (
         another_owner_comes_and_a_handler_begins_late,
-        [Fault(HandlerExecutor, "started", "or any(moment >= each.claimed_until for each in attempts)", "")],
+        [Fault(HandlerExecutor, "started", "moment >= attempt.claimed_until", "False")],
         "begins, unknown to the next owner",
     ),
     (
         another_owner_comes_and_the_former_one_goes_on,
         [
             Fault(ClaimAhead, "covers", "now >= self.until", "False"),
-            Fault(HandlerExecutor, "started", "moment >= each.claimed_until", "0.0 > each.claimed_until"),
+            Fault(HandlerExecutor, "started", "moment >= attempt.claimed_until", "0.0 > attempt.claimed_until"),
         ],
         "begins, unknown to the next owner",
     ),
