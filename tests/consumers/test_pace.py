@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
-from django.db import connection
+from django.db import connection, reset_queries
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import Delivery, publish
@@ -56,14 +56,15 @@ def test_claims_reach_as_far_as_the_log_grows_but_no_further_than_a_bound(grown:
 @pytest.fixture
 def steadily(
     transactional_db: None, settings: object, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[float], Publishing]]:
+) -> Iterator[Callable[..., Publishing]]:
     """Return what hosts three groups at so many messages a second of simulated time; that publishes some messages, lets
     the groups consume them, and returns the statements."""
     settings.SQLQUEUE = {"PARTITIONS": 4, "WAKE": False, "LEASE_DURATION": 3600, "BALANCE_INTERVAL": 1800}
     started: list[Subscriber] = []
 
-    def host(rate: float) -> Publishing:
-        consumers = [Consumer(topic="t", handler=lambda _: None, **build("t", {"group": name})) for name in "abc"]
+    def host(rate: float, **options: object) -> Publishing:
+        made = [build("t", {"group": name, **options}) for name in "abc"]
+        consumers = [Consumer(topic="t", handler=lambda _: None, **one) for one in made]
         subscriber = Subscriber(consumers, background_tasks=False, pool=InlinePool)
         now, numbers = subscriber.clock(), itertools.count()
         subscriber.clock = lambda: now
@@ -74,6 +75,7 @@ def steadily(
 
         def some(count: int) -> list[str]:
             nonlocal now
+            reset_queries()  # the connection keeps a limited number
             with CaptureQueriesContext(connection) as queries:
                 for _ in range(count):
                     now += 1 / rate
@@ -94,7 +96,7 @@ def counted(statements: list[str], *words: str) -> int:
     return sum(all(word in text for word in words) for text in statements)
 
 
-def test_at_a_high_rate_a_claim_is_written_for_many_messages(steadily: Callable[[float], Publishing]) -> None:
+def test_at_a_high_rate_a_claim_is_written_for_many_messages(steadily: Callable[..., Publishing]) -> None:
     """Of each of 4 partitions at most once in the 50 to 75 ms that a position waits; it was once for each message."""
     some = steadily(500)
     some(700)
@@ -104,7 +106,18 @@ def test_at_a_high_rate_a_claim_is_written_for_many_messages(steadily: Callable[
     assert probes <= 200 / 500 / LINGER + 1
 
 
-def test_at_a_low_rate_positions_are_written_at_once(steadily: Callable[[float], Publishing]) -> None:
+def test_at_a_high_rate_the_rows_of_atomic_handlers_are_deleted_together(steadily: Callable[..., Publishing]) -> None:
+    """Of each of 4 partitions, for each of 3 groups, at most once in 50 ms; it was once for each message and group. The
+    wait goes on although nearly nothing is written: an iteration that applies outcomes counts."""
+    some = steadily(500, atomic=True)
+    for _ in range(7):
+        some(100)
+    statements = some(200)
+    assert counted(statements, "INSERT", "sqlqueue_delivery_state") == 3 * 200
+    assert counted(statements, "DELETE", "sqlqueue_delivery_state") <= 3 * 4 * (200 / 500 / LINGER + 1)
+
+
+def test_at_a_low_rate_positions_are_written_at_once(steadily: Callable[..., Publishing]) -> None:
     some = steadily(5)
     some(10)
     for _ in range(5):

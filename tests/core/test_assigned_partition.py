@@ -1,5 +1,7 @@
 """Decisions about a partition: the RFC's examples, ordering queues, attempts, and what keeps it from standing still."""
 
+import json
+
 import pytest
 
 from sqlqueue.core.filters import Filter
@@ -12,6 +14,7 @@ from sqlqueue.core.partition.key_limit import KeyLimit
 from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
 from sqlqueue.core.partition.settling import _has_waited
 from sqlqueue.core.partition.window import Found, Read
+from sqlqueue.core.replies import REPLY
 from sqlqueue.core.settle_plan import ALONE, NOT_IN_FLIGHT, TOGETHER, RowWrite, SettlePlan, StoredRow
 from tests.core.test_log_model import check_bounds
 from tests.core.weighing import fitting
@@ -295,6 +298,81 @@ def test_what_needs_a_row_or_is_waited_for_does_not_wait(outcome: Outcome) -> No
     plan = hosted.stream.plan(0.0, 1.0, [], linger=0.05)
     assert plan is not None
     assert plan.position == 1
+
+
+def test_an_ack_that_a_handlers_transaction_has_stored_waits_too() -> None:
+    """Its row is deleted with the position that passes it. Until then it keeps the message from being handled again."""
+    hosted = Hosted([""] * 3, atomic=True)
+    hosted.read()
+    hosted.settle()
+    hosted.finish(3, COMMITTED)
+    assert hosted.stream.plan(0.0, 1.0, [], linger=0.05) is None  # the position has not moved
+    hosted.finish(1, COMMITTED)
+    assert hosted.stream.plan(0.01, 1.0, [], linger=0.05) is None
+    assert hosted.stream.settling.lingers
+    hosted.finish(2, COMMITTED)
+    assert hosted.stream.plan(0.04, 1.0, [], linger=0.05) is None
+    plan = hosted.stream.plan(0.076, 1.0, [], linger=0.05)
+    assert plan is not None
+    assert (plan.position, list(plan.deletes), plan.rows) == (3, [1, 2, 3], ())
+    assert sorted(one.offset for one in plan.settled) == [1, 2, 3]
+    assert hosted.stream.settled_up
+
+
+def test_a_position_that_a_handlers_transaction_has_moved_waits_too() -> None:
+    hosted = Hosted([""] * 3, atomic=True, batch=True)
+    hosted.read()
+    hosted.settle()
+    reports = [(attempt, Outcome(ACKED, committed=True, moved_to=3)) for attempt in hosted.attempts.values()]
+    assert hosted.stream.finish_all(reports, 0.0) == 3
+    assert hosted.stream.plan(0.0, 1.0, [], linger=0.05) is None
+    assert not hosted.stream.settled_up
+    plan = hosted.stream.plan(0.076, 1.0, [], linger=0.05)
+    assert plan is not None
+    assert (plan.position, len(plan.settled)) == (3, 3)
+
+
+def test_claims_leave_rows_that_are_to_be_deleted_for_a_later_plan() -> None:
+    hosted = Hosted([""] * 4, atomic=True)
+    hosted.read()
+    for offset, now in ((1, 0.0), (2, 0.01), (3, 0.06), (4, 0.08)):
+        hosted.now = now
+        executions = hosted.stream.choose(1)
+        plan = hosted.stream.plan(now, 1.0, executions, linger=0.05)
+        assert plan is not None
+        assert (plan.position, plan.claimed, [one.offset for one in plan.settled]) == (
+            offset - 1,
+            offset,
+            [offset - 1] if offset > 1 else [],
+        )
+        assert list(plan.deletes) == ([1, 2, 3] if offset == 4 else [])
+        (attempt,) = executions[0].attempts
+        assert hosted.stream.finish(attempt, COMMITTED, now)
+    plan = hosted.stream.plan(0.09, 1.0, [])
+    assert plan is not None
+    assert list(plan.deletes) == [4]
+
+
+def test_a_last_plan_leaves_no_row_that_is_to_be_deleted() -> None:
+    hosted = Hosted([""] * 2, atomic=True)
+    hosted.read()
+    for _ in range(2):
+        executions = hosted.stream.choose(1)
+        assert hosted.stream.plan(0.0, 1.0, executions, linger=0.05) is not None
+        assert hosted.stream.finish(executions[0].attempts[0], COMMITTED, 0.0)
+    plan = hosted.stream.release_plan(0.0)
+    assert (plan.position, list(plan.deletes)) == (2, [1, 2])
+
+
+def test_an_ack_that_a_handlers_transaction_has_stored_does_not_wait_where_its_caller_does() -> None:
+    hosted = Hosted([""] * 3, atomic=True)
+    hosted.log[0] = hosted.log[0]._replace(headers=json.dumps({REPLY: 60}))
+    hosted.read()
+    hosted.settle(most=1)
+    hosted.finish(1, COMMITTED)
+    plan = hosted.stream.plan(0.0, 1.0, [], linger=0.05)
+    assert plan is not None
+    assert (plan.position, [one.offset for one in plan.settled]) == (1, [1])
 
 
 def test_a_flush_takes_a_position_that_waits_along() -> None:

@@ -27,6 +27,10 @@ class Rows:
         """Whether acked rows wait to be deleted."""
         return bool(self._acked)
 
+    def has_passed(self, position: int) -> bool:
+        """Whether the position has passed acked rows that are to be deleted."""
+        return bool(self._acked) and self._acked[0] <= position
+
     def add(self, entry: Entry) -> None:
         """Add the row of a message: it has one, or the next plan writes it."""
         entry.row = True

@@ -37,7 +37,7 @@ class Settling:
         self._queues, self._rows, self._writes = queues, rows, writes
         self._ahead = ClaimAhead()
         self._waits_since: float | None = None  # when acks, or those behind a slow message, began to wait
-        self._lingers_since: float | None = None  # when the position moved, if that is not in a plan yet
+        self._lingers_since: float | None = None  # when there was something for a plan that may wait
 
     @property
     def crowded(self) -> bool:
@@ -46,7 +46,7 @@ class Settling:
 
     @property
     def lingers(self) -> bool:
-        """Whether the position has moved, and no plan has it yet."""
+        """Whether the position has moved, or acks are stored, and no plan has that yet."""
         return self._lingers_since is not None
 
     @property
@@ -90,18 +90,21 @@ class Settling:
         if self._waits(now, moved, executions, linger):
             self._note_waits(now, moved)
             return None
-        moved, self._lingers_since = moved or self.lingers, None
+        moved = moved or self.lingers
+        keeps = self._keeps_rows(now, executions, linger)
+        if not keeps:
+            self._lingers_since = None
         falls_back = not executions and self._ahead.falls_back(self._writes.claimed, now)
-        plan = self._write_plan(executions, now, ahead=0 if falls_back else ahead, falls_back=falls_back)
+        plan = self._write_plan(executions, now, ahead=0 if falls_back else ahead, falls_back=falls_back, keeps=keeps)
         self._note_waits(now, moved)
         written = falls_back or plan.rows or plan.deletes or plan.dead or plan.settled or plan.ranges or executions
         return plan if written or plan.filtered or plan.members or moved else None
 
     def _waits(self, now: float, moved: bool, executions: list[Execution], linger: float) -> bool:
-        """Tell whether nothing is written now: only a position, and claims that are stored already."""
+        """Tell whether nothing is written now: only a position or acks, and claims that are stored already."""
         if executions and not self._are_claimed(executions, now):
             return False
-        if moved or self.lingers:
+        if moved or self.lingers or self._writes.settled:
             waits = self._position_waits(now, linger)
         else:
             waits = bool(executions) and self._options.keep_results is None and self._writes.only_acks
@@ -126,12 +129,18 @@ class Settling:
             self._waits_since = now
 
     def _position_waits(self, now: float, linger: float) -> bool:
-        """Tell whether the position is all that is to be written, or acks are that it has passed, and waits."""
+        """Tell whether the position is all that is to be written, or acks are that it has passed or a handler's
+        transaction has stored, and waits."""
         if self._lingers_since is None:
             self._lingers_since = now
         if _has_waited(self._lingers_since, now, linger) or self._options.keep_results is not None:
             return False
         return self._writes.only_acks
+
+    def _keeps_rows(self, now: float, executions: list[Execution], linger: float) -> bool:
+        """Tell whether the acked rows that the position has passed are left for a later plan: with claims alone, an
+        offset row is all that is written, in one statement."""
+        return bool(executions) and self._rows.has_passed(self._window.position) and self._position_waits(now, linger)
 
     def release_plan(self, now: float) -> SettlePlan:
         """Return what to write when the lease is released: acks in memory become rows."""
@@ -187,12 +196,19 @@ class Settling:
             self._writes.give_row(entries[offset])
 
     def _write_plan(
-        self, executions: list[Execution], now: float, release: bool = False, ahead: int = 0, falls_back: bool = False
+        self,
+        executions: list[Execution],
+        now: float,
+        release: bool = False,
+        ahead: int = 0,
+        falls_back: bool = False,
+        keeps: bool = False,
     ) -> SettlePlan:
         ranges, released = self._queues.raise_lows(now)
         for offset in released:
             self._rows.add_acked(offset)
-        rows, deletes, dead, settled, taken_up, filtered, members, work_items = self._writes.take(self._window.position)
+        written = self._writes.take(self._window.position, keeps)
+        rows, deletes, dead, settled, taken_up, filtered, members, work_items = written
         return SettlePlan(
             self._lease,
             self._window.position,

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from sqlqueue.core.membership import Member, member_of
-from sqlqueue.core.outcomes import ACKED
+from sqlqueue.core.outcomes import ACKED, Outcome
 from sqlqueue.core.partition.blocked import KeyRanges
 from sqlqueue.core.partition.ordering import Entry
 from sqlqueue.core.partition.rows import Rows
 from sqlqueue.core.settle_plan import (
     DEAD_MEMBER,
     NOT_IN_FLIGHT,
+    Attempt,
     DeadLetter,
     Filtered,
     RowWrite,
@@ -61,10 +62,11 @@ class WriteBuffer:
 
     @property
     def only_acks(self) -> bool:
-        """Whether all that is to be written is acks that need no row, and no publisher waits for a reply to one."""
-        if self.rows or self.dead or self.work_items or self._rows.has_acked or self._ranges.changed or self._members:
+        """Whether all that is to be written is acks that need no row, or have it already (a handler's transaction wrote
+        it), and no publisher waits for a reply to one."""
+        if self.rows or self.dead or self.work_items or self._ranges.changed or self._members:
             return False
-        return all(outcome.kind == ACKED and outcome.kept is None for _, outcome in self.settled)
+        return all(outcome.kind == ACKED and not _is_awaited(attempt, outcome) for attempt, outcome in self.settled)
 
     def claim(self, offset: int) -> None:
         """Raise C to a message that is dispatched, or to the position."""
@@ -112,9 +114,10 @@ class WriteBuffer:
             if offset in self.acks:  # else the position has passed it
                 self.give_row(entries[offset])
 
-    def take(self, position: int) -> Gathered:
-        """Return what to write now, with the position at this offset, and empty the buffer."""
-        deletes = self._rows.take_passed(position)
+    def take(self, position: int, keeps: bool = False) -> Gathered:
+        """Return what to write now, with the position at this offset, and empty the buffer. keeps: without the acked
+        rows that it has passed."""
+        deletes = [] if keeps else self._rows.take_passed(position)
         for offset in deletes:
             self.rows.pop(offset, None)
             if self._members:
@@ -156,3 +159,10 @@ class WriteBuffer:
     def _count(self, offset: int) -> None:
         if (member := self._members.pop(offset, None)) is not None:
             self._counted[offset] = member
+
+
+def _is_awaited(attempt: Attempt, outcome: Outcome) -> bool:
+    """Tell whether the publisher of an acked message waits for the reply to it."""
+    if not outcome.committed:
+        return outcome.kept is not None
+    return attempt.message.headers is not None and attempt.message.reply_kept is not None  # it is stored already
