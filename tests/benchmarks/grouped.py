@@ -1,8 +1,8 @@
 """What a transaction for many atomic handlers brings: python -m tests.benchmarks.grouped [--database mariadb]
 
 A handler inserts one row by the ORM. It runs with atomic=True alone, and with commit_every=100; beside them the same
-inserts in the same numbers of transactions without any queue. The rounds are interleaved; ratios are medians of those
-of one round.
+inserts in the same numbers of transactions without any queue, in as many threads. The rounds are interleaved; ratios
+are medians of those of one round.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import os
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rich.console import Console
@@ -58,8 +59,8 @@ def measure(count: int, rounds: int, threads: int) -> dict[str, list[float]]:
     for number in range(rounds):
         rates.setdefault(ALONE, []).append(consume(count, f"alone-{number}", threads, {}))
         rates.setdefault(GROUPED, []).append(consume(count, f"grouped-{number}", threads, {"commit_every": TOGETHER}))
-        rates.setdefault(BARE, []).append(insert(count, 1))
-        rates.setdefault(BARE_TOGETHER, []).append(insert(count, TOGETHER))
+        rates.setdefault(BARE, []).append(insert(count, 1, threads))
+        rates.setdefault(BARE_TOGETHER, []).append(insert(count, TOGETHER, threads))
     return rates
 
 
@@ -81,18 +82,27 @@ def consume(count: int, group: str, threads: int, options: dict[str, Any]) -> fl
     return rate
 
 
-def insert(count: int, together: int) -> float:
-    from django.db import transaction
+def insert(count: int, together: int, threads: int) -> float:
+    from django.db import connection, transaction
 
     from tests.app.models import Effect
 
+    def insert_some(number: int) -> None:
+        try:
+            for first in range(number * together, count, threads * together):
+                with transaction.atomic():
+                    for value in range(first, min(first + together, count)):
+                        Effect.objects.create(name="benchmark", value=f"{value:032}")
+        finally:
+            connection.close()
+
     Effect.objects.all().delete()
     began = time.perf_counter()
-    for first in range(0, count, together):
-        with transaction.atomic():
-            for number in range(first, first + together):
-                Effect.objects.create(name="benchmark", value=f"{number:032}")
-    return count / (time.perf_counter() - began)
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(insert_some, range(threads)))
+    rate = count / (time.perf_counter() - began)
+    assert Effect.objects.count() == count
+    return rate
 
 
 if __name__ == "__main__":

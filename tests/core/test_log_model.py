@@ -1138,10 +1138,11 @@ class SteadyMachine(LogMachine):
     @initialize(
         ordering=st.sampled_from(["key", "key", "partition", "none"]),
         batch=st.booleans(),
+        atomic=st.booleans(),
         attempts=st.sampled_from([1, 2, None]),
     )
-    def begin(self, ordering: str, batch: bool, attempts: int | None) -> None:
-        super().begin(ordering, batch, False, attempts, 3)
+    def begin(self, ordering: str, batch: bool, atomic: bool, attempts: int | None) -> None:
+        super().begin(ordering, batch, atomic, attempts, 3)
         self.owners[0].acquire()
 
     @precondition(LogMachine.somebody_owns)
