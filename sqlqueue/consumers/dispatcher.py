@@ -150,7 +150,8 @@ class Dispatcher:
             executions = chosen.get(assigned, [])
             if executions or assigned.active:
                 end = self._claims_to(assigned) if dispatch else 0
-                plan = assigned.plan(now, settings.FLUSH_INTERVAL, executions, linger, end)
+                waits = linger if linger and self._may_wait(assigned) else 0.0
+                plan = assigned.plan(now, settings.FLUSH_INTERVAL, executions, waits, end)
                 if plan is not None:
                     plans.append(plan)
                 else:
@@ -167,6 +168,11 @@ class Dispatcher:
             started += plan.executions
         self._start(started)
         return True
+
+    def _may_wait(self, assigned: AssignedPartition) -> bool:
+        """Tell whether acks may wait for a settle. Not if that writes the receipt of what a handler's own transaction
+        has acked: a crash would not bring it back."""
+        return not (assigned.options.atomic and self.ownership.of(assigned).history == "all")
 
     def _claims_to(self, assigned: AssignedPartition) -> int:
         """Return up to where a partition may be claimed ahead; 0: not at all."""

@@ -14,7 +14,7 @@ from sqlqueue.consumers.pools import InlinePool
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.core.partition.claim_ahead import MOST_AHEAD
-from sqlqueue.models import DeliveryState, Message, Offset
+from sqlqueue.models import DeliveryState, Message, Offset, Receipt
 from tests.consuming import Consuming
 from tests.processes import wait_until
 
@@ -115,6 +115,17 @@ def test_at_a_high_rate_the_rows_of_atomic_handlers_are_deleted_together(steadil
     statements = some(200)
     assert counted(statements, "INSERT", "sqlqueue_delivery_state") == 3 * 200
     assert counted(statements, "DELETE", "sqlqueue_delivery_state") <= 3 * 4 * (200 / 500 / LINGER + 1)
+
+
+def test_an_ack_of_an_atomic_handler_does_not_wait_for_its_receipt(
+    steadily: Callable[..., Publishing], settings: object
+) -> None:
+    """Where there is one of each delivery, nothing would write it after a crash: the message is not handled again."""
+    settings.SQLQUEUE = {**settings.SQLQUEUE, "TOPICS": {"t": {"history": "all"}}}
+    some = steadily(500, atomic=True)
+    for _ in range(7):
+        some(100)
+    assert Receipt.objects.count() == 3 * Message.objects.count()
 
 
 def test_at_a_low_rate_positions_are_written_at_once(steadily: Callable[..., Publishing]) -> None:

@@ -375,6 +375,21 @@ def test_an_ack_that_a_handlers_transaction_has_stored_does_not_wait_where_its_c
     assert (plan.position, [one.offset for one in plan.settled]) == (1, [1])
 
 
+@pytest.mark.parametrize("linger", [0.0, 0.05])
+@pytest.mark.parametrize(("atomic", "outcome"), [(False, RETRY), (True, COMMITTED), (True, RETRY)])
+def test_outcomes_behind_a_slow_message_do_not_put_off_the_flush(atomic: bool, outcome: Outcome, linger: float) -> None:
+    """The first handler goes on, and an ack waits for it in memory, while others end and are stored."""
+    hosted = Hosted([""] * 10, atomic=atomic)
+    hosted.read()
+    hosted.settle()
+    hosted.finish(2)
+    for offset, now in enumerate((0.0, 0.3, 0.6, 0.9, 1.2), 3):
+        hosted.finish(offset, outcome)
+        hosted.stream.plan(now, 1.0, [], linger)
+        hosted.stream.plan(now + 0.1, 1.0, [], linger)
+    assert hosted.stream.position >= 3
+
+
 def test_a_flush_takes_a_position_that_waits_along() -> None:
     hosted = Hosted([""] * 3)
     hosted.read()

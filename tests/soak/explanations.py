@@ -154,8 +154,14 @@ class Explanations:
 
     def released(self, first: Handling, until: float) -> bool:
         """Tell whether a process that was told to leave may have released a message, which charges no attempt."""
-        faults = self.between(first.began - SLACK, min(until, in_flight_until(first)))
+        faults = self.between(first.began - SLACK, min(until, self._in_flight_until(first)))
         return any(fault.kind in RELEASES and fault.touches(first.process) for fault in faults)
+
+    def _in_flight_until(self, first: Handling) -> float:
+        """Return the moment by which a handler's outcome is settled: after a fault that comes between has ended."""
+        high = in_flight_until(first)
+        held_up = [fault for fault in self.harmful(first.began, high) if fault.touches(first.process)]
+        return max([high, *(fault.ended + FLUSH_INTERVAL + SLACK for fault in held_up)])
 
     def held_up(self, first: Handling, until: float) -> bool:
         """Tell whether another handler may have kept an async one from going on until it was over its time: that

@@ -253,6 +253,27 @@ def again_with_the_same_attempt(history: History) -> None:
     history.handle("m", MINUTE + 1, by=OTHER)
 
 
+@sound
+def released_while_a_fault_held_up_its_commit(history: History) -> None:
+    """Its process is told to leave long after the handler has returned."""
+    history.publish("m")
+    history.handle("m", 20, confirmed=False)
+    history.fault("silence-consumers", 21, seconds=20, to=None)
+    history.fault("leave", 40, to=ONE)
+    history.acquire(OTHER, MINUTE)
+    history.handle("m", MINUTE + 1, by=OTHER)
+
+
+@planted("attempts wrong")
+def released_long_after_a_fault_that_held_up_its_commit(history: History) -> None:
+    history.publish("m")
+    history.handle("m", 20, confirmed=False)
+    history.fault("silence-consumers", 21, seconds=2, to=None)
+    history.fault("leave", 40, to=ONE)
+    history.acquire(OTHER, MINUTE)
+    history.handle("m", MINUTE + 1, by=OTHER)
+
+
 def divided(history: History, *calls: tuple[str, str], group: str = "load") -> None:
     """Messages of a key in batches, and the calls of the handler: which of them it had, and how it ended."""
     published = sorted({id for ids, _ in calls for id in ids})

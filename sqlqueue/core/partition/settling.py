@@ -90,7 +90,7 @@ class Settling:
         if self._waits(now, moved, executions, linger):
             self._note_waits(now, moved)
             return None
-        moved = moved or self.lingers
+        lingered = self.lingers
         keeps = self._keeps_rows(now, executions, linger)
         if not keeps:
             self._lingers_since = None
@@ -98,7 +98,7 @@ class Settling:
         plan = self._write_plan(executions, now, ahead=0 if falls_back else ahead, falls_back=falls_back, keeps=keeps)
         self._note_waits(now, moved)
         written = falls_back or plan.rows or plan.deletes or plan.dead or plan.settled or plan.ranges or executions
-        return plan if written or plan.filtered or plan.members or moved else None
+        return plan if written or plan.filtered or plan.members or moved or lingered else None
 
     def _waits(self, now: float, moved: bool, executions: list[Execution], linger: float) -> bool:
         """Tell whether nothing is written now: only a position or acks, and claims that are stored already."""
