@@ -15,7 +15,7 @@ from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
 from sqlqueue.core.partition.settling import _has_waited
 from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.replies import REPLY
-from sqlqueue.core.settle_plan import ALONE, NOT_IN_FLIGHT, TOGETHER, RowWrite, SettlePlan, StoredRow
+from sqlqueue.core.settle_plan import ALONE, HEAVY, NOT_IN_FLIGHT, TOGETHER, RowWrite, SettlePlan, StoredRow
 from tests.core.test_log_model import check_bounds
 from tests.core.weighing import fitting
 from tests.factories import MessageValueFactory
@@ -317,6 +317,20 @@ def test_an_ack_that_a_handlers_transaction_has_stored_waits_too() -> None:
     assert (plan.position, list(plan.deletes), plan.rows) == (3, [1, 2, 3], ())
     assert sorted(one.offset for one in plan.settled) == [1, 2, 3]
     assert hosted.stream.settled_up
+
+
+@pytest.mark.parametrize("outcome", [SUCCESS, COMMITTED], ids=["in memory", "stored"])
+def test_an_ack_that_waits_does_not_hold_a_heavy_payload(outcome: Outcome) -> None:
+    hosted = Hosted([""] * 2, atomic=outcome.committed)
+    hosted.log[1] = hosted.log[1]._replace(payload="x" * (HEAVY + 1))
+    hosted.read()
+    hosted.settle()
+    hosted.finish(1, outcome)
+    hosted.finish(2, outcome)
+    assert hosted.stream.plan(0.0, 1.0, [], linger=0.05) is None
+    plan = hosted.stream.plan(0.1, 1.0, [])
+    assert plan is not None
+    assert [one.attempt.message.payload for one in plan.settled] == ["1", None]
 
 
 def test_a_position_that_a_handlers_transaction_has_moved_waits_too() -> None:

@@ -299,13 +299,11 @@ class Transitions:
         offset, passed = entry.offset, entry.offset <= position
         if offset in self._rows.unsettled:
             self._rows.settle(entry)
+        if isinstance(settled, SettledAttempt) and settled.outcome.kind == ACKED and entry.size > HEAVY:
+            settled = settled._replace(attempt=settled.attempt.to_announce())
         if not entry.row and not passed:
-            if isinstance(settled, SettledAttempt):
-                attempt, outcome = settled
-                if outcome.kept is not None:
-                    self._writes.awaited.append(offset)
-                if entry.size > HEAVY:
-                    settled = settled._replace(attempt=attempt.to_announce())
+            if isinstance(settled, SettledAttempt) and settled.outcome.kept is not None:
+                self._writes.awaited.append(offset)
             self._writes.acks[offset] = settled
         else:
             self._writes.settle(settled)
