@@ -24,6 +24,7 @@ from tests.soak.workload import REQUESTS, asks
 PAUSE = 1.5  # seconds between two calls of a thread, on the average
 TIMEOUTS = (0.03, 3.0, 10.0)  # seconds: for less than any reply, for a usual one, and for one of a successor
 FOR = ("clerk", "deputy", "both")  # what the header and the payload say: the deputy's filter looks at them
+KEPT_OPEN = 5.0  # seconds without a call for which a thread keeps its connection: a fault before them may have cut it
 FETCHED_WITHIN = 5.0  # seconds: so the rows of replies are gone before the run is judged
 
 
@@ -41,11 +42,15 @@ class Caller(threading.Thread):
         from sqlqueue.log import calls
 
         calls.FETCHED_WITHIN = FETCHED_WITHIN
+        waits_since = time.monotonic()
         while not self.stopping.wait(self._dice.expovariate(1 / PAUSE)):
             wait_for_consumers(self._folder)
+            if time.monotonic() - waits_since >= KEPT_OPEN:
+                connections.close_all()
             if self._dice.random() < 0.2:
                 self._publish()
             self._call()
+            waits_since = time.monotonic()
         connections.close_all()
 
     def _message(self) -> tuple[int, str, dict[str, object]]:
