@@ -73,7 +73,6 @@ class Dispatcher:
         self.throttle, self.pace = Throttle(threads), Pace()
         self.pool = make_pool(self._report, self.in_flight.ended.append)
         self._awake = awake
-        self._applied = False  # outcomes, in this iteration
         self._phases = InDoubtPhases()
         self._shares_in_threads, self._shares_on_loop = PriorityShares(), PriorityShares()
         self._urgent = any(each.consumer.options.urgency for each in ownership.subscriptions)
@@ -104,8 +103,7 @@ class Dispatcher:
         self.in_flight.end_reported()
         self.throttle.finished(count, now)
         self.throttle.dispatched(self.outstanding)
-        self._applied = count > 0
-        return self._applied
+        return count > 0
 
     def finish(self, lease: HeldLease, reports: Sequence[tuple[Attempt, Outcome]], now: float) -> int:
         """Apply the outcomes of attempts under one lease; return of how many. The others are ignored: another one was
@@ -156,8 +154,6 @@ class Dispatcher:
                     plans.append(plan)
                 else:
                     started += executions
-        if plans or started or self._applied:
-            self.pace.settled()
         if not plans and not started:
             return False
         # What is claimed already starts after it, too: an outcome that is written may be that of one alone in doubt.

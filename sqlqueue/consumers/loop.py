@@ -148,7 +148,7 @@ class Loop:
     def run_once(self) -> float:
         """Apply outcomes, read, dispatch, settle; return for how many seconds the control thread may sleep."""
         now = self.clock()
-        worked = self.dispatcher.apply_reports(now)
+        worked = applied = self.dispatcher.apply_reports(now)
         self.dispatcher.pace.measure(now, self.log_end.highest)
         while self.lost:
             self.settler.lose(self.lost.popleft())
@@ -174,7 +174,10 @@ class Loop:
             )
             self._fail()
         self._renew_shares(now)
-        worked = self.dispatcher.advance(assigned_partitions, now, dispatch=not self.stopping) or worked
+        written = self.dispatcher.advance(assigned_partitions, now, dispatch=not self.stopping)
+        if written or applied:
+            self.dispatcher.pace.settled()
+        worked = written or worked
         self.progress.write(assigned_partitions, now)
         if not self.stopping:
             self.releases.release(self.ownership.drained())

@@ -19,8 +19,8 @@ MEASURED = 0.5  # seconds over which settles are counted
 
 
 class Pace:
-    """Counts settles, and those that claims ahead have made needless. linger: for how many seconds a position may wait
-    now; ahead: how many offsets above the log's end claims may reach."""
+    """Counts settles, and those that claims ahead have made needless or that wait. linger: for how many seconds a
+    position may wait now; ahead: how many offsets above the log's end claims may reach."""
 
     def __init__(self) -> None:
         self.linger = 0.0
@@ -30,7 +30,7 @@ class Pace:
         self._highest = 0  # of the log, then
 
     def settled(self) -> None:
-        """Count a settle."""
+        """Count a settle: an iteration that has written or started something, or applied outcomes."""
         self._settles += 1
 
     def measure(self, now: float, highest: int = 0) -> None:

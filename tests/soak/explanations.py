@@ -154,10 +154,10 @@ class Explanations:
 
     def released(self, first: Handling, until: float) -> bool:
         """Tell whether a process that was told to leave may have released a message, which charges no attempt."""
-        faults = self.between(first.began - SLACK, min(until, self._in_flight_until(first)))
+        faults = self.between(first.began - SLACK, min(until, self._settled_by(first)))
         return any(fault.kind in RELEASES and fault.touches(first.process) for fault in faults)
 
-    def _in_flight_until(self, first: Handling) -> float:
+    def _settled_by(self, first: Handling) -> float:
         """Return the moment by which a handler's outcome is settled: after a fault that comes between has ended."""
         high = in_flight_until(first)
         held_up = [fault for fault in self.harmful(first.began, high) if fault.touches(first.process)]

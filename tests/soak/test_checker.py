@@ -253,25 +253,24 @@ def again_with_the_same_attempt(history: History) -> None:
     history.handle("m", MINUTE + 1, by=OTHER)
 
 
-@sound
-def released_while_a_fault_held_up_its_commit(history: History) -> None:
-    """Its process is told to leave long after the handler has returned."""
+def left_after_a_fault_held_up_its_commit(history: History, seconds: float) -> None:
+    """Handled at 20; its process is told to leave at 40, and another one handles it with the same attempt."""
     history.publish("m")
     history.handle("m", 20, confirmed=False)
-    history.fault("silence-consumers", 21, seconds=20, to=None)
+    history.fault("silence-consumers", 21, seconds, to=None)
     history.fault("leave", 40, to=ONE)
     history.acquire(OTHER, MINUTE)
     history.handle("m", MINUTE + 1, by=OTHER)
+
+
+@sound
+def released_while_a_fault_held_up_its_commit(history: History) -> None:
+    left_after_a_fault_held_up_its_commit(history, seconds=20)
 
 
 @planted("attempts wrong")
 def released_long_after_a_fault_that_held_up_its_commit(history: History) -> None:
-    history.publish("m")
-    history.handle("m", 20, confirmed=False)
-    history.fault("silence-consumers", 21, seconds=2, to=None)
-    history.fault("leave", 40, to=ONE)
-    history.acquire(OTHER, MINUTE)
-    history.handle("m", MINUTE + 1, by=OTHER)
+    left_after_a_fault_held_up_its_commit(history, seconds=2)
 
 
 def divided(history: History, *calls: tuple[str, str], group: str = "load") -> None:

@@ -73,8 +73,8 @@ class Settling:
         """Return what to write now, with the claims of the executions that were chosen; None if there is nothing: then
         these are claimed already, and may start at once.
 
-        linger: for so many seconds a position alone may wait for a plan with more, as an ack in memory does. end: up to
-        where a write may claim ahead, 0 for not at all.
+        linger: for so many seconds a position, or acks that are stored, may wait for a plan with more, as an ack in
+        memory does. end: up to where a write may claim ahead, 0 for not at all.
         """
         before = self._window.position
         self._walk()

@@ -163,6 +163,6 @@ class WriteBuffer:
 
 def _is_awaited(attempt: Attempt, outcome: Outcome) -> bool:
     """Tell whether the publisher of an acked message waits for the reply to it."""
-    if not outcome.committed:
-        return outcome.kept is not None
-    return attempt.message.headers is not None and attempt.message.reply_kept is not None  # it is stored already
+    if outcome.committed:  # the reply is stored already
+        return attempt.message.reply_kept is not None
+    return outcome.kept is not None
