@@ -107,14 +107,37 @@ def test_at_a_high_rate_a_claim_is_written_for_many_messages(steadily: Callable[
 
 
 def test_at_a_high_rate_the_rows_of_atomic_handlers_are_deleted_together(steadily: Callable[..., Publishing]) -> None:
-    """Of each of 4 partitions, for each of 3 groups, at most once in 50 ms; it was once for each message and group. The
-    wait goes on although nearly nothing is written: an iteration that applies outcomes counts."""
+    """Of each of 4 partitions, for each of 3 groups, at most once in 50 ms; it was once for each message and group."""
     some = steadily(500, atomic=True)
     for _ in range(7):
         some(100)
     statements = some(200)
     assert counted(statements, "INSERT", "sqlqueue_delivery_state") == 3 * 200
     assert counted(statements, "DELETE", "sqlqueue_delivery_state") <= 3 * 4 * (200 / 500 / LINGER + 1)
+
+
+def test_an_iteration_that_only_applies_outcomes_counts(
+    transactional_db: None, settings: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what waits would end its own wait: fewer settles would look like fewer messages."""
+    settings.SQLQUEUE = {"PARTITIONS": 4, "WAKE": False}
+    one = Consumer(topic="t", handler=lambda _: None, **build("t", {"group": "a", "atomic": True}))
+    subscriber = Subscriber([one], background_tasks=False, pool=InlinePool)
+    publish("t", 1)
+    subscriber.start()
+    dispatcher = subscriber.dispatcher
+    while not dispatcher.reported:
+        subscriber.run_once()
+    monkeypatch.setattr(dispatcher, "advance", lambda *_, **__: False)  # all that there is to write waits
+    counts = []
+    for _ in range(2):
+        before = dispatcher.pace._settles
+        subscriber.run_once()
+        counts.append(dispatcher.pace._settles - before)
+    assert counts == [1, 0]
+    monkeypatch.undo()
+    subscriber.stop(timeout=0.0)
+    subscriber.close()
 
 
 def test_an_ack_of_an_atomic_handler_does_not_wait_for_its_receipt(
