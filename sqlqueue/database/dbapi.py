@@ -205,13 +205,31 @@ class Connection:
             rows = [row for identity, row in new.items() if identity not in known]
         if not rows:
             return 0
-        cursor = self._placed(rows, ending)
+        cursor = self._inserted(rows, ending)
         return len(rows) if self.vendor == "mysql" else int(cursor.rowcount)
 
-    def _placed(self, rows: Sequence[LogRow], ending: str) -> Any:
-        """Insert rows, placed anew as often as another generation of the layouts is in force; return the cursor. (See
-        gate._insert.) Raises Moved for what belongs to another shard by now."""
-        at, sure = slot(), True
+    def _inserted(self, rows: Sequence[LogRow], ending: str) -> Any:
+        """Insert rows; return the cursor. If the gate refuses them and nothing new is to be learned, once more in a
+        transaction, as gate._insert. Raises Moved for what belongs to another shard by now."""
+        at = slot()
+        try:
+            return self._placed(rows, ending, at)
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+        self.execute("BEGIN")
+        try:
+            cursor = self._placed(rows, ending, at)
+        except BaseException:
+            with contextlib.suppress(Exception):  # the connection may be lost
+                self.execute("ROLLBACK")
+            raise
+        self.execute("COMMIT")
+        return cursor
+
+    def _placed(self, rows: Sequence[LogRow], ending: str, at: int) -> Any:
+        """Do so, placed anew as often as another generation of the layouts is in force (see gate._placed)."""
+        sure = True
         while True:
             refused: Exception | None = None
             try:

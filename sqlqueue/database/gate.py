@@ -227,7 +227,21 @@ def _insert(alias: str, rows: Sequence[Sequence[Any]], ending: str = "", overtak
     this one; and, for rows that do not overtake, while messages that took the detour are still on their way into the
     log.
     """
-    vendor, at, known, sure = dialect(alias).vendor, insert_sql.slot(), known_layouts(alias), True
+    at = insert_sql.slot()
+    try:
+        return _placed(alias, rows, ending, overtakes, at)
+    except IntegrityError as error:
+        if not is_refusal(error) or connections[alias].in_atomic_block:
+            raise
+    # A statement of its own has let go of what it compared with: when it is asked why it was refused, that may have
+    # turned. In a transaction it stays locked, so the answer is about what the statement has seen.
+    with transaction.atomic(using=alias):
+        return _placed(alias, rows, ending, overtakes, at)
+
+
+def _placed(alias: str, rows: Sequence[Sequence[Any]], ending: str, overtakes: bool, at: int) -> Any:
+    """Do so, as often as something new is learned; if it is not, raise the database's refusal."""
+    vendor, known, sure = dialect(alias).vendor, known_layouts(alias), True
     overtakes = overtakes or isinstance(rows[0][PAYLOAD], Stored)
     while True:
         if known.named and not overtakes and detour.in_use(alias):

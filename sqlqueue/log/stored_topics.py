@@ -136,11 +136,12 @@ def insert(alias: str, name: str, partitions: int | None) -> TopicInfo:
     Inside a caller's transaction it uses a separate connection, so that a long transaction which happens to publish
     first does not hold up other publishers of the topic.
     """
+    info = None
     with aside(alias) as run:
-        run(CREATE_TOPIC + dialect(alias).ignore("name"), _values(name, partitions))
-        # Here, for the caller's snapshot may be older than the row.
-        info = _topic_of(run(STORED_TOPIC, (name,)))
-    assert info is not None
+        while info is None:  # a row that was there may be dropped before it is read
+            run(CREATE_TOPIC + dialect(alias).ignore("name"), _values(name, partitions))
+            # Here, for the caller's snapshot may be older than the row.
+            info = _topic_of(run(STORED_TOPIC, (name,)))
     return info
 
 
@@ -155,10 +156,11 @@ def insert_placed(alias: str, name: str, placed: Placement) -> Placement:
     """Insert the row of a topic of several shards if there is none, and return what is stored."""
     name, _, _, *rest = _values(name, None)
     values = (name, placed.partitions, placed.priorities, *rest, placed.spread.stored())
+    found = None
     with aside(alias) as run:
-        run(CREATE_PLACED_TOPIC + dialect(alias).ignore("name"), values)
-        found = _placement_of(alias, run(STORED_PLACEMENT, (name,)))
-    assert found is not None
+        while found is None:  # as in `insert`
+            run(CREATE_PLACED_TOPIC + dialect(alias).ignore("name"), values)
+            found = _placement_of(alias, run(STORED_PLACEMENT, (name,)))
     return found
 
 

@@ -1,10 +1,14 @@
 """Topics come into being with their first use, whatever transaction that happens in."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import pytest
 from django.db import connections, transaction
 
 from sqlqueue import ConfigurationError, publish
-from sqlqueue.log import topics
+from sqlqueue.log import stored_topics, topics
 from sqlqueue.models import Topic
 from tests.servers.session import isolate
 from tests.transactions import OpenTransaction
@@ -51,3 +55,32 @@ def test_a_known_dead_letter_topic_costs_no_statement(django_assert_num_queries)
     topics.dead_letters("default", "t")
     with django_assert_num_queries(0):
         topics.dead_letters("default", "t")
+
+
+@pytest.mark.parametrize("way", ["found", "placed"])
+def test_a_topic_that_is_dropped_while_it_is_looked_up_is_created_again(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the INSERT, which finds its row, and the read of what is stored."""
+    aside, dropped = stored_topics.aside, []
+
+    @contextmanager
+    def dropping(alias: str) -> Iterator[Callable[[str, Any], Any]]:
+        with aside(alias) as run:
+
+            def then(text: str, values: Any) -> Any:
+                cursor = run(text, values)
+                if text.startswith("INSERT") and not dropped:
+                    dropped.append(Topic.objects.all().delete())
+                return cursor
+
+            yield then
+
+    monkeypatch.setattr(stored_topics, "aside", dropping)
+    if way == "found":
+        assert stored_topics.insert("default", "t", 3).partitions == 3
+    else:
+        placement = stored_topics.Placement(3, 1, stored_topics.on(["a"]))
+        assert stored_topics.insert_placed("default", "t", placement).partitions == 3
+    assert dropped
+    assert Topic.objects.get().partitions == 3
