@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from queue import Empty
-from typing import Any
+from typing import TYPE_CHECKING
 
 from asgiref.sync import sync_to_async
 
@@ -21,6 +21,11 @@ from sqlqueue.consumers.registry import Consumer
 from sqlqueue.database import retries
 from sqlqueue.exceptions import seconds
 from sqlqueue.log.placement import worked_on
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from sqlqueue.consumers.options import PullOptions
 
 
 class AsyncDeliveries:
@@ -127,7 +132,7 @@ class AsyncDeliveries:
 
 @asynccontextmanager
 async def asubscribe(
-    topic: str, *, group: str = "default", timeout: float | None = None, **options: Any
+    topic: str, *, group: str = "default", timeout: float | None = None, **options: Unpack[PullOptions]
 ) -> AsyncIterator[AsyncDeliveries]:
     """The async twin of subscribe: `async with asubscribe(…) as deliveries`, `async for delivery in deliveries`, and
     `await delivery.ack()`.
@@ -139,7 +144,7 @@ async def asubscribe(
     """
     if timeout is not None:
         timeout = seconds(timeout, "timeout")
-    consumer = await sync_to_async(pulled_consumer)(topic, group, options)
+    consumer = await sync_to_async(pulled_consumer)(topic, group, {**options})
     deliveries = AsyncDeliveries(consumer, timeout, await sync_to_async(worked_on)(topic, "", None))
     try:
         await deliveries.start()

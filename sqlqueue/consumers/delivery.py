@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import checked_text
@@ -22,25 +22,52 @@ from sqlqueue.payloads.plain_json import decode
 from sqlqueue.payloads.reader import PayloadReader
 from sqlqueue.payloads.versions import callers
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    class AnyPayload:
+        """The payload of a bare `Delivery`, for type checkers: it may be anything."""
+
+    Payload = TypeVar("Payload", default=AnyPayload)
+
+    class _PayloadOf:
+        """`delivery.payload`: an instance of what its delivery names, or anything."""
+
+        @overload
+        def __get__(self, delivery: Delivery[AnyPayload], owner: object = None) -> Any: ...
+        @overload
+        def __get__(self, delivery: Delivery[Payload], owner: object = None) -> Payload: ...
+        def __get__(self, delivery: Any, owner: object = None) -> Any: ...
+else:
+    from typing import TypeVar
+
+    Payload = TypeVar("Payload")
+
 MOST_PROGRESS = 2**53  # up to which the column tells whole numbers apart
 
 
-class Delivery:
-    """The message, the attempt (1 is the first), and the group that it is for."""
+class Delivery(Generic[Payload]):
+    """The message, the attempt (1 is the first), and the group that it is for. For type checkers, `Delivery[Order]`
+    has instances of Order as payloads."""
 
     def __init__(self, attempt: Attempt, payloads: PayloadReader | None = None):
         self._attempt, self._payloads = attempt, payloads
 
-    @cached_property
-    def payload(self) -> Any:
-        """The published value (of bytes: bytes), or the instance of its payload type; decoded at its first use.
+    if TYPE_CHECKING:
+        payload = _PayloadOf()
+    else:
 
-        Raises PayloadMismatch, a Reject, if it does not fit the type: not caught, it makes the message a dead letter.
-        """
-        message = self._attempt.message
-        if self._payloads:
-            return self._payloads.read(message.payload, message.headers, message.body)
-        return decode(message.payload) if message.body is None else bytes(message.body)
+        @cached_property
+        def payload(self):
+            """The published value (of bytes: bytes), or the instance of its payload type; decoded at its first use.
+
+            Raises PayloadMismatch, a Reject, if it does not fit the type: not caught, it makes the message a dead
+            letter.
+            """
+            message = self._attempt.message
+            if self._payloads:
+                return self._payloads.read(message.payload, message.headers, message.body)
+            return decode(message.payload) if message.body is None else bytes(message.body)
 
     @property
     def content_type(self) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from sqlqueue.conf import settings
 from sqlqueue.consumers.registry import Handler, registering, registry
@@ -12,10 +12,45 @@ from sqlqueue.core.periodic import LAST, PERIODIC_TOPIC, ScheduleDefinition, che
 from sqlqueue.core.recurrence import checked_recurrence
 from sqlqueue.exceptions import ConfigurationError
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from sqlqueue.consumers.options import HandlerOptions, OfOne, OfSeveral
+
+Missed = Literal["last", "all", "skip"]
+
 # The handler of each schedule, as (its dotted name, the function).
 _handlers: dict[str, tuple[str, Callable[..., Any]]] = {}
 
 
+@overload
+def periodic(
+    cron: str | None = None,
+    *,
+    every: timedelta | float | None = None,
+    timezone: str | None = None,
+    missed: Missed = "last",
+    name: str = "",
+    group: str = "",
+    topic: str = PERIODIC_TOPIC,
+    key: str = "",
+    batch: Literal[False] = False,
+    **options: Unpack[HandlerOptions],
+) -> OfOne: ...
+@overload
+def periodic(
+    cron: str | None = None,
+    *,
+    every: timedelta | float | None = None,
+    timezone: str | None = None,
+    missed: Missed = "last",
+    name: str = "",
+    group: str = "",
+    topic: str = PERIODIC_TOPIC,
+    key: str = "",
+    batch: Literal[True],
+    **options: Unpack[HandlerOptions],
+) -> OfSeveral: ...
 def periodic(
     cron: str | None = None,
     *,
@@ -27,7 +62,7 @@ def periodic(
     topic: str = PERIODIC_TOPIC,
     key: str = "",
     **options: Any,
-) -> Callable[[Handler], Handler]:
+) -> Callable[[Any], Any]:
     """Run the decorated function at the times of a cron expression, or every so often; each time is a message, a tick.
 
     cron: five fields, by the clocks of `timezone` (a name such as "Europe/Berlin"; "UTC" unless given); every: seconds

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import Empty
-from typing import Any
+from typing import TYPE_CHECKING
 
 from sqlqueue.consumers.connections import CONNECTIONS_LAST
 from sqlqueue.consumers.pull_engine import pulled_consumer
@@ -16,6 +16,11 @@ from sqlqueue.database import retries
 from sqlqueue.exceptions import ConfigurationError, seconds
 from sqlqueue.log.placement import worked_on
 from sqlqueue.twins import refuse_in_async
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from sqlqueue.consumers.options import PullOptions
 
 LOOK_AGAIN = 0.2  # seconds between two checks whether the engine still runs
 
@@ -65,7 +70,7 @@ class Deliveries:
 
 @contextmanager
 def subscribe(
-    topic: str, *, group: str = "default", timeout: float | None = None, **options: Any
+    topic: str, *, group: str = "default", timeout: float | None = None, **options: Unpack[PullOptions]
 ) -> Iterator[Deliveries]:
     """Receive a topic's messages for a group in the calling thread; options as for @consumer, but batch and atomic.
 
@@ -82,7 +87,7 @@ def subscribe(
     refuse_in_async("subscribe", "async with asubscribe(…)")
     if timeout is not None:
         timeout = seconds(timeout, "timeout")
-    consumer = pulled_consumer(topic, group, options)
+    consumer = pulled_consumer(topic, group, {**options})
     engine = PullEngines(consumer, worked_on(topic, "", None))
     engine.start()
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from django.utils.module_loading import autodiscover_modules
 
@@ -25,6 +25,12 @@ from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError, HandOver, Inv
 from sqlqueue.log.groups import EARLIEST, LATEST
 from sqlqueue.log.work_items import hand_over
 from sqlqueue.payloads.reader import PayloadReader
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from sqlqueue.consumers.delivery import Payload
+    from sqlqueue.consumers.options import HandlerOptions, OfOne, OfOneTyped, OfSeveral, OfSeveralTyped
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
@@ -152,7 +158,43 @@ class Registry:
 registry = Registry()
 
 
-def consumer(topic: str, **options: Any) -> Callable[[Handler], Handler]:
+@overload
+def consumer(
+    topic: str,
+    *,
+    group: str = "default",
+    batch: Literal[False] = False,
+    payload_type: type[Payload],
+    **options: Unpack[HandlerOptions],
+) -> OfOneTyped[Payload]: ...
+@overload
+def consumer(
+    topic: str,
+    *,
+    group: str = "default",
+    batch: Literal[True],
+    payload_type: type[Payload],
+    **options: Unpack[HandlerOptions],
+) -> OfSeveralTyped[Payload]: ...
+@overload
+def consumer(
+    topic: str,
+    *,
+    group: str = "default",
+    batch: Literal[False] = False,
+    payload_type: str | None = None,
+    **options: Unpack[HandlerOptions],
+) -> OfOne: ...
+@overload
+def consumer(
+    topic: str,
+    *,
+    group: str = "default",
+    batch: Literal[True],
+    payload_type: str | None = None,
+    **options: Unpack[HandlerOptions],
+) -> OfSeveral: ...
+def consumer(topic: str, **options: Any) -> Callable[[Any], Any]:
     """Register the decorated function as the handler of a topic for a group.
 
     group: "default" unless named; ordering: "key", "partition" or "none"; max_attempts (None: no bound);

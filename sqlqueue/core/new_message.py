@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from sqlqueue.core.unique_for import UniqueFor
 
 OnConflict = Literal["ignore", "replace"]
+
+
+class PublishOptions(TypedDict, total=False):
+    """What publish takes beside the topic and the payload, for type checkers."""
+
+    key: str
+    id: str | None
+    headers: dict[str, Any] | None
+    priority: int
+    delay: float | timedelta | None
+    at: datetime | None
+    group: str
+    on_conflict: OnConflict | None
+    content_type: str | None
+    expires: float | timedelta | None
+    unique_for: UniqueFor
 
 
 class NewMessage:
@@ -54,4 +70,4 @@ class NewMessage:
         return f"NewMessage({self.payload!r}, key={self.key!r}, id={self.id!r})"
 
 
-OPTIONS = frozenset(NewMessage.__slots__) - {"payload", "batch"}
+OPTIONS = frozenset(PublishOptions.__annotations__)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import islice
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import Error, connections, transaction
 
@@ -17,7 +17,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.codec import decode
 from sqlqueue.core.keys import KEY_LENGTH, checked_text
 from sqlqueue.core.logfmt import logfmt
-from sqlqueue.core.new_message import OPTIONS, NewMessage
+from sqlqueue.core.new_message import OPTIONS, NewMessage, PublishOptions
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.statements import execute
@@ -31,6 +31,9 @@ from sqlqueue.log.shard_publish import stream_alias
 from sqlqueue.models import Batch as BatchRow
 from sqlqueue.models.batch import NAME_LENGTH
 from sqlqueue.twins import refuse_in_async
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 logger = logging.getLogger("sqlqueue")
 
@@ -156,7 +159,7 @@ class Batch:
         except Error as error:  # the caller's own error is the one to see; unsealed, the batch does not end
             logger.warning(logfmt("batch_not_cancelled", batch=self.id, error=error))
 
-    def publish(self, topic: str, payload: Any, **options: Any) -> Published:
+    def publish(self, topic: str, payload: Any, **options: Unpack[PublishOptions]) -> Published:
         """Publish a message as a member; options as in publish, but for on_conflict="replace".
 
         What is ignored, because its id is taken, becomes no member. Raises what publish raises, and ConfigurationError

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from django.db import connections, transaction
 
 from sqlqueue.conf import settings
-from sqlqueue.core.new_message import OPTIONS, NewMessage, OnConflict
+from sqlqueue.core.new_message import OPTIONS, NewMessage, OnConflict, PublishOptions
 from sqlqueue.core.unique_for import UniqueFor
 from sqlqueue.database import weight
 from sqlqueue.database.generations import Moved
@@ -25,6 +25,9 @@ from sqlqueue.log.topics import planned, to_publish
 from sqlqueue.signals import announce, message_published
 from sqlqueue.tracing import propagation
 from sqlqueue.twins import async_twin, refuse_in_async
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 MOST_AT_ONCE = 1_000  # messages of an iterator that are in memory
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -230,7 +233,7 @@ def check(topic: str, messages: Iterable[NewMessage | Any]) -> None:
         offer(new, new.headers)
 
 
-def publish_on_commit(topic: str, payload: Any, **options: Any) -> None:
+def publish_on_commit(topic: str, payload: Any, **options: Unpack[PublishOptions]) -> None:
     """Publish once the caller's transaction has committed; at once if there is none. Options as in publish. With
     several shards (SHARDS) the transaction may be on any one of them.
 
