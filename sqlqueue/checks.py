@@ -60,7 +60,8 @@ def check_payload_types(**kwargs: Any) -> list[CheckMessage]:
 def check_consumers(**kwargs: Any) -> list[CheckMessage]:
     """E010: a `consumers` module cannot be imported or has a wrong option; E011: two handlers for one group and topic;
     E026: a periodic schedule is in SCHEDULES and in the code;
-    W012: a visibility timeout that outlives the shutdown, or is shorter than what the lease needs."""
+    W012: a visibility timeout that outlives the shutdown, or is shorter than what the lease needs; W013: polls that
+    are rarer than leases last; W046: a plain handler around an `async def` or a generator."""
     if settings.problems():
         return []
     try:
@@ -86,6 +87,10 @@ def check_consumers(**kwargs: Any) -> list[CheckMessage]:
             text = f"{consumer.name} is atomic and may run for {timeout:g} s in one transaction"
             hint = "A long transaction holds locks and the horizon; split the work, or do not make it atomic."
             found.append(Caution(text, hint=hint, id="sqlqueue.W012"))
+        if consumer.hides:
+            text = f"{consumer.name} is a plain function around {consumer.hides}, whose code may never run"
+            hint = "If it returns what that returns, its messages are dead letters: let it run that, or be async."
+            found.append(Caution(text, hint=hint, id="sqlqueue.W046"))
     if settings.IDLE_POLL_INTERVAL > settings.LEASE_DURATION:
         text = f"IDLE_POLL_INTERVAL ({settings.IDLE_POLL_INTERVAL:g} s) is longer than LEASE_DURATION"
         found.append(Caution(text, hint="Poll at least once in a lease.", id="sqlqueue.W013"))

@@ -124,6 +124,11 @@ class Reject(Settlement):
     """Straight to the dead letters, with the reason."""
 
 
+class NotRun(Reject):
+    """A handler, a task or an upcast has returned an awaitable or a generator, so that code which it stands for has not
+    run: the message is a dead letter."""
+
+
 class HandOver(Settlement):
     """A person has to go on with it: the message becomes a work item in the admin, with the reason, and is acked, in
     one transaction. form: values (a dict of JSON values) that the item's form is filled with, by the names of its

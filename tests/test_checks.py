@@ -1,5 +1,6 @@
 """System checks: each id, when it is found, and that it is not found otherwise."""
 
+import functools
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -151,6 +152,18 @@ class TestConsumers:
         consuming.consumer("t", lambda delivery: None, atomic=True, visibility_timeout=7200)
         consuming.consumer("u", lambda delivery: None, visibility_timeout=7200)
         assert "7200" in only("W012").msg
+
+    def test_w046_a_plain_handler_around_what_may_never_run(self, consuming: Consuming) -> None:
+        async def later(delivery) -> None:
+            """It is awaited where it is the handler itself."""
+
+        @functools.wraps(later)
+        def handle(delivery) -> object:
+            return later(delivery)
+
+        consuming.consumer("t", functools.wraps(handle)(lambda delivery: handle(delivery)))
+        consuming.consumer("u", later)
+        assert "a plain function around an async def" in only("W046").msg
 
 
 @pytest.mark.usefixtures("elsewhere")

@@ -12,6 +12,7 @@ from django.db import Error, transaction
 from sqlqueue.consumers.commit_hooks import part_commit_hooks
 from sqlqueue.consumers.connections import Undisturbed, restore, states
 from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.not_run import check_has_run
 from sqlqueue.core.outcomes import (
     SUPERSEDED,
     UNSTARTED,
@@ -85,6 +86,7 @@ class AtomicExecutor:
         with Undisturbed():
             try:
                 returned = handle()
+                check_has_run(returned, self.name)
             except HandOver as error:  # what the handler did, its ack and the work item are one transaction
                 if len(attempts) > 1:
                     raise

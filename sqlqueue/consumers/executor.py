@@ -20,6 +20,7 @@ from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.group_run import GroupRun
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core import outcomes
+from sqlqueue.core.not_run import check_has_run
 from sqlqueue.core.outcomes import EXPIRED, SUCCESS, SUPERSEDED, UNSTARTED, Outcome
 from sqlqueue.core.retry_policy import ALL, RetryFilter
 from sqlqueue.core.settle_plan import Attempt, Execution
@@ -130,6 +131,7 @@ class HandlerExecutor:
                 execution, attempts, functools.partial(self.consumer.handler, given), self.started
             )
         returned = undisturbed(self.consumer.handler, given)
+        check_has_run(returned, self.consumer.name)
         return SUCCESS if execution.batch else outcome_of(self.alias, attempts[0], returned, self._keeps)
 
     def _decide(self, error: BaseException, attempt: Attempt, together: Sequence[Attempt]) -> Outcome:
@@ -195,7 +197,9 @@ class HandlerExecutor:
                 break
 
     async def _await(self, attempts: Sequence[Attempt], given: Any) -> Any:
-        return await self.consumer.handler(given)
+        returned = await self.consumer.handler(given)
+        check_has_run(returned, self.consumer.name)
+        return returned
 
     async def _handle_async(self, attempt: Attempt) -> Outcome:
         if not self.started([attempt]):

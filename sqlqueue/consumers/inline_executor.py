@@ -14,7 +14,7 @@ from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core.outcomes import SUPERSEDED, Outcome, VisibilityTimeout
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database import driver
-from sqlqueue.exceptions import BrokenTransaction, Settlement
+from sqlqueue.exceptions import BrokenTransaction, NotRun, Settlement
 
 
 class Failures:
@@ -90,7 +90,8 @@ class InlineExecutor(HandlerExecutor):
 
     def _decide(self, error: BaseException, attempt: Attempt, together: Sequence[Attempt]) -> Outcome:
         outcome = super()._decide(error, attempt, together)
-        if outcome is not SUPERSEDED and not isinstance(error, Settlement):
+        said = isinstance(error, Settlement) and not isinstance(error, NotRun)  # by the handler itself
+        if outcome is not SUPERSEDED and not said:
             self._failures.add(error)
         return outcome
 

@@ -16,6 +16,7 @@ from sqlqueue.core.bounds import DAY, SHORTEST, duration, whole
 from sqlqueue.core.filters import Filter
 from sqlqueue.core.flow import NO_FLOW, Flow, checked_flow
 from sqlqueue.core.keys import GROUP_LENGTH, checked_consumed, checked_name, did_you_mean
+from sqlqueue.core.not_run import hidden, is_async, is_generator
 from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.partition.ref import ConsumerOptions
 from sqlqueue.core.periodic import ScheduleDefinition
@@ -89,15 +90,20 @@ class Consumer:
     where: Filter | None = None  # None: all messages
     flow: Flow = NO_FLOW
     declares: bool = True  # its processes store the flow, also one without limits
-    is_async: bool = field(init=False, repr=False)  # the handler is an `async def`
+    is_async: bool = field(init=False, repr=False)  # calling the handler gives an awaitable
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.handler))
+        object.__setattr__(self, "is_async", is_async(self.handler))
 
     @property
     def name(self) -> str:
         """The handler's dotted name."""
-        return f"{self.handler.__module__}.{getattr(self.handler, '__qualname__', self.handler)}"
+        return f"{self.handler.__module__}.{_name(self.handler)}"
+
+    @property
+    def hides(self) -> str:
+        """What its plain handler is wrapped around, and may not run: "an async def" or "a generator"; "" if nothing."""
+        return hidden(self.handler)
 
     def decide(self, error: BaseException, attempt: int, retried: RetryFilter | None = None) -> Outcome:
         """Return the outcome of a delivery whose handler raised; retried: another filter than the consumer's own."""
@@ -229,9 +235,9 @@ def registering(topic: str, options: dict[str, Any]) -> Callable[[Handler], Hand
 
     def decorate(handler: Handler) -> Handler:
         _check_signature(handler, made["options"].batch)
-        if inspect.iscoroutinefunction(handler) and made["options"].atomic:
+        if is_async(handler) and made["options"].atomic:
             raise ConfigurationError(
-                f"{handler.__qualname__} is async and atomic, but Django's transactions are not async: "
+                f"{_name(handler)} is async and atomic, but Django's transactions are not async: "
                 "make it a plain function"
             )
         registry.add(Consumer(topic=topic, handler=handler, **made))
@@ -240,8 +246,12 @@ def registering(topic: str, options: dict[str, Any]) -> Callable[[Handler], Hand
     return decorate
 
 
+def _name(handler: Callable[..., Any]) -> str:
+    return str(getattr(handler, "__qualname__", None) or type(handler).__qualname__)
+
+
 def _check_signature(handler: Callable[..., Any], batch: bool) -> None:
-    name = getattr(handler, "__qualname__", repr(handler))
+    name = _name(handler)
     short = name.rpartition(".")[2]
     argument = "deliveries" if batch else "delivery"
     right = f"write def {short if short.isidentifier() else 'handle'}({argument}): a handler is called with " + (
@@ -253,7 +263,7 @@ def _check_signature(handler: Callable[..., Any], batch: bool) -> None:
         raise ConfigurationError(f"{name}{inspect.signature(handler)} cannot handle deliveries; {right}") from None
     except ValueError:
         return  # a function that is written in C has no signature
-    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+    if is_generator(handler):
         raise ConfigurationError(f"{name} is a generator, so calling it does nothing: leave the yield out; {right}")
 
 

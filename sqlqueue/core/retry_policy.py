@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlqueue.core.backoff import Backoff
 from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.not_run import is_async, is_generator
 from sqlqueue.exceptions import LONGEST_DELAY, BrokenTransaction, Settlement
 
 logger = logging.getLogger("sqlqueue")
@@ -150,8 +151,7 @@ def checked_function(function: Callable[..., Any], problems: list[str]) -> Backo
             f"backoff cannot be called as {_name(function)}(attempt): write def {_name(function)}(attempt) or "
             f"def {_name(function)}(attempt, error), which returns seconds or a timedelta"
         )
-    called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
-    if inspect.iscoroutinefunction(called) or inspect.isgeneratorfunction(called):
+    if is_async(function) or is_generator(function):
         problems.append(f"backoff {_name(function)} must be a plain function, which returns seconds or a timedelta")
     return BackoffFunction(function, takes_error)
 

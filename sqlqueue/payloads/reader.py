@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sqlqueue.core.not_run import check_has_run
 from sqlqueue.exceptions import PayloadMismatch, Retry, Settlement
 from sqlqueue.payloads.plain_json import decode
 from sqlqueue.payloads.topic_types import is_typed, payload_type, type_of, version_of
@@ -74,6 +75,7 @@ class PayloadReader:
                 )
             try:
                 value = function(value)
+                check_has_run(value, f"upcast from {older}")
             except Settlement:
                 raise
             except Exception as error:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlqueue.core.membership import HEADER as BATCH
+from sqlqueue.core.not_run import is_async, is_generator
 from sqlqueue.core.replies import REPLY
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 
@@ -58,6 +59,8 @@ def checked_upcasts(given: Any, version: int) -> Upcasts:
             raise ConfigurationError(f"upcast must have whole numbers from 1 as its versions, not {older!r}")
         if not callable(function):
             raise ConfigurationError(f"upcast must name a function for version {older}, not {function!r}")
+        if is_async(function) or is_generator(function):
+            raise ConfigurationError(f"upcast must name a plain function for version {older}, not {function!r}")
     if max(given) >= version:
         raise ConfigurationError(
             f"upcast must end before the present version, which is {version}: raise 'payload_version' of the topic in "

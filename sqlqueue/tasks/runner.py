@@ -15,6 +15,7 @@ from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.inline_executor import Savepoints
 from sqlqueue.core import outcomes
 from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.not_run import check_has_run
 from sqlqueue.core.outcomes import VisibilityTimeout, describe, storable
 from sqlqueue.database import retries
 from sqlqueue.database.limits import packet
@@ -117,6 +118,7 @@ class _Attempt:
         try:
             with Undisturbed():
                 value = self.task.call(*context, *result.args, **result.kwargs)
+                check_has_run(value, self.state.path)
         except BaseException:
             savepoints.end()
             raise

@@ -55,6 +55,10 @@ SHAPES = [
 EACH_SHAPE = pytest.mark.parametrize(("kind", "order"), SHAPES, ids=lambda value: getattr(value, "__name__", ""))
 
 
+async def later(old: Any) -> Any:
+    return old
+
+
 def typed(settings: Any, kind: Any = OrderPlaced, **options: Any) -> None:
     """Give topic `orders` this payload type; topic `any` has none."""
     settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1, "TOPICS": {"orders": {"payload_type": kind, **options}, "any": {}}}
@@ -341,6 +345,14 @@ class TestVersions:
             "payload of version 2: upcast from 2 raised KeyError: 'nothing'",
         ]
 
+    def test_an_upcast_that_returns_what_has_not_run_makes_a_dead_letter(self, consuming: Consuming, settings) -> None:
+        typed(settings, None, payload_version=2)
+        publish_wrongly(PLAIN)
+        consuming.consumer("orders", lambda delivery: delivery.payload, upcast={1: lambda old: later(old)})
+        consuming.drain()
+        (error,) = dead_letters()
+        assert "upcast from 1 returned a coroutine of later, and none of its code has run" in error
+
     def test_a_newer_one_that_does_not_fit_is_tried_again_for_another_process_may_read_it(
         self, consuming: Consuming, settings
     ) -> None:
@@ -419,6 +431,7 @@ class TestVersions:
             ({1: str}, "upcast must have every version up to 2: 2 is missing"),
             ({1: str, 2: str, 3: str}, "upcast must end before the present version, which is 3.* to 4"),
             ({True: str}, "upcast must have whole numbers from 1"),
+            ({1: str, 2: later}, "upcast must name a plain function for version 2"),
             ({2: "str"}, "upcast must name a function for version 2"),
             ({}, "upcast must be a dict"),
         ],

@@ -184,3 +184,15 @@ def end_connection() -> None:
 @task
 def hand_over() -> None:
     raise HandOver("amount over 500")
+
+
+@task(backend="retrying")
+@transaction.atomic
+async def hidden() -> None:
+    RAN.append("hidden")
+
+
+@task(backend="retrying")
+def returns_steps() -> Any:
+    RAN.append("called")
+    return (RAN.append(step) for step in range(3))

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from sqlqueue import HandOver, publish, replay
 from sqlqueue.consumers.registry import registry
-from sqlqueue.exceptions import ConfigurationError, LeaseLost, WorkerEnded
+from sqlqueue.exceptions import ConfigurationError, LeaseLost, NotRun, WorkerEnded
 from sqlqueue.log import task_states
 from sqlqueue.log.task_states import Overrun, Running, TaskFailure
 from sqlqueue.models import DeliveryState, Message, TaskState, WorkItem
@@ -50,6 +50,14 @@ def test_a_task_fails_at_the_last_attempt() -> None:
     assert (result.status, result.attempts, len(result.errors)) == (FAILED, 3, 3)
     (letter,) = Message.objects.dead_letters(topic="tasks.default")
     assert letter.last_error.endswith("OSError: not yet, 3")
+
+
+@pytest.mark.parametrize(("task", "kind"), [("hidden", "coroutine"), ("returns_steps", "generator")])
+def test_a_task_that_returns_what_has_not_run_has_failed_and_is_not_tried_again(task: str, kind: str) -> None:
+    result = ended(getattr(samples, task).enqueue())
+    assert (result.status, result.attempts, [error.exception_class for error in result.errors]) == (FAILED, 1, [NotRun])
+    assert f"samples.{task} returned a {kind}" in result.errors[0].traceback
+    assert (["called"] if kind == "generator" else []) == samples.RAN
 
 
 def test_a_hand_over_is_an_exception_as_any_other() -> None:
