@@ -318,6 +318,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "consumers.subscriber:NAMED_CHECK",
         "consumers.loop:ELSEWHERE_PAUSE",
         "consumers.background.settings:APPLY_INTERVAL",
+        "consumers.process.stop_requests:ONE_REQUEST",
         "consumers.process.worker:SHARD_RETRY",
         "consumers.subscriber:DRAIN_CHECK",
         "consumers.subscriber:HORIZON_TIMEOUT",

@@ -27,6 +27,14 @@ def take_a_second(delivery) -> None:
     Effect.objects.create(name="ended", value=str(delivery.payload))
 
 
+@consumer("gated", group="aircraft")
+def wait_for_the_gate(delivery) -> None:
+    Effect.objects.create(name="began", value=str(os.getpid()))
+    while not Effect.objects.filter(name="open").exists():
+        time.sleep(0.1)
+    Effect.objects.create(name="ended", value=str(os.getpid()))
+
+
 @consumer("stuck", group="aircraft")
 def take_for_ever(delivery) -> None:
     Effect.objects.create(name="began", value=str(delivery.payload))

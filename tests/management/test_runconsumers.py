@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ from sqlqueue.models import (
     Topic,
 )
 from tests.app.models import Effect
+from tests.consumer_processes import heartbeats
 from tests.processes import ManageCommand, wait_until
 from tests.progress import keys_of_partitions
 from tests.transactions import OpenTransaction
@@ -257,6 +259,58 @@ class TestStopping:
         # Signals that come before the first one was noticed are one with it.
         wait_until(lambda: command.terminate() or command.returncode is not None)
         assert command.wait() != 0
+
+    @pytest.mark.parametrize("first", ["the supervisor", "the processes"])
+    def test_a_signal_to_the_whole_process_group_is_one_request(self, run: Run, first: str) -> None:
+        """Either may be the first that a process hears of: its own signal, or the supervisor's command."""
+        publish_many("gated", [NewMessage(number, key=f"k{number}") for number in range(40)])
+        command = run("--processes", "2", "--threads", "2", "--topic", "gated", BALANCE_INTERVAL=0.2)
+        processes = wait_until(lambda: len(begun := set(values("began"))) == 2 and begun)
+        if first == "the supervisor":
+            command.terminate()
+            command.wait_for_line("event=stopping")
+            time.sleep(0.3)  # they have its command by then
+        for pid in processes:
+            os.kill(int(pid), signal.SIGTERM)
+        if first == "the processes":
+            time.sleep(0.3)  # longer than the time within which signals to one process are one
+            command.terminate()
+            command.wait_for_line("event=stopping")
+        Effect.objects.create(name="open")
+        assert command.wait() == 0, command.output
+        assert sorted(values("began")) == sorted(values("ended"))
+        assert command.output.count("event=subscriber_stopped") == 2
+        assert not DeliveryState.objects.filter(acked=False, retry_count__gt=0).exists(), "an attempt was charged"
+
+    def test_a_signal_to_the_group_of_processes_that_have_not_started_ends_in_order(self, run: Run) -> None:
+        command = run("--processes", "2", "--topic", "slow")
+        command.wait_for_line("event=process_started")
+        os.killpg(command.pid, signal.SIGTERM)
+        assert command.wait() == 0, command.output
+
+    @pytest.mark.parametrize("processes", ["0", "1"])
+    def test_a_signal_that_is_sent_twice_at_once_is_one_request(self, run: Run, processes: str) -> None:
+        """GNU timeout sends it to its command, and to the process group of that."""
+        publish("slow", 1)
+        command = run("--processes", processes, "--topic", "slow")
+        wait_until(lambda: values("began"))
+        command.terminate()
+        time.sleep(0.05)  # it is noticed
+        os.killpg(command.pid, signal.SIGTERM)
+        assert command.wait() == 0, command.output
+        assert values("ended") == ["1"]
+
+    def test_a_second_signal_to_one_process_ends_it_at_once(self, run: Run) -> None:
+        publish("stuck", 1)
+        command = run("--topic", "stuck", SHUTDOWN_TIMEOUT=600)
+        (pid,) = wait_until(lambda: values("began") and heartbeats().values())
+        command.terminate()
+        command.wait_for_line("event=stopping")
+        os.kill(pid, signal.SIGTERM)
+        with pytest.raises(AssertionError, match="still runs"):
+            command.wait(0.5)
+        os.kill(pid, signal.SIGTERM)
+        assert command.wait() == 1, command.output
 
     def test_a_handler_that_does_not_end_in_time_is_left_behind(self, run: Run) -> None:
         publish("stuck", 1)

@@ -21,6 +21,7 @@ from django.db import Error, connections
 from sqlqueue.conf import settings
 from sqlqueue.consumers.process.endpoints import Endpoints, ProcessHealth, close_servers, open_servers
 from sqlqueue.consumers.process.liveness import Liveness
+from sqlqueue.consumers.process.stop_requests import StopRequests
 from sqlqueue.consumers.process.worker import LEAVE, RENEWED, SHOW_STACKS, STOP, WorkerOptions, main
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.leases import heartbeat, release
@@ -90,7 +91,8 @@ class Supervisor:
         self._context = multiprocessing.get_context("spawn")
         self._children: list[Child] = []
         self._looked_at = time.monotonic()
-        self._stops = 0
+        self._requests = StopRequests()
+        self._passed_on = 0  # of these requests
         self._failed = False
         self._shared: SharedMetrics | None = None
         self._wakeup_reader, self._wakeup_writer = os.pipe()
@@ -137,8 +139,12 @@ class Supervisor:
         processes = {child.name: child.liveness for child in list(self._children)}
         return ProcessHealth(processes, sum(shard.wanted for shard in self._shards) - len(processes), self._stops > 0)
 
+    @property
+    def _stops(self) -> int:
+        return self._requests.count
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._stops += 1
+        self._requests.add()
 
     def _start_due(self) -> None:
         if self._stops:
@@ -166,7 +172,7 @@ class Supervisor:
         for ready in wait([*(child.process.sentinel for child in self._children), self._wakeup_reader], timeout):
             if ready == self._wakeup_reader:
                 os.read(self._wakeup_reader, 100)
-                if self._stops:
+                if self._stops > self._passed_on:
                     self._pass_on()
 
     def _end_hung(self) -> None:
@@ -193,6 +199,7 @@ class Supervisor:
                     continue
 
     def _pass_on(self) -> None:
+        self._passed_on = self._stops
         command = STOP if self._stops == 1 else LEAVE
         logger.info(
             logfmt("stopping", how="gracefully" if command == STOP else "at once", children=len(self._children))
@@ -221,8 +228,8 @@ class Supervisor:
     def _follow(self, child: Child, code: int | None) -> None:
         """Do what a process's end asks for: usually another one takes its place."""
         shard = child.shard
-        if code == RENEWED and self._stops:
-            code = 0
+        if self._stops and (code == RENEWED or (code == -signal.SIGTERM and not child.liveness.has_started)):
+            code = 0  # of a signal to the whole process group: it has not begun anything
         if code == 0 and (self._stops or (self.options.drain and child.ended_at is None)):
             shard.wanted -= 1
             return

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from sqlqueue.consumers.process.liveness import Liveness
+from sqlqueue.consumers.process.stop_requests import StopRequests
 
 if TYPE_CHECKING:
     from sqlqueue.consumers.process.endpoints import Endpoints
@@ -90,13 +91,12 @@ def serve(
         consumers = of_shard(chosen)
     subscriber = _subscriber(options, name, liveness, chosen, consumers)
 
-    stops = 0
+    requests = StopRequests()
 
     def leave_or_stop(number: int, frame: FrameType | None) -> None:
-        nonlocal stops
-        stops += 1
-        if subscriber.stopping and (stops > 1 or not subscriber.renew):
-            os._exit(INTERRUPTED)  # the second signal: at once; the leases expire, or the supervisor frees them
+        # Of a signal to the whole process group the supervisor's "stop" speaks, too, before it or after it.
+        if requests.add() > 1:
+            os._exit(INTERRUPTED)  # the second request: at once; the leases expire, or the supervisor frees them
         subscriber.stop_soon()
 
     signal.signal(signal.SIGTERM, leave_or_stop)
@@ -112,7 +112,7 @@ def serve(
     garbage.look_less_often()
     try:
         subscriber.run(drain=options.drain)
-        while subscriber.renew and pipe is None and not stops:
+        while subscriber.renew and pipe is None and not requests.count:
             consumers = of_shard(chosen) or consumers
             subscriber = _subscriber(options, subscriber_name(), liveness, chosen, consumers)
             subscriber.run(drain=options.drain)
@@ -120,7 +120,7 @@ def serve(
         close_servers(servers)
     if subscriber.failed:
         sys.exit(1)
-    if subscriber.renew and not stops:
+    if subscriber.renew and not requests.count:
         sys.exit(RENEWED)
 
 
@@ -142,7 +142,8 @@ def _subscriber(
 
 
 def _listen(pipe: Connection, stop: Callable[[], None]) -> None:
-    """Follow the supervisor's commands; stop when it has ended."""
+    """Follow the supervisor's commands: its first one is one request with the first signal, in either order. Stop when
+    it has ended."""
     try:
         while pipe.recv() != LEAVE:
             stop()
