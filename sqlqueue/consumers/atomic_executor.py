@@ -163,7 +163,7 @@ class AtomicExecutor:
                 if not begun:
                     if isinstance(error, (ServerChanged, SessionReplaced)):
                         return self._not_begun(attempts, error)
-                    if kind is ErrorKind.OTHER:
+                    if kind not in (ErrorKind.GONE, ErrorKind.CONTENTION):
                         raise TransactionNotBegun(f"the handler's transaction could not be begun: {error}") from error
                     return self._not_begun(attempts, error)
                 raise

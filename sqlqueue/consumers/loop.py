@@ -120,7 +120,7 @@ class Loop:
         except Error as error:
             self.settler.server.doubtful = True
             kind = retries.classify(error)
-            if kind is retries.ErrorKind.OTHER:
+            if kind not in (retries.ErrorKind.GONE, retries.ErrorKind.CONTENTION):
                 raise  # decisions may not have been written: only a fresh process is safe
             logger.warning(
                 logfmt("iteration_failed", subscriber=self.ownership.subscriber, error_kind=kind.name, error=error)

@@ -84,7 +84,7 @@ def _number(connection: Any, text: str) -> int:
             cursor.execute(text)
             row = cursor.fetchone()
     except Error as error:
-        if retries.classify(error) is not retries.ErrorKind.OTHER:
+        if retries.classify(error) in (retries.ErrorKind.GONE, retries.ErrorKind.CONTENTION):
             raise
         return 0
     return int(row[-1]) if row else 0

@@ -1,8 +1,14 @@
-"""Error codes: classifies database errors by number or SQLSTATE. Needs no Django."""
+"""Error codes: classifies database errors by number or SQLSTATE. Needs no Django.
+
+What is in no list is OTHER: it may be the environment's, and may pass. Only DATA is for good.
+"""
 
 from __future__ import annotations
 
 import enum
+from typing import Final
+
+from sqlqueue.database import mysql_errors
 
 
 class ErrorKind(enum.Enum):
@@ -11,70 +17,74 @@ class ErrorKind(enum.Enum):
     CONTENTION = "a deadlock, a lock that was not granted in time: rolled back, run it again"
     GONE = "the connection or the server is gone, or cannot write: whether a commit succeeded is unknown"
     DUPLICATE = "the row is there already"
-    OTHER = "no retry helps: the cause has to be corrected"
+    DATA = "the row's own: a value, its size, or a constraint; no retry helps"
+    SCHEMA = "a table or a column is missing: the tables are to be migrated"
+    BROKEN = "the transaction had failed or ended before: an error in it was swallowed, or SQL has ended it"
+    OTHER = "not known: it may be the environment's, and pass"
 
 
+FOR_GOOD: Final = (ErrorKind.DATA, ErrorKind.DUPLICATE, ErrorKind.BROKEN)
 ELSEWHERE = -1  # no server's number: detour.GateElsewhere
 MYSQL = {
-    ELSEWHERE: ErrorKind.CONTENTION,
-    # https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html and …/client-error-reference.html
-    1205: ErrorKind.CONTENTION,  # ER_LOCK_WAIT_TIMEOUT
-    1213: ErrorKind.CONTENTION,  # ER_LOCK_DEADLOCK
-    1020: ErrorKind.CONTENTION,  # ER_CHECKREAD: record has changed since last read (MariaDB's snapshot isolation)
-    3572: ErrorKind.CONTENTION,  # ER_LOCK_NOWAIT
-    1062: ErrorKind.DUPLICATE,  # ER_DUP_ENTRY
-    2002: ErrorKind.GONE,  # CR_CONNECTION_ERROR
-    2003: ErrorKind.GONE,  # CR_CONN_HOST_ERROR
-    2005: ErrorKind.GONE,  # CR_UNKNOWN_HOST
-    2006: ErrorKind.GONE,  # CR_SERVER_GONE_ERROR
-    2013: ErrorKind.GONE,  # CR_SERVER_LOST
-    2014: ErrorKind.GONE,  # CR_COMMANDS_OUT_OF_SYNC
-    2026: ErrorKind.GONE,  # CR_SSL_CONNECTION_ERROR
-    2055: ErrorKind.GONE,  # CR_SERVER_LOST_EXTENDED
-    1021: ErrorKind.GONE,  # ER_DISK_FULL
-    1040: ErrorKind.GONE,  # ER_CON_COUNT_ERROR: too many connections
-    1053: ErrorKind.GONE,  # ER_SERVER_SHUTDOWN
-    1114: ErrorKind.GONE,  # ER_RECORD_FILE_FULL
-    1129: ErrorKind.GONE,  # ER_HOST_IS_BLOCKED
-    1152: ErrorKind.GONE,  # ER_ABORTING_CONNECTION
-    1158: ErrorKind.GONE,  # ER_NET_READ_ERROR
-    1159: ErrorKind.GONE,  # ER_NET_READ_INTERRUPTED
-    1160: ErrorKind.GONE,  # ER_NET_ERROR_ON_WRITE
-    1161: ErrorKind.GONE,  # ER_NET_WRITE_INTERRUPTED
-    1184: ErrorKind.GONE,  # ER_NEW_ABORTING_CONNECTION
-    1203: ErrorKind.GONE,  # ER_TOO_MANY_USER_CONNECTIONS
-    1226: ErrorKind.GONE,  # ER_USER_LIMIT_REACHED
-    1290: ErrorKind.GONE,  # ER_OPTION_PREVENTS_STATEMENT: read only
-    1317: ErrorKind.GONE,  # ER_QUERY_INTERRUPTED
-    1792: ErrorKind.GONE,  # ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
-    1836: ErrorKind.GONE,  # ER_READ_ONLY_MODE
-    1927: ErrorKind.GONE,  # ER_CONNECTION_KILLED (MariaDB)
-    3100: ErrorKind.GONE,  # ER_RUN_HOOK_ERROR
-    3169: ErrorKind.GONE,  # ER_SESSION_WAS_KILLED
-    4031: ErrorKind.GONE,  # ER_CLIENT_INTERACTION_TIMEOUT
-}
+    number: kind for kind in ErrorKind for number in mysql_errors.numbers(getattr(mysql_errors, kind.name, ""))
+} | {ELSEWHERE: ErrorKind.CONTENTION}
 SQLITE = {  # primary result codes, https://www.sqlite.org/rescode.html
     5: ErrorKind.CONTENTION,  # SQLITE_BUSY
     6: ErrorKind.CONTENTION,  # SQLITE_LOCKED
+    15: ErrorKind.CONTENTION,  # SQLITE_PROTOCOL: the file's lock was not to be had
+    17: ErrorKind.CONTENTION,  # SQLITE_SCHEMA: the tables have changed while it ran
+    3: ErrorKind.GONE,  # SQLITE_PERM
+    7: ErrorKind.GONE,  # SQLITE_NOMEM
     8: ErrorKind.GONE,  # SQLITE_READONLY
+    9: ErrorKind.GONE,  # SQLITE_INTERRUPT
     10: ErrorKind.GONE,  # SQLITE_IOERR
+    11: ErrorKind.GONE,  # SQLITE_CORRUPT
     13: ErrorKind.GONE,  # SQLITE_FULL
     14: ErrorKind.GONE,  # SQLITE_CANTOPEN
+    26: ErrorKind.GONE,  # SQLITE_NOTADB
+    18: ErrorKind.DATA,  # SQLITE_TOOBIG
+    19: ErrorKind.DATA,  # SQLITE_CONSTRAINT
+    20: ErrorKind.DATA,  # SQLITE_MISMATCH
 }
 SQLITE_UNIQUE = {2067, 1555}  # SQLITE_CONSTRAINT_UNIQUE, SQLITE_CONSTRAINT_PRIMARYKEY
+SQLITE_ERROR = {  # SQLITE_ERROR, 1, has no further number, so its text is what there is
+    "no such table": ErrorKind.SCHEMA,
+    "no such column": ErrorKind.SCHEMA,
+    "has no column named": ErrorKind.SCHEMA,
+    "no such savepoint": ErrorKind.BROKEN,
+    "no transaction is active": ErrorKind.BROKEN,
+    "within a transaction": ErrorKind.BROKEN,
+    "malformed JSON": ErrorKind.DATA,
+    "integer overflow": ErrorKind.DATA,
+}
 POSTGRESQL = {  # SQLSTATE, or its class: https://www.postgresql.org/docs/current/errcodes-appendix.html
-    "40001": ErrorKind.CONTENTION,  # serialization_failure
-    "40P01": ErrorKind.CONTENTION,  # deadlock_detected
-    "55P03": ErrorKind.CONTENTION,  # lock_not_available
+    "08": ErrorKind.GONE,  # connection exceptions
+    "21": ErrorKind.DATA,  # cardinality violation
+    "22": ErrorKind.DATA,  # data exceptions
+    "23": ErrorKind.DATA,  # integrity constraints
     "23505": ErrorKind.DUPLICATE,  # unique_violation
+    "25": ErrorKind.BROKEN,  # invalid transaction states
     "25006": ErrorKind.GONE,  # read_only_sql_transaction
     "25P03": ErrorKind.GONE,  # idle_in_transaction_session_timeout: the connection was ended
     "25P04": ErrorKind.GONE,  # transaction_timeout: likewise
+    "28": ErrorKind.GONE,  # invalid authorization: it could not connect
+    "2D": ErrorKind.BROKEN,  # invalid transaction termination
+    "3B": ErrorKind.BROKEN,  # savepoint exceptions
+    "3D": ErrorKind.GONE,  # invalid_catalog_name: there is no such database to connect to
+    "40": ErrorKind.CONTENTION,  # transaction rollback: serialization_failure, deadlock_detected
+    "40002": ErrorKind.DATA,  # transaction_integrity_constraint_violation
     "40003": ErrorKind.GONE,  # statement_completion_unknown
-    "08": ErrorKind.GONE,  # connection exceptions
+    "42P01": ErrorKind.SCHEMA,  # undefined_table
+    "42703": ErrorKind.SCHEMA,  # undefined_column
+    "44": ErrorKind.DATA,  # with_check_option_violation
     "53": ErrorKind.GONE,  # insufficient resources
+    "54": ErrorKind.DATA,  # program limit exceeded: a key too large for an index, JSON nested too deeply
+    "55P03": ErrorKind.CONTENTION,  # lock_not_available
     "57": ErrorKind.GONE,  # operator intervention: shut down, starting up, statement cancelled
     "58": ErrorKind.GONE,  # system errors, such as the disk's
+    "72": ErrorKind.CONTENTION,  # snapshot_too_old
+    "P0001": ErrorKind.DATA,  # raise_exception: a trigger refuses the row
+    "P0004": ErrorKind.DATA,  # assert_failure: likewise
 }
 
 
@@ -83,11 +93,13 @@ def classify(error: BaseException) -> ErrorKind:
     cause = error.__cause__ if _is_djangos(error) and error.__cause__ is not None else error
     code = getattr(cause, "sqlite_errorcode", None)  # Python 3.11 and later
     if code is not None:
-        return ErrorKind.DUPLICATE if code in SQLITE_UNIQUE else SQLITE.get(code & 0xFF, ErrorKind.OTHER)
+        return _of_sqlite(code, str(cause))
     if type(cause).__module__.startswith("sqlite3"):  # Python 3.10 keeps the number to itself
         if "readonly" in str(cause):
             return ErrorKind.GONE
-        return ErrorKind.CONTENTION if "locked" in str(cause) or "busy" in str(cause) else ErrorKind.OTHER
+        if "locked" in str(cause) or "busy" in str(cause):
+            return ErrorKind.CONTENTION
+        return _by_class(cause, _of_sqlite(1, str(cause)))
     state = getattr(cause, "sqlstate", None)
     if state:
         return POSTGRESQL.get(state) or POSTGRESQL.get(state[:2], ErrorKind.OTHER)
@@ -96,7 +108,25 @@ def classify(error: BaseException) -> ErrorKind:
         return ErrorKind.GONE  # mysqlclient and psycopg say so of a connection that is closed
     if any(kind.__module__ == "psycopg" and kind.__name__ == "OperationalError" for kind in type(cause).__mro__):
         return ErrorKind.GONE  # no SQLSTATE: could not connect, was lost on the way, is closed, the pool has none left
-    return MYSQL.get(number, ErrorKind.OTHER) if isinstance(number, int) else ErrorKind.OTHER
+    return _by_class(cause, MYSQL.get(number, ErrorKind.OTHER) if isinstance(number, int) else ErrorKind.OTHER)
+
+
+def _of_sqlite(code: int, text: str) -> ErrorKind:
+    if code in SQLITE_UNIQUE:
+        return ErrorKind.DUPLICATE
+    if code == 1:
+        return next((kind for words, kind in SQLITE_ERROR.items() if words in text), ErrorKind.OTHER)
+    return SQLITE.get(code & 0xFF, ErrorKind.OTHER)
+
+
+def _by_class(error: BaseException, kind: ErrorKind) -> ErrorKind:
+    """Return the kind of an error whose number says nothing: what its class says (PEP 249), or Django's."""
+    if kind is not ErrorKind.OTHER:
+        return kind
+    names = {each.__name__ for each in type(error).__mro__}
+    if "TransactionManagementError" in names:
+        return ErrorKind.BROKEN
+    return ErrorKind.DATA if names & {"DataError", "IntegrityError"} else kind
 
 
 def is_refusal(error: BaseException) -> bool:

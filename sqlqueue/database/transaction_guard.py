@@ -48,7 +48,7 @@ class Guard:
         except TransactionManagementError:
             raise  # it is to be rolled back, and Django says why
         except Error as error:
-            if classify(error) is not ErrorKind.OTHER:
+            if classify(error) is not ErrorKind.BROKEN:
                 raise
             raise BrokenTransaction(ENDED) from error
 

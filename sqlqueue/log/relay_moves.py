@@ -91,7 +91,7 @@ def move(source: str, shard: str) -> Moved:
             redirected = relay_redirect.redirect(source, shard, new)
             return Moved(redirected, True)
         except Error as error:
-            if retries.classify(error) is not ErrorKind.OTHER:
+            if retries.classify(error) is not ErrorKind.DATA:
                 raise
             logger.info(logfmt("relay_one_by_one", shard=shard, error=error))
             return _one_by_one(source, shard, new)
@@ -117,7 +117,7 @@ def _one_by_one(source: str, shard: str, new: Sequence[Relayed]) -> Moved:
         except generations.Moved:
             return Moved(moved + relay_redirect.redirect(source, shard, [row]), True)
         except Error as error:
-            if retries.classify(error) is not ErrorKind.OTHER:
+            if retries.classify(error) is not ErrorKind.DATA:
                 raise
             _refuse(source, row, f"the database of shard {shard!r} refuses it: {error}")
             continue

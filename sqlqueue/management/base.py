@@ -35,7 +35,7 @@ INTERRUPTED = 130
 
 def migrate_first(alias: str, error: DatabaseError) -> CommandError | None:
     """Return the CommandError for a database error that missing or outdated tables cause; None for any other cause."""
-    if retries.classify(error) is retries.ErrorKind.OTHER and pending_migrations(alias):
+    if retries.classify(error) in (retries.ErrorKind.SCHEMA, retries.ErrorKind.OTHER) and pending_migrations(alias):
         if settings.is_replica(alias):
             return CommandError(missing_tables(alias))
         text = f"the queue's tables in {alias!r} are not up to date: run `python manage.py migrate sqlqueue`"

@@ -50,9 +50,9 @@ def raised(error: Exception, django: type[Exception] = OperationalError) -> Exce
         (1290, ErrorKind.GONE),
         (1792, ErrorKind.GONE),
         (1062, ErrorKind.DUPLICATE),
-        (1146, ErrorKind.OTHER),
-        (1153, ErrorKind.OTHER),  # a statement that is too long: it would be too long the next time
-        (2020, ErrorKind.OTHER),
+        (1146, ErrorKind.SCHEMA),
+        (1153, ErrorKind.DATA),  # a statement that is too long: it would be too long the next time
+        (2020, ErrorKind.DATA),
         (1064, ErrorKind.OTHER),
     ],
 )
@@ -75,7 +75,7 @@ def test_a_connection_that_is_closed_is_gone() -> None:
         (6, ErrorKind.CONTENTION),
         (13, ErrorKind.GONE),
         (2067, ErrorKind.DUPLICATE),
-        (1299, ErrorKind.OTHER),
+        (1299, ErrorKind.DATA),
         (1, ErrorKind.OTHER),
     ],
 )
@@ -99,9 +99,9 @@ def test_sqlite_codes(code: int, fault: ErrorKind) -> None:
         ("25P03", ErrorKind.GONE),
         ("58030", ErrorKind.GONE),
         ("55P03", ErrorKind.CONTENTION),
-        ("25P02", ErrorKind.OTHER),
-        ("22P05", ErrorKind.OTHER),
-        ("42P01", ErrorKind.OTHER),
+        ("25P02", ErrorKind.BROKEN),
+        ("22P05", ErrorKind.DATA),
+        ("42P01", ErrorKind.SCHEMA),
     ],
 )
 def test_postgresql_states(state: str, fault: ErrorKind) -> None:
