@@ -72,6 +72,11 @@ class HorizonUnknown(SqlqueueError):
     """No probe of the publish gate has finished yet: some transaction that publishes has been open all the time."""
 
 
+class Unknown(SqlqueueError):
+    """A message needs code that this process does not have. Its delivery waits for a process that has it, or is a dead
+    letter after UNKNOWN_FOR."""
+
+
 class WorkerEnded(SqlqueueError):
     """The error of a task whose message was given up before an attempt could say how it ended: its consumer process
     was killed each time. It is never raised."""

@@ -299,6 +299,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "consumers.named_server_warning:AGAIN",
         "consumers.background.stats_recorder:FORGET_EVERY",
         "consumers.background.stats_recorder:INTERVAL",
+        "consumers.unknown:TRIED_EVERY",
         "consumers.background.periodic:AGAIN",
         "consumers.background.periodic:INTERVAL",
         "consumers.background.relay:INTERVAL",

@@ -67,6 +67,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "sqlqueue",
     "tests.app",
+    "tests.tasks",  # where tasks may be
     "example_project.flights",
 ]
 if django.VERSION < (6, 0) and find_spec("django_tasks"):

@@ -77,6 +77,7 @@ SETTINGS: dict[str, list[Any]] = {
     "SCHEDULES": NO_MAPPINGS,
     "STATS_INTERVAL": [*NO_DURATIONS, None],
     "HUNG_AFTER": [*NO_DURATIONS, None, 0],
+    "UNKNOWN_FOR": [*NO_DURATIONS, None],
     "MAX_PAYLOAD_BYTES": [*NO_WHOLE, None, 0],
     "PREFETCH_BYTES": [*NO_WHOLE, None, 0],
 }

@@ -8,11 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 from sqlqueue.conf import settings
+from sqlqueue.consumers.unknown import unknown
 from sqlqueue.core.keys import checked_text
 from sqlqueue.core.membership import batch_of
 from sqlqueue.core.settle_plan import Attempt
 from sqlqueue.database.clock import moment
-from sqlqueue.exceptions import InvalidMessage, LeaseLost, seconds
+from sqlqueue.exceptions import InvalidMessage, LeaseLost, Unknown, seconds
 from sqlqueue.log.batches import Batch
 from sqlqueue.log.progress import Reported
 from sqlqueue.log.results import reply_text
@@ -62,11 +63,14 @@ class Delivery(Generic[Payload]):
             """The published value (of bytes: bytes), or the instance of its payload type; decoded at its first use.
 
             Raises PayloadMismatch, a Reject, if it does not fit the type: not caught, it makes the message a dead
-            letter.
+            letter. Of a version that is newer than this process's it is Postpone, or Reject after UNKNOWN_FOR.
             """
             message = self._attempt.message
             if self._payloads:
-                return self._payloads.read(message.payload, message.headers, message.body)
+                try:
+                    return self._payloads.read(message.payload, message.headers, message.body)
+                except Unknown as error:
+                    raise unknown(error, self.created_at) from error
             return decode(message.payload) if message.body is None else bytes(message.body)
 
     @property

@@ -22,7 +22,7 @@ from django.utils import timezone
 from sqlqueue.core.codec import JSON_OPTIONS, decode
 from sqlqueue.core.outcomes import storable
 from sqlqueue.database import retries
-from sqlqueue.exceptions import LeaseLost, WorkerEnded
+from sqlqueue.exceptions import InvalidMessage, LeaseLost, WorkerEnded
 from sqlqueue.models import ScheduledMessage, TaskState
 from sqlqueue.models.task_state import FAILED, READY, RUNNING, SUCCESSFUL
 from sqlqueue.signals import announce, task_killed
@@ -65,6 +65,21 @@ def topic_of(queue: str) -> str:
 def has_tasks(topic: str) -> bool:
     """Return whether the messages of a topic are tasks."""
     return topic.startswith(PREFIX)
+
+
+# What may be changed of a task's message that waits: it is no other task then. By the columns' names.
+HARMLESS: Final = frozenset({"priority", "due_at", "shard"})
+
+
+def check_edit(topic: str, changes: Mapping[str, Any]) -> None:
+    """Raise InvalidMessage if an edit would make another task of a message of this topic, or a task of one that is
+    none: who may correct messages may not choose what code runs. changes: new values, by column."""
+    if changes.keys() <= HARMLESS or not (has_tasks(topic) or has_tasks(str(changes.get("topic", "")))):
+        return
+    raise InvalidMessage(
+        f"topics that begin with {PREFIX!r} hold tasks, which .enqueue() publishes: of a task that waits, its time and "
+        "its priority can be changed; take it back, and enqueue another one"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from django.db import IntegrityError
 from django.db.models import QuerySet
 
 from sqlqueue.conf import settings
-from sqlqueue.core.codec import checked_json, decode, encode, encode_headers
-from sqlqueue.core.membership import HEADER
+from sqlqueue.core.codec import checked_json, encode, encode_headers
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database import retries
 from sqlqueue.database.limits import check_row
@@ -29,6 +28,7 @@ from sqlqueue.log.publish import checked_due
 from sqlqueue.log.topics import planned, topic_info
 from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.operations.reschedule import Changed
+from sqlqueue.payloads.versions import corrected
 
 AT_ONCE = 500
 KEEP: Final = object()  # an argument that was not given: the value stays
@@ -52,9 +52,10 @@ def edit(
 ) -> None:
     """Change a scheduled message (its `number` is its row's id); one that was refused may enter the log again.
 
-    topic, key, id, payload, headers, priority, group, at: as in publish; what is not given stays. id "": a fresh one,
-    once it enters the log. payload: JSON, or bytes, whose content type stays. payload_json: the payload as JSON text,
-    stored unchanged, instead of `payload`. What expires does so after the same time from when it is due.
+    topic, key, id, payload, headers, priority, group, at: as in publish; what is not given stays, and so do the headers
+    that the queue has added. Of a task only priority and at may be changed, and no message becomes one. id "": a fresh
+    one, once it enters the log. payload: JSON, or bytes, whose content type stays. payload_json: the payload as JSON
+    text, stored unchanged, instead of `payload`. What expires does so after the same time from when it is due.
 
     Raises InvalidMessage for what publish would refuse, for an id that is taken, and if the message is not scheduled
     any more; nothing has changed then.
@@ -62,12 +63,12 @@ def edit(
     given = {"topic": topic, "partition_key": key, "message_id": id, "priority": priority, "target_group": group}
     changes = {name: value for name, value in given.items() if value is not KEEP}
     changes |= {"message_id": id or None} if id is not KEEP else {}
-    texts = _texts(payload, payload_json, headers)
+    texts = _texts(payload, payload_json)
     if at is not KEEP:
         checked_due(None, at)
         changes["due_at"] = at
     try:
-        retries.run(alias, _edit, alias, number, changes, texts)
+        retries.run(alias, _edit, alias, number, changes, texts, headers)
     except IntegrityError as error:  # another transaction has just scheduled the same id
         raise InvalidMessage(_taken(changes.get("message_id"), "another scheduled message")) from error
 
@@ -84,7 +85,7 @@ def withdraw(alias: str, numbers: Iterable[int]) -> Changed:
     return _each(alias, _withdraw, numbers)
 
 
-def _texts(payload: Any, payload_json: str | Any, headers: Any) -> dict[str, Any]:
+def _texts(payload: Any, payload_json: str | Any) -> dict[str, Any]:
     texts: dict[str, Any] = {}
     if payload_json is not KEEP:
         texts |= {"payload": checked_json(payload_json), "body": None}
@@ -92,12 +93,10 @@ def _texts(payload: Any, payload_json: str | Any, headers: Any) -> dict[str, Any
         texts |= {"payload": "null", "body": payload}
     elif payload is not KEEP:
         texts |= {"payload": encode(payload), "body": None}
-    if headers is not KEEP:
-        texts["headers"] = encode_headers(headers)
     return texts
 
 
-def _edit(alias: str, number: int, changes: dict[str, Any], texts: dict[str, Any]) -> None:
+def _edit(alias: str, number: int, changes: dict[str, Any], texts: dict[str, Any], headers: Any) -> None:
     rows = ScheduledMessage.objects.using(alias).filter(pk=number).defer("payload", "headers", "body")
     found = rows.select_for_update().first()
     if found is None:
@@ -105,9 +104,12 @@ def _edit(alias: str, number: int, changes: dict[str, Any], texts: dict[str, Any
             f"message {number} is no longer scheduled: it has entered the log, or was taken back; nothing was changed"
         )
     before, group_before = (found.topic, found.partition_key, found.message_id), found.target_group
+    if headers is not KEEP:
+        texts = {**texts, "headers": encode_headers(corrected(headers, rows.values_list("headers", flat=True).get()))}
+    task_states.check_edit(found.topic, {**changes, **texts})
     for name, value in changes.items():
         setattr(found, name, value)
-    _keep_batch(alias, found, rows, before[0], group_before, texts)
+    _keep_batch(alias, found, rows, before[0], group_before)
     _check(alias, found, texts)
     if (found.topic, found.partition_key, found.message_id) != before:
         _check_id(alias, found)
@@ -126,16 +128,10 @@ def _keep_batch(
     rows: QuerySet[ScheduledMessage],
     topic: str,
     group: str,
-    texts: dict[str, Any],
 ) -> None:
-    """Let a message stay in its batch, whatever headers it gets; where its topic or group is another one, it counts
-    there. topic, group: those before the edit."""
+    """Let a member of a batch whose topic or group is another one count there. topic, group: those before the edit."""
     batch = batch_parts.members(rows).get(found.pk)
-    if batch is None:
-        return
-    if "headers" in texts:
-        texts["headers"] = encode_headers({**(decode(texts["headers"]) or {}), HEADER: batch})
-    if (found.topic, found.target_group) != (topic, group):
+    if batch is not None and (found.topic, found.target_group) != (topic, group):
         parts = {PartKey(batch, topic, group): -1, PartKey(batch, found.topic, found.target_group): 1}
         batch_parts.change(alias, parts)
 

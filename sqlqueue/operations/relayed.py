@@ -14,7 +14,6 @@ from django.db import Error
 from sqlqueue.conf import settings
 from sqlqueue.core.codec import checked_json, decode, encode_headers
 from sqlqueue.core.keys import new_id
-from sqlqueue.core.membership import HEADER
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database import retries
 from sqlqueue.database.limits import check_row
@@ -22,12 +21,13 @@ from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.statements import dialect
 from sqlqueue.database.validation import TopicInfo, log_row, refuse_dead_letters
 from sqlqueue.exceptions import InvalidMessage, Unreachable
-from sqlqueue.log import batch_parts, routing
+from sqlqueue.log import batch_parts, routing, task_states
 from sqlqueue.log.placement import placement
 from sqlqueue.log.relay_hold import AT_ONCE, drop, hold
 from sqlqueue.models import RelayedMessage
 from sqlqueue.operations.edit_scheduled import KEEP
 from sqlqueue.operations.reschedule import Changed
+from sqlqueue.payloads.versions import corrected
 
 BEING_CORRECTED = "it was being corrected when the process ended: correct it, or try it again"
 BEING_DISCARDED = "it was being discarded when the process ended: discard it, or try it again"
@@ -62,7 +62,9 @@ def edit(
     if payload_json is not KEEP:
         changes |= {"payload": checked_json(payload_json), "body": None}
     if headers is not KEEP:
-        changes["headers"] = encode_headers(headers)
+        stored = RelayedMessage.objects.using(alias).filter(pk=number).values_list("headers", flat=True).first()
+        changes["headers"] = encode_headers(corrected(headers, decode(stored)))
+    task_states.check_edit(found.topic, changes)
     before = found.shard
     for name, value in changes.items():
         setattr(found, name, value)
@@ -74,13 +76,9 @@ def edit(
 
 
 def _change(alias: str, held: Sequence[int], changes: dict[str, Any]) -> bool:
-    """Write it, only while it is held: another process may have let it go on. A member stays in its batch, and counts
-    where it goes now."""
+    """Write it, only while it is held: another process may have let it go on. A member counts where it goes now."""
     rows = RelayedMessage.objects.using(alias).filter(pk__in=held, refused=True)
     for number, before in batch_parts.lock_relayed(alias, held).items():
-        if "headers" in changes:
-            headers = decode(changes["headers"] or "{}") | {HEADER: before.batch}
-            changes = changes | {"headers": encode_headers(headers)}
         after = before._replace(
             topic=changes.get("topic", before.topic),
             group=changes.get("target_group", before.group),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sqlqueue.core.not_run import check_has_run
-from sqlqueue.exceptions import PayloadMismatch, Retry, Settlement
+from sqlqueue.exceptions import PayloadMismatch, Settlement, Unknown
 from sqlqueue.payloads.plain_json import decode
 from sqlqueue.payloads.topic_types import is_typed, payload_type, type_of, version_of
 from sqlqueue.payloads.versions import VERSION, checked_upcasts
@@ -39,7 +39,7 @@ class PayloadReader:
         """Return the value of a stored payload. body: of a payload of bytes.
 
         Raises PayloadMismatch if it does not fit, or cannot be brought up to date: the message is a dead letter. Of a
-        version that is newer than this process's it is Retry, for another process may be able to read it.
+        version that is newer than this process's it is Unknown, for another process may be able to read it.
         """
         kind = self.kind
         if kind is None and not self._upcasts:
@@ -62,7 +62,7 @@ class PayloadReader:
             return kind.convert(value) if older or not isinstance(value, (str, bytes)) else kind.decode(value)
         except PayloadMismatch as error:
             if version > present:
-                raise Retry(f"version {version} is newer than this consumer's {present}: {error}") from error
+                raise Unknown(f"version {version} is newer than this consumer's {present}: {error}") from error
             raise PayloadMismatch(f"{error} (version {version})" if present > 1 else str(error)) from error
 
     def _brought_up(self, value: Any, version: int, present: int) -> Any:

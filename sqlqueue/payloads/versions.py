@@ -31,15 +31,31 @@ def with_own(
     names that are the queue's."""
     if headers and isinstance(headers, dict):
         for name in headers:
-            if isinstance(name, str) and name.lower().startswith(RESERVED):
-                raise InvalidMessage(
-                    f"headers: {name!r} begins with {RESERVED!r}, which is for the queue's own: use another name"
-                )
+            _refuse_reserved(name)
     plain = version == 1 and content_type is None and batch is None and reply_kept is None
     if plain or not (headers is None or isinstance(headers, dict)):
         return headers
     own = {VERSION: None if version == 1 else version, CONTENT_TYPE: content_type, BATCH: batch, REPLY: reply_kept}
     return {**(headers or {}), **{name: value for name, value in own.items() if value is not None}}
+
+
+def _refuse_reserved(name: object) -> None:
+    if isinstance(name, str) and name.lower().startswith(RESERVED):
+        raise InvalidMessage(
+            f"headers: {name!r} begins with {RESERVED!r}, which is for the queue's own: use another name"
+        )
+
+
+def corrected(headers: Any, stored: Mapping[str, Any] | None) -> Any:
+    """Return the headers that a person gives to a stored message, with those of the queue's own that it has. Raises
+    InvalidMessage if they have one that it does not have so."""
+    if headers is not None and not isinstance(headers, dict):
+        return headers  # what encodes them says so
+    own = {name: value for name, value in (stored or {}).items() if name in OWN}
+    for name, value in (headers or {}).items():
+        if name not in own or own[name] != value:
+            _refuse_reserved(name)
+    return {**(headers or {}), **own} or headers
 
 
 def callers(headers: dict[str, Any]) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from sqlqueue.log.publish import publish_message
 from sqlqueue.log.shard_publish import until_placed
 from sqlqueue.log.topics import to_publish
 from sqlqueue.models.task_state import PATH_LENGTH
-from sqlqueue.tasks.interface import Task, TaskResult, normalize_json
-from sqlqueue.tasks.queues import PRIORITY_HEADER
-from sqlqueue.tasks.results import result_with
+from sqlqueue.tasks.interface import InvalidTask, Task, TaskResult, normalize_json
+from sqlqueue.tasks.queues import PRIORITY_HEADER, may_have_tasks
+from sqlqueue.tasks.results import NOT_THERE, result_with
 from sqlqueue.tasks.shards import chosen, id_at
 
 LOWEST, HIGHEST = -100, 100  # a task's priority
@@ -36,6 +36,8 @@ def _enqueue(backend: str, task: Task, args: Sequence[Any], kwargs: Mapping[str,
     path = task.module_path
     if len(path) > PATH_LENGTH:
         raise InvalidMessage(f"the task's path has {len(path)} characters; {PATH_LENGTH} is the most: {path[:80]}…")
+    if not may_have_tasks(path):
+        raise InvalidTask(f"no consumer process would run it: {path} {NOT_THERE}")
     topic = task_states.topic_of(task.queue_name)
     alias = chosen(topic)
     priority, now = int(task.priority), timezone.now()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -31,6 +32,8 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "visibility_timeout": DAY,
     "keep_results": timedelta(days=7),
 }
+PACKAGES: Final = "packages"  # the option of a backend that is not about how a task runs
+NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 OWN_OPTIONS: Final = "sqlqueue_task_options"  # the attribute of a task's function
 CLASSES: Final = ("retry_for", "reject_for")
 
@@ -68,6 +71,21 @@ def task_options(**options: Any) -> Callable[[Function], Function]:
         return function
 
     return decorate
+
+
+def of_backend(options: Any) -> Any:
+    """Return a backend's OPTIONS as far as they say how tasks run."""
+    if not isinstance(options, Mapping):
+        return options
+    return {name: value for name, value in options.items() if name != PACKAGES}
+
+
+def packages_of(options: Any) -> tuple[str, ...]:
+    """Return the packages that a backend's OPTIONS name. Raises ConfigurationError for what are no names."""
+    given = options.get(PACKAGES, ()) if isinstance(options, Mapping) else ()
+    if not isinstance(given, (list, tuple)) or not all(isinstance(one, str) and NAME.fullmatch(one) for one in given):
+        raise ConfigurationError(f"{PACKAGES} must be a list of packages' or modules' dotted names, not {given!r}")
+    return tuple(given)
 
 
 def policy_of(*given: Mapping[str, Any]) -> Policy:

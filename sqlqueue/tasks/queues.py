@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 import django
+from django.apps import apps
 from django.conf import settings as django_settings
 from django.utils.module_loading import import_string
 
@@ -68,6 +69,15 @@ def topics() -> dict[str, int]:
     return {topic_of(queue): STREAMS for backend in backends() for queue in backend.queues}
 
 
+def may_have_tasks(path: str) -> bool:
+    """Tell whether a task may stand at a dotted path: in a module of an installed app's package, or of one that
+    OPTIONS["packages"] names. No other module is imported because a message names it."""
+    from sqlqueue.tasks.policy import packages_of
+
+    named = {name for backend in backends() for name in packages_of(backend.options)}
+    return any(path.startswith(f"{name}.") for name in {config.name for config in apps.get_app_configs()} | named)
+
+
 def add_consumers(registry: Registry) -> None:
     """Register the consumer of each queue, and no others that were registered so before."""
     for group_topic in [one for one, present in registry.consumers.items() if _runs_tasks(present)]:
@@ -89,10 +99,11 @@ def _runs_tasks(consumer: Consumer) -> bool:
 
 def policy(backend: TaskBackend) -> Policy:
     """Return what the backend's OPTIONS say. Raises ConfigurationError."""
-    from sqlqueue.tasks.policy import policy_of
+    from sqlqueue.tasks.policy import of_backend, packages_of, policy_of
 
     try:
-        return policy_of(backend.options)
+        packages_of(backend.options)
+        return policy_of(of_backend(backend.options))
     except ConfigurationError as error:
         raise ConfigurationError(f"TASKS[{backend.alias!r}]: {error}") from error
 

@@ -14,7 +14,10 @@ from sqlqueue.core.outcomes import message_of
 from sqlqueue.models import TaskState
 from sqlqueue.models.task_state import SUCCESSFUL, TASK_ID_LENGTH
 from sqlqueue.tasks.interface import Task, TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
+from sqlqueue.tasks.queues import may_have_tasks
 from sqlqueue.tasks.shards import stored
+
+NOT_THERE = "is in no installed app's package, nor in one that OPTIONS['packages'] of TASKS names"
 
 
 def result_of(id: object) -> TaskResult:
@@ -48,7 +51,9 @@ def task_of(state: TaskState) -> Task:
 
 
 def found(path: str) -> Task:
-    """Return the task at a dotted path. Raises ImportError if there is none."""
+    """Return the task at a dotted path. Raises ImportError if there is none; imports only where tasks may be."""
+    if not may_have_tasks(path):
+        raise ImportError(f"{path} {NOT_THERE}")
     try:
         task = import_string(path)
     except ImportError:

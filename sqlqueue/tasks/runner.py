@@ -13,10 +13,11 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.connections import Undisturbed
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.inline_executor import Savepoints
+from sqlqueue.consumers.unknown import unknown
 from sqlqueue.core import outcomes
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.not_run import check_has_run
-from sqlqueue.core.outcomes import VisibilityTimeout, describe, storable
+from sqlqueue.core.outcomes import VisibilityTimeout, describe, message_of, storable
 from sqlqueue.database import retries
 from sqlqueue.database.limits import packet
 from sqlqueue.database.weight import LIGHT, OVERHEAD, weight
@@ -27,6 +28,7 @@ from sqlqueue.models import TaskState
 from sqlqueue.models.task_state import FAILED, READY, SUCCESSFUL
 from sqlqueue.signals import announce
 from sqlqueue.tasks.interface import (
+    InvalidTaskBackend,
     Task,
     TaskContext,
     TaskResult,
@@ -35,7 +37,7 @@ from sqlqueue.tasks.interface import (
     task_finished,
     task_started,
 )
-from sqlqueue.tasks.policy import OWN_OPTIONS, Policy, policy_of
+from sqlqueue.tasks.policy import OWN_OPTIONS, Policy, of_backend, policy_of
 from sqlqueue.tasks.results import found, result_with, task_of
 from sqlqueue.tasks.shards import stored
 
@@ -45,26 +47,33 @@ NOT_RUN: Final = policy_of()  # of a task that cannot be run: it fails at once
 
 
 def run_task(delivery: Delivery) -> None:
-    """Run the task of a message once, and store how it ended. Raises Retry, Postpone or Reject for what is not done."""
+    """Run the task of a message once, and store how it ended. Raises Retry, Postpone or Reject for what is not done.
+    A task that this process does not have waits for one that has it, see `unknown`: nothing is stored meanwhile."""
     try:
         fresh = task_states.of_message(delivery.payload)
     except (KeyError, TypeError, ValueError) as error:
         raise Reject(f"the message is no task's: {error!r}; .enqueue() publishes tasks") from error
-    _Attempt(delivery, fresh).run()
+    policy = NOT_RUN
+    obstacle: Exception | None = None
+    try:
+        policy = _policy(fresh)
+    except ImportError as error:
+        settlement = unknown(message_of(error), delivery.created_at)
+        if isinstance(settlement, Postpone):
+            raise settlement from error
+        obstacle = error
+    except Exception as error:
+        obstacle = error
+    _Attempt(delivery, fresh, policy, obstacle).run()
 
 
 class _Attempt:
-    """One attempt of one task."""
+    """One attempt of one task. obstacle: what keeps it from being run."""
 
-    def __init__(self, delivery: Delivery, fresh: TaskState):
+    def __init__(self, delivery: Delivery, fresh: TaskState, policy: Policy, obstacle: Exception | None):
         self.alias, self.delivery = settings.DATABASE, delivery
         self.sender = _sender(fresh.backend)
-        self.policy = NOT_RUN
-        self.obstacle: Exception | None = None
-        try:
-            self.policy = _policy(fresh)
-        except Exception as error:
-            self.obstacle = error
+        self.policy, self.obstacle = policy, obstacle
         running = Running(
             delivery.fence, get_random_string(32), delivery.worker, bool(delivery.deaths), self.policy.keep_results
         )
@@ -193,9 +202,14 @@ def announce_killed(sender: Any, id: str, **kwargs: Any) -> None:
 
 
 def _policy(state: TaskState) -> Policy:
-    """Return what holds for a task. Raises what keeps it from being run."""
+    """Return what holds for a task. Raises ImportError if this process does not have it, nor its backend, and what else
+    keeps it from being run."""
     task = found(state.path)
-    return policy_of(task_backends[state.backend].options, getattr(task.func, OWN_OPTIONS, {}))
+    try:
+        backend = task_backends[state.backend]
+    except InvalidTaskBackend as error:
+        raise ImportError(f"TASKS has no backend {state.backend!r}, which enqueued it: {message_of(error)}") from error
+    return policy_of(of_backend(backend.options), getattr(task.func, OWN_OPTIONS, {}))
 
 
 def _sender(backend: str) -> Any:

@@ -239,3 +239,57 @@ def test_more_than_one_transaction_takes_are_made_due(monkeypatch: pytest.Monkey
     assert run_now(ALIAS, numbers) == Changed(5, 0)
     assert withdraw(ALIAS, numbers) == Changed(5, 0)
     assert not ScheduledMessage.objects.exists()
+
+
+@pytest.mark.parametrize("name", ["sqlqueue-batch", "sqlqueue-reply", "Sqlqueue-Version", "sqlqueue-new"])
+def test_headers_that_are_the_queues_own_are_refused_as_by_publish(name: str) -> None:
+    number = later(headers={"a": 1})
+    with pytest.raises(InvalidMessage, match="which is for the queue's own"):
+        edit(ALIAS, number, headers={name: "x"})
+    assert ScheduledMessage.objects.get().headers == {"a": 1}
+
+
+def test_the_queues_own_headers_stay_whatever_a_person_gives(settings: Any) -> None:
+    settings.SQLQUEUE = {**settings.SQLQUEUE, "TOPICS": {"t": {"payload_version": 3}}}
+    number = later(headers={"a": 1})
+    own = {"sqlqueue-version": 3}
+    edit(ALIAS, number, headers={"b": 2})
+    assert ScheduledMessage.objects.get().headers == {"b": 2, **own}
+    edit(ALIAS, number, headers={"c": 3, **own})
+    assert ScheduledMessage.objects.get().headers == {"c": 3, **own}
+    edit(ALIAS, number, headers=None)
+    assert ScheduledMessage.objects.get().headers == own
+    with pytest.raises(InvalidMessage, match="which is for the queue's own"):
+        edit(ALIAS, number, headers={"sqlqueue-version": 4})
+
+
+TASK = {"task": "shop.tasks.run", "args": [], "kwargs": {}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"payload": TASK},
+        {"payload_json": "{}"},
+        {"headers": {"a": 1}},
+        {"key": "k"},
+        {"id": "x"},
+        {"topic": "t"},
+        {"group": "g"},
+    ],
+)
+def test_no_edit_makes_another_task_of_a_message(changes: dict[str, Any], settings: Any) -> None:
+    settings.SQLQUEUE = {**settings.SQLQUEUE, "TOPICS": {"t": {}, "tasks.default": {}}}
+    number = later()
+    ScheduledMessage.objects.update(topic="tasks.default")
+    with pytest.raises(InvalidMessage, match="hold tasks"):
+        edit(ALIAS, number, **changes)
+    edit(ALIAS, number, at=datetime.now(timezone.utc))
+    assert run_now(ALIAS, [number]).changed == 1
+
+
+def test_no_edit_makes_a_task_of_a_message_that_is_none() -> None:
+    number = later()
+    with pytest.raises(InvalidMessage, match="hold tasks"):
+        edit(ALIAS, number, topic="tasks.default", payload=TASK)
+    assert ScheduledMessage.objects.get().topic == "t"

@@ -25,7 +25,7 @@ from sqlqueue import (
     replay,
     subscribe,
 )
-from sqlqueue.exceptions import Retry
+from sqlqueue.exceptions import Unknown
 from sqlqueue.models import DeliveryState, Message, dead_letter_topic
 from sqlqueue.payloads import topic_types
 from sqlqueue.payloads.reader import PayloadReader
@@ -203,7 +203,7 @@ def test_nothing_of_its_batch_overtakes_what_is_tried_again(consuming: Consuming
     consuming.drain()
     assert seen == [1]
     assert not dead_letters()
-    assert DeliveryState.objects.filter(topic="orders", retry_count=1, acked=False).count() == 1
+    assert DeliveryState.objects.filter(topic="orders", retry_count=0, acked=False).count() == 1
 
 
 def test_a_type_that_is_gone_fails_the_attempts_of_a_batch(consuming: Consuming, settings) -> None:
@@ -353,7 +353,7 @@ class TestVersions:
         (error,) = dead_letters()
         assert "upcast from 1 returned a coroutine of later, and none of its code has run" in error
 
-    def test_a_newer_one_that_does_not_fit_is_tried_again_for_another_process_may_read_it(
+    def test_a_newer_one_that_does_not_fit_waits_uncharged_for_a_process_that_can_read_it(
         self, consuming: Consuming, settings
     ) -> None:
         typed(settings, None, payload_version=2)
@@ -361,12 +361,24 @@ class TestVersions:
         publish("orders", PLAIN)
         typed(settings)
         seen: list[Any] = []
-        consuming.consumer("orders", lambda delivery: seen.append(delivery.payload), backoff=60)
+        consuming.consumer("orders", lambda delivery: seen.append(delivery.payload), max_attempts=1)
         consuming.drain()
         assert seen == [ORDER]
         assert not dead_letters()
         (state,) = DeliveryState.objects.filter(topic="orders", acked=False)
         assert "version 2 is newer than this consumer's 1" in state.last_error
+        assert state.retry_count == 0
+
+    def test_a_newer_one_that_does_not_fit_is_a_dead_letter_after_UNKNOWN_FOR(
+        self, consuming: Consuming, settings
+    ) -> None:
+        typed(settings, None, payload_version=2)
+        publish("orders", WRONG)
+        typed(settings)
+        settings.SQLQUEUE = {**settings.SQLQUEUE, "UNKNOWN_FOR": 0}
+        consuming.consumer("orders", lambda delivery: delivery.payload)
+        consuming.drain()
+        assert ["version 2 is newer" in error for error in dead_letters()] == [True]
 
     def test_a_replayed_dead_letter_keeps_its_version(self, consuming: Consuming, settings) -> None:
         typed(settings, payload_version=2)
@@ -390,7 +402,7 @@ class TestVersions:
         for wrong in ("2", 0, True, None, 1.5):
             with pytest.raises(PayloadMismatch, match="'sqlqueue-version' must be a whole number from 1"):
                 PayloadReader("t", OrderPlaced).read(json.dumps(PLAIN), json.dumps({"sqlqueue-version": wrong}))
-        with pytest.raises(Retry):
+        with pytest.raises(Unknown):
             PayloadReader("t", OrderPlaced).read("[]", '{"sqlqueue-version": 2}')
 
     @pytest.mark.django_db

@@ -1,6 +1,7 @@
 """What operators see and do of messages that wait for their way to another shard."""
 
 import html
+import json
 from io import StringIO
 from typing import Any
 
@@ -12,11 +13,12 @@ from django.db import transaction
 from django.test import Client
 from django.urls import reverse
 
-from sqlqueue import publish
+from sqlqueue import InvalidMessage, publish
 from sqlqueue.core.shards import shard_of
 from sqlqueue.log import relay_moves
 from sqlqueue.models import Message, RelayedMessage
 from sqlqueue.monitoring import diagnostics, doctor, responses
+from sqlqueue.operations import relayed
 from sqlqueue.stats import attention, finding_kinds
 from sqlqueue.stats.cached import recent_survey
 from sqlqueue.stats.survey import survey
@@ -200,3 +202,26 @@ def test_a_command_lists_them_and_tries_them_again(refused: RelayedMessage) -> N
     )
     assert "two" in arrived()
     assert "0 are tried again." in command("queuereschedule", "relay", "--all", "--shard", "a")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"headers": {"sqlqueue-batch": "x"}}, "which is for the queue's own"),
+        ({"topic": "tasks.default"}, "topics that begin with 'tasks.' hold tasks"),
+    ],
+)
+def test_a_correction_is_refused_what_publish_would_refuse(
+    refused: RelayedMessage, changes: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InvalidMessage, match=told):
+        relayed.edit(A, refused.pk, **changes)
+    kept = RelayedMessage.objects.using(A).get(pk=refused.pk)
+    assert (kept.topic, kept.headers, kept.refused) == ("t", None, True)
+
+
+def test_a_correction_keeps_the_headers_that_the_queue_has_added(refused: RelayedMessage) -> None:
+    row = RelayedMessage.objects.using(A).get(message_id="bytes")
+    relayed.edit(A, row.pk, headers={"a": 1})
+    row.refresh_from_db()
+    assert json.loads(row.headers) == {"a": 1, "sqlqueue-content-type": "image/png"}

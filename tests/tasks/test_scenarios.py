@@ -347,8 +347,10 @@ def test_run_after() -> None:
     "path",
     ["missing.func", "tests.tasks.samples.gone", "subprocess.check_output", "tests.tasks.samples", "nodots", "a..b"],
 )
-def test_a_task_path_that_is_gone(path: str) -> None:
+def test_a_task_path_that_is_gone(path: str, settings: Any) -> None:
+    settings.SQLQUEUE = {**settings.SQLQUEUE, "UNKNOWN_FOR": 0}
     result = samples.note.enqueue(["exit", "1"])
+    Message.objects.update(payload={**Message.objects.get().payload, "task": path})
     TaskState.objects.update(path=path)
     drain()
     found = default_task_backend.get_result(result.id)
@@ -360,7 +362,11 @@ def test_a_task_path_that_is_gone(path: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["raise SystemExit('no')", "raise ValueError(Unprintable())"])
-def test_a_module_that_exits_when_it_is_imported(ending: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_exits_when_it_is_imported(
+    ending: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    settings.SQLQUEUE = {**settings.SQLQUEUE, "UNKNOWN_FOR": 0}
+    settings.TASKS = {"default": {**settings.TASKS["default"], "OPTIONS": {"packages": ["exits_at_import"]}}}
     code = f"class Unprintable:\n    def __repr__(self): raise RuntimeError\n{ending}\n"
     (tmp_path / "exits_at_import.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
@@ -373,6 +379,7 @@ def test_a_module_that_exits_when_it_is_imported(ending: str, tmp_path: Any, mon
 
 
 def test_a_backend_that_is_gone(settings: Any) -> None:
+    settings.SQLQUEUE = {**settings.SQLQUEUE, "UNKNOWN_FOR": 0}
     result = samples.fail_until.enqueue(1)
     settings.TASKS = {"default": settings.TASKS["default"]}
     drain()

@@ -70,7 +70,8 @@ def test_arguments_that_are_too_large_leave_the_callers_transaction_as_it_was() 
 
 
 def test_errors_of_large_arguments_are_stored(settings: Any) -> None:
-    settings.TASKS["default"] = {**settings.TASKS["default"], "OPTIONS": {"max_attempts": 2, "backoff": 0}}
+    options = {"max_attempts": 2, "backoff": 0}
+    settings.TASKS = {**settings.TASKS, "default": {**settings.TASKS["default"], "OPTIONS": options}}
     result = samples.fail_at_length.enqueue("x" * (min(packet("default"), 16 * 1024 * 1024) - 6_000))
     drain()
     result.refresh()

@@ -35,6 +35,7 @@ DURATIONS = {
     "SHUTDOWN_TIMEOUT": (0.0, DAY),
     "STATS_INTERVAL": (0.0, DAY),
     "HUNG_AFTER": (SHORTEST, DAY),
+    "UNKNOWN_FOR": (0.0, CENTURY),
 }
 FOR_EVER = ("RETENTION", "WORK_ITEM_RETENTION")  # those that may be None
 # Pattern and description of each text option.
@@ -82,6 +83,7 @@ class QueueOptions:
     JSON_ENCODER: str = PLAIN_ENCODER  # dotted path of the class that encodes payloads and headers
     SCHEDULES: Any = None  # {name: {cron, every, timezone, missed, topic, key, group, payload}}: ticks without code
     HUNG_AFTER: float = 60.0  # a consumer's loop that has begun no iteration for so long hangs
+    UNKNOWN_FOR: float = 3600.0  # how long a message waits for a process that has its task, or its payload type
 
 
 @dataclass(frozen=True)
