@@ -13,7 +13,8 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 class ConsumerGroup(models.Model):
     """A group that reads a topic: registered before its first read and removed only by an operator, so that collection
     waits for a group that is away. `start` is the offset at which it began. `streamed_to` is the end of the last batch
-    that a Spark stream has planned; its checkpoint may be there before the positions are. `flow` is what its consumers'
+    that a Spark stream has planned; its checkpoint may be there before the positions are. `streamed_by` is the identity
+    of that checkpoint, and `streamed_read` whether a task has read the batch. `flow` is what its consumers'
     options say of its active hours and limits, `flow_overrides` what an operator has set instead, both as JSON; NULL:
     nothing. `tokens` is what the bucket of its rate limit held at `tokens_at`; `failures` and
     the times behind it are of its retry budget. `sharing` is among how many leases each partition is shared;
@@ -23,6 +24,8 @@ class ConsumerGroup(models.Model):
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
     start = models.BigIntegerField(_("start"), db_default=0)
     streamed_to = models.BigIntegerField(_("streamed to"), db_default=0)
+    streamed_by = ExactField(max_length=32, db_default="")
+    streamed_read = models.BooleanField(db_default=False)
     paused = models.BooleanField(_("paused"), db_default=False)
     flow = UnicodeTextField(_("active hours and limits"), null=True)
     flow_overrides = UnicodeTextField(_("overridden hours and limits"), null=True)

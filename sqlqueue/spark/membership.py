@@ -97,21 +97,31 @@ class Membership:
                 f"the checkpoint says that group {self.group!r} has read up to offset {offset}, and the database knows "
                 f"nothing above {self._reachable} of it: the group was rewound, or the database was restored or "
                 "failed over to a server that lacked some of it. To continue would skip messages that were never read: "
-                f"give the query a new checkpoint, and it begins after offset {self.settled}"
+                f"give the query a new checkpoint and a new output folder, and it begins after offset {self.settled}"
             )
 
-    def settle(self, offset: int, planned: int | None = None) -> None:
+    def settle(self, offset: int, planned: int | None = None, checkpoint: str = "") -> None:
         """Move the positions and watermarks to `offset`, up to which the sink has committed everything.
 
-        planned: the end of the next batch. This writes even if nothing moves: once it has committed, everything that
-        was visible before is on the server's disk. Raises LeaseLost, and changes nothing, if the stream is no longer
-        the owner.
+        planned: the end of the next batch; checkpoint: the identity of the query's. This writes even if nothing moves:
+        once it has committed, everything that was visible before is on the server's disk. Raises LeaseLost, and changes
+        nothing, if the stream is no longer the owner.
         """
-        retries.run(self.alias, self._settle, offset, planned)
+        retries.run(self.alias, self._settle, offset, planned, checkpoint)
         self.settled = max(self.settled, offset)
         self._reachable = max(self._reachable, planned or 0)
 
-    def _settle(self, offset: int, planned: int | None) -> None:
+    def run_again(self, planned: int, checkpoint: str) -> None:
+        """Let a batch be the group's last one unless it is: Spark runs it again, and another query may have planned one
+        since."""
+        if self._groups().exclude(streamed_to=planned, streamed_by=checkpoint).exists():
+            self.settle(self.settled, planned, checkpoint)
+
+    def was_read(self, end: int, checkpoint: str) -> bool:
+        """Tell whether a task of this batch, the group's last one, has read."""
+        return self._groups().filter(streamed_to=end, streamed_by=checkpoint, streamed_read=True).exists()
+
+    def _settle(self, offset: int, planned: int | None, checkpoint: str) -> None:
         for taken in self._owned:
             if not fence.advance(self.alias, taken, offset, offset, offset):
                 raise LeaseLost(
@@ -119,7 +129,7 @@ class Membership:
                     "group was moved or removed, or another stream of it was started"
                 )
         if planned is not None:  # after the fence, and with the lock order of a move
-            self._groups().update(streamed_to=planned)
+            self._groups().update(streamed_to=planned, streamed_by=checkpoint, streamed_read=False)
         if self._has_remains:
             self._has_remains = self._forget(offset)
 

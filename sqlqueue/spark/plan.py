@@ -154,6 +154,15 @@ def next_end(
     return highest if rows is None else end_of(counter(alias, options.table, leading, server), done + 1, highest, rows)
 
 
+def holds_any(alias: str, options: SourceOptions, low: int, high: int, server: ServerIdentity) -> bool:
+    """Tell whether there is a row of the options with an offset from `low` to `high`. Raises LeaseLost for another
+    server."""
+    leading = index_conditions(alias, options, server)
+    text, values = where([*leading, *restrictions(alias, options), between(options.table, low, high)])
+    limited = dialect(alias).branch.format(ANY.replace("{where}", text))
+    return bool(_select(alias, server, limited, values, 1, 0))
+
+
 def restrictions(alias: str, options: SourceOptions) -> list[Condition]:
     """Return the conditions of the options, except those on offsets and those of index_conditions()."""
     table = options.table

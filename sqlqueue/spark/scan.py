@@ -15,6 +15,11 @@ from sqlqueue.spark import arrow
 from sqlqueue.spark.tables import JSON, TIME, Column, Table
 
 PROVEN, REFUTED = 1, 2
+# A task reads a batch, if that is the group's last one. Index: (topic, consumer_group).
+NOTE_READ = (
+    "UPDATE sqlqueue_consumer_group SET streamed_read = %s WHERE topic IN ({topics}) AND consumer_group = %s"
+    " AND streamed_to = %s AND streamed_by = %s AND streamed_read = %s"
+)
 
 
 class Condition(NamedTuple):
@@ -24,10 +29,19 @@ class Condition(NamedTuple):
     values: tuple[Any, ...]
 
 
+class StreamBatch(NamedTuple):
+    """A batch of a Spark stream on one shard. end: its last offset; checkpoint: the identity of the query's."""
+
+    group: str
+    topics: tuple[str, ...]
+    end: int
+    checkpoint: str
+
+
 class Portion(InputPartition):
     """The rows of one task: ranges (low, high, index), each read by one statement, and the conditions of all rows.
     shard: where they are; "" without SHARDS; server: the identity of the server for which this was planned; "" if it is
-    not compared."""
+    not compared; batch: of a stream, whose group the task tells that it was read."""
 
     def __init__(
         self,
@@ -35,13 +49,15 @@ class Portion(InputPartition):
         ranges: Sequence[tuple[int, int, str]],
         shard: str = "",
         server: str = "",
+        batch: StreamBatch | None = None,
     ):
         super().__init__(len(ranges))
         self.conditions, self.ranges, self.shard, self.server = tuple(conditions), tuple(ranges), shard, server
+        self.batch = batch
 
-    def on(self, shard: str, server: str) -> Portion:
-        """Return the same of a shard, on a server."""
-        return Portion(self.conditions, self.ranges, shard, server)
+    def on(self, shard: str, server: str, batch: StreamBatch | None = None) -> Portion:
+        """Return the same of a shard, on a server, in a batch."""
+        return Portion(self.conditions, self.ranges, shard, server, batch)
 
 
 def where(conditions: Sequence[Condition]) -> tuple[str, list[Any]]:
@@ -58,6 +74,13 @@ def one_of(stored: str, values: Sequence[Any]) -> Condition:
 def between(table: Table, low: int, high: int) -> Condition:
     """Return the condition that a row's offset lies from `low` to `high`, both included."""
     return Condition(f"{table.offset_column} >= %s AND {table.offset_column} <= %s", (low, high))
+
+
+def note_read(connection: Connection, batch: StreamBatch) -> None:
+    """Let a group know that a task reads its last batch. Only the first task of a batch writes."""
+    text = NOTE_READ.replace("{topics}", ", ".join(["%s"] * len(batch.topics)))
+    values = (True, *batch.topics, batch.group, batch.end, batch.checkpoint, False)
+    connection.again(connection.execute, text, values)
 
 
 class OtherServer(SqlqueueError):
@@ -101,6 +124,8 @@ class TableScan:
             server = connection.server() if portion.server else Session("")
             if server.identity != portion.server:
                 raise OtherServer
+            if portion.batch is not None:
+                note_read(connection, portion.batch)
             for low, high, index in portion.ranges:
                 rows = connection.stream(*self._select(portion, low, high, index, server))
                 yield from arrow.batches(accepted(rows) if server.text else rows, self.columns)

@@ -8,6 +8,7 @@ only when there is a next batch.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,8 @@ from sqlqueue.core.logfmt import logfmt
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.spark.options import SourceOptions
 from sqlqueue.spark.project import Project, at_shard
-from sqlqueue.spark.scan import TableScan
-from sqlqueue.spark.stream_ends import Ends, as_offset, ends_of
+from sqlqueue.spark.scan import StreamBatch, TableScan
+from sqlqueue.spark.stream_ends import Ends, as_offset, checkpoint_of, ends_of
 from sqlqueue.spark.tables import MESSAGES
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._joined: dict[str, Membership] = {}
         self._former: dict[str, str] = {}  # under which names this stream has joined, by shard
         self._targets: Ends = {}
+        self._new_checkpoint = uuid.uuid4().hex
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for the executors: the parameters of the databases that are read, and no membership."""
@@ -52,7 +54,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the offsets up to which the group has settled everything."""
-        return as_offset({shard: member.settled for shard, member in self._members().items()})
+        settled = {shard: member.settled for shard, member in self._members().items()}
+        return as_offset(settled, self._new_checkpoint)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the option maxRowsPerBatch as Spark's limit."""
@@ -82,15 +85,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
 
     def _settled_and_next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        from sqlqueue.spark.skipped import refuse_skipped  # its models need Django set up
+
         self._go_on()
         done = self._ends(start)
         self._accept(done)
+        refuse_skipped(self._members(), self._options, done, checkpoint_of(start))
         ends = self._next(done, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        checkpoint = checkpoint_of(start) or (self._new_checkpoint if ends != done else "")
         for shard, member in self._members().items():
             if ends[shard] > done[shard] or done[shard] > member.settled:
                 with at_shard(shard):
-                    member.settle(done[shard], ends[shard] if ends[shard] > done[shard] else None)
-        return as_offset(ends)
+                    member.settle(done[shard], ends[shard] if ends[shard] > done[shard] else None, checkpoint)
+        return as_offset(ends, checkpoint)
 
     def _abandon(self, error: Exception) -> None:
         from django.db import connections
@@ -118,7 +125,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         members = self._members()
         from sqlqueue.spark import plan  # its models need Django set up
 
-        first, last = self._ends(start), self._ends(end)
+        first, last, checkpoint = self._ends(start), self._ends(end), checkpoint_of(end)
         self._accept(last)
         busy = [shard for shard in members if last[shard] > first[shard]] or list(members)[:1]
         tasks = max(1, self._tasks // len(busy))
@@ -126,8 +133,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for shard in busy:
             with at_shard(shard):
                 member = members[shard]
+                if last[shard] > member.settled:
+                    member.run_again(last[shard], checkpoint)
                 some = plan.portions(member.alias, self._options, first[shard] + 1, last[shard], tasks, member.server)
-                found += [portion.on(shard, member.server.identity) for portion in some]
+                batch = StreamBatch(member.group, member.topics, last[shard], checkpoint)
+                found += [portion.on(shard, member.server.identity, batch) for portion in some]
         return found
 
     def read(self, partition: Any) -> Iterator[Any]:

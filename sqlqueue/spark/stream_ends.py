@@ -2,7 +2,8 @@
 
 All partitions of a shard are read to the same offset, so it says one number for each shard. Without shards it is
 {"offset": 4711}, with them {"shards": {"a": 4711, "b": 12}}. A checkpoint of the time before SHARDS is one of
-DATABASE's shard, on which existing topics stay.
+DATABASE's shard, on which existing topics stay. Beside it stands the checkpoint's identity, which its first offset gets
+and all others repeat; one of an earlier version has none until its next batch.
 """
 
 from __future__ import annotations
@@ -13,12 +14,18 @@ from typing import Any
 from sqlqueue.exceptions import ConfigurationError
 
 Ends = dict[str, int]  # by shard; "" where there is only one
-ONE, SEVERAL = "offset", "shards"
+ONE, SEVERAL, CHECKPOINT = "offset", "shards", "checkpoint"
 
 
-def as_offset(ends: Ends) -> dict[str, Any]:
-    """Return ends as Spark's offset."""
-    return {ONE: ends[""]} if "" in ends else {SEVERAL: dict(sorted(ends.items()))}
+def as_offset(ends: Ends, checkpoint: str = "") -> dict[str, Any]:
+    """Return ends as Spark's offset, with the checkpoint's identity."""
+    offset: dict[str, Any] = {ONE: ends[""]} if "" in ends else {SEVERAL: dict(sorted(ends.items()))}
+    return {**offset, CHECKPOINT: checkpoint} if checkpoint else offset
+
+
+def checkpoint_of(offset: Mapping[str, Any]) -> str:
+    """Return the identity of the checkpoint that an offset is of; "" if it has none."""
+    return str(offset.get(CHECKPOINT, ""))
 
 
 def ends_of(offset: Mapping[str, Any], shards: Collection[str], home: str, begin: Mapping[str, int]) -> Ends:
@@ -31,7 +38,7 @@ def ends_of(offset: Mapping[str, Any], shards: Collection[str], home: str, begin
         if "" in shards:
             raise ConfigurationError(
                 f"the checkpoint is of a log on the shards {', '.join(known)}, and this project has no SHARDS: give "
-                "the query a new checkpoint"
+                "the query a new checkpoint and a new output folder"
             )
     else:
         known = {"" if "" in shards else home: offset[ONE]}
