@@ -1,5 +1,5 @@
-"""An archivist and a Spark stream hold every slice of a group that shares its partitions; a process that serves some
-partitions holds slices of these."""
+"""An archivist holds every slice of a group that shares its partitions; a process that serves some partitions holds
+slices of these."""
 
 from typing import Any
 
@@ -10,8 +10,7 @@ from sqlqueue.core.slices import lease_number
 from sqlqueue.leases import heartbeat
 from sqlqueue.leases.archivist import archivist
 from sqlqueue.leases.assignment import Balancer, Holding
-from sqlqueue.models import ConsumerGroup, Message, Offset, PartitionLease
-from sqlqueue.spark.membership import Membership
+from sqlqueue.models import PartitionLease
 from tests.consuming import Consuming
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
@@ -37,21 +36,6 @@ def test_an_archivist_holds_them_all() -> None:
     with archivist("default", TOPIC, timeout=30, group=GROUP) as holder:
         assert holders() == {holder.name}
         assert holder.as_owner(lambda: 5) == 5
-
-
-def test_a_stream_holds_them_all_and_moves_each() -> None:
-    publish_many(TOPIC, range(40, 80))
-    last = max(Message.objects.values_list("offset", flat=True))
-    stream = Membership("default", GROUP, [TOPIC], "earliest", 30)
-    try:
-        assert holders() == {stream.name}
-        first_new = Message.objects.order_by("offset").values_list("offset", flat=True)[40]
-        assert stream.settled == first_new - 1
-        stream.settle(last, last)
-    finally:
-        stream.leave()
-    assert set(Offset.objects.values_list("position", "offset_acked")) == {(last, last)}
-    assert ConsumerGroup.objects.get().sharing == SLICES
 
 
 def test_a_process_that_serves_some_partitions_takes_their_slices_only() -> None:
