@@ -8,8 +8,10 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from sqlqueue.spark.files import POSITION
-from sqlqueue.spark.ids import TEXTS, hashed, joined, text_of
+from sqlqueue.spark.files import FILE, HIDDEN, POSITION
+from sqlqueue.spark.ids import hashed, joined, json_text, named, text_of
+from sqlqueue.spark.session import refuse_other_zone
+from sqlqueue.spark.unfit import time_of, why_unfit
 
 
 def as_messages(
@@ -21,18 +23,23 @@ def as_messages(
     time: str = "",
     order: Sequence[str] = (),
 ) -> DataFrame:
-    """Return rows as messages: payload (JSON of the named columns, or of all), key, id and headers.
+    """Return rows as messages: payload (a struct of the named columns, or of all, of which publishing makes JSON), key,
+    id and headers. A row of files that does not fit fails when it is published.
 
     key, id: columns whose values, as text and joined by "|", become key and id. Without id columns the id is a hash of
     key and payload, so that equal rows are one message. payload: columns of the payload; all if it is empty. time: a
     column for the header "time", in UTC. order: columns for in_order() to sort by, kept under names of their own.
     """
-    names = list(payload) or [name for name in rows.columns if name not in (*POSITION, TEXTS)]
-    body = F.to_json(F.struct(*names), {"ignoreNullFields": "false"})
+    refuse_other_zone(rows.sparkSession)
+    names = list(payload) or [name for name in rows.columns if name not in HIDDEN]
+    body = F.struct(*(named(rows, name) for name in names))
+    if FILE in rows.columns:
+        why = why_unfit(rows, time)
+        body = F.when(why.isNull(), body).otherwise(F.raise_error(F.concat(F.col(FILE), F.lit(": "), why)))
     key_text = F.coalesce(_joined(rows, key), F.lit("")) if key else F.lit("")
     id_text = _joined(rows, id) if id else hashed(rows, key, names)
-    columns = [body.alias("payload"), key_text.alias("key"), id_text.alias("id"), _headers(time).alias("headers")]
-    columns += [F.col(column).alias(f"_order{number:03}") for number, column in enumerate(order)]
+    columns = [body.alias("payload"), key_text.alias("key"), id_text.alias("id"), _headers(rows, time).alias("headers")]
+    columns += [F.col(named(rows, column)).alias(f"_order{number:03}") for number, column in enumerate(order)]
     return rows.select(*columns, *(column for column in POSITION if column in rows.columns))
 
 
@@ -65,8 +72,13 @@ def _joined(rows: DataFrame, names: Sequence[str]) -> Column:
     return joined([text_of(rows, name) for name in names])
 
 
-def _headers(time: str) -> Column:
+def shown(messages: DataFrame) -> DataFrame:
+    """Return messages with the payload's JSON text, as publishing makes it."""
+    return messages.withColumn("payload", json_text("payload"))
+
+
+def _headers(rows: DataFrame, time: str) -> Column:
     if not time:
         return F.lit(None).cast("string")
-    at = F.date_format(F.col(time).cast("timestamp"), "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")  # the session is in UTC
+    at = F.date_format(time_of(rows, time), "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")  # the session is in UTC
     return F.when(at.isNotNull(), F.to_json(F.struct(at.alias("time"))))

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.spark.archive import parts
 from sqlqueue.spark.archive_rows import MESSAGES
+from sqlqueue.spark.files import ROW
 from sqlqueue.spark.ids import joined
 from sqlqueue.spark.manifest import DamagedArchive, without_gaps
 
@@ -97,5 +98,5 @@ def rehydrated(archived: DataFrame, *, group: str = "", label: str = "", same_id
         "headers",
         "priority",
         (F.lit(group) if group else F.col("target_group")).alias("target_group"),
-        F.col("offset").alias("_row"),
+        F.col("offset").alias(ROW),
     )

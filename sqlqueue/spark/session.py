@@ -82,6 +82,17 @@ def in_utc(conf: Mapping[str, str]) -> dict[str, str]:
     return settings
 
 
+def refuse_other_zone(spark: SparkSession) -> None:
+    """Raise ConfigurationError for a session in another time zone: what depends on days, hours or times without a zone
+    is computed in UTC."""
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    if zone != "UTC":
+        raise ConfigurationError(
+            f"this Spark session's time zone is {zone}, and days and hours are of UTC here: "
+            'spark.conf.set("spark.sql.session.timeZone", "UTC")'
+        )
+
+
 def register(spark: SparkSession) -> None:
     """Register the data source `sqlqueue` with a session, for the Django project's present databases."""
     from sqlqueue.spark.project import of_django

@@ -70,6 +70,7 @@ class Command(SparkCommand):
             from sqlqueue.spark.backfill import as_messages, in_order
             from sqlqueue.spark.files import read_files
             from sqlqueue.spark.publishing import publish
+            from sqlqueue.spark.unfit import refuse_unfit
 
             try:
                 rows = read_files(spark, options["paths"], format_of(options), dict(options["option"]))
@@ -83,6 +84,7 @@ class Command(SparkCommand):
                 )
             except AnalysisException as error:  # a missing file or column: the message says which there are
                 raise CommandError(str(error)) from error
+            refuse_unfit(rows, options["time"] or "")
             if options["dry_run"]:
                 self.preview(messages)
                 return
@@ -93,11 +95,11 @@ class Command(SparkCommand):
 
     def preview(self, messages: DataFrame) -> None:
         """Count the rows as messages, and print some of them."""
-        from sqlqueue.spark.backfill import totals
+        from sqlqueue.spark.backfill import shown, totals
 
         counted = totals(messages)
         self.say("{rows:,} rows would be {ids:,} messages with {keys:,} keys, for example:".format(**counted))
-        for row in messages.limit(SHOWN).toLocalIterator():
+        for row in shown(messages.limit(SHOWN)).toLocalIterator():
             self.say(f"  key={row['key']!r} id={row['id']!r} headers={row['headers']} payload={row['payload']}")
         for name, longest, most in (
             ("id", counted["longest_id"], ID_LENGTH),
