@@ -37,7 +37,9 @@ def check_exposure(**kwargs: Any) -> list[CheckMessage]:
     if settings.problems():
         return []
     found: list[CheckMessage] = []
-    for path in () if LOGIN_REQUIRED in django_settings.MIDDLEWARE else _exporters(get_resolver().url_patterns):
+    # Django asks the same: a project of consumers alone needs no URLs.
+    readable = getattr(django_settings, "ROOT_URLCONF", None) and LOGIN_REQUIRED not in django_settings.MIDDLEWARE
+    for path in _exporters(get_resolver().url_patterns) if readable else ():
         text = (
             f"/{path} tells everyone who reaches it the names and figures of topics and groups: metrics know no login"
         )

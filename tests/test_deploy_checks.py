@@ -5,6 +5,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from django.conf import settings as django_settings
 from django.contrib.auth.decorators import login_required
 from django.core.checks import WARNING, CheckMessage, run_checks
 from django.db import connections
@@ -99,6 +100,11 @@ class TestExposure:
             assert "W040" not in found(deploy=True)
         middleware = ["django.contrib.auth.middleware.LoginRequiredMiddleware"]
         with with_urls(path("", include("django_prometheus.urls"))), override_settings(MIDDLEWARE=middleware):
+            assert "W040" not in found(deploy=True)
+
+    def test_a_project_without_urls_has_none_to_look_at(self) -> None:
+        with override_settings():
+            del django_settings.ROOT_URLCONF
             assert "W040" not in found(deploy=True)
 
     def test_health_alone_is_public_by_design(self) -> None:

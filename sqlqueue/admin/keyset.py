@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from django.contrib.admin import ShowFacets
 from django.contrib.admin.views.main import ChangeList
@@ -17,11 +17,15 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from sqlqueue.admin.permissions import ReadOnlyAdmin
+from sqlqueue.admin.readable import harmless
 from sqlqueue.admin.replica import Replica, list_alias, replica
+from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
 from sqlqueue.core.outcomes import storable
 from sqlqueue.stats.moments import moment
 
+Column = TypeVar("Column", bound=Callable[[models.Model], Any])
 NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+MOST_SEARCHED = max(KEY_LENGTH, ID_LENGTH)  # characters: no column that is searched is longer
 BEFORE, AFTER = "before", "after"  # parameters of a page: its rows have keys below, or above, this one
 
 
@@ -131,6 +135,26 @@ def _time(field: models.DateTimeField[Any, Any]) -> Callable[[models.Model], str
     def shown(row: models.Model) -> str:
         return moment(getattr(row, field.name))
 
+    return _column(field, shown)
+
+
+def _text(field: models.Field[Any, Any]) -> Callable[[models.Model], str | None]:
+    """Return a list column that shows a field's texts without what a browser would obey or hide."""
+
+    def shown(row: models.Model) -> str | None:
+        return harmless(getattr(row, field.name) or "") or None
+
+    return _column(field, shown)
+
+
+def _shown(field: models.Field[Any, Any]) -> Any:
+    if isinstance(field, models.DateTimeField):
+        return _time(field)
+    plain = isinstance(field, (models.CharField, models.TextField)) and not field.choices
+    return _text(field) if plain else field.name
+
+
+def _column(field: models.Field[Any, Any], shown: Column) -> Column:
     shown.__name__ = field.name  # the cell's class
     shown.short_description = field.verbose_name  # type: ignore[attr-defined]
     return shown
@@ -152,9 +176,9 @@ class KeysetAdmin(ReadOnlyAdmin):
         css = {"all": ("sqlqueue/admin.css",)}
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
-        """Replace columns of times by ones that show the zone."""
-        times = {field.name: field for field in self.opts.fields if isinstance(field, models.DateTimeField)}
-        return [_time(times[name]) if name in times else name for name in super().get_list_display(request)]
+        """Replace columns of times by ones that show the zone, and columns of texts by ones that are harmless."""
+        fields = {field.name: field for field in self.opts.fields if field.name not in (self.list_display_links or ())}
+        return [_shown(fields[name]) if name in fields else name for name in super().get_list_display(request)]
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """Return the change list that is paged by key."""
@@ -168,6 +192,14 @@ class KeysetAdmin(ReadOnlyAdmin):
             return super().lookup_allowed(lookup, value, request)
         filters = {one[0] if isinstance(one, (tuple, list)) else one for one in self.get_list_filter(request)}
         return column in filters and kind in ("exact", "isnull") and storable(value) == value
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Find nothing by a text that is longer than any column: a database may refuse it as a pattern."""
+        if len(search_term) > MOST_SEARCHED:
+            return queryset.none(), False
+        return super().get_search_results(request, queryset, search_term)
 
     def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> Page:
         """Return the page that the request asks for."""

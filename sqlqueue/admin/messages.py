@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,6 +26,7 @@ from sqlqueue.admin.message_search import HEADER_FIELD, SearchForm, found
 from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import may, require
 from sqlqueue.admin.previews import show_outcomes, show_previews
+from sqlqueue.admin.readable import harmless, indented
 from sqlqueue.admin.work_permissions import SEEN_BY, closed_topics
 from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import ACKED, DEAD
@@ -36,8 +36,8 @@ from sqlqueue.stats.bodies import bodies
 from sqlqueue.stats.delivery_status import FAILING, IN_FLIGHT, OTHER_GROUP, UNREAD, WAITING
 from sqlqueue.stats.message_status import EXPIRED, RETRYING, SCHEDULED, GroupStatus, status_of
 
-ALL_ACTIONS: dict[str, type[MessageAction]] = {**MESSAGE_ACTIONS, Delete.name: Delete}
 MOST_SHOWN = 100_000  # characters of a payload
+ALL_ACTIONS: dict[str, type[MessageAction]] = {**MESSAGE_ACTIONS, Delete.name: Delete}
 MOST_RECEIPTS = 100  # on the page of a message
 MOST_ITEMS = 100  # work items on it: a group makes another one only after a rewind
 STATES = {
@@ -72,7 +72,9 @@ def _original(alias: str, dead_letter: Message) -> Message | None:
 def _statuses(alias: str, message: Message) -> list[tuple[GroupStatus, Any, str]]:
     """Return the status of a message in each group, with its label and the result as text."""
     groups = status_of(alias, message).groups.values()
-    return [(one, GROUP_STATES[one.state], "" if one.result is None else pretty(one.result)) for one in groups]
+    return [
+        (one, GROUP_STATES[one.state], "" if one.result is None else indented(one.result, MOST_SHOWN)) for one in groups
+    ]
 
 
 def _work_items(request: HttpRequest, offsets: Iterable[int]) -> list[WorkItem]:
@@ -93,12 +95,6 @@ def last_line(error: str) -> str:
 def label(state: str) -> str:
     """Return a state as a list shows it: an unusual one in a frame."""
     return tag(STATES[state]) if state in UNUSUAL else str(STATES[state])
-
-
-def pretty(value: Any) -> str:
-    """Return a value as indented JSON, cut after MOST_SHOWN characters."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    return text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "\n…"
 
 
 @admin.register(Message)
@@ -130,7 +126,7 @@ class MessageAdmin(OffersActions, KeysetAdmin):
                 "group": message.failed_group,
                 "fingerprint": message.fingerprint,
             }
-            return format_html("{}", text)
+            return format_html("{}", harmless(text))
         lines = ((one.group, label(one.state), seconds) for one, seconds in message.outcomes)  # type: ignore[attr-defined]
         return format_html_join("", '<div class="sqlqueue-outcome">{}: {} {}</div>', lines) or "–"
 
@@ -191,9 +187,9 @@ class MessageAdmin(OffersActions, KeysetAdmin):
         items = _work_items(request, {message.offset, offset or message.offset})
         context = {
             "message": message,
-            "payload": pretty(message.payload),
+            "payload": indented(message.payload, MOST_SHOWN),
             "body": bodies(alias, Message, [message.pk]).get(message.pk) if message.payload is None else None,
-            "headers": pretty(message.headers) if message.headers else "",
+            "headers": indented(message.headers, MOST_SHOWN) if message.headers else "",
             "exception": last_line(message.last_error or ""),
             "original": original,
             "subject_offset": offset,

@@ -11,6 +11,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
 from sqlqueue.admin.bodies import described
+from sqlqueue.admin.readable import harmless
 from sqlqueue.log.encoding import NOTHING
 from sqlqueue.models import Message, Receipt
 from sqlqueue.stats.bodies import bodies
@@ -32,7 +33,7 @@ def show_previews(model: type[models.Model], rows: Sequence[Any]) -> None:
     bytes_of = bodies(alias, model, empty) if (empty := [key for key, text in found.items() if text == NOTHING]) else {}
     for row in rows:
         shown = described(bytes_of[row.pk]) if row.pk in bytes_of else found.get(row.pk)
-        row.preview = Truncator(shown or "").chars(BEGINNING)
+        row.preview = harmless(Truncator(shown or "").chars(BEGINNING))
 
 
 def show_outcomes(rows: Sequence[Message]) -> None:

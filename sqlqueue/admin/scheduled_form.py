@@ -13,6 +13,7 @@ from django.db.models.functions import Cast, Coalesce, Length
 from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext_lazy
 
+from sqlqueue.admin.readable import editable
 from sqlqueue.admin.times import StoredMomentField
 from sqlqueue.core.keys import GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, TOPIC_LENGTH
 from sqlqueue.models import RelayedMessage, ScheduledMessage
@@ -33,11 +34,12 @@ def with_texts(model: type[Waiting], alias: str, number: int) -> Waiting | None:
 
 
 def readable(text: str | None) -> str:
-    """Return stored JSON indented, or as it is if that would write a number differently; "" for None."""
+    """Return stored JSON indented, or as it is if that would be very long or write a number differently; ""
+    for None."""
     if text is None:
         return ""
     try:
-        pretty = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        pretty = editable(json.loads(text))
         same = json.loads(pretty, parse_float=str) == json.loads(text, parse_float=str)
     except (ValueError, RecursionError):
         return text

@@ -11,6 +11,7 @@ from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from sqlqueue.admin.readable import editable
 from sqlqueue.admin.times import MomentField
 from sqlqueue.admin.work_permissions import REVIEW, WORK, user_named
 from sqlqueue.conf import settings
@@ -55,10 +56,10 @@ class JSONTextField(forms.JSONField):
         return forms.fields.InvalidJSONInput(data or "")
 
     def prepare_value(self, value: Any) -> Any:
-        """Return the text to show, indented."""
+        """Return the text to show, indented unless that makes it very long."""
         if value is None or isinstance(value, forms.fields.InvalidJSONInput):
             return value
-        return json.dumps(value, indent=2, ensure_ascii=False)
+        return editable(value)
 
     def to_python(self, value: Any) -> Any:
         """Return the value. Raises ValidationError, also for what Python cannot read: nested too deeply, a number of

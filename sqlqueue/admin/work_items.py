@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from sqlqueue.admin.cells import key_id, tag
 from sqlqueue.admin.keyset import KeysetAdmin
 from sqlqueue.admin.links import page_url
 from sqlqueue.admin.pages import show
+from sqlqueue.admin.readable import indented
 from sqlqueue.admin.replica import remember_change
 from sqlqueue.admin.work_forms import AssignForm, CommentForm, DecisionForm, LaterForm, ReviewForm, TakeForm
 from sqlqueue.admin.work_permissions import (
@@ -278,5 +278,4 @@ class WorkItemAdmin(KeysetAdmin):
 
 def _text(value: Any) -> str:
     """Return JSON to be read; it says so if it is cut."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    return text if len(text) <= MOST_OF_A_PAYLOAD else text[:MOST_OF_A_PAYLOAD] + "\n" + _("… and more")
+    return indented(value, MOST_OF_A_PAYLOAD, _("… and more"))

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from sqlqueue import __version__
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, ID_LENGTH, KEY_LENGTH, TOPIC_LENGTH
 from sqlqueue.monitoring.health import Excess
 from sqlqueue.monitoring.responses import GROUP_FIGURES
 from sqlqueue.stats.finding_kinds import Finding
@@ -90,9 +91,9 @@ def description(prefix: str) -> dict[str, Any]:
                     {"200": "Message", "400": "Error", "401": "Error", "403": "Error", "404": "Error", "503": "NotOk"},
                     DETAILS[1:],
                 ),
-                topic="the message's topic",
-                id="its id",
-                key="its key, if it has one",
+                topic=("the message's topic", 1, TOPIC_LENGTH + len(DEAD_LETTER_SUFFIX)),
+                id=("its id", 1, ID_LENGTH),
+                key=("its key, if it has one", 0, KEY_LENGTH),
             ),
         },
         "components": {
@@ -117,12 +118,18 @@ def _message() -> dict[str, Any]:
     return {**_schema(MessageStatus)["properties"], "finished": {"type": "boolean"}}
 
 
-def _with_parameters(path: dict[str, Any], **names: str) -> dict[str, Any]:
-    """Return a path with these parameters in its query, of which all but the last are needed."""
-    *needed, _ = names
+def _with_parameters(path: dict[str, Any], **names: tuple[str, int, int]) -> dict[str, Any]:
+    """Return a path with these texts in its query: what each is, and its least and most characters. Those that may not
+    be empty are needed."""
     parameters = [
-        {"name": name, "in": "query", "required": name in needed, "description": text, "schema": {"type": "string"}}
-        for name, text in names.items()
+        {
+            "name": name,
+            "in": "query",
+            "required": least > 0,
+            "description": text,
+            "schema": {"type": "string", "minLength": least, "maxLength": most},
+        }
+        for name, (text, least, most) in names.items()
     ]
     return {**path, "parameters": parameters}
 

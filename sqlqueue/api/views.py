@@ -7,6 +7,7 @@ from collections.abc import Callable
 from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 
 from sqlqueue.api.access import MESSAGES, TOPICS, is_logged_in, may_see_details
@@ -30,7 +31,8 @@ def endpoint(answer: Callable[[HttpRequest], HealthResponse]) -> View:
         return response
 
     view.__doc__ = answer.__doc__
-    return login_not_required(outside_transactions(never_cache(require_safe(view))))
+    # Other methods are refused with 405 before anything is done, where the CSRF middleware would send a page.
+    return csrf_exempt(login_not_required(outside_transactions(never_cache(require_safe(view)))))
 
 
 @endpoint

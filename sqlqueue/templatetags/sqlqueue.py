@@ -15,6 +15,7 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.text import capfirst
 
 from sqlqueue.conf import settings
+from sqlqueue.core.logfmt import printable
 from sqlqueue.stats import moments
 
 register = template.Library()
@@ -26,6 +27,12 @@ CELL = re.compile(r"^<(td|th)\b")
 def moment(at: datetime | None, fraction: bool = False) -> str:
     """Return a time in the current time zone, with the zone's name."""
     return moments.moment(at, fraction)
+
+
+@register.filter
+def harmless(text: object) -> str:
+    """Return data of a publisher or handler with what a browser would obey or hide escaped, but for line ends."""
+    return printable(str(text), keep="\n\t")
 
 
 @register.filter

@@ -66,3 +66,15 @@ def test_an_answer_that_is_not_as_described_is_found(document, backlog) -> None:
     document["components"]["schemas"]["Health"]["properties"]["groups"]["items"]["properties"].pop("lag")
     with pytest.raises(Exception, match=r"not valid under any of the given schemas|'lag' was unexpected"):
         conforms(document, "/health/", bearing(TOKEN))
+
+
+def test_what_it_allows_of_a_question_is_answered_and_the_rest_is_refused(document, options) -> None:
+    parameters = {one["name"]: one["schema"] for one in document["paths"]["/message/"]["parameters"]}
+
+    def status(**values: str) -> int:
+        return bearing(TOKEN).get("/queue/message/", {"topic": TOPIC, "id": "i", "key": "k", **values}).status_code
+
+    for name, schema in parameters.items():
+        assert status(**{name: "x" * schema["maxLength"]}) != 400 or name == "topic"
+        assert status(**{name: "x" * (schema["maxLength"] + 1)}) == 400
+        assert (status(**{name: ""}) == 400) == (schema["minLength"] == 1)

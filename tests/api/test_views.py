@@ -171,6 +171,11 @@ class TestManners:
             assert (answer.status_code, answer.headers["Allow"]) == (405, "GET, HEAD")
 
     @pytest.mark.parametrize("path", ENDPOINTS)
+    def test_another_method_is_refused_as_such_behind_the_csrf_middleware(self, options, path: str) -> None:
+        answer = Client(enforce_csrf_checks=True).post(path)
+        assert (answer.status_code, answer.headers["Allow"]) == (405, "GET, HEAD")
+
+    @pytest.mark.parametrize("path", ENDPOINTS)
     def test_no_cache_keeps_an_answer(self, options, path: str) -> None:
         for client in (Client(), bearing(TOKEN)):
             answer = client.get(path)
