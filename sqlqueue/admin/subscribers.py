@@ -14,13 +14,15 @@ from sqlqueue.models import SubscriberHeartbeat
 
 @admin.register(SubscriberHeartbeat)
 class SubscriberAdmin(SectionedAdmin):
-    """The list of subscribers: those whose heartbeat has expired first. They are removed some minutes later."""
+    """The list of subscribers: those whose heartbeat has expired first, with the exit status of those that died. They
+    are removed some minutes later."""
 
     list_display = (
         "subscriber",
         "consumer_group",
         "topic",
         "alive",
+        "exit_status",
         "activity",
         "partitions",
         "host",

@@ -6,11 +6,13 @@ import os
 import socket
 import uuid
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from types import MappingProxyType
 
 from sqlqueue.core.cohorts import cohort_of
 from sqlqueue.database import retries
 from sqlqueue.database.cluster import identity
+from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.models import SubscriberHeartbeat
 from sqlqueue.models.subscriber_heartbeat import AHEAD
@@ -23,7 +25,7 @@ BEAT = """
     VALUES
 """
 ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, %s, {later})"
-STREAM = "spark:"  # so the name of a subscriber begins that is a Spark stream
+MOURNED = 3600.0  # seconds
 UPDATES = {
     name: "{new:" + name + "}"
     for name in ("activity", "address", "horizon", "failing", "version", "server", "beat_at", "expires_at")
@@ -74,9 +76,34 @@ def leave(alias: str, subscriber: str) -> None:
     retries.run(alias, SubscriberHeartbeat.objects.using(alias).filter(subscriber=subscriber).delete)
 
 
+def bury(alias: str, subscriber: str, exit_status: int, restart_in: float, in_doubt: str) -> None:
+    """Keep one row of a subscriber whose process has died, and say there how; its partitions are shared among the
+    others at once.
+
+    exit_status: -9 for signal 9; restart_in: seconds until a successor is started; in_doubt: what it may have died of.
+    """
+    retries.run(alias, _bury, alias, subscriber, exit_status, restart_in, in_doubt)
+
+
+def _bury(alias: str, subscriber: str, exit_status: int, restart_in: float, in_doubt: str) -> None:
+    rows = SubscriberHeartbeat.objects.using(alias).filter(subscriber=subscriber)
+    first = rows.order_by("-cohort").values_list("pk", flat=True).first()
+    if first is None:  # it died before its first heartbeat
+        host = socket.gethostname()[:255]
+        first = rows.create(subscriber=subscriber, host=host, version=__version__, expires_at=DatabaseNow()).pk
+    rows.exclude(pk=first).delete()
+    death = {"exit_status": exit_status, "activity": in_doubt[:200], "cohort": "", "horizon": 0, "failing": ""}
+    times = {"expires_at": DatabaseNow(), "restart_at": DatabaseNow() + timedelta(seconds=restart_in)}
+    rows.filter(pk=first).update(**death, **times)
+
+
 def remove_dead(alias: str, lease_duration: float) -> None:
-    """Remove heartbeats that expired ten lease durations ago, and those of a future time."""
+    """Remove heartbeats that expired ten lease durations ago, those of processes whose supervisor has seen them die
+    after MOURNED as well (it ended before it could), and those of a future time."""
     # A row a subscriber: a small table.
-    text = "DELETE FROM sqlqueue_subscriber_heartbeat WHERE expires_at < {earlier} OR beat_at >= {later}"
-    microseconds = (round(seconds * 1_000_000) for seconds in (10 * lease_duration, AHEAD.total_seconds()))
-    retries.run(alias, execute, alias, text, tuple(microseconds))
+    text = (
+        "DELETE FROM sqlqueue_subscriber_heartbeat WHERE expires_at < {earlier} AND (exit_status IS NULL"
+        " OR expires_at < {earlier}) OR beat_at >= {later}"
+    )
+    times = (10 * lease_duration, max(MOURNED, 10 * lease_duration), AHEAD.total_seconds())
+    retries.run(alias, execute, alias, text, tuple(round(seconds * 1_000_000) for seconds in times))

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from sqlqueue.core.cohorts import GroupTopic, Serving, cohort_of
 from sqlqueue.core.partition_numbers import Numbers, stored_numbers
 from sqlqueue.database.statements import execute
-from sqlqueue.leases.heartbeat import STREAM
-from sqlqueue.models.subscriber_heartbeat import AHEAD, ALONE
+from sqlqueue.models.subscriber_heartbeat import AHEAD, ALONE, STREAM
 
 # A row of each living subscriber; all rows of one of an older version. Index: the heartbeats' cohort.
 LIVING = """

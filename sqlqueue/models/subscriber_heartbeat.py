@@ -16,6 +16,7 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 # How far a beat may lie ahead of the database's clock and still count. One that is further ahead was written before the
 # clock was set back: a live process beats again, and a dead one must not count as alive until that time.
 AHEAD = timedelta(seconds=60)
+STREAM = "spark:"  # so the name of a subscriber begins that is a Spark stream
 ALONE = "alone"  # the cohort of a row that says nothing of the subscriber's others: of an older version
 
 
@@ -33,7 +34,11 @@ class SubscriberHeartbeatQuerySet(models.QuerySet["SubscriberHeartbeat"]):
 
 
 class SubscriberHeartbeat(models.Model):
-    """A subscriber in one group of one topic. `address` is where its listener waits for notifications."""
+    """A subscriber in one group of one topic. `address` is where its listener waits for notifications.
+
+    Of a process whose supervisor has seen it die one row is left, with its exit status, until a successor has lived a
+    minute: it expired at the death, and `activity` names the messages in doubt.
+    """
 
     subscriber = ExactField(_("subscriber"), max_length=HOLDER_LENGTH)
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
@@ -68,6 +73,10 @@ class SubscriberHeartbeat(models.Model):
     started_at = models.DateTimeField(_("started at"), db_default=DatabaseNow())
     beat_at = models.DateTimeField(_("last beat"), db_default=DatabaseNow())
     expires_at = models.DateTimeField(_("expires at"))
+    exit_status = models.SmallIntegerField(
+        _("exit status"), null=True, help_text=_("of a process that died; -9: signal 9")
+    )
+    restart_at = models.DateTimeField(_("successor at"), null=True, help_text=_("when a successor is started"))
 
     objects = SubscriberHeartbeatQuerySet.as_manager()
 

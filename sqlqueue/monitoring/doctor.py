@@ -28,6 +28,9 @@ CLOCK_TOLERANCE = 1.0  # seconds
 CLOCK_WRONG = 30.0  # seconds
 ABOUT = {  # the title under which the doctor lists each kind of finding
     finding_kinds.NO_CONSUMERS: "consumers",
+    finding_kinds.UNWRITABLE: "writes",
+    finding_kinds.DEATHS: "consumers",
+    finding_kinds.LATE_HEARTBEATS: "consumers",
     finding_kinds.AWAY: "groups",
     finding_kinds.PAUSED: "groups",
     finding_kinds.OUTSIDE_HOURS: "groups",
@@ -214,6 +217,7 @@ def _well(seen: Survey) -> dict[str, str]:
     """Return the text for each subject without findings."""
     relayed = {"relayed messages": "none is refused, or waits for long"} if seen.relays else {}
     return {
+        "writes": "the database takes them",
         "consumers": f"{seen.subscribers} alive",
         "background tasks": "none fails again and again",
         "groups": f"all {len(seen.groups)} are served or have nothing to do",

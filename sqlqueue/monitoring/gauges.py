@@ -16,6 +16,14 @@ from sqlqueue.stats.topics import TopicSurvey
 
 OF_ALL: dict[str, tuple[str, Callable[[Survey], float]]] = {
     "sqlqueue_subscribers": ("Consumer processes alive.", lambda s: s.subscribers),
+    "sqlqueue_dead_processes": (
+        "Consumer processes that died, and no successor of which has lived a minute.",
+        lambda s: len(s.deaths),
+    ),
+    "sqlqueue_heartbeat_age_seconds": (
+        "For how long the consumer process that is late has written no heartbeat; 0 while none is late.",
+        lambda s: s.late[0].seconds if s.late else 0.0,
+    ),
     "sqlqueue_highest_offset": ("The last message's offset.", lambda s: s.highest_offset),
     "sqlqueue_horizon_lag_messages": (
         "Offsets that an open transaction of a publisher holds above the horizon.",
@@ -84,12 +92,12 @@ TO_SHARD: dict[str, tuple[str, Callable[[RelaySurvey], float]]] = {
         lambda r: r.age,
     ),
 }
-UP = ("sqlqueue_database_up", "1 if the queue's database answered when the gauges were read.")
+UP = ("sqlqueue_database_up", "1 if the queue's database answered and took a write when the gauges were read.")
 
 
 class StatsCollector:
     """Yields the gauges when a registry collects, with several shards labelled with theirs. Of a database that is
-    unreachable only the gauge `database_up` is reported, as 0."""
+    unreachable only the gauge `database_up` is reported, as 0; it is 0 beside the others where no write is taken."""
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Return the gauges without values, so that registering needs no database."""
@@ -121,7 +129,7 @@ def _families(surveys: Mapping[str, Survey | None], sharded: bool) -> Iterator[G
 
     up = GaugeMetricFamily(*UP, labels=shard)
     for name, survey in surveys.items():
-        up.add_metric(labels(name), float(survey is not None))
+        up.add_metric(labels(name), float(survey is not None and not survey.writing.fails))
     yield up
     known = {name: survey for name, survey in surveys.items() if survey is not None}
     if surveys and not known:

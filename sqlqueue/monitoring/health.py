@@ -16,7 +16,8 @@ class Excess:
     Beside the limits of SQLQUEUE['HEALTH'] there are fixed ones: no partition may have reached a limit at which nothing
     new is read (`full_partitions`, `held_partitions`), and no group may be missing on a former shard of its topic
     (`unregistered_shards`); and, with topic and group "", no background task may fail again
-    and again (`failing_tasks`), and consumers may write to one database server only (`servers`).
+    and again (`failing_tasks`), the database has to take writes (`failing_writes`), and consumers may write to one
+    database server only (`servers`).
     """
 
     topic: str
@@ -31,6 +32,8 @@ def excesses(survey: Survey) -> list[Excess]:
     whole = [Excess("", "", "failing_tasks", len(survey.failing), 0)] if survey.failing else []
     if len(survey.servers) > 1:
         whole.append(Excess("", "", "servers", len(survey.servers), 1))
+    if survey.writing.fails:
+        whole.append(Excess("", "", "failing_writes", 1, 0))
     return whole + [excess for group in survey.groups for excess in _of_group(group)]
 
 

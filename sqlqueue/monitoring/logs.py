@@ -58,6 +58,11 @@ def _dead(*, error: str, **fields: Any) -> None:
     logger.error(logfmt("dead_lettered", **_fields(fields), error=_last_line(error)))
 
 
+def _died(*, shard: str, **fields: Any) -> None:
+    served = {"shard": shard} if shard else {}
+    logger.error(logfmt("process_died", **_fields(fields), **served))
+
+
 def _collected(**fields: Any) -> None:
     logger.info(logfmt("messages_collected", **_fields(fields)))
 
@@ -99,6 +104,7 @@ RECEIVERS = (
     (signals.lease_lost, _lost),
     (signals.delivery_failed, _failed),
     (signals.dead_lettered, _dead),
+    (signals.process_died, _died),
     (signals.messages_collected, _collected),
     (signals.results_collected, _results_collected),
     (signals.group_away, _away),

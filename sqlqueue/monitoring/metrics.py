@@ -17,6 +17,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 from sqlqueue import signals
 from sqlqueue.conf import settings
 from sqlqueue.core import outcomes
+from sqlqueue.core.exits import exit_name
 from sqlqueue.core.settle_plan import SettledAttempt, count_kinds
 from sqlqueue.database import clock
 from sqlqueue.exceptions import ConfigurationError
@@ -83,6 +84,8 @@ LATENESS = BulkHistogram(
 )
 REFUSED_TICKS = Counter("sqlqueue_refused_ticks", "Times that a periodic schedule could not publish.", SHARD)
 RETRIES = Counter("sqlqueue_database_retries", "Work on the database that failed and was run again.", [*SHARD, "fault"])
+# Counted by the supervisor.
+DEATHS = Counter("sqlqueue_process_deaths", "Consumer processes that have died.", [*SHARD, "exit"])
 STATS_COLLECTOR = StatsCollector()
 
 
@@ -163,6 +166,10 @@ def _retried(*, error_kind: str, **_: Any) -> None:
     _of(RETRIES, error_kind.lower()).inc()
 
 
+def _died(*, shard: str, **fields: Any) -> None:
+    _of(DEATHS, exit_name(fields["exit"]), shard=shard).inc()
+
+
 RECEIVERS = (
     (signals.message_published, _published),
     (signals.deliveries_dispatched, _dispatched),
@@ -177,6 +184,7 @@ RECEIVERS = (
     (signals.ticks_published, _ticked),
     (signals.tick_refused, _tick_refused),
     (signals.operation_retried, _retried),
+    (signals.process_died, _died),
 )
 
 

@@ -17,7 +17,7 @@ from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from sqlqueue.core.logfmt import logfmt
-from sqlqueue.monitoring.metrics import STATS_COLLECTOR
+from sqlqueue.monitoring.metrics import DEATHS, STATS_COLLECTOR
 
 logger = logging.getLogger("sqlqueue")
 
@@ -38,6 +38,7 @@ class SharedMetrics:
         self._lock = threading.Lock()
         self._registry = CollectorRegistry()
         self._registry.register(STATS_COLLECTOR)
+        self._registry.register(DEATHS)  # of this process, which keeps no files
         MultiProcessCollector(self._registry, str(self.folder))
         self._before = os.environ.get(VARIABLE)
         os.environ[VARIABLE] = str(self.folder)  # for the processes that are started from now on

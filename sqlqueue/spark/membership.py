@@ -23,7 +23,7 @@ from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import dialect
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases.acquire import AcquiredPartition, acquire, not_taken
-from sqlqueue.leases.heartbeat import STREAM, leave, subscriber_name
+from sqlqueue.leases.heartbeat import leave, subscriber_name
 from sqlqueue.leases.release import free, shorten_stale
 from sqlqueue.leases.renewal import Renewal, RenewalLoop, Renewed, Shown, skip
 from sqlqueue.log import fence, groups, layouts
@@ -31,6 +31,7 @@ from sqlqueue.log.groups import LATEST, lock_topic, register_at, revoke
 from sqlqueue.log.proof import select
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, PartitionLease, SubscriberHeartbeat, Topic
+from sqlqueue.models.subscriber_heartbeat import STREAM
 from sqlqueue.spark.plan import wait_for_horizon
 
 logger = logging.getLogger("sqlqueue")

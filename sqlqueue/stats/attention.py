@@ -15,7 +15,6 @@ from sqlqueue.stats.finding_kinds import (
     ERROR,
     FAILING_TASK,
     LATE,
-    NO_CONSUMERS,
     NOTE,
     OPEN_TRANSACTION,
     ORDER,
@@ -25,12 +24,14 @@ from sqlqueue.stats.finding_kinds import (
     RELAY_REFUSED,
     SERVERS,
     UNREAD,
+    UNWRITABLE,
     WARNING,
     Finding,
     at_least,
 )
 from sqlqueue.stats.group_attention import of_group
 from sqlqueue.stats.groups import GroupSurvey
+from sqlqueue.stats.process_attention import of_processes
 from sqlqueue.stats.relays import RelaySurvey
 from sqlqueue.stats.sampling import MOST_ROWS
 from sqlqueue.stats.survey import Survey
@@ -53,6 +54,22 @@ def findings(seen: Survey) -> list[Finding]:
 
 
 def _of_queue(seen: Survey) -> Iterator[Finding]:
+    if seen.writing.fails:
+        text = _("The database takes no writes: %(error)s.") % {"error": seen.writing.error.rstrip(".")}
+        if not seen.writing.error:
+            text = _("The database takes no writes: one has hung for %(age)s.") % {
+                "age": duration(seen.writing.hangs_for)
+            }
+        yield Finding(
+            UNWRITABLE,
+            ERROR,
+            _("No writes"),
+            text,
+            _(
+                "Look at its disk (of a binary log, too), at what it waits for (a backup's lock, a standby), and at "
+                "read_only. Publishers fail or wait; consumers wait, and go on by themselves."
+            ),
+        )
     if len(seen.servers) > 1:
         yield Finding(
             SERVERS,
@@ -73,15 +90,7 @@ def _of_queue(seen: Survey) -> Iterator[Finding]:
             _("A background task fails again and again: %(task)s") % {"task": task},
             _("The log of its consumer process has the whole error (event=background_task_failed)."),
         )
-    if seen.groups and not seen.subscribers:
-        behind = any(group.lag and not group.rests for group in seen.groups)
-        yield Finding(
-            NO_CONSUMERS,
-            WARNING if behind else NOTE,
-            _("No consumers"),
-            _("No consumer process is alive."),
-            _("Start “manage.py runconsumers”, or look into its log for why it has ended."),
-        )
+    yield from of_processes(seen)
     if seen.horizon_age > OPEN_TOO_LONG:
         yield Finding(
             OPEN_TRANSACTION,

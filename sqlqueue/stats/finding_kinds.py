@@ -11,7 +11,10 @@ ERROR: Final = "error"  # something does not work, or soon will not
 WARNING: Final = "warning"  # it works, and an operator should look at it
 NOTE: Final = "note"  # worth knowing
 
+UNWRITABLE: Final = "unwritable"
 NO_CONSUMERS: Final = "no_consumers"
+DEATHS: Final = "deaths"
+LATE_HEARTBEATS: Final = "late_heartbeats"
 SERVERS: Final = "servers"
 FAILING_TASK: Final = "failing_task"
 AWAY: Final = "away"

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
 
+from django.db import connections
+
+from sqlqueue.conf import settings
 from sqlqueue.core.epochs import Epoch
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
-from sqlqueue.database import clock
+from sqlqueue.database import clock, write_probe
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import highest_offset
+from sqlqueue.database.transactions import in_test_case
+from sqlqueue.database.write_probe import Writing
 from sqlqueue.log import layouts
-from sqlqueue.models import PublishGate, SubscriberHeartbeat, Topic, dead_letter_topic
+from sqlqueue.models import PublishGate, Topic, dead_letter_topic
 from sqlqueue.stats import sampling
 from sqlqueue.stats.backlogs import Backlog, backlogs_of
 from sqlqueue.stats.blocked import blocked_in_groups
@@ -30,6 +34,8 @@ from sqlqueue.stats.horizon_lag import horizon_lag, probed
 from sqlqueue.stats.open_work import NO_WORK, OpenWork, open_work
 from sqlqueue.stats.other_shards import OtherShards
 from sqlqueue.stats.positions import StoredPartition, all_partitions, first_unacked, partitions_of
+from sqlqueue.stats.processes import Death, Late, Processes, late_ones
+from sqlqueue.stats.processes import processes as read_processes
 from sqlqueue.stats.relays import RelaySurvey, relays_from
 from sqlqueue.stats.stuck import limits_reached, stuck_partitions
 from sqlqueue.stats.topics import TopicSurvey, dead_letters_in, scheduled_in, topics_of, with_messages
@@ -44,7 +50,10 @@ class Survey:
     seconds of the first message above it, so for how long at most; both are 0 without consumers. failing: background
     tasks of live consumers that fail again and again, with their errors. servers: the database servers that live
     consumers write to. overdue_elsewhere, refused_elsewhere: scheduled messages for topics that do not exist. relays:
-    with SHARDS, what waits here for each other shard.
+    with SHARDS, what waits here for each other shard. deaths: consumer processes that died, no successor of which has
+    lived a minute, the last one first; late: for how many seconds each process that is to be alive has written no
+    heartbeat, where that is too long. writing: whether the database takes
+    writes; it is tried unless one topic is asked for, or the survey is of a test case's transaction.
     """
 
     taken_at: datetime
@@ -59,21 +68,13 @@ class Survey:
     overdue_elsewhere: int = 0
     refused_elsewhere: int = 0
     relays: tuple[RelaySurvey, ...] = ()
+    deaths: tuple[Death, ...] = ()
+    late: tuple[Late, ...] = ()
+    writing: Writing = field(default_factory=Writing)
 
     def group(self, topic: str, group: str) -> GroupSurvey | None:
         """Return one group's stats; None if it is not registered."""
         return next((one for one in self.groups if (one.topic, one.group) == (topic, group)), None)
-
-
-class Processes(NamedTuple):
-    """The live consumer processes: how many are alive, how many serve each group, the highest horizon that one knows,
-    which background tasks fail, and which servers are written to."""
-
-    alive: int
-    members: dict[tuple[str, str], int]
-    horizon: int
-    failing: tuple[str, ...]
-    servers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,7 @@ class Reads:
 def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
     """Read the stats of the whole queue, or of only one topic and its groups, or of one of these. `subscribers` always
     counts all that are alive; what people have not done is counted unless one group is asked for."""
+    probe = None if only or in_test_case(connections[alias]) else write_probe.start(_primary(alias))
     reads = _read(alias, only, only_group)
     alive, highest, taken_at = reads.processes.alive, reads.highest, database_time(alias)
     lag, age = horizon_lag(alias, reads.horizon, highest) if alive else (0, 0.0)
@@ -123,7 +125,14 @@ def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
         sum(reads.scheduled[name][1] for name in elsewhere if name in reads.scheduled),
         sum(reads.refused[name][0] for name in elsewhere if name in reads.refused),
         () if only else relays_from(alias),
+        reads.processes.deaths,
+        late_ones(reads.processes, taken_at),
+        probe.outcome() if probe else Writing(),
     )
+
+
+def _primary(alias: str) -> str:
+    return settings.DATABASE if settings.is_replica(alias) else alias
 
 
 def _read(alias: str, only: str, only_group: str) -> Reads:
@@ -132,7 +141,7 @@ def _read(alias: str, only: str, only_group: str) -> Reads:
     first = first_unacked(alias, partitions)
     backlogs = backlogs_of(alias, [stored for stored in partitions if stored in first])
     topics = topics_of(alias, only)
-    processes = _processes(alias)
+    processes = read_processes(alias)
     horizon = probed(alias, processes.horizon, highest) if processes.alive else processes.horizon
     groups = stored_groups(alias, only, only_group)
     states = states_of(alias, list(groups))
@@ -244,15 +253,3 @@ def _topic_surveys(reads: Reads) -> Iterator[TopicSurvey]:
 def database_time(alias: str) -> datetime:
     """Return the time by the database's clock."""
     return PublishGate.objects.using(alias).annotate(now=DatabaseNow()).values_list("now", flat=True)[0]
-
-
-def _processes(alias: str) -> Processes:
-    alive = SubscriberHeartbeat.objects.using(alias).alive()
-    rows = list(alive.values_list("topic", "consumer_group", "subscriber", "horizon", "failing", "server"))
-    members: dict[tuple[str, str], int] = defaultdict(int)
-    for topic, group, *_ in rows:
-        members[topic, group] += 1
-    failing = sorted({f"{row[2]}: {row[4]}" for row in rows if row[4]})
-    servers = sorted({row[5] for row in rows if row[5]})
-    horizon = max((row[3] for row in rows), default=0)
-    return Processes(len({row[2] for row in rows}), dict(members), horizon, tuple(failing), tuple(servers))

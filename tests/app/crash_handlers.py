@@ -1,11 +1,12 @@
 """Handlers for consumer processes that tests freeze and kill: the payload says what a handler is to do.
 
 notes: a file to which it appends a line when it begins and when it ends, whatever becomes of its transaction;
-wait_for: a file that it waits for, at its first attempt; sleep: seconds; then: "die", or at the first attempt "reject"
-or "fail"; say: the text of that error.
+wait_for: a file that it waits for, at its first attempt; sleep: seconds; then: "die", "kill" (by SIGKILL), or at the
+first attempt "reject" or "fail"; say: the text of that error.
 """
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -38,6 +39,8 @@ def handle(delivery: Delivery) -> None:
     note(delivery, "begin")
     if todo.get("then") == "die":
         os._exit(3)
+    if todo.get("then") == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
     Effect.objects.create(name=HANDLED, value=f"{delivery.id} {delivery.attempt}")
     time.sleep(todo.get("sleep", 0))
     if delivery.attempt == 1 and "wait_for" in todo:

@@ -104,7 +104,12 @@ class TestDashboard:
         text = DASHBOARD.read_text() + RULES.read_text()
         shown = {name.removesuffix("_bucket") for name, _ in SELECTOR.findall(text)}
         families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in series()}
-        untold = {"sqlqueue_highest_offset", "sqlqueue_survey_timestamp_seconds", "sqlqueue_topic_partitions"}
+        untold = {
+            "sqlqueue_heartbeat_age_seconds",
+            "sqlqueue_highest_offset",
+            "sqlqueue_survey_timestamp_seconds",
+            "sqlqueue_topic_partitions",
+        }
         assert families - shown - untold == {"sqlqueue_topic_paused", "sqlqueue_refused_total"}
 
 

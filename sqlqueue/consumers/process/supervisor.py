@@ -11,20 +11,21 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from django.db import Error, connections
-
 from sqlqueue.conf import settings
+from sqlqueue.consumers.process import deaths
 from sqlqueue.consumers.process.endpoints import Endpoints, ProcessHealth, close_servers, open_servers
 from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.consumers.process.stop_requests import StopRequests
 from sqlqueue.consumers.process.worker import LEAVE, RENEWED, SHOW_STACKS, STOP, WorkerOptions, main
 from sqlqueue.core.logfmt import logfmt
-from sqlqueue.leases import heartbeat, release
+from sqlqueue.leases import heartbeat
+from sqlqueue.signals import announce, process_died
 
 if TYPE_CHECKING:
     from sqlqueue.monitoring.http_server import HttpServer
@@ -62,6 +63,7 @@ class Shard:
         self.pending = [0.0] * processes  # when to start the next ones
         self.pause = FIRST_PAUSE
         self.died_at_start = 0  # processes, one after another
+        self.deaths = deaths.of_shard(alias)
 
     def take_due(self, now: float) -> int:
         """Return how many processes are to be started now; they are not pending any more."""
@@ -114,9 +116,12 @@ class Supervisor:
                 self._wait()
                 self._end_hung()
                 self._reap()
+                self._forget_deaths()
         finally:
             close_servers(servers)
             self._shut_down()
+            for shard in self._shards:
+                shard.deaths.forget_all()
             atexit.unregister(self._shut_down)
             if threading.current_thread() is threading.main_thread():
                 signal.set_wakeup_fd(-1)
@@ -237,20 +242,22 @@ class Supervisor:
             shard.pending.append(time.monotonic())
             logger.info(logfmt("process_renewed", child=child.process.pid, subscriber=child.name))
             return
-        if code != 0:
-            self._free(child)
         if self._stops:
+            self._free(child, code, None)
             self._failed = self._failed or code != 0
             return
         shard.died_at_start = 0 if child.liveness.has_started else shard.died_at_start + 1
         if self.options.drain and shard.died_at_start >= STARTS_TRIED:
+            self._free(child, code, None)
             self._give_up(shard, code)
             return
         lived = time.monotonic() - child.started
         shard.pause = FIRST_PAUSE if lived > SHORT_LIFE else min(shard.pause * 2, LONGEST_PAUSE)
+        self._free(child, code, shard.pause)
         shard.pending.append(time.monotonic() + shard.pause)
         fields = {"child": child.process.pid, "subscriber": child.name, "exit": code, "lived": lived}
-        logger.error(logfmt("process_died", **fields, restart_in=shard.pause))
+        served = settings.shard_name(shard.deaths.alias)
+        announce(process_died, Supervisor, **fields, restart_in=shard.pause, shard=served)
 
     def _give_up(self, shard: Shard, code: int | None) -> None:
         """End a drain whose processes cannot start, with a log line and status 1. Processes of this shard that still
@@ -263,22 +270,22 @@ class Supervisor:
         shard.give_up()
         self._tell([child for child in self._children if child.shard is shard], STOP)
 
-    def _free(self, child: Child) -> None:
-        """Free the leases of a dead process now, before they expire. Of several shards this one may be the one that
-        does not answer: the others' processes are not to wait for it."""
+    def _free(self, child: Child, code: int | None, restart_in: float | None) -> None:
+        """Free the leases of a dead process, and record its death; restart_in: None if no successor comes. Of several
+        shards this one may be the one that does not answer: the others' processes are not to wait for it."""
+        if not code:  # it has left its leases itself
+            return
+        record = partial(child.shard.deaths.record, child.name, code, restart_in)
         if child.shard.alias:
-            threading.Thread(target=self._free_at, args=(child.shard.alias, child), daemon=True).start()
+            threading.Thread(target=record, daemon=True).start()
         else:
-            self._free_at(settings.DATABASE, child)
+            record()
 
-    def _free_at(self, alias: str, child: Child) -> None:
-        try:
-            release.free(alias, child.name)
-            heartbeat.leave(alias, child.name)
-        except Error as error:
-            logger.warning(logfmt("leases_not_freed", subscriber=child.name, error=error, meaning="they expire"))
-        finally:
-            connections.close_all()
+    def _forget_deaths(self) -> None:
+        now = time.monotonic()
+        for shard in self._shards:
+            working = [each for each in self._children if each.shard is shard and each.liveness.has_started]
+            shard.deaths.forget(each.started for each in working if now > each.started + deaths.SETTLED_IN)
 
     def _shut_down(self) -> None:
         """Close the children's pipes, which stops them, and remove the shared metrics once they have ended."""

@@ -20,6 +20,8 @@ from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.terminal import ago
 from sqlqueue.management.topic_cells import by_settings
 from sqlqueue.stats import change_texts
+from sqlqueue.stats.attention import findings
+from sqlqueue.stats.finding_kinds import ERROR
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.message_status import GroupStatus, get_status
 from sqlqueue.stats.other_shards import FAILED
@@ -139,6 +141,10 @@ class Command(QueueCommand):
             f"{stats.taken_at:%Y-%m-%d %H:%M:%S} UTC, {alias}: {describe(alias)}."
             f" Consumer processes alive: {stats.subscribers}. Highest offset: {stats.highest_offset}."
         )
+        with translation.override(None):
+            for finding in findings(stats):
+                if finding.severity == ERROR and not finding.topic:
+                    self.note(f"{finding.text} {finding.advice}")
         if stats.horizon_age > 1:
             self.say(
                 f"The horizon is {stats.horizon_lag} offsets behind: a transaction that publishes is open, for at most"

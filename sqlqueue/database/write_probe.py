@@ -1,0 +1,101 @@
+"""The write probe: whether a database takes writes. Reads may go on for hours while each commit hangs, on a full disk
+for example.
+
+A probe writes a row and commits, in a thread and on a connection of its own, one at a time of each database: where a
+commit hangs, one thread does.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+
+from django.db import Error, connections
+
+from sqlqueue.database.error_codes import ErrorKind, classify
+from sqlqueue.database.statements import dialect, execute
+
+PATIENCE = 2.0  # seconds that a probe has until it hangs
+PROBE = "probe"  # the name of its row
+WRITE = "INSERT INTO sqlqueue_duty (name, began_at) VALUES (%s, {now})"
+NO_RIGHTS = (1044, 1142, 1143, "42501")  # who only looks at a queue need not be able to write: that says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """Whether a database takes writes. hangs_for: for how many seconds a write has hung; error: why it was refused."""
+
+    hangs_for: float = 0.0
+    error: str = ""
+
+    @property
+    def fails(self) -> bool:
+        """Whether the database takes no writes."""
+        return bool(self.hangs_for or self.error)
+
+
+class Probe:
+    """One write, which `run` tries."""
+
+    def __init__(self, alias: str) -> None:
+        self.alias, self.began = alias, time.monotonic()
+        self.done = threading.Event()
+        self._error = ""
+
+    def run(self) -> None:
+        """Write and commit."""
+        try:
+            _write(self.alias)
+        except Error as error:
+            self._error = "" if _says_nothing(self.alias, error) else str(error)
+        finally:
+            connections.close_all()
+            self.done.set()
+
+    def outcome(self) -> Writing:
+        """Return what came of it; wait until PATIENCE after it began."""
+        self.done.wait(max(0.0, self.began + PATIENCE - time.monotonic()))
+        if self.done.is_set():
+            return Writing(error=self._error)
+        return Writing(hangs_for=time.monotonic() - self.began)
+
+
+_lock = threading.Lock()
+_last: dict[str, Probe] = {}
+
+
+def start(alias: str) -> Probe:
+    """Start a probe of a database, unless one runs or hangs; return the one that does now."""
+    with _lock:
+        probe = _last.get(alias)
+        if probe is None or probe.done.is_set():
+            probe = _last[alias] = Probe(alias)
+            threading.Thread(target=probe.run, name="sqlqueue-write-probe", daemon=True).start()
+    return probe
+
+
+def _write(alias: str) -> None:
+    connection = connections[alias]
+    if connection.vendor == "sqlite":
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA busy_timeout = 0")  # a lock that another one holds is no fault
+    execute(alias, f"{WRITE} {dialect(alias).upsert('name', {'began_at': '{new:began_at}'})}", (PROBE,))
+
+
+def _says_nothing(alias: str, error: Error) -> bool:
+    cause = error.__cause__
+    code = getattr(cause, "sqlstate", None) or next(iter(getattr(cause, "args", ())), None)
+    busy = connections[alias].vendor == "sqlite" and classify(error) is ErrorKind.CONTENTION
+    return busy or code in NO_RIGHTS
+
+
+def _forget() -> None:
+    """Forget the parent's probes: their threads do not run in a forked child."""
+    global _lock
+    _lock = threading.Lock()
+    _last.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
