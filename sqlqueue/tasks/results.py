@@ -89,7 +89,7 @@ def result_with(state: TaskState, task: Task) -> TaskResult:
         kwargs=kwargs,
         backend=state.backend,
         errors=[
-            TaskError(exception_class_path=path, traceback=traceback)
+            TaskError(exception_class_path=path, traceback=f"{traceback}\n")  # as format_exception() ends
             for path, traceback in json.loads(state.errors or "[]")
         ],
         worker_ids=json.loads(state.worker_ids or "[]"),

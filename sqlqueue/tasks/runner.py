@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from typing import Any, Final, NoReturn
 
+from django.db import Error as DatabaseError
 from django.utils import timezone
 from django.utils.crypto import get_random_string
 
@@ -21,7 +23,7 @@ from sqlqueue.core.outcomes import VisibilityTimeout, describe, message_of, stor
 from sqlqueue.database import retries
 from sqlqueue.database.limits import packet
 from sqlqueue.database.weight import LIGHT, OVERHEAD, weight
-from sqlqueue.exceptions import LeaseLost, Postpone, Reject, Retry
+from sqlqueue.exceptions import LeaseLost, Postpone, Reject, Retry, WorkerEnded
 from sqlqueue.log import task_states
 from sqlqueue.log.task_states import Overrun, Running, TaskFailure
 from sqlqueue.models import TaskState
@@ -94,24 +96,29 @@ class _Attempt:
         if self.state.status == SUCCESSFUL:
             return
         if self.state.status == FAILED:
-            raise Reject(self._last_error())
+            raise Reject(_last_error(self.state))
         if self.obstacle is not None:
             self._fail(self.obstacle, describe(self.obstacle))
         most = self.policy.max_attempts
         if most is not None and self.state.failures >= most:  # the last attempt has overrun
-            self._finish(FAILED)
-            raise Reject(self._last_error())
+            self._finish(FAILED, VisibilityTimeout(_last_error(self.state)))
+            raise Reject(_last_error(self.state))
         self.delivery.extend(self.policy.visibility_timeout)
         announce(task_started, self.sender, task_result=self._result())
         try:
-            value = self._returned(self._call())
-        except KeyboardInterrupt:
-            raise
+            value = self._call()
         except BaseException as error:
+            # Ctrl-C is raised in the main thread, and meant for what runs there; elsewhere it is the task's own error.
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise
             self._end(error)
-        else:
-            self.state.return_value = value
-            self._finish(SUCCESSFUL)
+        try:
+            self.state.return_value = self._returned(value)
+        except (LeaseLost, DatabaseError):
+            raise
+        except Exception as error:  # the work is done: to run it again would do it twice
+            self._fail(error, storable(describe(error)))
+        self._finish(SUCCESSFUL)
 
     def _lost(self) -> bool:
         try:
@@ -168,15 +175,15 @@ class _Attempt:
 
     def _fail(self, error: BaseException, text: str) -> NoReturn:
         task_states.add_error(self.state, _failure(error))
-        self._finish(FAILED)
+        self._finish(FAILED, error)
         raise Reject(text) from None
 
-    def _finish(self, status: str) -> None:
+    def _finish(self, status: str, error: BaseException | None = None) -> None:
         state = self.state
         state.finished_at = timezone.now()
         state.expires_at = task_states.expiry(state)
         if self._store(status):
-            announce(task_finished, self.sender, task_result=self._result())
+            _announce_finished(self.sender, self._result(), error)
 
     def _store(self, status: str) -> bool:
         self.state.status = status
@@ -189,16 +196,30 @@ class _Attempt:
     def _result(self) -> TaskResult:
         return result_with(self.state, self.task)
 
-    def _last_error(self) -> str:
-        errors = json.loads(self.state.errors or "[]")
-        return errors[-1][1] if errors else "failed"
-
 
 def announce_killed(sender: Any, id: str, **kwargs: Any) -> None:
     """Send task_finished for a task that has failed because its consumer processes ended: a receiver of task_killed."""
     state = stored(id)
     if state is not None:
-        announce(task_finished, _sender(state.backend), task_result=result_with(state, task_of(state)))
+        result = result_with(state, task_of(state))
+        _announce_finished(_sender(state.backend), result, WorkerEnded(_last_error(state)))
+
+
+def _announce_finished(sender: Any, result: TaskResult, error: BaseException | None) -> None:
+    """Send task_finished. Receivers log a failed task by logger.exception(): they are called while its error is
+    handled."""
+    if error is None:
+        announce(task_finished, sender, task_result=result)
+        return
+    try:
+        raise error
+    except BaseException:
+        announce(task_finished, sender, task_result=result)
+
+
+def _last_error(state: TaskState) -> str:
+    errors = json.loads(state.errors or "[]")
+    return errors[-1][1] if errors else "failed"
 
 
 def _policy(state: TaskState) -> Policy:

@@ -84,6 +84,17 @@ def not_a_number() -> float:
     return float("nan")
 
 
+@task(backend="retrying")
+def return_it(what: str) -> Any:
+    RAN.append(what)
+    return {"object": object(), "nan": float("nan"), "large": "x" * 2_000}[what]
+
+
+@task
+def interrupt() -> None:
+    raise KeyboardInterrupt("from the task")
+
+
 @task
 def null_character() -> str:
     return "a\0b\ud800"
