@@ -4,7 +4,8 @@ A message can be delivered from the moment at which its publisher was told of th
 its ordering queue are settled. It stands in a line: those before it in the partition come first. So until it begins,
 no time longer than the bound may pass in which none of those begins, and nothing explains it. A failed message has to
 begin again within the bound after its delay; one of a batch, after others of its partition, one by one, and before
-any other of its partition begins.
+any other of its partition begins. What was in flight when its process ended is in doubt, and the next process begins
+such messages alone, one after another: those before it in its partition, and those of other partitions, may come first.
 
 What explains a delay, and for how long:
 
@@ -25,6 +26,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from sqlqueue.core.keys import partition_of
 from tests.soak.epochs import Epochs
@@ -122,6 +124,12 @@ class Progress:
         for (topic, group, _), handlings in handled.items():
             self._begins[topic, group, handlings[0].partition].append(handlings[0].began)
             self._all_begins[topic, group, handlings[0].partition] += [handling.began for handling in handlings]
+        # What each process has begun again that was in flight in another one.
+        self._in_doubt: dict[int, list[Handling]] = defaultdict(list)
+        for handlings in handled.values():
+            for before, again in pairwise(handlings):
+                if again.process != before.process:
+                    self._in_doubt[again.process].append(again)
         for begins in (*self._begins.values(), *self._all_begins.values()):
             begins.sort()
         self._open = sorted(
@@ -190,17 +198,31 @@ class Progress:
         failed are tried again one by one, so they stand in a line."""
         for (topic, group, id), handlings in self.handled.items():
             group_partition = (topic, group, handlings[0].partition)
-            nexts = [each.began for each in handlings[1:]]
+            nexts: list[tuple[float, Handling | None]] = [(each.began, each) for each in handlings[1:]]
             removed = topic == DEAD_LETTERS and (topic, id) not in self._dead_letters  # by a person
             if not removed and not self._done(topic, group, id):
-                nexts.append(self.record.until)
-            for handling, again in zip(handlings, nexts):
+                nexts.append((self.record.until, None))
+            for handling, (again, by) in zip(handlings, nexts):
                 if handling.succeeded:
                     continue
                 ended = min(handling.until if handling.ended else NEVER, handling.began + VISIBILITY_TIMEOUT)
                 delay = WAIT if (topic, handling.outcome) == ("waiting", "retry") else MOST_DELAY
-                line = self._all_begins[group_partition] if ALIKE[topic, group].batch else []
+                if ALIKE[topic, group].batch:
+                    line = self._all_begins[group_partition]
+                else:
+                    line = self._line_in_doubt(handling, by, ended + delay)
                 yield group_partition, id, ended + delay, again, line
+
+    def _line_in_doubt(self, handling: Handling, again: Handling | None, since: float) -> list[float]:
+        """Return when what could come first was begun, if a message was in doubt and has waited for long."""
+        if again is None or again.process == handling.process or again.began - since <= self.bound:
+            return []
+        place = again.topic, again.group, again.partition
+        return sorted(
+            each.began
+            for each in self._in_doubt[again.process]
+            if (each.topic, each.group, each.partition) != place or each.offset < again.offset
+        )
 
     def _of_absent_ones(self) -> Iterable[Waiting]:
         """Yield how long what was never begun has waited. It is not known what was before it: all of the partition."""

@@ -5,7 +5,7 @@ The histories are a few lines each. What is told of time is in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -1053,6 +1053,35 @@ def long_after_the_messages_of_a_batch_that_failed(history: History) -> None:
 @planted("stood still")
 def the_messages_of_a_batch_that_failed_come_too_slowly(history: History) -> None:
     a_batch_that_failed(history, BOUND + 3)
+
+
+def in_flight_at_a_kill(history: History, every: float, again: Sequence[int]) -> None:
+    """Five messages of a partition are in flight when their process is killed; another one begins them again."""
+    ids = [f"m{number}" for number in range(5)]
+    for id, key in zip(ids, of_one_partition(5), strict=True):
+        history.publish(id, key=key, at=9)
+        history.handle(id, 10, seconds=None, partition=0)
+    history.fault("kill-consumer", 10.5, to=ONE)
+    history.acquire(OTHER, 11)
+    for place, number in enumerate(again):
+        began = 10.5 + UNSERVED + RECOVERY + (place + 1) * every
+        history.handle(ids[number], began, attempt=2, by=OTHER)
+    history.record.until = 300.0
+
+
+@sound
+def messages_in_doubt_come_one_by_one(history: History) -> None:
+    in_flight_at_a_kill(history, BOUND - 1, range(5))
+
+
+@planted("stood still")
+def messages_in_doubt_come_too_slowly(history: History) -> None:
+    in_flight_at_a_kill(history, BOUND + 3, range(5))
+
+
+@planted("stood still")
+def a_message_in_doubt_comes_after_those_behind_it(history: History) -> None:
+    in_flight_at_a_kill(history, BOUND / 2 + 1, (1, 2, 3, 4, 0))
 
 
 @planted("stood still")
