@@ -25,11 +25,11 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# Suites side by side make the machine late now and then. What fails there is run once more, at most three tests of a suite,
-# and is told with what it said; each target alone runs nothing twice.
+# Suites side by side make the machine late now and then. A test of time (marked of_time) that fails there is run once more,
+# at most three of a suite, and is told with what it said; each target alone, and a test of a promise, runs nothing twice.
 ONCE_MORE := --reruns=1 --reruns-delay=2 --max-suite-reruns=3 --rerun-show-tracebacks
 # A suite that hangs where no test's time limit reaches (at its exit, say) is ended, and shows where each thread is.
-NOT_FOR_EVER := timeout --signal=ABRT --kill-after=30 40m
+NOT_FOR_EVER := timeout --signal=ABRT --kill-after=30 60m
 PYTEST := $(if $(SUITES),$(NOT_FOR_EVER)) $(BIN)/python -X faulthandler -m pytest $(if $(SUITES),$(ONCE_MORE)) $(PYTEST_ARGS)
 # Suites of their own, in one session each: make test-spark, make test-browser.
 WITHOUT_OPTIONAL_SUITES := --ignore=tests/spark --ignore=tests/browser

@@ -15,6 +15,7 @@ from django.db import connections
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
+from tests import reruns
 from tests.processes import ManageCommands
 from tests.servers import DatabaseChoiceError, TestDatabase
 from tests.servers.private import PrivateServer, ServerError
@@ -85,6 +86,9 @@ def pytest_report_header(config: pytest.Config) -> str:
     left_out = "".join(f", no {NEEDS[suite]}: tests/{suite} is left out" for suite in collect_ignore)
     place = "a private server" if database.server else database.place
     return f"database: {database.name}, {place}{' behind PgBouncer' * bool(database.pooler)}{left_out}"
+
+
+pytest_collection_modifyitems = reruns.pytest_collection_modifyitems
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -215,6 +215,7 @@ class TestAsyncHandlersInTestCase(Handlers, TestCase):
         with transaction.atomic():
             Effect.objects.create(name="gathered", value=value)
 
+    @pytest.mark.of_time
     def test_one_that_overruns_is_cancelled_and_has_failed(self) -> None:
         @self.consuming.consumer("orders", visibility_timeout=0.2, max_attempts=1)
         async def hang(delivery) -> None:
@@ -336,6 +337,7 @@ class TestErrorsOfHandlers(Handlers, TestCase):
         assert drain(raise_errors=True) == 3
         assert [message.payload for message in published("t2_dlq")] == [2]
 
+    @pytest.mark.of_time
     def test_an_interrupt_by_the_person_is_never_swallowed(self) -> None:
         for interrupted in (self.fail, self.fail_async):
             self.consuming.end()

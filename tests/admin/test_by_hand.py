@@ -288,6 +288,7 @@ def test_publishing_goes_on_after_all_of_it(admin_client: Client, stage: Stage) 
     assert stage.seen[-1] == {"n": "after"}
 
 
+@pytest.mark.of_time
 @pytest.mark.database("mariadb", "mysql", "postgresql")
 def test_no_request_waits_long_for_a_transaction_that_publishes(
     admin_client: Client, stage: Stage, monkeypatch: pytest.MonkeyPatch

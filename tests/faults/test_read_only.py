@@ -104,6 +104,7 @@ def test_one_that_can_be_written_to_is_not() -> None:
     assert [one for one in run_checks(tags=[TAG], databases=["default"]) if one.id == "sqlqueue.E016"] == []
 
 
+@pytest.mark.of_time
 @pytest.mark.database("sqlite")
 def test_one_that_is_locked_is_not_waited_for_and_not_called_so() -> None:
     with closing(sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None)) as another:

@@ -44,6 +44,7 @@ def test_a_request_in_pieces_is_answered(client: socket.socket) -> None:
     assert answer(client).endswith(b"/x")
 
 
+@pytest.mark.of_time
 def test_a_client_that_trickles_is_left_when_its_whole_request_takes_too_long(client: socket.socket) -> None:
     began = time.monotonic()
     client.sendall(REQUEST)
@@ -61,6 +62,7 @@ def test_a_client_that_trickles_is_left_when_its_whole_request_takes_too_long(cl
     assert SLOWEST * 0.9 < time.monotonic() - began < 5 * SLOWEST
 
 
+@pytest.mark.of_time
 def test_a_silent_client_is_left(client: socket.socket) -> None:
     began = time.monotonic()
     assert answer(client) == b""
