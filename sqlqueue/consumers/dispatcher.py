@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from sqlqueue.conf import settings
 from sqlqueue.consumers.in_doubt import InDoubtPhases
 from sqlqueue.consumers.in_flight import ExecutorLoad, InFlight
+from sqlqueue.consumers.lanes import Lanes
 from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.consumers.pace import Pace
 from sqlqueue.consumers.pools import Pool
 from sqlqueue.consumers.priority_shares import Level, PriorityShares, level_of
 from sqlqueue.consumers.reader import Reader
 from sqlqueue.consumers.settler import Settler
+from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.consumers.throttle import Throttle
 from sqlqueue.consumers.urgency import UrgencyQuotas, by_urgency
 from sqlqueue.core import outcomes
@@ -55,6 +57,15 @@ class Choice:
         return counts
 
 
+@dataclass(eq=False)
+class Place:
+    """Where executions run: the handler threads, the event loop, or a lane."""
+
+    load: ExecutorLoad
+    throttle: Throttle
+    shares: PriorityShares
+
+
 class Dispatcher:
     """Dispatches for one process, up to what its throttle lets be in flight. It sets `awake` when the control thread
     should run."""
@@ -72,6 +83,7 @@ class Dispatcher:
         self.in_flight: InFlight = settler.in_flight
         self.throttle, self.pace = Throttle(threads), Pace()
         self.pool = make_pool(self._report, self.in_flight.ended.append)
+        self.lanes = Lanes(ownership, self.in_flight, self.pool, self.throttle, threads)
         self._awake = awake
         self._phases = InDoubtPhases()
         self._shares_in_threads, self._shares_on_loop = PriorityShares(), PriorityShares()
@@ -99,11 +111,22 @@ class Dispatcher:
 
     def apply_reports(self, now: float) -> bool:
         """Apply the reported outcomes; return whether any of them changed anything."""
-        count = sum(self.finish(lease, reports, now) for lease, reports in self.in_flight.take_reports().items())
+        applied = finished = 0
+        for lease, reports in self.in_flight.take_reports().items():
+            count = self.finish(lease, reports, now)
+            applied += count
+            if (lane := self.lanes.of(self.ownership.of(lease))) is not None:
+                lane.throttle.finished(count, now)
+            else:
+                finished += count
         self.in_flight.end_reported()
-        self.throttle.finished(count, now)
-        self.throttle.dispatched(self.outstanding)
-        return count > 0
+        self.throttle.finished(finished, now)
+        self._count_dispatched()
+        return applied > 0
+
+    def _count_dispatched(self) -> None:
+        # Beside executions that take every thread, a lane's outcomes are few of what is in flight.
+        self.throttle.dispatched(0 if self.lanes else self.outstanding)
 
     def finish(self, lease: HeldLease, reports: Sequence[tuple[Attempt, Outcome]], now: float) -> int:
         """Apply the outcomes of attempts under one lease; return of how many. The others are ignored: another one was
@@ -112,6 +135,8 @@ class Dispatcher:
         if assigned is None or lease.lost:
             return 0
         subscription = self.ownership.of(lease)
+        if any(attempt.started for attempt, _ in reports):
+            self.lanes.ran(subscription, now)
         limiter, key_rate = subscription.limiter, subscription.key_rate
         if limiter is not None:
             for _, outcome in reports:
@@ -140,6 +165,8 @@ class Dispatcher:
                 subscription.key_limit_changed = False
                 for assigned in subscription.assigned.values():
                     assigned.follow_key_limit()
+        if dispatch and not self.in_flight.alone:
+            self.lanes.look(assigned_partitions, now)
         chosen = self._choose(assigned_partitions, now) if dispatch else {}
         plans: list[SettlePlan] = []
         started: list[Execution] = []  # at first those that are claimed already
@@ -203,7 +230,7 @@ class Dispatcher:
         for execution in by_urgency(started, self.ownership) if self._urgent else started:
             subscription = self.ownership.of(execution.lease)
             self.in_flight.start(execution, subscription)
-            self.pool.submit(subscription.executor, execution)
+            self.pool.submit(subscription.executor, execution, self.lanes.of(subscription) is not None)
 
     def _choose(
         self, assigned_partitions: Sequence[AssignedPartition], now: float
@@ -254,25 +281,31 @@ class Dispatcher:
     ) -> dict[AssignedPartition, list[Execution]]:
         rotated = self.throttle.rotated(assigned_partitions)
         order = [each for each in rotated if not self._phases.holds_back(self.ownership.of(each).group_topic)]
-        is_async = {assigned: self.ownership.of(assigned).consumer.is_async for assigned in order}
-        in_threads, on_loop = self.in_flight.loads()
-        return {
-            **self._choose_of(
-                [assigned for assigned in order if not is_async[assigned]], now, in_threads, self._shares_in_threads
-            ),
-            **self._choose_of(
-                [assigned for assigned in order if is_async[assigned]], now, on_loop, self._shares_on_loop
-            ),
-        }
+        in_threads, on_loop = self.in_flight.loads(self.lanes.subscriptions)
+        sync = Place(in_threads, self.throttle, self._shares_in_threads)
+        looping = Place(on_loop, self.throttle, self._shares_on_loop)
+        places: dict[Subscription, Place] = {}
+        for subscription in self.ownership.subscriptions:
+            if (lane := self.lanes.of(subscription)) is not None:
+                places[subscription] = Place(self.in_flight.load_of(subscription), lane.throttle, lane.shares)
+            else:
+                places[subscription] = looping if subscription.consumer.is_async else sync
+        by_place: dict[Place, list[AssignedPartition]] = {}
+        for assigned in order:
+            by_place.setdefault(places[self.ownership.of(assigned)], []).append(assigned)
+        chosen: dict[AssignedPartition, list[Execution]] = {}
+        for place, some in by_place.items():
+            chosen.update(self._choose_of(some, now, place))
+        return chosen
 
     def _choose_of(
-        self, assigned_partitions: Sequence[AssignedPartition], now: float, load: ExecutorLoad, shares: PriorityShares
+        self, assigned_partitions: Sequence[AssignedPartition], now: float, place: Place
     ) -> dict[AssignedPartition, list[Execution]]:
-        """Choose for the handler threads, or for the event loop, under its present load: one that is blocked does not
-        delay the other."""
-        room = Room(self.throttle.room(*load), self.throttle.executions_left(load.executions))
+        """Choose for one place, under its present load: one that is blocked does not delay the others."""
+        throttle, load, shares = place.throttle, place.load, place.shares
+        room = Room(throttle.room(*load), throttle.executions_left(load.executions))
         queues = sum(assigned.candidates for assigned in assigned_partitions)
-        choice = Choice(room, self.throttle.of_ordering_queue(room.deliveries, queues))
+        choice = Choice(room, throttle.of_ordering_queue(room.deliveries, queues))
         quotas = UrgencyQuotas(assigned_partitions) if self._urgent else None
         # They are in the order of their priorities, so without priorities the last one has none.
         levels = bool(assigned_partitions) and assigned_partitions[-1].ref.priority > 0
@@ -330,4 +363,4 @@ class Dispatcher:
         if (limiter := self.ownership.of(assigned).limiter) is not None:
             limiter.started(sum(len(each.attempts) for each in executions), len(executions))
         self.in_flight.add(executions)
-        self.throttle.dispatched(self.outstanding)
+        self._count_dispatched()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from sqlqueue.consumers.subscription import Subscription
@@ -18,6 +18,9 @@ class ExecutorLoad(NamedTuple):
 
     deliveries: int
     executions: int
+
+
+NO_LOAD = ExecutorLoad(0, 0)
 
 
 class InFlight:
@@ -89,15 +92,37 @@ class InFlight:
         """Return the (group, topic) of everything that runs."""
         return {subscription.group_topic for subscription in self.executions.values()}
 
-    def loads(self) -> tuple[ExecutorLoad, ExecutorLoad]:
-        """Return the load of the handler threads, and that of the event loop."""
-        on_loop = [execution for execution, subscription in self.executions.items() if subscription.consumer.is_async]
+    def loads(self, apart: Collection[Subscription] = ()) -> tuple[ExecutorLoad, ExecutorLoad]:
+        """Return the load of the handler threads, and that of the event loop, without those of these groups."""
+        on_loop = self._load([one for one, of in self.executions.items() if of.consumer.is_async and of not in apart])
+        elsewhere = self._load([one for one, of in self.executions.items() if of in apart]) if apart else NO_LOAD
+        in_threads = ExecutorLoad(
+            len(self) - self._batched - on_loop.deliveries - elsewhere.deliveries,
+            len(self.executions) - on_loop.executions - elsewhere.executions,
+        )
+        return in_threads, on_loop
+
+    def load_of(self, subscription: Subscription) -> ExecutorLoad:
+        """Return the load of one group."""
+        return self._load([execution for execution, of in self.executions.items() if of is subscription])
+
+    def _load(self, executions: Sequence[Execution]) -> ExecutorLoad:
         deliveries = sum(
             1 if execution.batch else sum(attempt in self._attempts for attempt in execution.attempts)
-            for execution in on_loop
+            for execution in executions
         )
-        in_threads = ExecutorLoad(len(self) - self._batched - deliveries, len(self.executions) - len(on_loop))
-        return in_threads, ExecutorLoad(deliveries, len(on_loop))
+        return ExecutorLoad(deliveries, len(executions))
+
+    def by_progress(self) -> tuple[set[Subscription], set[Subscription]]:
+        """Return the groups of which something runs, and those of which something waits for a thread."""
+        running: set[Subscription] = set()
+        queued: set[Subscription] = set()
+        for execution, subscription in self.executions.items():
+            if execution.next:
+                running.add(subscription)
+            elif not execution.stopped:
+                queued.add(subscription)
+        return running, queued
 
     # -- releasing what has not started -------------------------------------------------------------------------------
 
@@ -116,6 +141,14 @@ class InFlight:
         for execution, subscription in list(self.executions.items()):
             if subscription.resting:
                 self.release(execution)
+
+    def release_of(self, subscription: Subscription) -> None:
+        """Release the attempts of a group's executions that wait for a thread; such an execution is over."""
+        for execution, of in list(self.executions.items()):
+            if of is subscription:
+                self.release(execution)
+                if not execution.next:
+                    self.end(execution)
 
     def release_all(self) -> None:
         """Release all attempts that have not started."""

@@ -22,6 +22,7 @@ from sqlqueue.core.settle_plan import Execution
 logger = logging.getLogger("sqlqueue")
 
 Submission = tuple[HandlerExecutor, Execution]
+Submissions = SimpleQueue["Submission | None"]
 
 
 class Pool:
@@ -32,9 +33,22 @@ class Pool:
         """Whether so many handlers hang that no thread is left for others."""
         return False
 
-    def submit(self, executor: HandlerExecutor, execution: Execution) -> None:
-        """Run an execution soon."""
+    @property
+    def taken(self) -> bool:
+        """Whether every thread runs something, but for those of lanes."""
+        return False
+
+    @property
+    def ending_lanes(self) -> int:
+        """How many threads of lanes that were ended still run a handler."""
+        return 0
+
+    def submit(self, executor: HandlerExecutor, execution: Execution, lane: bool = False) -> None:
+        """Run an execution soon; lane: in a thread that runs only this executor's."""
         raise NotImplementedError
+
+    def end_lane(self, executor: HandlerExecutor) -> None:
+        """End the thread that runs only this executor's executions, once they have ended."""
 
     def look(self, now: float) -> None:
         """Find an event loop that is blocked, and replace it."""
@@ -56,63 +70,86 @@ class ThreadPool(Pool):
 
     def __init__(self, threads: int, report: Report, ended: Callable[[Execution], None], name: str = "sqlqueue"):
         self._report, self._ended, self._name = report, ended, name
-        self._submissions: SimpleQueue[Submission | None] = SimpleQueue()
+        self._submissions: Submissions = SimpleQueue()
+        self._lanes: dict[HandlerExecutor, Submissions] = {}
+        self._ending_lanes = 0
         self._threads = threads
         self._lock = threading.Lock()
-        self._running: set[Execution] = set()
+        self._running: dict[Execution, Submissions] = {}  # and where it came from
         self._abandoned: set[Execution] = set()
         self._most_abandoned = max(16, 4 * threads)
         self._serial = 0
         self._loop: EventLoop | None = None
         self._retired: list[EventLoop] = []
         for _ in range(threads):
-            self._start_thread()
+            self._start_thread(self._submissions)
 
     @property
     def exhausted(self) -> bool:
         """Whether so many handlers hang that no more threads and loops are started in their place."""
         return len(self._abandoned) + len(self._retired) >= self._most_abandoned
 
-    def _start_thread(self) -> None:
-        self._serial += 1
-        threading.Thread(target=self._work, name=f"{self._name}-handler-{self._serial}", daemon=True).start()
+    @property
+    def taken(self) -> bool:
+        """Whether no thread is idle, or about to be, but for those of lanes."""
+        with self._lock:
+            hanging = self._abandoned
+            busy = sum(of is self._submissions and each not in hanging for each, of in self._running.items())
+        return busy >= self._threads or not self._submissions.empty()
 
-    def submit(self, executor: HandlerExecutor, execution: Execution) -> None:
-        """Queue an execution for the next free thread, or start it on the event loop."""
+    @property
+    def ending_lanes(self) -> int:
+        """How many threads of lanes that were ended still run a handler."""
+        return self._ending_lanes
+
+    def _start_thread(self, submissions: Submissions) -> None:
+        self._serial += 1
+        name = f"{self._name}-handler-{self._serial}"
+        threading.Thread(target=self._work, args=(submissions,), name=name, daemon=True).start()
+
+    def submit(self, executor: HandlerExecutor, execution: Execution, lane: bool = False) -> None:
+        """Queue an execution for the next free thread, or for that of its lane, or start it on the event loop."""
         if executor.consumer.is_async:
             if self._loop is None:
                 self._serial += 1
                 self._loop = EventLoop(self._report, self._ended, f"{self._name}-loop-{self._serial}")
             self._loop.submit(executor, execution)
+        elif lane:
+            if executor not in self._lanes:
+                self._lanes[executor] = SimpleQueue()
+                self._start_thread(self._lanes[executor])
+            self._lanes[executor].put((executor, execution))
         else:
             self._submissions.put((executor, execution))
 
-    def _work(self) -> None:
+    def end_lane(self, executor: HandlerExecutor) -> None:
+        """End the lane's thread once it is idle."""
+        if (submissions := self._lanes.pop(executor, None)) is not None:
+            with self._lock:
+                self._ending_lanes += 1
+            submissions.put(None)
+
+    def _work(self, submissions: Submissions) -> None:
         try:
-            while (submission := self._next()) is not None:
+            while (submission := _next(submissions)) is not None:
                 executor, execution = submission
                 with self._lock:
-                    self._running.add(execution)
+                    self._running[execution] = submissions
                 try:
                     executor.run(execution, self._report)
                 except BaseException as error:
                     logger.error(logfmt("execution_failed", error=error), exc_info=error)
                 self._ended(execution)
                 with self._lock:
-                    self._running.discard(execution)
+                    del self._running[execution]
                     if execution in self._abandoned:
                         self._abandoned.discard(execution)
                         return  # another thread has replaced this one
+            if submissions is not self._submissions:
+                with self._lock:
+                    self._ending_lanes -= 1
         finally:
             connections.close_all()
-
-    def _next(self) -> Submission | None:
-        """Wait for a submission; a thread that has been idle for a while closes stale connections first."""
-        try:
-            return self._submissions.get(timeout=CONNECTIONS_LAST)
-        except Empty:
-            close_stale_connections()
-            return self._submissions.get()
 
     def look(self, now: float) -> None:
         """Replace the event loop if it is blocked. A retired loop that runs again is closed once its handlers have
@@ -151,14 +188,25 @@ class ThreadPool(Pool):
             if execution not in self._running or execution in self._abandoned or self.exhausted:
                 return  # it has just returned, was replaced already, or too many hang
             self._abandoned.add(execution)
-            self._start_thread()
+            self._start_thread(self._running[execution])
 
     def close(self) -> None:
         """End the idle threads and the loop; those that a handler blocks end with it, or with the process."""
         for _ in range(self._threads + len(self._abandoned)):
             self._submissions.put(None)
+        for executor in list(self._lanes):
+            self.end_lane(executor)
         for loop in self._retired if self._loop is None else [self._loop, *self._retired]:
             loop.close()
+
+
+def _next(submissions: Submissions) -> Submission | None:
+    """Wait for a submission; a thread that has been idle for a while closes stale connections first."""
+    try:
+        return submissions.get(timeout=CONNECTIONS_LAST)
+    except Empty:
+        close_stale_connections()
+        return submissions.get()
 
 
 class InlinePool(Pool):
@@ -172,7 +220,7 @@ class InlinePool(Pool):
         self._report, self._ended = report, ended
         self._failures = failures or Failures()
 
-    def submit(self, executor: HandlerExecutor, execution: Execution) -> None:
+    def submit(self, executor: HandlerExecutor, execution: Execution, lane: bool = False) -> None:
         """Run an execution now; release it if the drain is to end."""
         inline = InlineExecutor(executor.alias, executor.consumer, self._failures)
         if self._failures.ends is not None:

@@ -16,6 +16,7 @@ from sqlqueue.stats.survey import Survey
 ERROR, WARNING, NOTE = finding_kinds.ERROR, finding_kinds.WARNING, finding_kinds.NOTE
 OK: Final = "ok"
 
+# Each handler thread has one, and there are as many threads again while some groups wait for the handlers of others.
 # Of a consumer process: the control thread and its six background tasks. Periodic schedules have a seventh, and so have
 # each other shard and a cluster of several writable servers.
 OWN_CONNECTIONS = 7
@@ -89,12 +90,12 @@ def connections(read: Diagnostics) -> Iterator[Diagnosis]:
         yield Diagnosis(OK, "connections", "this database counts none")
         return
     own = OWN_CONNECTIONS + read.periodic + read.others + (read.detour is not None)
-    needed = read.processes * (threads + own)
-    text = f"{read.processes} × ({threads} threads + {own})"
+    needed = read.processes * (2 * threads + own)
+    text = f"{read.processes} × (2 × {threads} threads + {own})"
     if read.others:  # as many processes of each: they relay to this one, follow batches, and their handlers publish
         asking = OF_OTHERS + (OF_OTHERS_ALTERED if read.altered else 0)
-        needed += read.others * read.processes * (asking + threads)
-        text += f" + {read.others} × {read.processes} × ({asking} + {threads}) of other shards"
+        needed += read.others * read.processes * (asking + 2 * threads)
+        text += f" + {read.others} × {read.processes} × ({asking} + 2 × {threads}) of other shards"
     text += f" = {needed} for the consumers, "
     if read.limits.pooled:  # whose own limits it does not say
         text += f"which a pooler has to let in (max_client_conn); the server allows {allowed} to it and all others"

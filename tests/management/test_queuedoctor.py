@@ -178,7 +178,7 @@ def test_a_host_whose_clock_is_wrong(transactional_db: None, monkeypatch: pytest
 def test_more_consumers_than_the_server_has_connections_for(transactional_db: None) -> None:
     said = run("queuedoctor", "--processes", 500, "--threads", 10)
     assert said.code == 1
-    assert "500 × (10 threads + 7) = 8500 for the consumers, of" in said.out
+    assert "500 × (2 × 10 threads + 7) = 13500 for the consumers, of" in said.out
 
 
 @pytest.mark.database("mariadb", "mysql")

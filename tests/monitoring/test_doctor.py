@@ -42,20 +42,24 @@ def test_what_is_well_is_said_too() -> None:
 
 def test_the_arithmetic_of_connections_is_the_documents() -> None:
     for document in ("guide.md", "operations/deployment.md"):
-        assert f"processes × (threads + {doctor.OWN_CONNECTIONS})" in (ROOT / "docs" / document).read_text()
+        assert f"processes × (2 × threads + {doctor.OWN_CONNECTIONS})" in (ROOT / "docs" / document).read_text()
     [found] = of("connections", WELL)
-    assert "2 × (4 threads + 7) = 22 for the consumers, of 151; 12 are open now" in found.text
+    assert "2 × (2 × 4 threads + 7) = 30 for the consumers, of 151; 12 are open now" in found.text
     [found] = of("connections", replace(WELL, periodic=True))
-    assert "2 × (4 threads + 8) = 24 for the consumers" in found.text
+    assert "2 × (2 × 4 threads + 8) = 32 for the consumers" in found.text
     [found] = of("connections", replace(WELL, others=2))
-    assert "2 × (4 threads + 9) + 2 × 2 × (2 + 4) of other shards = 50 for the consumers" in found.text
+    assert "2 × (2 × 4 threads + 9) + 2 × 2 × (2 + 2 × 4) of other shards = 74 for the consumers" in found.text
     [found] = of("connections", replace(WELL, others=2, altered=True))
-    assert "2 × (4 threads + 9) + 2 × 2 × (4 + 4) of other shards = 58 for the consumers" in found.text
-    formula = "processes × (threads + 7 + s − 1)", "(s − 1) × processes × (2 + threads)", "(s − 1) × processes × 2 "
+    assert "2 × (2 × 4 threads + 9) + 2 × 2 × (4 + 2 × 4) of other shards = 82 for the consumers" in found.text
+    formula = (
+        "processes × (2 × threads + 7 + s − 1)",
+        "(s − 1) × processes × (2 + 2 × threads)",
+        "(s − 1) × processes × 2 ",
+    )
     assert all(part in (ROOT / "docs/shards.md").read_text() for part in formula)
 
 
-@pytest.mark.parametrize(("processes", "level"), [(10, OK), (11, WARNING), (13, WARNING), (14, ERROR)])
+@pytest.mark.parametrize(("processes", "level"), [(8, OK), (9, WARNING), (10, WARNING), (11, ERROR)])
 def test_connections(processes: int, level: str) -> None:
     assert levels("connections", processes=processes) == [level]
 
@@ -64,7 +68,7 @@ def test_connections_of_a_pooler() -> None:
     """It lets in more than the server does."""
     [found] = of("connections", replace(WELL, processes=20, limits=limits(pooled=True)))
     assert found.level == OK
-    assert "= 220 for the consumers, which a pooler has to let in" in found.text
+    assert "= 300 for the consumers, which a pooler has to let in" in found.text
 
 
 @pytest.mark.parametrize(

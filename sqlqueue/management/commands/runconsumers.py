@@ -41,6 +41,8 @@ from sqlqueue.monitoring import logs
 from sqlqueue.monitoring.http_server import refusal
 
 PURPOSES = ("health", "metrics")
+LONG = 600.0  # seconds: a handler that sets a limit beyond this is named
+LONG_MEANING = "while these take all threads, other groups have one each: give them a process of their own (--group)"
 ANSWER_TIMEOUT = 5.0  # seconds that one of several shards has to answer: one that hangs is not to hold up the others
 
 
@@ -111,6 +113,9 @@ class Command(BaseCommand):
             options["partitions"],
         )
         logs.logger.info(self._plan(consumers, options))
+        if long := [c for c in consumers if c.options.visibility_timeout > LONG]:
+            handlers = ", ".join(f"{c.group}/{c.topic} (timeout={c.options.visibility_timeout:g}s)" for c in long)
+            logs.logger.info(logfmt("long_handlers", handlers=handlers, meaning=LONG_MEANING))
         # A shard that does not answer has its settings applied once it does.
         late = [SettingsTask(each) for each in self._aliases if each not in self._answering or apply_settings(each)]
         connections.close_all()
