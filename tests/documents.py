@@ -82,6 +82,7 @@ class Rehearsal:
 
     folder: Path
     taken: list[str] = field(default_factory=list)
+    printed: list[str] = field(default_factory=list)  # by each command that has run
 
     def take_all(self, document: Path) -> None:
         for block in blocks(document):
@@ -156,6 +157,7 @@ class Rehearsal:
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # and what the command left running
+        self.printed.append(output)
         if process.returncode:
             raise DocumentError(f"{said}\nends with {process.returncode}:\n{output}")
 

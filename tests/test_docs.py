@@ -9,13 +9,24 @@ from tests.documents import ROOT, DocumentError, Rehearsal
 
 pytestmark = pytest.mark.once
 
-DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+DOCUMENTS = sorted(
+    [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *(ROOT / "docs").rglob("*.md")]
+)
 
 
 @pytest.mark.timeout(900)  # some documents start forty processes, one after another
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
 def test_the_blocks_of_a_document_are_true(document: Path, tmp_path: Path) -> None:
     Rehearsal(tmp_path).take_all(document)
+
+
+def test_the_first_commands_of_the_readme_warn_of_nothing(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    rehearsal.take_all(ROOT / "README.md")
+    printed = "".join(rehearsal.printed)
+    assert "confirmed 7 customer-1" in printed
+    assert "sqlqueue.W" not in printed
+    assert "WARNING" not in printed
 
 
 def rehearse(folder: Path, text: str) -> Rehearsal:
