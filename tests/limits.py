@@ -410,6 +410,8 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "stats.durations:HOUR",
         "stats.durations:MINUTE",
         "core.bounds:WEEK",
+        "spark.utc:DAY",
+        "spark.utc:HOUR",
     ),
     "added to what is random": ("operations.recover:MOST_ADDED",),
     "a version": ("database.server_session:CHEAP_STATISTICS",),

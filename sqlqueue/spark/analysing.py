@@ -16,6 +16,7 @@ from sqlqueue.core.hours import Columns, merged
 from sqlqueue.spark.analytics import days_of, errors_by_hour, hourly, of_days
 from sqlqueue.spark.archive_rows import MESSAGES, RECEIPTS, write_parquet
 from sqlqueue.spark.topic_rows import TopicRows
+from sqlqueue.spark.utc import utc_day
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def write(
     rows, _ = merged(columns, _written(spark, hours, schema, path), hours)
     if rows:
         frame = spark.createDataFrame([tuple(row[name] for name in schema.names) for row in rows], schema)
-        dated = frame.withColumn("date", F.date_format("hour", "yyyy-MM-dd")).coalesce(1)
+        dated = frame.withColumn("date", utc_day("hour")).coalesce(1)
         write_parquet(dated, path, "topic", "date", replace=True)
 
 

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
 from sqlqueue.core.fingerprint import fingerprint
+from sqlqueue.spark.utc import utc_day, utc_hour
 
 OUTCOMES: Final = ("acked", "retried", "postponed", "dead")
 PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -17,7 +18,7 @@ PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 def published_by_hour(messages: DataFrame) -> DataFrame:
     """Return, by hour and topic, how many messages were published, how many keys they have, the key with the most
     messages, and how many these are. `consumer_group` is empty in these rows."""
-    hour = _hour("created_at")
+    hour = utc_hour("created_at")
     keyed = messages.groupBy(hour.alias("hour"), "topic", "key").agg(
         F.count(F.lit(1)).alias("messages"), F.max("offset").alias("last_offset")
     )
@@ -54,7 +55,7 @@ def settled_by_hour(receipts: DataFrame, messages: DataFrame) -> DataFrame:
     acked = F.col("outcome") == "acked"
     handler = _milliseconds("started_at", "finished_at")
     end_to_end = F.when(acked, _milliseconds("created_at", "finished_at"))
-    return rows.groupBy(_hour("finished_at").alias("hour"), "topic", F.col("group").alias("consumer_group")).agg(
+    return rows.groupBy(utc_hour("finished_at").alias("hour"), "topic", F.col("group").alias("consumer_group")).agg(
         *(F.count(F.when(F.col("outcome") == outcome, 1)).alias(outcome) for outcome in OUTCOMES),
         F.count(F.when(F.col("attempts") > 1, 1)).alias("redelivered"),
         *(_percentile(handler, share).alias(f"handler_{name}") for name, share in PERCENTILES.items()),
@@ -77,7 +78,7 @@ def errors_by_hour(dead_letters: DataFrame) -> DataFrame:
     example."""
     fingerprint_of = F.udf(fingerprint, StringType(), useArrow=False)  # the same as in the dead letters' rows
     rows = dead_letters.select(
-        _hour("failed_at").alias("hour"),
+        utc_hour("failed_at").alias("hour"),
         F.col("original_topic").alias("topic"),
         F.col("failed_group").alias("consumer_group"),
         fingerprint_of(F.coalesce("last_error", F.lit(""))).alias("fingerprint"),
@@ -90,16 +91,12 @@ def errors_by_hour(dead_letters: DataFrame) -> DataFrame:
 
 def days_of(rows: DataFrame, column: str) -> DataFrame:
     """Return the UTC days that a column's times lie in."""
-    return rows.select(F.date_format(column, "yyyy-MM-dd").alias("day")).distinct()
+    return rows.select(utc_day(column).alias("day")).distinct()
 
 
 def of_days(rows: DataFrame, column: str, days: list[str]) -> DataFrame:
     """Return the rows whose time lies in one of the days."""
-    return rows.where(F.date_format(column, "yyyy-MM-dd").isin(days))
-
-
-def _hour(column: str) -> Column:
-    return F.date_trunc("hour", F.col(column))  # the session's time zone is UTC
+    return rows.where(utc_day(column).isin(days))
 
 
 def _milliseconds(start: str, end: str) -> Column:

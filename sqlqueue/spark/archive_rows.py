@@ -10,6 +10,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
+from sqlqueue.spark.utc import utc_day
+
 SCHEMA_VERSION: Final = 2
 ADDED_IN: Final = {"body": 2}  # in which version of the schema a column was added
 MESSAGES, RECEIPTS = "messages", "receipts"
@@ -67,7 +69,7 @@ def schema(kind: str = MESSAGES, segments: bool = False) -> StructType:
 
 def archived(rows: DataFrame, kind: str = MESSAGES) -> DataFrame:
     """Return messages or receipts with the archive's columns, among them the UTC date that partitions the files."""
-    date = F.date_format(F.col(TIME_COLUMN[kind]), "yyyy-MM-dd").alias("date")  # the session's time zone is UTC
+    date = utc_day(TIME_COLUMN[kind]).alias("date")
     columns = [F.col(name).cast(type_).alias(name) for name, type_ in _COLUMNS[kind].items()]
     return rows.select(*columns, F.col("topic"), date)
 

@@ -72,7 +72,8 @@ def read(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> Source
     for name in given:
         if name.lower() not in names and name.lower() not in SPARK_OPTIONS:
             raise ConfigurationError(f"sqlqueue has no option {name!r} for {doing}.{did_you_mean(name, known)}")
-    text = {names[name.lower()]: value.strip() for name, value in given.items() if name.lower() in names}
+    text = {names[name.lower()]: value for name, value in given.items() if name.lower() in names}
+    text = {name: value if name == "key" else value.strip() for name, value in text.items()}  # a key may have spaces
     if "path" in {name.lower() for name in given}:
         raise ConfigurationError("sqlqueue has no paths: call load() and save() without one, and name topics by option")
     table = text.get("table", MESSAGES.name)
@@ -100,9 +101,9 @@ def read(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> Source
         keys=_keys(text.get("key", "")),
         low=_number(text, first, 0) or 1,
         high=_number(text, last, 0),
-        since=_time(text, "since"),
-        until=_time(text, "until"),
-        horizon_timeout=_number(text, "horizonTimeout", 0) or 60,
+        since=microseconds(utc_time(text["since"], "since")) if "since" in text else None,
+        until=microseconds(utc_time(text["until"], "until")) if "until" in text else None,
+        horizon_timeout=_whole(text.get("horizonTimeout", "60"), "horizonTimeout", 0),
         group=checked_name(text["group"], "group", GROUP_LENGTH) if text.get("group") else "",
         start=text.get("start", "earliest"),
         rows=_number(text, "maxRowsPerBatch", 1),
@@ -141,15 +142,14 @@ def _keys(text: str) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def _time(text: Mapping[str, str], name: str) -> int | None:
-    """Return a time in ISO 8601 as microseconds since 1970; without a time zone it is UTC."""
-    if name not in text:
-        return None
+def utc_time(text: str, name: str) -> datetime:
+    """Return a time in ISO 8601 in UTC, which it is without a time zone. Raises ConfigurationError, which says that
+    `name` is wrong."""
     try:
-        at = datetime.fromisoformat(text[name].replace("Z", "+00:00"))
-    except ValueError:
-        raise ConfigurationError(f"{name} must be a time such as 2013-01-31T18:00:00Z, not {text[name]!r}") from None
-    return microseconds(at if at.tzinfo else at.replace(tzinfo=timezone.utc))
+        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return at.astimezone(timezone.utc) if at.tzinfo else at.replace(tzinfo=timezone.utc)
+    except (ValueError, OverflowError):
+        raise ConfigurationError(f"{name} must be a time such as 2013-01-31T18:00:00Z, not {text!r}") from None
 
 
 def microseconds(at: datetime) -> int:

@@ -13,6 +13,7 @@ from sqlqueue.spark.archive_rows import MESSAGES
 from sqlqueue.spark.files import ROW
 from sqlqueue.spark.ids import joined
 from sqlqueue.spark.manifest import DamagedArchive, without_gaps
+from sqlqueue.spark.options import microseconds, utc_time
 
 
 def archived_messages(
@@ -56,7 +57,7 @@ def in_range(
     key: str | None = None,
 ) -> DataFrame:
     """Return the messages of a topic from offset `first` to `last`, both included, published from `since` (included) to
-    `until` (excluded), in UTC; of one key, or of all."""
+    `until` (excluded), in UTC; of one key, or of all. Raises ConfigurationError for what is no time."""
     rows = archived.where(F.col("topic") == topic)
     conditions: list[Column] = []
     if first is not None:
@@ -64,11 +65,17 @@ def in_range(
     if last is not None:
         conditions.append(F.col("offset") <= last)
     if since:  # the date chooses folders, the time rows
-        at = F.lit(since).cast("timestamp")
-        conditions += [F.col("date") >= F.date_format(at, "yyyy-MM-dd"), F.col("created_at") >= at]
+        at = utc_time(since, "since")
+        conditions += [
+            F.col("date") >= f"{at:%Y-%m-%d}",
+            F.col("created_at") >= F.timestamp_micros(F.lit(microseconds(at))),
+        ]
     if until:
-        at = F.lit(until).cast("timestamp")
-        conditions += [F.col("date") <= F.date_format(at, "yyyy-MM-dd"), F.col("created_at") < at]
+        at = utc_time(until, "until")
+        conditions += [
+            F.col("date") <= f"{at:%Y-%m-%d}",
+            F.col("created_at") < F.timestamp_micros(F.lit(microseconds(at))),
+        ]
     if key is not None:
         conditions.append(F.col("key") == key)
     for condition in conditions:

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from sqlqueue.spark.archive import Archive
 from sqlqueue.spark.archive_rows import MESSAGES, OFFSET_COLUMN, RECEIPTS, TIME_COLUMN
+from sqlqueue.spark.utc import utc_day
 
 DEAD_LETTERS = "dead_letters"
 
@@ -60,8 +61,7 @@ class TopicRows:
             old = old if last is None else old.where(offset <= last)
             rows = old.drop("segment", "date").unionByName(live)
         if days:
-            day = F.date_format(TIME_COLUMN[kind], "yyyy-MM-dd")  # the session's time zone is UTC
-            rows = rows.where(day.between(*days))
+            rows = rows.where(utc_day(TIME_COLUMN[kind]).between(*days))
         return rows
 
     def dead_letters(self) -> DataFrame:
