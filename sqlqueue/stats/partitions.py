@@ -15,7 +15,7 @@ from sqlqueue.stats.blocked import blocked_in_partitions
 from sqlqueue.stats.full_partitions import may_be_full
 from sqlqueue.stats.positions import first_unacked, partitions_of
 from sqlqueue.stats.sampling import MOST_ROWS
-from sqlqueue.stats.stuck import limits_reached, stuck_partitions
+from sqlqueue.stats.stuck import limits_reached, reporting_groups, stuck_partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,8 @@ def partition_stats(
     states = _states(alias, topic, group, partitions[0].slices if partitions else 1)
     failing = behind if may_be_full(sum(map(len, states.values())), MOST_ROWS) else []
     limits = limits_reached(alias, failing, backlogs, _horizon(alias))
-    standing = () if outside_hours else stuck_partitions(behind, first, limits, working_for)
+    reporting = reporting_groups(alias, first)
+    standing = () if outside_hours else stuck_partitions(behind, first, limits, working_for, reporting)
     stuck = {(one.partition, one.priority, one.slice): one.why for one in standing}
     ranges = blocked_in_partitions(alias, topic, group, MOST_ROWS)
     found = []
