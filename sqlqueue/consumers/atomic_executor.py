@@ -11,18 +11,18 @@ from django.db import Error, transaction
 
 from sqlqueue.consumers.commit_hooks import part_commit_hooks
 from sqlqueue.consumers.connections import Undisturbed, restore, states
+from sqlqueue.consumers.trouble import Trouble
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.not_run import check_has_run
 from sqlqueue.core.outcomes import (
     SUPERSEDED,
     UNSTARTED,
     Outcome,
-    TransactionNotBegun,
     committed_at,
 )
 from sqlqueue.core.settle_plan import Attempt, Execution, WorkItemWrite
 from sqlqueue.database import retries
-from sqlqueue.database.retries import ErrorKind
+from sqlqueue.database.retries import FOR_GOOD, ErrorKind
 from sqlqueue.database.server_identity import ServerChanged, SessionReplaced, lead
 from sqlqueue.database.statements import dialect
 from sqlqueue.database.transaction_guard import Guard
@@ -34,7 +34,6 @@ from sqlqueue.log.work_items import hand_over
 
 logger = logging.getLogger("sqlqueue")
 
-NOT_BEGUN_PAUSE = 0.1  # seconds
 TRIES = 3  # of a handler whose transaction met a deadlock and was rolled back
 
 
@@ -59,6 +58,7 @@ class AtomicExecutor:
 
     def __init__(self, alias: str, name: str, keep_results: float | None = None, grouped: bool = False):
         self.alias, self.name, self._keep_results, self._grouped = alias, name, keep_results, grouped
+        self.trouble = Trouble(name)  # of the engine's own statements in its transactions
 
     def run(
         self,
@@ -154,19 +154,20 @@ class AtomicExecutor:
                     return SUPERSEDED
                 cause = error.error if isinstance(error, HandlerFailed) else error
                 kind = retries.classify(cause) if isinstance(cause, Error) else ErrorKind.OTHER
-                if kind is ErrorKind.GONE and settled:
+                doubtful = isinstance(cause, Error) and kind not in (*FOR_GOOD, ErrorKind.CONTENTION)
+                if settled and doubtful:
                     return self._after_lost_reply(execution, list(attempts), error)
                 if kind is ErrorKind.CONTENTION and number < tries:
                     logger.info(logfmt("handler_rerun", **self._log_fields(attempts), error=cause))
                     time.sleep(0.01 * number)
                     continue
                 if not begun:
-                    if isinstance(error, (ServerChanged, SessionReplaced)):
-                        return self._not_begun(attempts, error)
-                    if kind not in (ErrorKind.GONE, ErrorKind.CONTENTION):
-                        raise TransactionNotBegun(f"the handler's transaction could not be begun: {error}") from error
-                    return self._not_begun(attempts, error)
+                    return self._put_off("transaction_not_begun", attempts, error)
+                # After the handlers have returned, the statements are the engine's: such an error is no attempt's.
+                if handled is not None and (doubtful or kind is ErrorKind.CONTENTION):
+                    return self._put_off("transaction_failed", attempts, error)
                 raise
+            self.trouble.over()
             return self._committed(execution, attempts, moved_to)
         raise AssertionError("unreachable")
 
@@ -176,12 +177,13 @@ class AtomicExecutor:
             execution.moved(attempts, moved_to)
         return committed_at(moved_to)
 
-    def _not_begun(self, attempts: Sequence[Attempt], error: Exception) -> Outcome:
-        """Return the outcome after a transaction that could not be opened, because this thread's connection had been
-        lost: the handler has not run, so no attempt is charged."""
-        logger.info(logfmt("transaction_not_begun", **self._log_fields(attempts), error=error))
+    def _put_off(self, event: str, attempts: Sequence[Attempt], error: Exception) -> Outcome:
+        """Return the outcome after a transaction that could not be begun, or in which the engine's own statements have
+        failed: no attempt is charged. The next try waits, longer and longer."""
+        self.trouble.failed(error)
+        logger.warning(logfmt(event, **self._log_fields(attempts), error=error, retry_in=self.trouble.pause))
         retries.drop_connection(self.alias)
-        time.sleep(NOT_BEGUN_PAUSE)
+        time.sleep(self.trouble.pause)
         return UNSTARTED
 
     def _leave(self, attempts: Sequence[Attempt], error: Exception) -> None:
@@ -216,5 +218,5 @@ class AtomicExecutor:
             return SUPERSEDED
         position, acked = known
         if not acked:
-            raise error
+            return self._put_off("transaction_failed", attempts, error)
         return self._committed(execution, attempts, position)

@@ -19,6 +19,7 @@ from sqlqueue.consumers.connections import care_for_connections, undisturbed
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.group_run import GroupRun
 from sqlqueue.consumers.registry import Consumer
+from sqlqueue.consumers.trouble import Trouble
 from sqlqueue.core import outcomes
 from sqlqueue.core.not_run import check_has_run
 from sqlqueue.core.outcomes import EXPIRED, SUCCESS, SUPERSEDED, UNSTARTED, Outcome
@@ -49,6 +50,11 @@ class HandlerExecutor:
             alias, consumer.name, consumer.options.keep_results, consumer.options.grouped
         )
         self.divides = True  # a batch that fails, to find the messages that make it fail
+
+    @property
+    def trouble(self) -> Trouble:
+        """What goes wrong in the transactions of its atomic handler, other than by the handler."""
+        return self._transaction.trouble
 
     @property
     def ends(self) -> bool:

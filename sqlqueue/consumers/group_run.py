@@ -168,14 +168,7 @@ class GroupRun:
                 return self._supersede()
             self._divide()
             return True
-        if not self._taken:  # the transaction could not be begun: as without groups, the first one is charged
-            attempt = self._next()
-            if attempt is None:
-                return False
-            if not self._started([attempt]):
-                self._again.appendleft(attempt)
-                return False
-            self._settle(attempt, self._decide(error, attempt, [attempt]))
+        if not self._taken:
             return False
         (attempt,) = self._taken
         self._settle(attempt, self._decide(error, attempt, [attempt]))

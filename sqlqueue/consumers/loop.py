@@ -93,7 +93,7 @@ class Loop:
 
     def run_once_guarded(self) -> float:
         """Run one iteration; after a database error it is run again soon. Return for how many seconds the control
-        thread may sleep. Raises database errors that are neither a lost connection nor contention."""
+        thread may sleep. Raises database errors that no retry helps against."""
         self.liveness.mark_iteration()
         try:
             if self._unmet:
@@ -102,7 +102,9 @@ class Loop:
             self.settler.server.make_sure()
             self.named_server.over()
             self.renew_name(self.clock())
-            return self.run_once()
+            pause = self.run_once()
+            self.settler.trouble.over()
+            return pause
         except ServerChanged:
             self._unmet = True
             self.start_over()
@@ -120,14 +122,15 @@ class Loop:
         except Error as error:
             self.settler.server.doubtful = True
             kind = retries.classify(error)
-            if kind not in (retries.ErrorKind.GONE, retries.ErrorKind.CONTENTION):
+            if kind in retries.FOR_GOOD:
                 raise  # decisions may not have been written: only a fresh process is safe
+            self.settler.failed(error)
             logger.warning(
                 logfmt("iteration_failed", subscriber=self.ownership.subscriber, error_kind=kind.name, error=error)
             )
             announce(operation_retried, Loop, operation="iteration", error_kind=kind.name, error=error)
             retries.drop_connection(self.ownership.alias)
-            return 0.5 if kind is retries.ErrorKind.GONE else 0.05
+            return 0.05 if kind is retries.ErrorKind.CONTENTION else self.settler.trouble.pause
 
     def start_over(self) -> None:
         """Forget everything known of the log, since the server was started again or is another one, and acquire the

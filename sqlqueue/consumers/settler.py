@@ -11,6 +11,7 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.background.outcome_counter import OutcomeCounter
 from sqlqueue.consumers.in_flight import InFlight
 from sqlqueue.consumers.ownership import Ownership
+from sqlqueue.consumers.trouble import Trouble
 from sqlqueue.core import outcomes
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.membership import Member
@@ -42,6 +43,8 @@ class Settler:
         # Called after a commit with the batches of which members were settled.
         self.look_at_batches: Callable[[Iterable[str]], None] = self._end_batches
         self._give_up = give_up
+        self.trouble = Trouble("loop")  # the control thread's: what it settles, and all else that it does
+        self.schema_differs: Callable[[Error], None] = lambda error: None  # a table or a column is missing
 
     @property
     def server(self) -> ServerIdentity:
@@ -49,22 +52,24 @@ class Settler:
         return self.ownership.server
 
     def execute(self, plans: Sequence[SettlePlan]) -> list[SettlePlan] | None:
-        """Settle, retrying after lost connections; return the plans that were written, or None if `give_up` ended it.
+        """Settle, again after every error that may pass; return the plans that were written, or None if `give_up`
+        ended it.
 
         A plan is written, or its partition is dropped. Otherwise a later release could move the position past a
         message whose row a failed settle did not write. Raises ServerChanged if the server is not the one on which the
         partitions were taken: then the caller drops all of them.
         """
         try:
-            results = retries.patiently(self.alias, self.settle_on_the_same_server, plans, give_up=self._give_up)
+            results = retries.patiently(
+                self.alias, self.settle_on_the_same_server, plans, give_up=self._give_up, failed=self.failed
+            )
         except BaseException:
             self._unclaim(plans)
             self.lose([plan.lease for plan in plans])
             raise
         if results is None:
             self._unclaim(plans)
-            for plan in plans:
-                plan.lease.lost = True
+            self.lose([plan.lease for plan in plans])  # a release would move past what was not written
             return None
         stale = [result.plan for result in results if result.stale]
         written = [result for result in results if not result.stale]
@@ -119,6 +124,12 @@ class Settler:
                 self.server.doubtful = self.server.doubtful or retries.classify(error) is retries.ErrorKind.GONE
                 raise
         raise AssertionError("unreachable")
+
+    def failed(self, error: Error) -> None:
+        """Note an error of the control thread's statements, which is tried again."""
+        self.trouble.failed(error)
+        if retries.classify(error) is retries.ErrorKind.SCHEMA:
+            self.schema_differs(error)
 
     def _unclaim(self, plans: Iterable[SettlePlan]) -> None:
         for plan in plans:

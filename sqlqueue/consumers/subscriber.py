@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from django.db import connections
+from django.db import Error, connections
 
 from sqlqueue.conf import settings
 from sqlqueue.consumers.background.batches import BatchTask
@@ -34,6 +34,7 @@ from sqlqueue.consumers.registry import Consumer
 from sqlqueue.consumers.releases import Releases
 from sqlqueue.consumers.settler import Settler
 from sqlqueue.consumers.subscription import Subscription
+from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.partition_numbers import Numbers
 from sqlqueue.core.settle_plan import Attempt, Execution
@@ -99,8 +100,9 @@ class Subscriber:
             self._awake,
             self._fail,
         )
+        self.settler.schema_differs = self._schema_differs
         self.loop.meet_server, self.loop.renew_name = self._keep_server_named, self._renew_name
-        self.failed = False  # it ended because too many handlers hang
+        self.failed = False  # it ended because too many handlers hang, or a table is missing
         self.renew = False  # it was stopped because it serves too few topics: another one is to take its place
         self._outdated = outdated
         self._stop_deadline = 0.0
@@ -236,6 +238,13 @@ class Subscriber:
         self.failed = True
         self.stop()
 
+    def _schema_differs(self, error: Error) -> None:
+        """Stop because a table or a column is missing. What is in flight is settled if that is over in time."""
+        if not self.failed:
+            meaning = "a table or a column is missing: run `python manage.py migrate sqlqueue`; the process stops"
+            logger.error(logfmt("tables_missing", subscriber=self.name, error=error, meaning=meaning))
+            self._fail()
+
     def run_once(self) -> float:
         """Run one iteration of the loop; return for how many seconds this thread may sleep."""
         return self.loop.run_once()
@@ -253,9 +262,12 @@ class Subscriber:
         return f"{self.dispatcher.outstanding} in flight of {len(self.ownership.leases())} partitions"
 
     def failing(self) -> str:
-        """Return which background tasks fail again and again, with their last errors; "" for none."""
+        """Return what fails again and again for an error of the database, with the last one: background tasks, the
+        loop, the transactions of atomic handlers. "" for nothing."""
         tasks = [*self._background_tasks, *filter(None, [self._named_server])]
-        return "; ".join(task.failing for task in tasks if task.failing)
+        troubles = [self.settler.trouble, *(each.executor.trouble for each in self.subscriptions)]
+        told = [*(each.failing for each in troubles), *(task.failing for task in tasks)]
+        return "; ".join(filter(None, told))
 
     def run(
         self,
@@ -328,6 +340,12 @@ class Subscriber:
             return self._anything_due()
         except (ServerChanged, SessionReplaced):
             return True  # the loop will look at the server
+        except Error as error:
+            if retries.classify(error) in retries.FOR_GOOD:
+                raise
+            self.settler.failed(error)
+            retries.drop_connection(self.alias)
+            return True
 
     def _anything_due(self) -> bool:
         # The schedule is read before the log, because a message may move from the schedule to the log in between.
@@ -379,5 +397,5 @@ class Subscriber:
         self.in_flight.release_all()
         while self.dispatcher.outstanding and not self._out_of_time():
             self.loop.run_once_guarded()
-            self._awake.wait(0.02)
+            self._awake.wait(0.2 if self.settler.trouble.failures else 0.02)
             self._awake.clear()

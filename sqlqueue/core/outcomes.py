@@ -24,10 +24,6 @@ class VisibilityTimeout(Exception):
     """The handler was still running when its visibility timeout had passed."""
 
 
-class TransactionNotBegun(Exception):
-    """The transaction of an atomic handler could not be begun, and the handler has not run."""
-
-
 class HandedOver(NamedTuple):
     """What a handler says to the people who go on with its message. form: JSON text, None for no values."""
 
@@ -124,7 +120,7 @@ def decide(
         return Outcome(DEAD, error=_told(error) or "rejected")
     if isinstance(error, InvalidResult):  # what it does has been done: to run it again would return the same
         return Outcome(DEAD, error=_told(error))
-    always = isinstance(error, (Retry, VisibilityTimeout, TransactionNotBegun))  # whatever the filter names
+    always = isinstance(error, (Retry, VisibilityTimeout))  # whatever the filter names
     by_message = always or isinstance(error, BrokenTransaction)
     text = (_told(error) or type(error).__name__) if by_message else storable(describe(error))
     if (max_attempts is not None and attempt >= max_attempts) or (not always and retried.rejects(error)):

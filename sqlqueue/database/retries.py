@@ -12,7 +12,7 @@ from django.db import Error, connections, transaction
 
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database.driver import may_be_lost
-from sqlqueue.database.error_codes import ErrorKind, classify
+from sqlqueue.database.error_codes import FOR_GOOD, ErrorKind, classify
 from sqlqueue.database.generations import Moved
 from sqlqueue.database.lock_timeouts import limit_transaction
 from sqlqueue.database.statements import dialect
@@ -25,7 +25,7 @@ logger = logging.getLogger("sqlqueue")
 RERUNS = 10
 MOVES = 3
 
-__all__ = ["RERUNS", "ErrorKind", "classify", "close_lost_connections", "drop_connection", "patiently"]
+__all__ = ["FOR_GOOD", "RERUNS", "ErrorKind", "classify", "close_lost_connections", "drop_connection", "patiently"]
 __all__ += ["run", "run_once", "run_statement", "unreachable"]
 
 
@@ -72,23 +72,29 @@ def _again(alias: str, name: str, once: Callable[[], T]) -> T:
 
 
 def patiently(
-    alias: str, operation: Callable[..., T], *args: Any, give_up: Callable[[], bool], **options: Any
+    alias: str,
+    operation: Callable[..., T],
+    *args: Any,
+    give_up: Callable[[], bool],
+    failed: Callable[[Error], None] = lambda error: None,
+    **options: Any,
 ) -> T | None:
-    """Call an operation until it succeeds, through lost connections too (so it must be one that may be run twice);
-    None if
-    `give_up` says so between two tries. It runs as it is, in transactions of its own if it needs any."""
+    """Call an operation until it succeeds, through lost connections and all other errors that may pass (so it must be
+    one that may be run twice); None if `give_up` says so between two tries. It runs as it is, in transactions of its
+    own if it needs any. failed: is called with each error. Raises errors that are for good."""
     wait = 0.05
     while True:
         try:
             return operation(*args, **options)
         except Error as error:
             kind = classify(error)
-            if kind not in (ErrorKind.GONE, ErrorKind.CONTENTION):
+            if kind in FOR_GOOD:
                 raise
             facts = {"operation": operation.__name__, "error_kind": kind.name, "error": error}
             logger.warning(logfmt("operation_held_up", **facts, retry_in=wait))
             announce(operation_retried, patiently, **facts)
-            if kind is ErrorKind.GONE:
+            failed(error)
+            if kind is not ErrorKind.CONTENTION:
                 drop_connection(alias)
             if give_up():
                 return None

@@ -36,6 +36,7 @@ from sqlqueue.signals import announce, message_refused
 logger = logging.getLogger("sqlqueue")
 
 MOVED_AT_ONCE = 500
+MOST_ERRORS = 10  # messages that meet an error of the database, other than contention, in one call
 # Index: the primary key.
 HEAVY = "SELECT payload, headers, SUBSTR(body, 1, 1), LENGTH(body) FROM sqlqueue_scheduled_message WHERE id = %s"
 # Whether anything is due. Index: (refused, due_at).
@@ -95,7 +96,8 @@ def move_due(alias: str) -> int:
 
     One process at a time, so that messages of one key enter in the order in which they are due. A message that the log
     refuses stays with the reason. One whose id another transaction is publishing waits for that, and so do the later
-    messages of its key; no other message is held back. In a cluster nothing is moved but on the named server.
+    messages of its key; no other message is held back. So does one that meets another error of the database, which is
+    raised once nothing else can be moved. In a cluster nothing is moved but on the named server.
     """
     if execute(alias, ANY_DUE).fetchone() is None:
         return 0
@@ -107,7 +109,7 @@ def move_due(alias: str) -> int:
         forget_session(alias)
         return 0
     except Error as error:
-        if connections[alias].in_atomic_block or retries.classify(error) is ErrorKind.GONE:
+        if connections[alias].in_atomic_block or _lost(alias, error):
             raise
         moved = 0
     if moved is None:
@@ -119,6 +121,7 @@ def _move_one_by_one(alias: str) -> int:
     """Move due messages, each in its own transaction; skip those that cannot be moved now, and those of their keys
     behind them, however many there are."""
     moved, waiting = 0, set()
+    errors: list[Error] = []
     for id, topic, key in _due_keys(alias):
         if key and (topic, key) in waiting:
             continue
@@ -133,16 +136,25 @@ def _move_one_by_one(alias: str) -> int:
             waiting.add((topic, key))
         except Error as error:
             kind = retries.classify(error)
-            if kind is ErrorKind.GONE:
-                raise
-            if kind is ErrorKind.CONTENTION:
-                waiting.add((topic, key))
-                logger.info(logfmt("scheduled_message_waits", id=id, topic=topic, error=error))
-            else:
+            if kind is ErrorKind.DATA:
                 _refuse(alias, id, topic, f"the database refuses it: {error}")
+                continue
+            waiting.add((topic, key))
+            logger.info(logfmt("scheduled_message_waits", id=id, topic=topic, error=error))
+            if kind is not ErrorKind.CONTENTION:
+                errors.append(error)
+                if len(errors) >= MOST_ERRORS or _lost(alias, error):
+                    raise
         if moved >= MOVED_AT_ONCE:
             break
+    if errors and not moved:
+        raise errors[0]
     return moved
+
+
+def _lost(alias: str, error: Error) -> bool:
+    """Tell whether the next statement would meet the same: not after one that was ended because of its time."""
+    return retries.classify(error) is ErrorKind.GONE and not connections[alias].is_usable()
 
 
 def _due_keys(alias: str) -> Iterator[tuple[int, str, str]]:

@@ -74,11 +74,12 @@ class ScheduleRow(NamedTuple):
 
 class Ticks(NamedTuple):
     """What publish_due has done. published: messages; more: there may be more that are due at once; noted: what each
-    schedule's row says now."""
+    schedule's row says now; error: the last one of the database for which a tick waits."""
 
     published: int
     more: bool
     noted: Sequence[tuple[ScheduleRow, ScheduleDefinition, DueTicks]] = ()
+    error: Error | None = None
 
 
 def seconds_to_next(alias: str) -> float | None:
@@ -108,34 +109,48 @@ def publish_due(alias: str, digests: Mapping[str, str]) -> Ticks:
     of their definitions), and of those that another running process has.
 
     A tick that the log refuses stays due, and its schedule keeps the reason. One whose id another transaction is
-    publishing waits for that. Neither holds back another schedule.
+    publishing waits for that, and one that meets another error of the database is tried again. None of them holds back
+    another schedule.
     """
     try:
         return _announced(retries.run_once(alias, _publish, alias, digests))
     except (Error, SqlqueueError) as error:
         if connections[alias].in_atomic_block or _gone(error):
             raise
-    return Ticks(sum(_publish_alone(alias, digests, row) for row in _due(alias, digests)), False)
+    return _publish_each(alias, digests, _due(alias, digests))
 
 
 def retry_refused(alias: str, digests: Mapping[str, str]) -> int:
     """Publish what is due of the schedules that were refused; return how many ticks were published."""
-    return sum(_publish_alone(alias, digests, row) for row in _due(alias, digests) if row.refusal)
+    return _publish_each(alias, digests, [row for row in _due(alias, digests) if row.refusal]).published
+
+
+def _publish_each(alias: str, digests: Mapping[str, str], rows: Sequence[ScheduleRow]) -> Ticks:
+    published, last = 0, None
+    for row in rows:
+        try:
+            published += _publish_alone(alias, digests, row)
+        except Error as error:
+            if _gone(error):
+                raise
+            logger.warning(logfmt("tick_waits", schedule=row.name, error=error))
+            last = error
+    return Ticks(published, False, error=last)
 
 
 def _publish_alone(alias: str, digests: Mapping[str, str], row: ScheduleRow) -> int:
-    """Publish the ticks of one schedule in a transaction of their own, or note why they cannot be."""
+    """Publish the ticks of one schedule in a transaction of their own, or note why they are refused."""
     try:
         return _announced(retries.run_once(alias, _publish, alias, digests, row.name)).published
     except SqlqueueError as error:
         _refuse(alias, row, str(error))
     except Error as error:
-        if _gone(error):
-            raise
-        if retries.classify(error) is ErrorKind.CONTENTION:
+        if retries.classify(error) is ErrorKind.DATA:
+            _refuse(alias, row, f"the database refuses it: {error}")
+        elif retries.classify(error) is ErrorKind.CONTENTION:
             logger.info(logfmt("tick_waits", schedule=row.name, error=error))
         else:
-            _refuse(alias, row, f"the database refuses it: {error}")
+            raise
     return 0
 
 

@@ -24,6 +24,10 @@ OF_ALL: dict[str, tuple[str, Callable[[Survey], float]]] = {
         "For how long the consumer process that is late has written no heartbeat; 0 while none is late.",
         lambda s: s.late[0].seconds if s.late else 0.0,
     ),
+    "sqlqueue_failing_tasks": (
+        "Consumer processes in which a background task, the loop or a transaction fails again and again.",
+        lambda s: len(s.failing),
+    ),
     "sqlqueue_highest_offset": ("The last message's offset.", lambda s: s.highest_offset),
     "sqlqueue_horizon_lag_messages": (
         "Offsets that an open transaction of a publisher holds above the horizon.",

@@ -42,28 +42,39 @@ def cancel(alias: str, kind: type[OperatorRequest], number: int) -> bool:
 
 
 def of_each(alias: str, kind: type[OperatorRequest], step: Callable[[str, int], bool]) -> bool:
-    """Do a step of every request of a kind that is not done; return whether there is more to do at once."""
+    """Do a step of every request of a kind that is not done; return whether there is more to do at once. An error of
+    the database that one of them has met is raised at the end."""
     rows = kind._default_manager.using(alias).filter(state__in=ACTIVE).order_by("id").values_list("pk", flat=True)
     more, last = False, 0
+    failed: Error | None = None
     while some := list(rows.filter(pk__gt=last)[:AT_ONCE]):
         for number in some:
-            more = step(alias, number) or more
+            try:
+                more = step(alias, number) or more
+            except Error as error:
+                if retries.classify(error) is retries.ErrorKind.GONE:
+                    raise
+                failed = error
         last = some[-1]
+    if failed is not None:
+        raise failed
     return more
 
 
 def try_step(alias: str, step: Callable[..., bool], *arguments: object) -> bool | Exception:
     """Run a step in one transaction; return whether there is more to do at once, or the error with which it failed.
 
-    Raises the error of a connection that is gone.
+    Raises errors of the database that may pass, other than contention.
     """
     try:
         return retries.run(alias, step, alias, *arguments)
     except Error as error:
         kind = retries.classify(error)
-        if kind is retries.ErrorKind.GONE:
-            raise
-        return False if kind is retries.ErrorKind.CONTENTION else error  # retries.run has logged contention
+        if kind is retries.ErrorKind.CONTENTION:
+            return False  # retries.run has logged it
+        if kind in retries.FOR_GOOD:
+            return error
+        raise
     except Exception as error:
         return error
 

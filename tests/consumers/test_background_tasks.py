@@ -158,12 +158,12 @@ def test_one_whose_idle_connection_the_server_has_ended_fails_no_iteration(
     try:
         for _ in range(3):
             assert done.acquire(timeout=30)
-            assert task._error == ""
+            assert task._trouble._error == ""
             sessions().end(used[-1])
             task.wake()
     finally:
         task.stop()
-    assert task._error == ""  # not at its end either
+    assert task._trouble._error == ""  # not at its end either
     assert len(set(used)) == len(used)
 
 

@@ -30,10 +30,12 @@ class PeriodicTask(BackgroundTask):
     def run_once(self) -> bool:
         """Publish one batch; return whether there is more."""
         self.interval = INTERVAL  # if the database is away; schedules that are due often would try again all the time
+        error = None  # for which a tick waits
         if time.monotonic() >= self._declare_at:
             ticks = publish_due(self.alias, self._digests)  # what was missed, or follows the definition before this one
             if ticks.more:
                 return True
+            error = ticks.error
             retry_refused(self.alias, self._digests)
             if declare(self.alias, self._declared):
                 self._declare_at = time.monotonic() + settings.HEARTBEAT_INTERVAL
@@ -43,5 +45,8 @@ class PeriodicTask(BackgroundTask):
             seconds = None if ticks.more else seconds_to_next(self.alias)
             if ticks.more:
                 return True
+            error = ticks.error
         self.interval = INTERVAL if seconds is None else min(max(seconds, AGAIN), INTERVAL)
+        if error is not None:
+            raise error
         return False

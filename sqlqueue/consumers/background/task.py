@@ -10,8 +10,8 @@ from collections.abc import Callable
 from django.db import Error, connections
 
 from sqlqueue.consumers.named_server_warning import NamedServerWarning
+from sqlqueue.consumers.trouble import FAILING, Trouble
 from sqlqueue.core.logfmt import logfmt
-from sqlqueue.core.outcomes import message_of, storable
 from sqlqueue.database import lock_timeouts, retries, server_identity
 from sqlqueue.database.detour import GateElsewhere
 from sqlqueue.database.named_server import LogElsewhere
@@ -20,7 +20,6 @@ from sqlqueue.signals import announce, operation_retried
 logger = logging.getLogger("sqlqueue")
 
 
-FAILING = 3  # iterations in a row that failed: a database that is restarted fails fewer
 RESERVE = 5  # times as long as usual a process in reserve waits between two iterations
 
 
@@ -44,7 +43,8 @@ class BackgroundTask:
         self._stopping = False
         self._ran_at = 0.0
         self._told: bool | None = None  # None: it never was
-        self._failures, self._error = 0, ""
+        self._trouble = Trouble(self.name)
+        self._stopped = threading.Event()
         self._named_server = NamedServerWarning(task=self.name)
         self._thread = threading.Thread(target=self._run, name=f"sqlqueue-{self.name}", daemon=True)
 
@@ -66,6 +66,7 @@ class BackgroundTask:
     def stop(self, timeout: float = 5.0) -> None:
         """End after the current iteration; wait up to `timeout` seconds for that."""
         self._stopping = True
+        self._stopped.set()
         self._due.set()
         self._thread.join(timeout)
 
@@ -82,7 +83,7 @@ class BackgroundTask:
     @property
     def failing(self) -> str:
         """The name and the last error of a task that fails again and again; "" for another."""
-        return f"{self.name}: {self._error}" if self._failures >= FAILING else ""
+        return self._trouble.failing
 
     def forget(self) -> None:
         """Forget what was read before: the database was unreachable, and may have been restarted."""
@@ -95,6 +96,7 @@ class BackgroundTask:
             with lock_timeouts.limited(self.alias):
                 while not self._stopping:
                     more = self._guarded(self.run_once)
+                    self._stopped.wait(min(self._trouble.pause, self.pause))  # whatever wakes it
                     if not more and not self._stopping:
                         self._due.wait(self.pause)
                     self._due.clear()
@@ -120,20 +122,16 @@ class BackgroundTask:
                 self.forget()
             if isinstance(error, (GateElsewhere, LogElsewhere)):
                 server_identity.forget_session(self.alias)  # another server has been named since it was looked at
-            self._failed(error)
-            if self._failures >= FAILING:  # another connection may lead to a server that works
+            self._trouble.failed(error)
+            if self._trouble.failures >= FAILING:  # another connection may lead to a server that works
                 retries.drop_connection(self.alias)
             logger.warning(logfmt("background_task_failed", task=self.name, error_kind=kind.name, error=error))
             announce(operation_retried, BackgroundTask, operation=self.name, error_kind=kind.name, error=error)
         except Exception as error:
-            self._failed(error)
+            self._trouble.failed(error)
             logger.error(logfmt("background_task_failed", task=self.name, error=error), exc_info=error)
         else:
             self._named_server.over()
-            self._failures = 0
+            self._trouble.over()
             return more
         return False
-
-    def _failed(self, error: Exception) -> None:
-        self._error = storable(message_of(error) or type(error).__name__)
-        self._failures += 1

@@ -89,6 +89,8 @@ def serve(
         elif pipe.poll(SHARD_RETRY):  # it is to stop, or its supervisor has ended
             return
         consumers = of_shard(chosen)
+    if not _ready(options, pipe, liveness):
+        return
     subscriber = _subscriber(options, name, liveness, chosen, consumers)
 
     requests = StopRequests()
@@ -139,6 +141,27 @@ def _subscriber(
         partitions=options.partitions,
         outdated=outdated,
     )
+
+
+def _ready(options: WorkerOptions, pipe: Connection | None, liveness: Liveness) -> bool:
+    """Wait until the database answers, unless this drains; return False if the process is to stop, or its supervisor
+    has ended, meanwhile. Exits with status 1 if a table or a column is missing."""
+    from sqlqueue.conf import settings
+    from sqlqueue.consumers.process.start import missing_table, slept, wait_for_database
+    from sqlqueue.core.logfmt import logfmt
+
+    def pause(seconds: float) -> bool:
+        liveness.mark_iteration()
+        return slept(seconds) if pipe is None else not pipe.poll(seconds)
+
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))  # nothing has begun
+    if not options.drain and not wait_for_database(settings.DATABASE, pause):
+        return False
+    if (missing := missing_table(settings.DATABASE)) is not None:
+        meaning = "a table or a column is missing: run `python manage.py migrate sqlqueue`; the process ends"
+        logger.error(logfmt("tables_missing", error=missing, meaning=meaning))
+        sys.exit(1)
+    return True
 
 
 def _listen(pipe: Connection, stop: Callable[[], None]) -> None:

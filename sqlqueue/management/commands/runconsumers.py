@@ -20,6 +20,7 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.background.settings import SettingsTask
 from sqlqueue.consumers.process.endpoints import Address, Endpoints
 from sqlqueue.consumers.process.liveness import Liveness
+from sqlqueue.consumers.process.start import wait_for_database
 from sqlqueue.consumers.process.supervisor import Supervisor
 from sqlqueue.consumers.process.worker import WorkerOptions, serve
 from sqlqueue.consumers.registry import Consumer, registry
@@ -85,8 +86,10 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Run consumers, or with --check only validate. Raises CommandError."""
         refuse_broken_texts(options)
-        consumers = self._validate(options)
         logs.show(options["verbosity"])
+        if not (options["check"] or options["drain"] or settings.problems() or settings.sharded):
+            wait_for_database(settings.DATABASE)
+        consumers = self._validate(options)
         if options["check"]:
             self.stdout.write(self._plan(consumers, options))
             for alias in self._answering:

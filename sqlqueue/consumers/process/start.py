@@ -1,0 +1,61 @@
+"""What a consumer process waits for before it begins: a database that answers, and has all tables."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from django.apps import apps
+from django.db import Error, connections
+
+from sqlqueue.consumers.trouble import Trouble
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.database import retries
+
+logger = logging.getLogger("sqlqueue")
+
+
+def slept(seconds: float) -> bool:
+    """Sleep, and go on."""
+    time.sleep(seconds)
+    return True
+
+
+def wait_for_database(alias: str, pause: Callable[[float], bool] = slept) -> bool:
+    """Wait until a database answers, and say so while it does not; return False if `pause`, which is called with
+    seconds, says that the wait is over. Raises errors of a database that answers."""
+    trouble = Trouble("start")
+    while True:
+        try:
+            with connections[alias].cursor() as cursor:
+                cursor.execute("SELECT 1")
+            return True
+        except Error as error:
+            if retries.classify(error) is not retries.ErrorKind.GONE:
+                raise
+            retries.drop_connection(alias)
+            trouble.failed(error)
+            meaning = "the process waits for the database, and starts once it answers"
+            logger.warning(
+                logfmt("database_unreachable", alias=alias, error=error, meaning=meaning, retry_in=trouble.pause)
+            )
+        if not pause(trouble.pause):
+            return False
+
+
+def missing_table(alias: str) -> Error | None:
+    """Return the error for a table or a column of the queue that is not there; None if all are. One statement for each
+    table, which reads no row."""
+    connection = connections[alias]
+    quote = connection.ops.quote_name
+    for model in apps.get_app_config("sqlqueue").get_models():
+        columns = ", ".join(quote(field.column) for field in model._meta.concrete_fields if field.column)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(f"SELECT {columns} FROM {quote(model._meta.db_table)} WHERE 1 = 0")  # noqa: S608  the models' own names
+        except Error as error:
+            if retries.classify(error) is not retries.ErrorKind.SCHEMA:
+                raise
+            return error
+    return None

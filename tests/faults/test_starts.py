@@ -1,0 +1,45 @@
+"""Consumer processes that start while the database is away wait for it; without a table they do not begin."""
+
+import pytest
+from django.db import connection
+
+from sqlqueue.models import Receipt
+from tests.consumer_processes import GROUP, Consumers
+from tests.progress import wait_until_settled
+from tests.servers.private import PrivateServer
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.mark.session
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_process_that_starts_before_its_database_waits_for_it(
+    consumers: Consumers, database_server: PrivateServer, processes: int
+) -> None:
+    consumers.publish("steady", "a")
+    connection.close()
+    database_server.stop()
+    command = consumers.start("steady", processes=processes)
+    command.wait_for_line("event=database_unreachable .*retry_in=2", timeout=60)
+    database_server.start()
+    wait_until_settled("steady", GROUP)
+    assert consumers.noted("end") == {("a", 1): 1}
+    assert "process_died" not in command.output
+    command.terminate()
+    assert command.wait() == 0
+
+
+def test_a_process_without_one_of_its_tables_ends_with_status_1(consumers: Consumers) -> None:
+    consumers.publish("steady", "a")
+    table = Receipt._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {table} RENAME TO {table}_away")
+    try:
+        command = consumers.start("steady", processes=0)
+        assert command.wait() == 1
+        assert "event=tables_missing" in command.output
+        assert not consumers.noted("begin")
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(f"ALTER TABLE {table}_away RENAME TO {table}")
