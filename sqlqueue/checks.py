@@ -16,9 +16,11 @@ from django.db import connections, router
 from sqlqueue.conf import settings
 from sqlqueue.consumers.periodic import declared
 from sqlqueue.consumers.registry import registry
-from sqlqueue.database import sequence
+from sqlqueue.database import alias_checks, sequence
+from sqlqueue.database.limits import OWN_CONNECTIONS
 from sqlqueue.database.replication_checks import ServerProblem
-from sqlqueue.database.server_checks import findings, findings_of_settings, same_kind
+from sqlqueue.database.server_checks import findings, same_kind
+from sqlqueue.database.session_guard import change_of
 from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.encoding import writer
@@ -26,6 +28,7 @@ from sqlqueue.payloads.topic_types import type_of
 from sqlqueue.stats.replica import missing_tables
 
 TAG = "sqlqueue"
+POOL = "sqlqueue.E049"
 
 
 @register(TAG)
@@ -142,41 +145,74 @@ def check_aliases(**kwargs: Any) -> list[CheckMessage]:
 @register(TAG)
 def check_replica(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """E032: READ_ALIAS is no replica of DATABASE: another kind of database, or, with `check --database` of it, one
-    without the queue's tables."""
+    without the queue's tables; E047: likewise, its sessions change values."""
     if settings.problems() or not settings.is_replica(settings.reading_alias):
         return []
     alias = settings.reading_alias
     if not same_kind(alias, settings.DATABASE):
         text = f"READ_ALIAS {alias!r} is another kind of database than DATABASE {settings.DATABASE!r}: no replica of it"
         return [Error(text, hint="Name the alias of a replica, or leave READ_ALIAS out.", id="sqlqueue.E032")]
+    if alias not in (databases or ()):
+        return []
     try:
-        lacks = alias in (databases or ()) and pending_migrations(alias)
+        if changed := change_of(alias):
+            return [_message(alias_checks.of_change(alias, changed))]
+        lacks = pending_migrations(alias)
     except DatabaseError as error:
         return [Error(f"the replica {alias!r} (READ_ALIAS) does not answer: {error}", id="sqlqueue.E032")]
     return [Error(missing_tables(alias), id="sqlqueue.E032")] if lacks else []
 
 
 @register(TAG)
-def check_options_of_sqlite(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """W006, W007, as far as the settings show it. With `check --database` the database itself is examined."""
+def check_database_settings(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """E048: the alias, or READ_ALIAS, has a TIME_ZONE of its own, where stored times have no zone. E047, W006, W007 as
+    far as the settings show it: with `check --database` the database itself is examined."""
     if settings.problems():
         return []
-    unseen = [alias for alias in settings.aliases if alias not in (databases or ())]
-    return [_message(problem) for alias in unseen for problem in findings_of_settings(alias)]
+    aliases = dict.fromkeys((*settings.aliases, settings.reading_alias))
+    found = [problem for alias in aliases for problem in alias_checks.always(alias)]
+    found += [problem for alias in aliases if alias not in (databases or ()) for problem in alias_checks.unasked(alias)]
+    return [_message(problem) for problem in found]
+
+
+@register(TAG)
+def check_connection_pool(**kwargs: Any) -> list[CheckMessage]:
+    """E049: Django's connection pool has fewer connections than a consumer process of THREADS takes."""
+    return [] if settings.problems() else pool_problems(settings.THREADS)
+
+
+def pool_problems(threads: int) -> list[CheckMessage]:
+    """Return E049 for each alias whose connection pool is too small for a consumer process of so many threads."""
+    own = OWN_CONNECTIONS + bool(registry.schedules or settings.SCHEDULES)
+    found = (alias_checks.too_few_connections(alias, threads, own) for alias in settings.aliases)
+    return [_message(problem) for problems in found for problem in problems]
 
 
 @register(TAG, Tags.database)
 def check_server(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """E002 to E005, E043, W006, W007, W009, W014 to W019: a server that cannot keep the queue's guarantees; W044:
-    options of a session where a pooler shares sessions. Runs with `check --database`."""
-    return [message for alias in examined(databases) for message in _of_server(alias)]
+    """E002 to E005, E043, W006, W007, W009, W014 to W019: a server that cannot keep the queue's guarantees; E047: a
+    session that changes values; E050: one that refuses whole updates, or cuts results; W044: options of a session where
+    a pooler shares sessions. Runs with `check --database`."""
+    return [message for alias in _asked(databases) for message in _of_server(alias)]
 
 
 def examined(databases: Sequence[str] | None) -> list[str]:
-    """Return those of the given aliases that the queue's tables are on."""
+    """Return those of the given aliases that the queue's tables are on, and over which these can be read as they are:
+    E047 names the others."""
+    return [alias for alias in _asked(databases) if not _changes(alias)]
+
+
+def _asked(databases: Sequence[str] | None) -> list[str]:
     if not databases or settings.problems():
         return []
     return [alias for alias in settings.aliases if alias in databases]
+
+
+def _changes(alias: str) -> bool:
+    try:
+        return change_of(alias) is not None
+    except DatabaseError:  # E008 says so
+        return False
 
 
 def _of_server(alias: str) -> list[CheckMessage]:
@@ -201,7 +237,7 @@ def check_offsets(databases: Sequence[str] | None = None, **kwargs: Any) -> list
 def _of_sequence(alias: str) -> list[CheckMessage]:
     try:
         mark = sequence.look(alias)
-    except DatabaseError:  # E008 says so
+    except DatabaseError:  # likewise
         return []
     if not mark.fell_back:
         return []

@@ -492,7 +492,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "monitoring.doctor:NEARLY_FULL",
         "monitoring.doctor:OF_OTHERS",
         "monitoring.doctor:OF_OTHERS_ALTERED",
-        "monitoring.doctor:OWN_CONNECTIONS",
+        "database.limits:OWN_CONNECTIONS",
         "stats.full_partitions:NEARLY",
         "stats.group_attention:EPOCH_HELD",
         "stats.groups:MISSING_FOR",

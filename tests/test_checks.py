@@ -5,17 +5,22 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from django.core.checks import ERROR, WARNING, CheckMessage, run_checks
+from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection, connections
 from django.test import override_settings
 
-from sqlqueue import consumer, periodic
+from sqlqueue import consumer, periodic, publish
 from sqlqueue.checks import TAG
 from sqlqueue.consumers.registry import registry
+from sqlqueue.database import sequence
 from sqlqueue.database.server_checks import findings
 from sqlqueue.log.topics import dead_letters, topic_info
+from sqlqueue.models import Message
 from sqlqueue.topic_checks import MOST_LISTED
 from tests.consuming import Consuming
 from tests.servers.session import isolate, isolation_option
+
+MARIADB = pytest.mark.database("mariadb")
 
 
 def found(server: bool = False) -> list[CheckMessage]:
@@ -268,6 +273,65 @@ class TestServer:
             only("E004", server=True)
         finally:
             connection.close()
+
+    @pytest.mark.database("mariadb", "mysql")
+    @pytest.mark.parametrize(
+        "mode", ["ANSI", pytest.param("NO_TABLE_OPTIONS", marks=MARIADB), pytest.param("ORACLE", marks=MARIADB)]
+    )
+    def test_the_sequence_is_read_whatever_the_sql_mode_is(self, mode: str) -> None:
+        publish("t", 1)
+        connection.close()
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION sql_mode = %s", [f"{mode},STRICT_TRANS_TABLES"])
+        try:
+            assert found(server=True) == []
+            publish("t", 2)
+            assert sequence.last_issued("default") == Message.objects.latest("offset").offset
+        finally:
+            connection.close()
+
+    @pytest.mark.database("mariadb", "mysql")
+    @pytest.mark.parametrize("setting", ["sql_safe_updates = 1", "sql_select_limit = 100"])
+    def test_e050_a_session_for_shells(self, setting: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET SESSION {setting}")
+        try:
+            assert setting.split()[0] in only("E050", server=True).msg
+        finally:
+            connection.close()
+
+    @pytest.mark.database("postgresql")
+    @pytest.mark.parametrize(
+        ("pool", "threads", "given"),
+        [
+            (True, 4, 4),
+            ({}, 4, 0),
+            ({"min_size": 2}, 4, 2),
+            ({"min_size": 2, "max_size": 10}, 4, 10),
+            ({"max_size": 11}, 4, 0),
+            ({"max_size": 11}, 5, 11),
+            (False, 100, 0),
+        ],
+    )
+    def test_e049_a_connection_pool_in_which_threads_wait_for_each_other(
+        self, monkeypatch, pool: object, threads: int, given: int
+    ) -> None:
+        monkeypatch.setitem(connection.settings_dict["OPTIONS"], "pool", pool)
+        with override_settings(SQLQUEUE={"THREADS": threads}):
+            if not given:  # Django takes {} for no pool
+                assert found() == []
+                return
+            message = only("E049")
+            assert f"gives {given}, and a consumer process takes {threads + 7}" in message.msg
+            assert f"{{'max_size': {threads + 7}}}" in message.hint
+
+    @pytest.mark.database("postgresql")
+    def test_e049_of_runconsumers_goes_by_its_own_threads(self, consuming: Consuming, monkeypatch) -> None:
+        consuming.consumer("t", lambda delivery: None)
+        monkeypatch.setitem(connection.settings_dict["OPTIONS"], "pool", {"max_size": 9})
+        call_command("runconsumers", "--check", "--threads=2")
+        with pytest.raises(CommandError, match="gives 9, and a consumer process takes 10"):
+            call_command("runconsumers", "--check", "--threads=3")
 
     @pytest.mark.database("mariadb", "mysql")
     def test_e005_several_primaries(self) -> None:

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlqueue.core.codec import DEEPEST
@@ -34,6 +35,7 @@ from sqlqueue.database.insert_sql import (
     slot,
 )
 from sqlqueue.database.server_session import Session, session_of_mysql, session_of_postgresql
+from sqlqueue.database.session_values import change
 from sqlqueue.database.validation import (
     DEEPEST_OF_MARIADB,
     DEEPEST_OF_MYSQL,
@@ -87,7 +89,8 @@ def _is_plain(value: object) -> bool:
 
 
 class Connection:
-    """A connection in autocommit mode. Statements have the dialects' placeholders. Closed by leaving its `with`."""
+    """A connection in autocommit mode. Statements have the dialects' placeholders. Closed by leaving its `with`. Raises
+    ConfigurationError if its session changes values."""
 
     def __init__(self, access: Access):
         self.vendor = access.vendor
@@ -324,4 +327,13 @@ def _connect(access: Access) -> Any:
     for statement in session:
         cursor.execute(statement)
     cursor.close()
+    if changed := change(access.vendor, connection, partial(_run, connection)):
+        connection.close()
+        raise ConfigurationError(str(changed))
     return connection
+
+
+def _run(connection: Any, text: str, values: Sequence[object]) -> Any:
+    cursor = connection.cursor()
+    cursor.execute(text, values)
+    return cursor

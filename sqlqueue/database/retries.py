@@ -15,6 +15,7 @@ from sqlqueue.database.driver import may_be_lost
 from sqlqueue.database.error_codes import FOR_GOOD, ErrorKind, classify
 from sqlqueue.database.generations import Moved
 from sqlqueue.database.lock_timeouts import limit_transaction
+from sqlqueue.database.session_guard import refuse_changing_session
 from sqlqueue.database.statements import dialect
 from sqlqueue.database.transactions import fresh_reads
 from sqlqueue.signals import announce, operation_retried
@@ -35,7 +36,8 @@ def run(alias: str, operation: Callable[..., T], *args: Any, **options: Any) -> 
     The same if it adds messages whose keys turn out to have moved to another shard.
 
     Inside a caller's `atomic` it is run once: only its owner can roll back and run again. A connection that is
-    gone is the caller's to mend: what to do then depends on the operation.
+    gone is the caller's to mend: what to do then depends on the operation. Raises ConfigurationError for a connection
+    that changes values.
     """
 
     return _again(alias, operation.__name__, lambda: run_once(alias, operation, *args, **options))
@@ -43,6 +45,7 @@ def run(alias: str, operation: Callable[..., T], *args: Any, **options: Any) -> 
 
 def run_once(alias: str, operation: Callable[..., T], *args: Any, **options: Any) -> T:
     """The same, but contention too is raised to the caller."""
+    refuse_changing_session(alias)
     with dialect(alias).writers, fresh_reads(alias), transaction.atomic(using=alias):
         limit_transaction(alias)
         return operation(*args, **options)
@@ -51,7 +54,12 @@ def run_once(alias: str, operation: Callable[..., T], *args: Any, **options: Any
 def run_statement(alias: str, operation: Callable[..., T], *args: Any, **options: Any) -> T:
     """The same for an operation that is a single statement: it needs no transaction around it, and saves two round
     trips."""
-    return _again(alias, operation.__name__, lambda: operation(*args, **options))
+
+    def once() -> T:
+        refuse_changing_session(alias)
+        return operation(*args, **options)
+
+    return _again(alias, operation.__name__, once)
 
 
 def _again(alias: str, name: str, once: Callable[[], T]) -> T:

@@ -7,7 +7,6 @@ by one that lacks the last transactions, and by TRUNCATE.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -18,7 +17,9 @@ from sqlqueue.core.partition.claim_ahead import MOST_AHEAD
 from sqlqueue.database.statements import execute
 
 LOG = "sqlqueue_message"
-NEXT = re.compile(r"\bAUTO_INCREMENT=(\d+)")  # absent: 1
+# MySQL's and MariaDB's. MySQL's may be a day old, unless the session wants the present one.
+NEXT = "SELECT AUTO_INCREMENT FROM INFORMATION_SCHEMA.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = %s"
+MOST_AGE = "@@SESSION.INFORMATION_SCHEMA_STATS_EXPIRY"  # seconds
 SERIAL = f"PG_GET_SERIAL_SEQUENCE('{LOG}', 'offset')"  # PostgreSQL's name of it
 # Columns that hold offsets which may have left the log. Small tables, or (receipts) the end of an index.
 KNOWN = (
@@ -75,14 +76,29 @@ def _has(connection: Any, table: str, column: str) -> bool:
 def last_issued(alias: str) -> int:
     """Return the last offset that the sequence has given, 0 if none."""
     vendor = connections[alias].vendor
-    if vendor == "mysql":  # information_schema may be a day old on MySQL
-        found = NEXT.search(execute(alias, f"SHOW CREATE TABLE {LOG}").fetchone()[1])
-        return int(found[1]) - 1 if found else 0
+    if vendor == "mysql":
+        with _present_statistics(alias):
+            (following,) = execute(alias, NEXT, (LOG,)).fetchone()
+        return (following or 1) - 1
     if vendor == "postgresql":
         row = execute(alias, f"SELECT PG_SEQUENCE_LAST_VALUE(CAST({SERIAL} AS REGCLASS))").fetchone()
         return row[0] or 0
     row = execute(alias, "SELECT seq FROM sqlite_sequence WHERE name = %s", (LOG,)).fetchone()
     return row[0] or 0 if row else 0
+
+
+@contextmanager
+def _present_statistics(alias: str) -> Iterator[None]:
+    """Let INFORMATION_SCHEMA tell what is so now. (SHOW CREATE TABLE does, in a text that depends on sql_mode.)"""
+    if connections[alias].mysql_is_mariadb:  # type: ignore[attr-defined]
+        yield
+        return
+    (age,) = execute(alias, f"SELECT {MOST_AGE}").fetchone()
+    execute(alias, f"SET {MOST_AGE} = 0")
+    try:
+        yield
+    finally:
+        execute(alias, f"SET {MOST_AGE} = {age:d}")
 
 
 def catch_up(alias: str) -> None:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from django.db import DatabaseError, connections, transaction
 
 from sqlqueue.database import pooler, replication_checks
+from sqlqueue.database.alias_checks import journal_problem, not_immediate, of_change
 from sqlqueue.database.cluster import GALERA, cluster
+from sqlqueue.database.error_codes import ErrorKind, classify
 from sqlqueue.database.replication_checks import ServerProblem
-from sqlqueue.database.retries import ErrorKind, classify
+from sqlqueue.database.session_guard import change_of
 
 MARIADB_LEAST = (10, 6)  # SKIP LOCKED
 MYSQL_LEAST = (8, 0, 17)  # SKIP LOCKED, expression defaults, a binary collation that does not pad
 POSTGRESQL_LEAST = (14,)
 SQLITE_LEAST = (3, 35)  # RETURNING
-JOURNAL_IS_WAL = re.compile(r"journal_mode\s*[=(]\s*['\"]?wal\b", re.IGNORECASE)
+NO_LIMIT = 2**64 - 1  # of MySQL's sql_select_limit
 ISOLATION_LEVELS = ("READ-COMMITTED", "REPEATABLE-READ")
 # Changes nothing, and is refused where nothing may be changed.
 WRITE = "UPDATE sqlqueue_publish_gate SET slot = slot WHERE slot IS NULL"
@@ -27,6 +27,9 @@ WRITE = "UPDATE sqlqueue_publish_gate SET slot = slot WHERE slot IS NULL"
 def findings(alias: str) -> Iterator[ServerProblem]:
     """Yield the problems of this server. Opens a connection."""
     vendor = connections[alias].vendor
+    if changed := change_of(alias):
+        yield of_change(alias, changed)
+        return  # for what else would be asked may be changed as well
     if vendor == "mysql":
         yield from _mysql(alias)
     elif vendor == "sqlite":
@@ -83,8 +86,11 @@ def _mysql(alias: str) -> Iterator[ServerProblem]:
     yield from _too_old(name, connection.mysql_version, least)  # type: ignore[attr-defined]
     with connection.cursor() as cursor:
         isolation = "tx_isolation" if mariadb and connection.mysql_version < (11, 1) else "transaction_isolation"  # type: ignore[attr-defined]
-        cursor.execute(f"SELECT @@{isolation}, @@sql_mode, @@auto_increment_increment, @@innodb_autoinc_lock_mode")
-        level, mode, increment, autoincrement = cursor.fetchone()
+        cursor.execute(
+            f"SELECT @@{isolation}, @@sql_mode, @@auto_increment_increment, @@innodb_autoinc_lock_mode,"
+            " @@sql_safe_updates, @@sql_select_limit"
+        )
+        level, mode, increment, autoincrement, safe_updates, select_limit = cursor.fetchone()
     if level not in ISOLATION_LEVELS:
         text = f"the isolation level is {level}; the horizon was proven at {' and '.join(ISOLATION_LEVELS)}"
         yield ServerProblem(3, True, text, "Set OPTIONS['isolation_level'] = 'read committed', Django's default.")
@@ -96,6 +102,12 @@ def _mysql(alias: str) -> Iterator[ServerProblem]:
         yield ServerProblem(
             5, True, text, "sqlqueue needs one primary at a time: write to one node only, with an increment of 1."
         )
+    if safe_updates:
+        text = "sql_safe_updates is on: the server refuses updates of whole tables, which migrations have"
+        yield ServerProblem(50, True, text, "Leave it out of init_command, or set it to 0 there: it is for shells.")
+    if select_limit < NO_LIMIT:
+        text = f"sql_select_limit is {select_limit}: the server leaves out rows of longer results"
+        yield ServerProblem(50, True, text, "Leave it out of init_command, or set it to DEFAULT there.")
     several = cluster(alias)
     if several is not None:
         size = f" of {several.nodes} nodes" if several.nodes else ""
@@ -142,53 +154,15 @@ def _postgresql(alias: str) -> Iterator[ServerProblem]:
     yield from pooler.findings(alias)
 
 
-def findings_of_settings(alias: str) -> Iterator[ServerProblem]:
-    """Yield what can be said of a server by the settings alone: SQLite's options. Opens no connection."""
-    config = connections.settings[alias]
-    if not config["ENGINE"].endswith("sqlite3"):
-        return
-    options = config.get("OPTIONS", {})
-    yield from _not_immediate(options)
-    named = config.get("NAME")
-    if not JOURNAL_IS_WAL.search(str(options.get("init_command", ""))) and not (named and _is_wal(str(named))):
-        yield _journal("not set to WAL")
-
-
 def _sqlite(alias: str) -> Iterator[ServerProblem]:
     connection = connections[alias]
     yield from _too_old("SQLite", connection.Database.sqlite_version_info, SQLITE_LEAST)  # type: ignore[attr-defined]
-    yield from _not_immediate(connection.settings_dict["OPTIONS"])
+    yield from not_immediate(connection.settings_dict["OPTIONS"])
     with connection.cursor() as cursor:
         cursor.execute("PRAGMA journal_mode")
         (journal,) = cursor.fetchone()
     if journal.lower() not in ("wal", "memory"):
-        yield _journal(journal)
-
-
-def _not_immediate(options: Mapping[str, Any]) -> Iterator[ServerProblem]:
-    if str(options.get("transaction_mode", "")).upper() not in ("IMMEDIATE", "EXCLUSIVE"):
-        text = "SQLite transactions are not IMMEDIATE: two that read and then write make each other fail"
-        yield ServerProblem(
-            6, False, text, "Set OPTIONS['transaction_mode'] = 'IMMEDIATE' (and a timeout of some seconds)."
-        )
-
-
-def _journal(mode: str) -> ServerProblem:
-    text = f"SQLite's journal mode is {mode}: every reader waits for every writer"
-    return ServerProblem(7, False, text, "Set OPTIONS['init_command'] = 'PRAGMA journal_mode = WAL'.")
-
-
-def _is_wal(name: str) -> bool:
-    """Tell whether a file says that its journal is WAL, as it goes on to be whatever the settings are: bytes 18 and 19
-    of the header (https://www.sqlite.org/fileformat2.html#the_database_header). One in memory has no journal to wait
-    for."""
-    if name.startswith("file:") or ":memory:" in name:
-        return True
-    try:
-        with open(name, "rb") as file:
-            return file.read(20)[18:] == b"\x02\x02"
-    except OSError:
-        return False
+        yield journal_problem(journal)
 
 
 def same_kind(alias: str, other: str) -> bool:

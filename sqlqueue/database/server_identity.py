@@ -22,6 +22,7 @@ from typing import Any
 from django.db import connections
 
 from sqlqueue.database.server_session import Session, session_of_mysql, session_of_postgresql
+from sqlqueue.database.session_guard import refuse_changing_session
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import LeaseLost
 
@@ -83,9 +84,11 @@ def proof_column(server: ServerIdentity | None) -> tuple[str, tuple[object, ...]
 
 def look(alias: str) -> Session:
     """Ask the server which one it is; over a new connection if the last one was lost. Raises NotNamedServer if the gate
-    names another one, and new connections do not lead there either."""
+    names another one, and new connections do not lead there either; ConfigurationError if the connection changes
+    values."""
     connection: Any = connections[alias]
     connection.sqlqueue_session = None
+    refuse_changing_session(alias)
     run = partial(execute, alias)
     if connection.vendor == "mysql":
         session = _look_at_mysql(alias)

@@ -6,6 +6,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.keys import checked_topic
 from sqlqueue.database.known_layouts import forget_layouts
 from sqlqueue.database.server_identity import forget_named
+from sqlqueue.database.session_guard import refuse_changing_session
 from sqlqueue.database.transactions import remember_once_committed
 from sqlqueue.database.validation import TopicInfo, refuse_dead_letters
 from sqlqueue.log.placement import existing_placement, forget_placements, placement
@@ -47,8 +48,10 @@ def topic_info(alias: str, name: str) -> TopicInfo:
 
 
 def to_publish(alias: str, name: str) -> TopicInfo:
-    """Return the same for publish(). Raises ConfigurationError also for a dead-letter topic."""
+    """Return the same for publish(). Raises ConfigurationError also for a dead-letter topic, and for a connection that
+    changes values."""
     refuse_dead_letters(name)
+    refuse_changing_session(alias)
     return topic_info(alias, name)
 
 

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from django.utils import translation
 
 from sqlqueue.core.keys import did_you_mean
+from sqlqueue.database.limits import OWN_CONNECTIONS
 from sqlqueue.monitoring.diagnostics import Diagnostics
 from sqlqueue.stats import attention, finding_kinds
 from sqlqueue.stats.survey import Survey
@@ -16,10 +17,6 @@ from sqlqueue.stats.survey import Survey
 ERROR, WARNING, NOTE = finding_kinds.ERROR, finding_kinds.WARNING, finding_kinds.NOTE
 OK: Final = "ok"
 
-# Each handler thread has one, and there are as many threads again while some groups wait for the handlers of others.
-# Of a consumer process: the control thread and its six background tasks. Periodic schedules have a seventh, and so have
-# each other shard and a cluster of several writable servers.
-OWN_CONNECTIONS = 7
 # Of a process of another shard: the tasks that relay to this one, and that follow batches; where a topic's shards were
 # changed, or are, also those that collect, and record stats: they ask how far that is, and what groups wait for.
 OF_OTHERS, OF_OTHERS_ALTERED = 2, 2

@@ -15,7 +15,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 from django.utils import autoreload
 
-from sqlqueue.checks import TAG
+from sqlqueue.checks import POOL, TAG, pool_problems
 from sqlqueue.conf import settings
 from sqlqueue.consumers.background.settings import SettingsTask
 from sqlqueue.consumers.process.endpoints import Address, Endpoints
@@ -155,6 +155,8 @@ class Command(BaseCommand):
         if not settings.problems():
             problems += self._choose_shards(options)
         found = run_checks(tags=[TAG], databases=self._answering or list(self._aliases[:1]))
+        if options["threads"] and not settings.problems():  # not THREADS, which the check goes by
+            found = [message for message in found if message.id != POOL] + pool_problems(options["threads"])
         for message in found:
             if message.level >= ERROR:
                 problems.append(f"{message.msg} ({message.id})" + (f": {message.hint}" if message.hint else ""))

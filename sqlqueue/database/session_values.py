@@ -1,0 +1,93 @@
+"""Session settings that change values between Python and the server: whether a session has one. Needs no Django.
+
+Values are sent, read and compared. The character sets are compared by their names as well: where all of them are the
+same wrong one, a text comes back as it was sent, and is another one in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+TIME = datetime(2001, 2, 3, 4, 5, 6, 789_012, tzinfo=timezone.utc)
+SENT = TEXT, BYTES = ("é😀'\"\\", b"\0\xff'\\")
+# The server's names of its character sets come last.
+TRIAL = {
+    "mysql": """
+        SELECT %s, '', CAST(%s AS BINARY), TIMESTAMP('2001-02-03 04:05:06.789012'), 7, 0.5E0,
+        @@character_set_client, @@character_set_connection, @@character_set_results
+    """,
+    "postgresql": """
+        SELECT CAST(%s AS TEXT), '', CAST(%s AS BYTEA), TIMESTAMPTZ '2001-02-03 04:05:06.789012+00', 7,
+        CAST(0.5 AS FLOAT8), CURRENT_SETTING('client_encoding')
+    """,
+}
+EXPECTED = {
+    "mysql": (TEXT, "", BYTES, TIME.replace(tzinfo=None), 7, 0.5),
+    "postgresql": (TEXT, "", BYTES, TIME, 7, 0.5),
+}
+OF_DRIVER = {"mysql": "utf8mb4", "postgresql": "utf-8"}  # the only character set that changes no text
+OF_SERVER = {"mysql": "utf8mb4", "postgresql": "UTF8"}
+CHARACTERS = {
+    "mysql": "Set OPTIONS['charset'] = 'utf8mb4', which is Django's default, and let nothing on the way change it.",
+    "postgresql": "Leave client_encoding out of OPTIONS, for Django sets it to UTF8, and let nothing change it.",
+}
+VALUES = {
+    "mysql": "Leave use_unicode, conv and cursorclass out of OPTIONS, and let sql_mode be STRICT_TRANS_TABLES.",
+    "postgresql": "Leave DateStyle (ISO) and TimeZone (Django sets it) out of OPTIONS['options'], ALTER ROLE … SET, "
+    "ALTER DATABASE … SET, and SET.",
+}
+
+Run = Callable[[str, Sequence[object]], Any]  # a statement and its parameters; returns the driver's cursor
+
+
+class Change(NamedTuple):
+    """What a session changes, and what to write instead."""
+
+    text: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.text}. {self.hint}"
+
+
+def change(vendor: str, driver: Any, run: Run) -> Change | None:
+    """Return what a session changes; None if it changes nothing. One statement. driver: its connection, which may call
+    the character set otherwise than the server does, where a proxy stands between them."""
+    if vendor not in TRIAL:
+        return None
+    name = driver.character_set_name() if vendor == "mysql" else driver.info.encoding
+    if name != OF_DRIVER[vendor]:
+        return of_character_sets(vendor, [name])
+    try:
+        row = run(TRIAL[vendor], SENT).fetchone()
+    except UnicodeError as error:
+        return Change(f"texts cannot be read: {error}", CHARACTERS[vendor])
+    except NotImplementedError as error:  # of psycopg, for times
+        return Change(f"values cannot be read: {error}", VALUES[vendor])
+    if type(row) is not tuple:
+        return Change(f"rows are read as {type(row).__name__}, not as tuple", VALUES[vendor])
+    expected = EXPECTED[vendor]
+    names = [
+        name for name in row[len(expected) :] if not isinstance(name, bytes)
+    ]  # as one that reads no texts has them
+    if set(names) - {OF_SERVER[vendor]}:
+        return of_character_sets(vendor, names)
+    for value, wanted in zip(row, expected):
+        if not _same(value, wanted):
+            return Change(f"values change on their way: {wanted!r} is read as {value!r}", VALUES[vendor])
+    return None
+
+
+def of_character_sets(vendor: str, names: Iterable[object]) -> Change:
+    """Return what a session with these character sets changes."""
+    told = " and ".join(dict.fromkeys(map(str, names)))
+    text = f"the connection's character set is {told}: texts with characters that it lacks are changed, or refused"
+    return Change(text, CHARACTERS[vendor])
+
+
+def _same(value: object, wanted: object) -> bool:
+    if isinstance(value, datetime) and isinstance(wanted, datetime) and value.tzinfo is None is not wanted.tzinfo:
+        return True  # of a project without USE_TZ: in the session's zone, whichever that is
+    return type(value) is type(wanted) and value == wanted
