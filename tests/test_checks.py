@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from django.core.checks import ERROR, WARNING, CheckMessage, run_checks
-from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection, connections
 from django.test import override_settings
 
 from sqlqueue import consumer, periodic, publish
-from sqlqueue.checks import TAG
+from sqlqueue.checks import TAG, pool_problems
 from sqlqueue.consumers.registry import registry
 from sqlqueue.database import sequence
 from sqlqueue.database.server_checks import findings
@@ -326,12 +325,10 @@ class TestServer:
             assert f"{{'max_size': {threads + 7}}}" in message.hint
 
     @pytest.mark.database("postgresql")
-    def test_e049_of_runconsumers_goes_by_its_own_threads(self, consuming: Consuming, monkeypatch) -> None:
-        consuming.consumer("t", lambda delivery: None)
+    def test_e049_of_a_command_goes_by_its_own_threads(self, monkeypatch) -> None:
         monkeypatch.setitem(connection.settings_dict["OPTIONS"], "pool", {"max_size": 9})
-        call_command("runconsumers", "--check", "--threads=2")
-        with pytest.raises(CommandError, match="gives 9, and a consumer process takes 10"):
-            call_command("runconsumers", "--check", "--threads=3")
+        assert pool_problems(threads=2) == []
+        assert [message.id for message in pool_problems(threads=3)] == ["sqlqueue.E049"]
 
     @pytest.mark.database("mariadb", "mysql")
     def test_e005_several_primaries(self) -> None:
