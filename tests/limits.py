@@ -493,6 +493,8 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "monitoring.doctor:OF_OTHERS",
         "monitoring.doctor:OF_OTHERS_ALTERED",
         "database.limits:OWN_CONNECTIONS",
+        "database.alias_checks:POOL_MIN_SIZE",
+        "database.server_checks:NO_LIMIT",
         "stats.full_partitions:NEARLY",
         "stats.group_attention:EPOCH_HELD",
         "stats.groups:MISSING_FOR",
