@@ -307,8 +307,8 @@ class TestServer:
             ({}, 4, 0),
             ({"min_size": 2}, 4, 2),
             ({"min_size": 2, "max_size": 10}, 4, 10),
-            ({"max_size": 11}, 4, 0),
-            ({"max_size": 11}, 5, 11),
+            ({"max_size": 15}, 4, 0),
+            ({"max_size": 15}, 5, 15),
             (False, 100, 0),
         ],
     )
@@ -321,12 +321,12 @@ class TestServer:
                 assert found() == []
                 return
             message = only("E049")
-            assert f"gives {given}, and a consumer process takes {threads + 7}" in message.msg
-            assert f"{{'max_size': {threads + 7}}}" in message.hint
+            assert f"gives {given}, and a consumer process takes {2 * threads + 7}" in message.msg
+            assert f"{{'max_size': {2 * threads + 7}}}" in message.hint
 
     @pytest.mark.database("postgresql")
     def test_e049_of_a_command_goes_by_its_own_threads(self, monkeypatch) -> None:
-        monkeypatch.setitem(connection.settings_dict["OPTIONS"], "pool", {"max_size": 9})
+        monkeypatch.setitem(connection.settings_dict["OPTIONS"], "pool", {"max_size": 11})
         assert pool_problems(threads=2) == []
         assert [message.id for message in pool_problems(threads=3)] == ["sqlqueue.E049"]
 

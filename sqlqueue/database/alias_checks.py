@@ -48,12 +48,13 @@ def too_few_connections(alias: str, threads: int, own: int) -> Iterator[ServerPr
         return
     options = pool if isinstance(pool, dict) else {}
     most = options.get("max_size") or options.get("min_size", POOL_MIN_SIZE)
-    if most < threads + own:
+    needed = 2 * threads + own  # as many again may come on top, see database.limits
+    if most < needed:
         text = (
-            f"the connection pool of DATABASES[{alias!r}] gives {most}, and a consumer process takes {threads + own}: "
-            f"one for each of its {threads} handler threads, and {own} of its own; they would wait for each other"
+            f"the connection pool of DATABASES[{alias!r}] gives {most}, and a consumer process takes {needed}: "
+            f"2 × {threads} for handler threads, and {own} of its own; they would wait for each other"
         )
-        hint = f"Set OPTIONS['pool'] = {{'max_size': {threads + own}}} or more, or have fewer THREADS, or no pool."
+        hint = f"Set OPTIONS['pool'] = {{'max_size': {needed}}} or more, or have fewer THREADS, or no pool."
         yield ServerProblem(49, True, text, hint)
 
 

@@ -35,8 +35,7 @@ CHARACTERS = {
 }
 VALUES = {
     "mysql": "Leave use_unicode, conv and cursorclass out of OPTIONS, and let sql_mode be STRICT_TRANS_TABLES.",
-    "postgresql": "Leave DateStyle (ISO) and TimeZone (Django sets it) out of OPTIONS['options'], ALTER ROLE … SET, "
-    "ALTER DATABASE … SET, and SET.",
+    "postgresql": "Leave DateStyle (ISO) out of OPTIONS['options'], ALTER ROLE … SET, ALTER DATABASE … SET, and SET.",
 }
 
 Run = Callable[[str, Sequence[object]], Any]  # a statement and its parameters; returns the driver's cursor
@@ -88,6 +87,6 @@ def of_character_sets(vendor: str, names: Iterable[object]) -> Change:
 
 
 def _same(value: object, wanted: object) -> bool:
-    if isinstance(value, datetime) and isinstance(wanted, datetime) and value.tzinfo is None is not wanted.tzinfo:
-        return True  # of a project without USE_TZ: in the session's zone, whichever that is
+    if isinstance(value, datetime) and isinstance(wanted, datetime) and wanted.tzinfo is not None:
+        return True  # it can be read; the queue's statements ask for UTC, whatever the session's zone is
     return type(value) is type(wanted) and value == wanted

@@ -187,7 +187,6 @@ def test_options_of_the_driver_that_change_values_are_refused(options: Any, give
         pytest.param("SET client_encoding = 'LATIN1'", "client_encoding", marks=POSTGRESQL),
         pytest.param("SET client_encoding = 'SQL_ASCII'", "client_encoding", marks=POSTGRESQL),
         pytest.param("SET DateStyle = 'SQL, DMY'", "DateStyle", marks=POSTGRESQL),
-        pytest.param("SET TimeZone = 'Asia/Tokyo'", "TimeZone", marks=POSTGRESQL),
     ],
 )
 def test_settings_of_a_session_that_change_values_are_refused(statement: str, word: str) -> None:
