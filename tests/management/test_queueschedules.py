@@ -19,6 +19,7 @@ def run(*words: str) -> str:
 
 def test_an_empty_list_says_where_schedules_come_from() -> None:
     assert "consumer processes store them" in run("list")
+    assert "consumer processes store them" in run("upcoming")
 
 
 def test_the_list() -> None:

@@ -11,6 +11,8 @@ from sqlqueue.management.base import QueueCommand
 from sqlqueue.operations.periodic import definition_of, pause, remove, resume, run_now
 from sqlqueue.stats.periodic import MOST_DAYS, MOST_UPCOMING, schedules, upcoming
 
+NONE_STORED = "There are no periodic schedules: the consumer processes store them when they start."
+
 
 class Command(QueueCommand):
     """Has the operations list, upcoming, pause, resume, run and remove."""
@@ -56,7 +58,7 @@ class Command(QueueCommand):
             self.as_json(found)
             return
         if not found:
-            self.say("There are no periodic schedules: the consumer processes store them when they start.")
+            self.say(NONE_STORED)
             return
         self.table(
             ("name", "when", "topic", "group", "missed", "last", "next", "state"),
@@ -84,6 +86,9 @@ class Command(QueueCommand):
         found = upcoming(self.alias, options["days"], options["name"])
         if options["json"]:
             self.as_json([tick._asdict() for tick in found])
+            return
+        if not found and not schedules(self.alias):
+            self.say(NONE_STORED)
             return
         if not found:
             self.say(f"Nothing is due in {options['days']:g} days.")

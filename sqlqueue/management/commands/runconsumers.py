@@ -37,6 +37,7 @@ from sqlqueue.log import layouts
 from sqlqueue.log.topic_options import all_differences, apply_settings, told
 from sqlqueue.management import arguments
 from sqlqueue.management.arguments import MOST_PROCESSES, refuse_broken_texts
+from sqlqueue.management.drained import what_waits
 from sqlqueue.models import Topic
 from sqlqueue.monitoring import logs
 from sqlqueue.monitoring.http_server import refusal
@@ -129,6 +130,7 @@ class Command(BaseCommand):
         try:
             if options["processes"] == 0:
                 serve(replace(worker_options, alias=served[0]), subscriber_name(), None, Liveness(), ports)
+                self._say_what_waits(consumers, options)
                 return
             status = Supervisor(worker_options, options["processes"], ports, served).run()
         except ConfigurationError as error:
@@ -142,6 +144,11 @@ class Command(BaseCommand):
             ) from error
         if status:
             sys.exit(status)
+        self._say_what_waits(consumers, options)
+
+    def _say_what_waits(self, consumers: list[Consumer], options: dict[str, Any]) -> None:
+        if options["drain"] and options["verbosity"] and (text := what_waits(self._answering, consumers)):
+            self.stdout.write(text)
 
     def _validate(self, options: dict[str, Any]) -> list[Consumer]:
         """Check options, settings, handlers and database together, before the first thread starts."""

@@ -1,0 +1,39 @@
+"""What a drain leaves: messages whose time has not come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from django.db.models import Count, Max, Min, Q
+
+from sqlqueue.consumers.registry import Consumer
+from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
+from sqlqueue.database import clock
+from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.models import DeliveryState, ScheduledMessage
+
+
+def what_waits(aliases: Iterable[str], consumers: Sequence[Consumer]) -> str:
+    """Return a sentence that says how many messages of these consumers wait for a retry or their time, and until when;
+    "" if none does."""
+    groups = Q()
+    for each in consumers:
+        groups |= Q(consumer_group=each.group, topic=each.topic)
+    count, times = 0, list[datetime]()
+    for alias in aliases:
+        states = DeliveryState.objects.using(alias).unsettled().filter(groups, in_flight=NOT_IN_FLIGHT)
+        scheduled = ScheduledMessage.objects.using(alias).filter(topic__in={each.topic for each in consumers})
+        for rows, column in (
+            (states.filter(invisible_until__gt=DatabaseNow()), "invisible_until"),
+            (scheduled.filter(refused=False, due_at__gt=DatabaseNow()), "due_at"),
+        ):
+            found = rows.aggregate(count=Count("pk"), first=Min(column), last=Max(column))
+            count += found["count"]
+            times += [clock.moment(at) for at in (found["first"], found["last"]) if at is not None]
+    if not count:
+        return ""
+    first, last = (f"{at:%Y-%m-%d %H:%M:%S} UTC" for at in (min(times), max(times)))
+    until = f"until {first}" if first == last else f"the first until {first}, the last until {last}"
+    waits = "1 message waits" if count == 1 else f"{count} messages wait"
+    return f"All that was due is settled. {waits} for a retry or a later time, {until}: run it again then."
