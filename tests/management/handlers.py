@@ -20,7 +20,7 @@ def add(deliveries) -> None:
     Effect.objects.bulk_create(Effect(name="delays", value=str(delivery.payload)) for delivery in deliveries)
 
 
-@consumer("slow", group="aircraft", visibility_timeout=30)
+@consumer("slow", group="aircraft", visibility_timeout=float(os.environ.get("SLOW_LIMIT", "30")))
 def take_a_second(delivery) -> None:
     Effect.objects.create(name="began", value=str(delivery.payload))
     time.sleep(1)

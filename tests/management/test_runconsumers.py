@@ -226,6 +226,19 @@ class TestDrain:
         assert_no_process_is_left()
 
 
+@pytest.mark.once
+def test_it_names_handlers_that_set_a_long_limit(run: Run) -> None:
+    def named(limit: str) -> list[str]:
+        command = run("--drain", "--topic", "slow", env={"SLOW_LIMIT": limit})
+        assert command.wait() == 0, command.output
+        return [line for line in command.output.splitlines() if "event=long_handlers" in line]
+
+    (line,) = named("1200")
+    assert "aircraft/slow (timeout=1200s)" in line
+    assert "give them a process of their own" in line
+    assert not named("600")
+
+
 class TestStopping:
     @pytest.mark.parametrize(
         ("how", "processes"),
