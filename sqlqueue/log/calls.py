@@ -126,9 +126,10 @@ class Call:
 
     def _read(self, over: bool) -> Answer | None:
         passed: set[str] = set()
+        gone = False
         if over or time.monotonic() >= self._ask_groups_at:
             self._ask_groups_at = time.monotonic() + ASK_GROUPS_EVERY
-            passed = self._passed()  # before the results, which these groups have stored with that, or never will
+            passed, gone = self._passed()  # before the results, which these groups have stored with that, or never will
         found = execute(self._alias, REPLIES, (self._published.id, self._topic, self._key)).fetchall()
         dead: CallFailed | None = None
         for group, outcome, result, error in found:
@@ -137,7 +138,7 @@ class Call:
             if outcome == DEAD and dead is None:
                 dead = self._failed(group, error or "")
         settled = passed.union(group for group, *_ in found)
-        if settled and not self._registered() - settled:
+        if gone or (settled and not self._registered() - settled):
             return Answer(
                 None, dead if found else CallFailed(self._topic, self._published.id, self._key, "", UNHANDLED)
             )
@@ -156,14 +157,13 @@ class Call:
         registered = ConsumerGroup.objects.using(self._alias).filter(topic=self._topic, start__lt=self._offset)
         return set(registered.values_list("consumer_group", flat=True))
 
-    def _passed(self) -> set[str]:
-        """Return the groups that get the message and have settled all up to it; all of them if it has left the log."""
+    def _passed(self) -> tuple[set[str], bool]:
+        """Return the groups that get the message and have settled all up to it; and whether it has left the log."""
         stored = Message.objects.using(self._alias).filter(offset=self._offset).values_list("partition", "priority")
-        groups = self._registered()
         for partition, priority in stored:
             reached = watermarks(self._alias, self._topic, partition, priority)
-            return {group for group in groups if reached.get(group, 0) >= self._offset}
-        return groups
+            return {group for group in self._registered() if reached.get(group, 0) >= self._offset}, False
+        return set(), True
 
     def _failed(self, group: str, error: str) -> CallFailed:
         return CallFailed(self._topic, self._published.id, self._key, group, error)
@@ -174,11 +174,14 @@ class Call:
             ConsumerGroup.objects.using(self._alias).filter(topic=self._topic).values_list("consumer_group", flat=True)
         )
         if not known:
-            return f"{named} (seconds): no consumer of the topic has ever been started; the message waits for one"
+            return (
+                f"{named} (seconds): no group of the topic is registered (no consumer has been started, or its groups "
+                "were removed); the message waits for one"
+            )
         if self._group and self._group not in known:
             return (
-                f"{named} (seconds): no consumer of group {self._group!r} has ever been started; the message waits for "
-                f"one. Groups of the topic: {', '.join(sorted(known))}"
+                f"{named} (seconds): group {self._group!r} is not registered (no consumer of it has been started, or it"
+                f" was removed); the message waits for it. Groups of the topic: {', '.join(sorted(known))}"
             )
         return (
             f"{named} (seconds), and may still be handled: see get_status({self._topic!r}, id={self._published.id!r}, "

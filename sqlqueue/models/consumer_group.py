@@ -12,13 +12,14 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 
 class ConsumerGroup(models.Model):
     """A group that reads a topic: registered before its first read and removed only by an operator, so that collection
-    waits for a group that is away. `start` is the offset at which it began. `streamed_to` is the end of the last batch
-    that a Spark stream has planned; its checkpoint may be there before the positions are. `streamed_by` is the identity
-    of that checkpoint, and `streamed_read` whether a task has read the batch. `flow` is what its consumers'
-    options say of its active hours and limits, `flow_overrides` what an operator has set instead, both as JSON; NULL:
-    nothing. `tokens` is what the bucket of its rate limit held at `tokens_at`; `failures` and
-    the times behind it are of its retry budget. `sharing` is among how many leases each partition is shared;
-    leases.sharing changes it."""
+    waits for a group that is away. `start` is the offset behind which it began: it gets what lies above it. Moving the
+    group changes its offset rows only, but for a rewind below `start`; where it has no offset row, its position is
+    `start`. `streamed_to` is the end of the last batch that a Spark stream has planned; its checkpoint may be there
+    before the positions are. `streamed_by` is the identity of that checkpoint, and `streamed_read` whether a task has
+    read the batch. `flow` is what its consumers' options say of its active hours and limits, `flow_overrides` what an
+    operator has set instead, both as JSON; NULL: nothing. `tokens` is what the bucket of its rate limit held at
+    `tokens_at`; `failures` and the times behind it are of its retry budget. `sharing` is among how many leases each
+    partition is shared; leases.sharing changes it."""
 
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)

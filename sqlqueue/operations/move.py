@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from itertools import product
 from typing import Final
 
 from django.db.models import Min, QuerySet
@@ -10,12 +12,13 @@ from django.db.models import Min, QuerySet
 from sqlqueue.database.horizon import Horizon, on_one_server
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log import acked_marks, batch_recounts, grants
+from sqlqueue.log import acked_marks, batch_recounts, grants, layouts
 from sqlqueue.log.groups import lock_topic, revoke
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Offset, PartitionLease, Topic
 from sqlqueue.models.delivery_state import DeliveryStateQuerySet
 
 HORIZON_TIMEOUT: Final = 30.0  # seconds for the transactions that publish to end
+ROWS_AT_ONCE: Final = 500
 
 
 def move(
@@ -57,21 +60,25 @@ def _move(
     forward_only: bool,
     server: ServerIdentity,
 ) -> int:
-    lock_topic(alias, topic)
+    locked = lock_topic(alias, topic)
     revoke(alias, group, topic, partition)
     acked_marks.forget_above(alias, topic, target)
     batch_recounts.before_move(alias, group, topic, partition, target)
     mine = {"topic": topic, "consumer_group": group}
-    ConsumerGroup.objects.using(alias).filter(**mine).update(streamed_to=0)  # no old checkpoint may undo this
+    registered = ConsumerGroup.objects.using(alias).filter(**mine)
+    one = registered.first()
+    if one is None:
+        raise ConfigurationError(f"group {group!r} has nothing to move in topic {topic!r}: it is not registered there")
+    below = target < one.start  # then it gets messages from before it began
+    numbers = layouts.numbers(alias, topic) if partition is None or below else [partition]
+    add_missing_offsets(alias, one, locked, numbers)
+    # No old checkpoint may undo this.
+    registered.update(streamed_to=0, **({"start": target} if below else {}))
     offsets = Offset.objects.using(alias).filter(**mine)
     states = DeliveryState.objects.using(alias).filter(**mine)
     ranges = BlockedRange.objects.using(alias).filter(**mine)
     if partition is not None:
-        _add_missing_offsets(alias, group, topic, partition, target)
         offsets, states, ranges = (rows.filter(partition=partition) for rows in (offsets, states, ranges))
-    else:
-        # A partition without an offset row begins at the group's start.
-        ConsumerGroup.objects.using(alias).filter(**mine).update(start=target)
     if forward_only and offsets.filter(position__gt=target).exists():  # its owners have lost their leases by now
         raise ConfigurationError(
             f"group {group!r} has read further than offset {target} meanwhile: it was not moved; try again"
@@ -93,18 +100,27 @@ def lower_watermarks(offsets: QuerySet[Offset], states: DeliveryStateQuerySet, r
         rows.filter(offset_acked__gt=row["lowest"]).update(offset_acked=row["lowest"])
 
 
-def _add_missing_offsets(alias: str, group: str, topic: str, partition: int, target: int) -> None:
-    """Add the offset rows of a partition that no process has acquired yet, so that it begins at the target."""
-    mine = {"topic": topic, "consumer_group": group, "partition": partition}
-    leases = list(PartitionLease.objects.using(alias).filter(**mine).values_list("slice", "fencing_token"))
-    known = set(Offset.objects.using(alias).filter(**mine).values_list("priority", "slice"))
-    marks = {"position": target, "offset_acked": target, "claimed_to": target, "slices": len(leases)}
-    priorities = Topic.objects.using(alias).values_list("priorities", flat=True).get(name=topic)
-    Offset.objects.using(alias).bulk_create(
-        [
-            Offset(**mine, priority=priority, slice=slice, fencing_token=token, **marks)
-            for priority in range(priorities)
-            for slice, token in leases
-            if (priority, slice) not in known
-        ]
-    )
+def add_missing_offsets(alias: str, group: ConsumerGroup, topic: Topic, partitions: Sequence[int]) -> None:
+    """Add the offset rows that a group has not yet in these partitions, at its start: no process has acquired them. In
+    the caller's transaction, which has revoked the leases; what moves the group changes offset rows only."""
+    mine = {"topic": group.topic, "consumer_group": group.consumer_group}
+    known = set(Offset.objects.using(alias).filter(**mine).values_list("partition", "priority", "slice"))
+    missing = [at for at in product(partitions, range(topic.priorities), range(group.sharing)) if at not in known]
+    if not missing:
+        return
+    leases = PartitionLease.objects.using(alias).filter(**mine).values_list("partition", "slice", "fencing_token")
+    tokens = {(partition, slice): token for partition, slice, token in leases}
+    marks = dict.fromkeys(("position", "offset_acked", "claimed_to"), group.start)
+    rows = [
+        Offset(
+            **mine,
+            **marks,
+            partition=partition,
+            priority=priority,
+            slice=slice,
+            slices=group.sharing,
+            fencing_token=tokens.get((partition, slice), 0),
+        )
+        for partition, priority, slice in missing
+    ]
+    Offset.objects.using(alias).bulk_create(rows, batch_size=ROWS_AT_ONCE)

@@ -26,7 +26,7 @@ from sqlqueue.log.collect import collect_topic
 from sqlqueue.log.groups import lock_topic, revoke
 from sqlqueue.log.status import unacked_streams
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Offset, Topic
-from sqlqueue.operations.move import lower_watermarks
+from sqlqueue.operations.move import add_missing_offsets, lower_watermarks
 from sqlqueue.operations.replay_requests import fail_trials
 from sqlqueue.stats.rewind_preview import PartitionRange, count_ranges, positions_of
 
@@ -153,15 +153,15 @@ def _skip(alias: str, group: str, topic: str, target: int, server: ServerIdentit
     """Settle everything up to `target`, which is at or below the horizon, on behalf of a group; return whether it is
     still registered. It moves the group as a skip does (docs/protocol.md), but keeps the delivery states above the
     target."""
-    lock_topic(alias, topic)
+    locked = lock_topic(alias, topic)
     # Before any plain read: at REPEATABLE READ a read before it would fix a snapshot from before this lock.
     revoke(alias, group, topic, falls=False)
     mine = {"topic": topic, "consumer_group": group}
-    registered = ConsumerGroup.objects.using(alias).filter(**mine)
-    if not registered.exists():
+    registered = ConsumerGroup.objects.using(alias).filter(**mine).first()
+    if registered is None:
         return False
     batch_recounts.before_move(alias, group, topic, None, target, keeps_states=True)
-    registered.filter(start__lt=target).update(start=target)  # of partitions without an offset row
+    add_missing_offsets(alias, registered, locked, layouts.numbers(alias, topic))
     offsets = Offset.objects.using(alias).filter(**mine)
     states = DeliveryState.objects.using(alias).filter(**mine)
     ranges = BlockedRange.objects.using(alias).filter(**mine)

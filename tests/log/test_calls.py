@@ -31,6 +31,9 @@ from sqlqueue.log import calls, groups
 from sqlqueue.log.collect import collect
 from sqlqueue.models import ConsumerGroup, Message, Result, Topic
 from sqlqueue.operations.delete import delete
+from sqlqueue.operations.drop import drop
+from sqlqueue.operations.move import move
+from sqlqueue.operations.purge import purge
 from sqlqueue.testing import answering, published
 from tests.asynchronous.loops import in_loop, until
 from tests.consuming import QUICK, Consuming
@@ -204,7 +207,7 @@ class TestNoReply:
         assert seen == [(1, {"own": 2})]
 
     def test_without_any_consumer_says_so(self, consuming: Consuming) -> None:
-        with pytest.raises(TimeoutError, match="no consumer of the topic has ever been started"):
+        with pytest.raises(TimeoutError, match="no group of the topic is registered"):
             call("t", 1, timeout=0)
 
     def test_what_has_expired_is_not_handled(self, consuming: Consuming) -> None:
@@ -228,6 +231,39 @@ class TestNoReply:
             call("t", 2, timeout=LONG, group=group)
         assert caught.value.group == ""
         assert call("t", 1, timeout=LONG, group=group) == "reply"
+
+    @pytest.mark.parametrize("way", ["skip", "purge", "drop"])
+    def test_is_waited_for_once_an_operator_has_settled_or_deleted_it(
+        self, consuming: Consuming, monkeypatch: pytest.MonkeyPatch, way: str
+    ) -> None:
+        monkeypatch.setattr(calls, "ASK_GROUPS_EVERY", 0.05)
+        groups.register("default", "default", "t")
+        ways = {
+            "skip": lambda: move("default", "default", "t", 10**18),
+            "purge": lambda: purge("default", "t", unsettled=True),
+            "drop": lambda: drop("default", "t", unsettled=True),
+        }
+
+        def settle() -> None:
+            wait_until(Message.objects.filter(topic="t").exists)
+            ways[way]()
+            connections.close_all()
+
+        operator = threading.Thread(target=settle)
+        operator.start()
+        with pytest.raises(CallFailed, match=r"settled or deleted by hand") as caught:
+            call("t", 1, timeout=LONG)
+        operator.join()
+        assert caught.value.group == ""
+
+    def test_after_its_group_was_removed_says_so(self, consuming: Consuming) -> None:
+        groups.register("default", "default", "t")
+        groups.remove("default", "default", "t")
+        with pytest.raises(TimeoutError, match="or its groups were removed"):
+            call("t", 1, timeout=0)
+        groups.register("default", "other", "t")
+        with pytest.raises(TimeoutError, match=r"group 'default' is not registered .* or it was removed"):
+            call("t", 1, timeout=0, group="default")
 
     def test_is_waited_for_once_one_group_has_acked_and_the_others_leave_it_out(
         self, consuming: Consuming, monkeypatch: pytest.MonkeyPatch
@@ -256,7 +292,7 @@ class TestNoReply:
 
     def test_of_a_group_that_nobody_knows_names_the_others(self, consuming: Consuming) -> None:
         groups.register("default", "mails", "t")
-        with pytest.raises(TimeoutError, match=r"no consumer of group 'mail' .* Groups of the topic: mails"):
+        with pytest.raises(TimeoutError, match=r"group 'mail' is not registered .* Groups of the topic: mails"):
             call("t", 1, timeout=SHORT, group="mail")
 
     def test_while_it_is_postponed(self, consuming: Consuming) -> None:

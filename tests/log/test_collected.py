@@ -13,6 +13,7 @@ from sqlqueue.log import collect as collecting
 from sqlqueue.log import collected, groups
 from sqlqueue.log.collect import collect
 from sqlqueue.models import CollectedMessage, Message
+from sqlqueue.operations.move import move
 from sqlqueue.operations.purge import purge
 from sqlqueue.operations.replay import discard
 from tests.consuming import QUICK, Consuming
@@ -163,3 +164,15 @@ def test_more_than_one_statement_takes_are_kept_with_the_last_receipt_of_each(
     run_collection()
     assert sorted(row.payload for row in CollectedMessage.objects.all()) == list(range(10))
     assert {row.outcomes["default"]["attempts"] for row in CollectedMessage.objects.all()} == {3}
+
+
+@pytest.mark.parametrize("way", ["rewind", "skip"])
+def test_what_a_group_has_got_is_kept_although_it_was_moved(consuming: Consuming, way: str) -> None:
+    consuming.consumer("t", lambda delivery: None)
+    publish("t", 1)
+    last = publish("t", 2)
+    consuming.drain()
+    move("default", "default", "t", 10**18 if way == "skip" else last.offset or 0)
+    assert run_collection() == 2
+    kept = CollectedMessage.objects.order_by("message_offset").values_list("outcomes", flat=True)
+    assert list(kept) == [{"default": {"outcome": "acked"}}] * 2

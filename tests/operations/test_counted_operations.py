@@ -76,19 +76,19 @@ OPERATIONS: dict[str, Operation] = {
         succeed,
         nothing,
         lambda offsets: move(ALIAS, "g", "t", 0),
-        {"": Cost(8, 9, 5), "sqlite": Cost(7, 9, 0)},
+        {"": Cost(11, 8, 4), "sqlite": Cost(10, 8, 0)},
     ),
     "rewind of one partition": (
         succeed,
         nothing,
         lambda offsets: move(ALIAS, "g", "t", 0, 0),
-        {"": Cost(11, 8, 4), "sqlite": Cost(10, 8, 0)},
+        {"": Cost(10, 8, 4), "sqlite": Cost(9, 8, 0)},
     ),
     "rewind over what waits": (
         put_off,
         nothing,
         lambda offsets: move(ALIAS, "g", "t", 0),
-        {"": Cost(8, 9, 105), "sqlite": Cost(7, 9, 0)},
+        {"": Cost(11, 8, 104), "sqlite": Cost(10, 8, 0)},
     ),
     "reschedule": (put_off, nothing, lambda offsets: reschedule(ALIAS, "g", "t", offsets), Cost(2, 1, 100)),
     "reschedule, as consumers carry it out": (

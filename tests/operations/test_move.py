@@ -7,6 +7,8 @@ from sqlqueue import ConfigurationError, publish, publish_many
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.exceptions import HorizonUnknown
 from sqlqueue.log.groups import register
+from sqlqueue.models import ConsumerGroup
+from sqlqueue.operations import move as moving
 from sqlqueue.operations.move import move
 from sqlqueue.testing import drain
 from tests.consuming import Consuming, offset_row
@@ -23,6 +25,22 @@ def test_a_partition_that_no_process_has_acquired_begins_at_the_target(consuming
     assert offset_row("t").position == highest_offset("default")
     drain()
     assert seen == []
+
+
+def test_partitions_that_no_process_has_acquired_begin_at_the_target(
+    consuming: Consuming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "ROWS_AT_ONCE", 2)
+    seen: list[int] = []
+    consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
+    publish_many("t", range(20))
+    register("default", "default", "t")
+    skipped = highest_offset("default")
+    move("default", "default", "t", skipped)
+    assert ConsumerGroup.objects.get().start == 0  # where it began, as before
+    publish_many("t", range(20, 40))
+    drain()
+    assert sorted(seen) == [*range(20, 40)]
 
 
 @pytest.mark.parametrize("partition", [None, 0, 99])

@@ -23,6 +23,7 @@ from sqlqueue import (
 from sqlqueue.log import groups
 from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, Receipt
 from sqlqueue.operations.move import move
+from sqlqueue.operations.purge import purge
 from sqlqueue.stats.message_status import STATES, GroupStatus, MessageStatus
 from tests.consuming import QUICK, Consuming
 from tests.database.plans import TABLES, Recorder, an_index_if_there_is_one, full_scans
@@ -457,3 +458,54 @@ class TestExpired:
         consuming.drain()
         assert (state("a"), state("a", "kept")) == (("dead", 1), ("dead", 1))
         assert of("a").error.endswith(": expired")
+
+
+class TestAfterAMove:
+    """What an operator has settled by moving a group counts as acked, and no group forgets what it has settled."""
+
+    @pytest.mark.parametrize("partition", [None, 0])
+    def test_what_was_settled_before_stays_settled(
+        self, consuming: Consuming, settings: object, partition: int | None
+    ) -> None:
+        settings.SQLQUEUE = ONE_PARTITION
+        consuming.consumer("t", lambda delivery: None)
+        first = publish("t", 1, id="a")
+        publish("t", 2, id="b")
+        consuming.drain()
+        move("default", "default", "t", first.offset, partition)
+        assert (state("a"), asked("a").finished) == (("acked", None), True)
+        assert state("b") == ("waiting", 0)
+        consuming.drain()
+        assert state("b") == ("acked", None)
+        publish("t", 3, id="c")
+        move("default", "default", "t", 10**18, partition)
+        for id in "abc":
+            assert (state(id), asked(id).finished) == (("acked", None), True)
+            assert asked(id).wait(timeout=0).finished
+
+    def test_what_a_group_that_never_ran_skips_or_purges_is_acked_too(self, consuming: Consuming) -> None:
+        for group in "gh":
+            groups.register("default", group, "t")
+        publish("t", 1, id="a")
+        move("default", "g", "t", 10**18)
+        purge("default", "t", unsettled=True)
+        publish("t", 1, id="b")
+        assert {name: one.state for name, one in asked("a").groups.items()} == {"g": "acked", "h": "acked"}
+        assert {name: one.state for name, one in asked("b").groups.items()} == {"g": "waiting", "h": "waiting"}
+
+    def test_what_was_published_before_a_group_began_is_still_not_its_own(self, consuming: Consuming) -> None:
+        publish("t", 1, id="a")
+        groups.register("default", "late", "t", start="latest")
+        publish("t", 2, id="b")
+        move("default", "late", "t", 10**18)
+        assert asked("a").groups == {}
+        assert set(asked("b").groups) == {"late"}
+
+    def test_what_it_was_moved_back_to_is(self, consuming: Consuming) -> None:
+        publish("t", 1, id="a")
+        consuming.consumer("t", lambda delivery: None, group="late", start="latest")
+        consuming.drain()
+        assert asked("a").groups == {}
+        move("default", "late", "t", 0, Message.objects.get(message_id="a").partition)
+        consuming.drain()
+        assert state("a", "late") == ("acked", None)
