@@ -254,7 +254,7 @@ class Loop:
             self._limits.check(self.working_set.partitions, self.log_end.horizon.value, now)
             for subscription in self.ownership.subscriptions:
                 if any(assigned.next_due() is not None for assigned in subscription.assigned.values()) and (
-                    self.reader.notice_rescheduled(*subscription.group_topic, subscription.assigned, now)
+                    self.reader.notice_changed(*subscription.group_topic, subscription.assigned, now)
                 ):
                     self._notice_at = now  # there are more
         assigned_partitions = self.working_set.partitions

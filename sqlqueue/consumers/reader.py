@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from sqlqueue.conf import settings
 from sqlqueue.consumers.log_end import LogEnd
@@ -12,9 +13,8 @@ from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.queues import Missing
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Found, Read
-from sqlqueue.core.slices import slice_of
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.log.fetch import FIRST, due, fetch, scan
+from sqlqueue.log.fetch import changed, fetch, scan
 from sqlqueue.log.loading import Asked, gather, load
 from sqlqueue.log.sift import sift
 
@@ -30,11 +30,12 @@ class Reader:
 
     def __init__(self, alias: str, server: ServerIdentity):
         self.alias, self.server, self.log_end = alias, server, LogEnd(alias, server)
-        self._noticed: dict[tuple[str, str], tuple[int, int, int]] = {}  # by (group, topic): how far it was read
+        # By (group, topic) the rows that are still to be asked for.
+        self._waiting: dict[tuple[str, str], Iterator[tuple[PartitionRef, int]]] = {}
 
     def forget(self, server: ServerIdentity) -> None:
         """Forget how far anything was read, and where the log ends; read from this server from now on."""
-        self.server, self._noticed = server, {}
+        self.server, self._waiting = server, {}
         self.log_end.forget(server)
 
     def share(self, assigned_partitions: Sequence[AssignedPartition]) -> None:
@@ -117,22 +118,25 @@ class Reader:
             total += count
         return total
 
-    def notice_rescheduled(
+    def notice_changed(
         self, group: str, topic: str, assigned_partitions: Mapping[PartitionRef, AssignedPartition], now: float
     ) -> bool:
-        """Find rows that are due in the database but not in memory, because an operator has rescheduled them. A limited
-        number at a time; return whether there are more."""
-        partitions, sharing = ({getattr(ref, name) for ref in assigned_partitions} for name in ("partition", "slices"))
-        beyond = self._noticed.pop((group, topic), FIRST)
-        found = due(self.alias, group, topic, partitions, beyond, CHANGES_AT_ONCE, self.server)
-        for partition, priority, offset in found:
-            stream = (group, topic, partition, priority)
-            refs = (PartitionRef(*stream, slice_of(offset, slices), slices) for slices in sharing)
-            for assigned in filter(None, map(assigned_partitions.get, refs)):
-                assigned.reschedule(offset, now)
-        if len(found) < CHANGES_AT_ONCE:
+        """Find rows that are due or acked in the database and wait in memory, because an operator or plain SQL has
+        changed them. A limited number at a time; return whether there are more."""
+        waiting = self._waiting.pop((group, topic), None) or iter(
+            [(ref, offset) for ref, assigned in assigned_partitions.items() for offset in assigned.waiting(now)]
+        )
+        asked: dict[PartitionRef, list[int]] = {}
+        for ref, offset in islice(waiting, CHANGES_AT_ONCE):
+            asked.setdefault(ref, []).append(offset)
+        found = changed(self.alias, asked, self.server)
+        for ref, offsets in asked.items():
+            for offset in offsets:
+                if (ref.partition, ref.priority, offset) in found and ref in assigned_partitions:
+                    assigned_partitions[ref].reschedule(offset, now)
+        if sum(map(len, asked.values())) < CHANGES_AT_ONCE:
             return False
-        self._noticed[group, topic] = found[-1]
+        self._waiting[group, topic] = waiting
         return True
 
     def leave_out(self, assigned: AssignedPartition, now: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -54,19 +54,14 @@ LOOK = """
 # The keys of the next messages of a partition. Index: (topic, partition, priority, offset), and each message's row for
 # its key.
 SCAN = 'SELECT "offset", partition_key FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {ascending} LIMIT %s'
-# Rows of a group's partitions that are due and have been dispatched before, and those that an operator has changed,
-# whose attempts are BY_OPERATOR. Mostly few, since the owner soon dispatches the former; some with each statement,
-# beyond the last one of the statement before. Index: the states' unique key.
-DUE = """
-    SELECT "partition", priority, message_offset FROM sqlqueue_delivery_state WHERE topic = %s AND consumer_group = %s
-    AND "partition" IN ({marks}) AND in_flight = 0
-    AND (retry_count < 0 OR (retry_count > 0 AND acked = {false})) AND invisible_until <= {now}
-    AND ("partition" > %s OR ("partition" = %s AND (priority > %s OR (priority = %s AND message_offset > %s))))
-    ORDER BY "partition", priority, message_offset LIMIT %s
+# Which of these rows, which are not due for all that their owner knows, are due or acked: changed by an operator, or by
+# plain SQL. Index: the states' unique key.
+CHANGED = """
+    SELECT "partition", priority, message_offset FROM sqlqueue_delivery_state
+    WHERE topic = %s AND consumer_group = %s AND "partition" = %s AND priority = %s AND message_offset IN ({marks})
+    AND in_flight = 0 AND (acked <> {false} OR invisible_until <= {now})
 """
 INDEX = itemgetter(-1)  # of the read, behind its columns
-FIRST = (-1, -1, -1)  # before every (partition, priority, offset)
-BY_OPERATOR = -1  # the attempts of a row that an operator has acked, or given its attempts again; it counts as 0
 FETCHED = MESSAGE + 1  # those of FETCH and LOOK
 
 
@@ -170,20 +165,18 @@ def scan(
     return [(offset, key) for offset, key in select(alias, SCAN, values, server, 2, 0)]
 
 
-def due(
-    alias: str,
-    group: str,
-    topic: str,
-    partitions: Collection[int],
-    beyond: tuple[int, int, int],
-    most: int,
-    server: ServerIdentity | None = None,
-) -> list[tuple[int, int, int]]:
-    """Return the (partition, priority, offset) of rows of these partitions that are due by the database's clock, or
-    acked by an operator: at most `most` beyond one of them, in their order."""
-    text = DUE.replace("{marks}", ", ".join(["%s"] * len(partitions)))
-    partition, priority, offset = beyond
-    after = (partition, partition, priority, priority, offset)
-    values = (topic, group, *partitions, *after, most)
-    found = select(alias, text, values, server, 3, 0)
-    return [(partition, priority, offset) for partition, priority, offset in found]
+def changed(
+    alias: str, rows: Mapping[PartitionRef, Sequence[int]], server: ServerIdentity | None = None
+) -> set[tuple[int, int, int]]:
+    """Return the (partition, priority, offset) of those of a group's rows that are due by the database's clock, or
+    acked: one statement for every 32 partitions. rows: their offsets."""
+    found: set[tuple[int, int, int]] = set()
+    some = list(rows.items())
+    for start in range(0, len(some), STREAMS_OF_ONE_FETCH):
+        texts: list[str] = []
+        values: list[object] = []
+        for ref, offsets in some[start : start + STREAMS_OF_ONE_FETCH]:
+            texts.append(CHANGED.replace("{marks}", ", ".join(["%s"] * len(offsets))))
+            values += (ref.topic, ref.group, ref.partition, ref.priority, *offsets)
+        found.update(map(tuple, select(alias, " UNION ALL ".join(texts), values, server, 3, 0)))
+    return found

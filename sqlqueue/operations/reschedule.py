@@ -1,9 +1,8 @@
 """Reschedules, reprioritizes and acknowledges single deliveries.
 
 The owner of a partition works from memory. It reads a delivery state again when it is due, and looks every heartbeat
-for states that have become due in the database (or that an operator has acked there: a negative number of attempts
-marks these). So a delivery with a row is changed in its row. For one without a row (it is unread, or in a blocked
-range) the lease is revoked, and the next owner reads the new row.
+for states of waiting messages that are due or acked in the database. So a delivery with a row is changed in its row.
+For one without a row (it is unread, or in a blocked range) the lease is revoked, and the next owner reads the new row.
 """
 
 from __future__ import annotations
@@ -15,10 +14,8 @@ from sqlqueue.core.bounds import MOST_ATTEMPTS, checked_whole
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
 from sqlqueue.core.slices import slice_of
 from sqlqueue.database import retries
-from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import seconds
-from sqlqueue.log.fetch import BY_OPERATOR
 from sqlqueue.log.groups import lock_topic, revoke
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset
 from sqlqueue.operations.republish import check_priority, copy
@@ -149,8 +146,7 @@ def _make_due(alias: str, rows: Sequence[tuple[int, int]], delay: float, attempt
         some = rows[start : start + CHUNK]
         values: list[object] = []
         for id, so_far in some:
-            count = so_far if attempts is None else attempts
-            values += (id, count if count > 0 else BY_OPERATOR, round(delay * 1_000_000))
+            values += (id, so_far if attempts is None else attempts, round(delay * 1_000_000))
         execute(alias, syntax.update("sqlqueue_delivery_state", GIVEN, len(some), changes), values)
 
 
@@ -167,9 +163,7 @@ def acknowledge_here(alias: str, group: str, topic: str, offsets: Sequence[int])
     lock_topic(alias, topic)
     messages = _messages(alias, group, topic, offsets)
     rows = _waiting(alias, group, topic, messages)
-    DeliveryState.objects.using(alias).filter(pk__in=[row.pk for row in rows]).update(
-        acked=True, retry_count=BY_OPERATOR, invisible_until=DatabaseNow()
-    )
+    DeliveryState.objects.using(alias).filter(pk__in=[row.pk for row in rows]).update(acked=True)
     done = [row.message_offset for row in rows]
     for (partition, priority), wanted in _by_partition(messages).items():
         if _unread(alias, group, topic, partition, priority, wanted):
@@ -212,7 +206,7 @@ def _add_acked(alias: str, group: str, topic: str, partition: int, priority: int
         return
     values: list[object] = []
     for offset in offsets:
-        values += (group, topic, partition, priority, offset, NOT_IN_FLIGHT, BY_OPERATOR, True)
+        values += (group, topic, partition, priority, offset, NOT_IN_FLIGHT, 0, True)
     rows = ", ".join(["(%s, %s, %s, %s, %s, %s, %s, %s, {now})"] * len(offsets))
     text = f"INSERT INTO sqlqueue_delivery_state ({COLUMNS}) VALUES {rows} {dialect(alias).ignore(KEY)}"
     execute(alias, text, values)

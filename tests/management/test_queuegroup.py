@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from sqlqueue import publish_many
+from sqlqueue import NewMessage, publish_many
 from sqlqueue.log.groups import register
 from sqlqueue.management import moves
-from sqlqueue.models import ConsumerGroup, Message, Topic
+from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Topic
 from sqlqueue.operations.move import move
 from sqlqueue.stats.survey import survey
 from tests.consuming import Consuming
@@ -182,6 +182,30 @@ def _lag(group: str) -> int:
     seen = survey("default").group("orders", group)
     assert seen is not None
     return seen.lag
+
+
+class TestAcknowledge:
+    def test_counts_asks_and_acknowledges(self, read: list[int]) -> None:
+        which = ("orders", "--group", "late", "--offset", read[0], "--offset", read[1])
+        dry = run("queuegroup", "acknowledge", *which, "--dry-run")
+        assert (dry.code, "has not settled 2 of these messages" in dry.out) == (0, True)
+        assert not DeliveryState.objects.exists()
+        done = run("queuegroup", "acknowledge", *which, "--no-input")
+        assert (done.code, "2 acknowledged." in done.out) == (0, True)
+        acked = DeliveryState.objects.filter(acked=True, consumer_group="late")
+        assert set(acked.values_list("message_offset", flat=True)) == set(read[:2])
+        assert "Nothing was done." in run("queuegroup", "acknowledge", *which, "--no-input").out
+
+    def test_by_key_and_by_id(self, read: list[int]) -> None:
+        publish_many("orders", [NewMessage(n, key="k", id=f"i{n}") for n in range(3)])
+        which = ("orders", "--group", "late", "--key", "k", "--no-input")
+        assert "1 acknowledged." in run("queuegroup", "acknowledge", *which, "--id", "i1").out
+        assert "2 acknowledged." in run("queuegroup", "acknowledge", *which).out
+
+    def test_what_is_meant_has_to_be_said(self, read: list[int]) -> None:
+        refused = run("queuegroup", "acknowledge", "orders", "--group", "late", "--no-input")
+        assert (refused.code, "say which messages" in refused.err) == (1, True)
+        assert "Did you mean 'late'?" in run("queuegroup", "acknowledge", "orders", "--group", "lat", "--key", "k").err
 
 
 def test_a_group_that_shares_its_partitions_is_listed_with_how_many_slices_they_have(consuming: Consuming) -> None:

@@ -345,8 +345,12 @@ class AssignedPartition:
             return []  # dispatch what has been loaded first
         return self.delays.to_load(self.budget.fitting(min(most, limit), size), self.writes.rows)
 
+    def waiting(self, now: float) -> list[int]:
+        """Return the offsets of the rows that are not due yet."""
+        return self.delays.offsets(now)
+
     def reschedule(self, offset: int, now: float) -> None:
-        """Make a waiting row due now: it is due in the database, where its time may have been changed."""
+        """Make a waiting row due now: it is due or acked in the database, where it has been changed."""
         self.arrivals.reschedule(offset, now)
 
     def unfiltered_in_doubt(self, most: int) -> list[int]:

@@ -31,6 +31,10 @@ class Delays:
         """Return when the next waiting message is due."""
         return self._waiting[0][0] if self._waiting else None
 
+    def offsets(self, now: float) -> list[int]:
+        """Return the offsets of the messages that wait for a time after now."""
+        return list({one.offset for _, _, one in self._waiting if one.state == HELD and not one.mark and one.due > now})
+
     def came_first(self, head: Entry, now: float) -> None:
         """Record that a waiting message is now the first of its ordering queue."""
         if head.due <= now:

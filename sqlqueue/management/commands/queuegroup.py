@@ -1,4 +1,4 @@
-"""Consumer groups: list, rewind, skip, remove (`queuegroup`)."""
+"""Consumer groups: list, rewind, skip, acknowledge, remove (`queuegroup`)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 from sqlqueue.log.groups import remove
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
@@ -15,15 +16,16 @@ from sqlqueue.management.positions import HELP, known_groups, known_topic, offse
 from sqlqueue.management.shards import has_nothing_of
 from sqlqueue.management.terminal import ago
 from sqlqueue.models import ConsumerGroup
+from sqlqueue.operations.acknowledge import acknowledge, preview
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.survey import survey
 
 
 class Command(QueueCommand):
-    """Has the operations list, rewind, skip and remove."""
+    """Has the operations list, rewind, skip, acknowledge and remove."""
 
     every_shard = ("list", "sharing")
-    help = "List consumer groups, rewind them, let them skip, or remove one."
+    help = "List consumer groups, rewind them, let them skip, acknowledge messages for one, or remove one."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the operations, each with its arguments."""
@@ -42,6 +44,13 @@ class Command(QueueCommand):
             moving.add_argument("--partition", type=arguments.partition, help="only this partition")
             self.add_caution(moving)
             self.add_json(moving)
+        acking = operations.add_parser("acknowledge", help="ack messages for a group, which then never gets them")
+        acking.add_argument("topic")
+        acking.add_argument("--group", required=True, help="on behalf of this group")
+        acking.add_argument("--id", action="append", help="the message with this id (repeatable), and the key")
+        acking.add_argument("--key", default="", help="the key of the ids; without ids: all of this key in the log")
+        acking.add_argument("--offset", action="append", type=int, help="the message at this offset (repeatable)")
+        self.add_caution(acking)
         removing = operations.add_parser("remove", help="delete a group: its registration, offsets and delivery states")
         removing.add_argument("topic")
         removing.add_argument("group")
@@ -51,6 +60,7 @@ class Command(QueueCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Carry out the chosen operation."""
         operations = {"list": self._list, "rewind": self._rewind, "skip": self._skip, "remove": self._remove}
+        operations["acknowledge"] = self._acknowledge
         operations[options["operation"]](options)
 
     def _list(self, options: dict[str, Any]) -> None:
@@ -173,6 +183,21 @@ class Command(QueueCommand):
             self.say("Nothing was done.")
         else:
             self.say(done, done=True)
+
+    def _acknowledge(self, options: dict[str, Any]) -> None:
+        topic = known_topic(self.alias, options["topic"]).name
+        [group] = known_groups(self.alias, topic, [options["group"]])
+        which = {"ids": options["id"], "key": options["key"], "offsets": options["offset"]}
+        try:
+            count = preview(topic, group, **which)
+        except (ConfigurationError, InvalidMessage) as error:
+            raise CommandError(str(error)) from error
+        self.say(f"Group {group!r} has not settled {count} of these messages; those in flight are left.")
+        if not count or options["dry_run"]:
+            self.say("Nothing was done.")
+            return
+        self.confirm(f"Acknowledge {count} messages? The group does not get them any more.", options)
+        self.say(f"{acknowledge(topic, group, **which)} acknowledged.", done=True)
 
     def _remove(self, options: dict[str, Any]) -> None:
         topic = known_topic(self.alias, options["topic"])
