@@ -25,9 +25,11 @@ from sqlqueue.log import grants
 from sqlqueue.log.batch_ends import sweep
 from sqlqueue.log.calls import carried_out
 from sqlqueue.log.due_times import move, next_due
+from sqlqueue.log.groups import EARLIEST
 from sqlqueue.log.publish import publish
 from sqlqueue.log.relay_moves import move as move_relayed
 from sqlqueue.log.schedule import move_due
+from sqlqueue.log.status import with_work
 from sqlqueue.models import Message, PeriodicSchedule, ScheduledMessage
 from sqlqueue.payloads.content_types import content_type_of
 from sqlqueue.payloads.versions import callers
@@ -129,6 +131,28 @@ def _sweep_batches(alias: str) -> None:
 
 
 def _run_due(consumers: Sequence[Consumer], deadline: float, timeout: float, failures: Failures) -> int:
+    """Run what is due, with those of the consumers whose groups have anything to do: to host a group takes statements
+    for each of its partitions. What these publish for the others is found afterwards."""
+    alias = settings.DATABASE
+    if settings.sharded:  # a shard starts what another one has let go, so all groups have to be registered on each
+        return _run_hosted(consumers, deadline, timeout, failures)
+    settled = 0
+    hosted: list[Consumer] = []
+    while True:
+        while move_due(alias):
+            pass
+        if not hosted:
+            _sweep_batches(alias)
+        busy = with_work(alias, [(one.group, one.topic) for one in consumers if one.start == EARLIEST])
+        others = [one for one in consumers if one not in hosted]
+        more = [one for one in others if one.start != EARLIEST or (one.group, one.topic) in busy]
+        if not more:
+            return settled
+        hosted += more
+        settled += _run_hosted(hosted, deadline, timeout, failures)
+
+
+def _run_hosted(consumers: Sequence[Consumer], deadline: float, timeout: float, failures: Failures) -> int:
     subscriber = Subscriber(
         consumers, pool=lambda report, ended: InlinePool(report, ended, failures), background_tasks=False, limited=False
     )

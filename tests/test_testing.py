@@ -10,8 +10,9 @@ from unittest import mock
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.test import TestCase, TransactionTestCase, override_settings
+from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import Delivery, Postpone, Reject, Retry, publish, publish_many, publish_on_commit
 from sqlqueue.consumers.subscriber import Subscriber
@@ -53,6 +54,39 @@ class TestDrainInTestCase(Handlers, TestCase):
         publish("orders", 1)
         assert drain() == 3
         assert self.seen == [1, 2, 3]
+
+    def test_it_costs_what_the_topics_with_something_to_do_cost(self) -> None:
+        for number in range(20):
+            self.consuming.consumer(f"t{number}", lambda delivery: self.seen.append(delivery.topic), group="g")
+        publish("t3", 1)
+        with CaptureQueriesContext(connection) as statements:
+            assert drain() == 1
+        assert len(statements) < 200  # 1,600 for the partitions of all
+        with CaptureQueriesContext(connection) as statements:
+            assert drain() == 0
+        assert len(statements) < 20
+        assert self.seen == ["t3"]
+
+    def test_what_is_published_on_the_way_to_topics_without_messages_is_drained_too(self) -> None:
+        for number in range(5):
+            topic, following = f"t{number}", f"t{(number + 1) % 5}"
+
+            @self.consuming.consumer(topic, group=topic)
+            def forward(delivery, following=following) -> None:
+                self.seen.append(delivery.topic)
+                if len(self.seen) < 8:
+                    publish(following, 1)
+
+        publish("t0", 1)
+        assert drain() == 8
+        assert self.seen == ["t0", "t1", "t2", "t3", "t4", "t0", "t1", "t2"]
+
+    def test_a_group_that_begins_with_what_is_new_begins_with_a_drain(self) -> None:
+        self.consuming.consumer("orders", lambda delivery: self.seen.append(delivery.payload), start="latest")
+        publish("orders", "old")
+        assert drain() == 0
+        publish("orders", "new")
+        assert (drain(), self.seen) == (1, ["new"])
 
     def test_drained_messages_are_not_drained_again(self) -> None:
         self.consuming.consumer("orders", lambda delivery: self.seen.append(delivery.payload))

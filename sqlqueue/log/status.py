@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from django.db.models import Exists, OuterRef
+
 from sqlqueue.core.epochs import Epoch, number_within, numbers_of, startable
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.statements import execute
 from sqlqueue.log import layouts
+from sqlqueue.log.groups import registered
 from sqlqueue.log.streams import beyond
 from sqlqueue.log.succession import unfinished
-from sqlqueue.models import ConsumerGroup, Offset, ScheduledMessage, Topic
+from sqlqueue.models import ConsumerGroup, Message, Offset, ScheduledMessage, Topic
 
 # The partitions in which something is in flight or due, or blocked without a delayed delivery before it. In one
 # statement, since messages go from the latter state to the former. Index: the states' unique key; the ranges'.
@@ -89,6 +92,17 @@ def anything_due(
     unsettled = execute(alias, UNSETTLED.replace("{behind_none}", behind_none), (topic, group) * 2).fetchall()
     partitions = {ref.partition for ref in others}
     return any(partition in partitions for (partition,) in unsettled)
+
+
+def with_work(alias: str, groups: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Return those (group, topic) that may have anything to do: their topics have messages that they have not settled,
+    due or not. One statement for all whose topics are empty."""
+    log = Message.objects.using(alias).filter(topic=OuterRef("name"))
+    topics = Topic.objects.using(alias).filter(Exists(log), name__in={topic for _, topic in groups})
+    filled = set(topics.values_list("name", flat=True))
+    known = registered(alias, filled) if filled else set()
+    some = {(group, topic) for group, topic in groups if topic in filled}
+    return {one for one in some if one not in known or unacked_streams(alias, *one)}
 
 
 def unread_streams(alias: str, group: str, topic: str) -> list[PartitionRef]:
