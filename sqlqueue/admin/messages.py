@@ -29,7 +29,7 @@ from sqlqueue.admin.previews import show_outcomes, show_previews
 from sqlqueue.admin.readable import harmless, indented
 from sqlqueue.admin.work_permissions import SEEN_BY, closed_topics
 from sqlqueue.conf import settings
-from sqlqueue.core.outcomes import ACKED, DEAD
+from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED
 from sqlqueue.models import Message, Receipt, WorkItem
 from sqlqueue.stats import message_status
 from sqlqueue.stats.bodies import bodies
@@ -60,6 +60,7 @@ GROUP_STATES = {
     ACKED: gettext_lazy("acknowledged"),
     DEAD: gettext_lazy("dead letter"),
     EXPIRED: gettext_lazy("expired"),
+    REPLAYED: gettext_lazy("replayed"),
 }
 
 

@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 
 from sqlqueue.admin.bodies import described
 from sqlqueue.admin.readable import harmless
+from sqlqueue.core.outcomes import REPLAYED
 from sqlqueue.log.encoding import NOTHING
 from sqlqueue.models import Message, Receipt
 from sqlqueue.stats.bodies import bodies
@@ -52,7 +53,7 @@ def _seconds(alias: str, offsets: Sequence[int]) -> dict[tuple[int, str], float]
 
     Index: (message_offset, consumer_group).
     """
-    receipts = Receipt.objects.using(alias).filter(message_offset__in=offsets)
+    receipts = Receipt.objects.using(alias).filter(message_offset__in=offsets).exclude(outcome=REPLAYED)
     columns = ("message_offset", "consumer_group", "started_at", "finished_at")
     newest = receipts.order_by("-id").values_list(*columns)[:MOST_RECEIPTS_READ]
     return {

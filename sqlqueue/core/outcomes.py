@@ -16,6 +16,7 @@ POSTPONED: Final = "postponed"
 DEAD: Final = "dead"
 RELEASED: Final = "released"
 LOST: Final = "lost"
+REPLAYED: Final = "replayed"  # none of an attempt: the receipt of a dead letter that was replayed
 
 ERROR_LENGTH = 10_000
 

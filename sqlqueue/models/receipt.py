@@ -12,7 +12,8 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 
 
 class Receipt(models.Model):
-    """One delivery's outcome, written with its settle, as far as the topic's history asks for it."""
+    """One delivery's outcome, written with its settle, as far as the topic's history asks for it. Or, with the outcome
+    `replayed`, that its dead letter was replayed: `worker` is the id of the copy, `serial` the dead letter's offset."""
 
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)

@@ -13,8 +13,10 @@ from django.db.models import Count, Max
 from sqlqueue.conf import settings
 from sqlqueue.core.bounds import checked_whole
 from sqlqueue.core.keys import partition_of
+from sqlqueue.core.outcomes import REPLAYED
 from sqlqueue.core.shards import numbered
 from sqlqueue.database import retries
+from sqlqueue.database.chunks import insert_all
 from sqlqueue.database.gate import insert_many
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.statements import dialect, execute
@@ -25,6 +27,7 @@ from sqlqueue.log.groups import lock_topic, registered
 from sqlqueue.log.notifier import notify_after_commit
 from sqlqueue.log.placement import worked_on
 from sqlqueue.log.relay import add_here_or_relay
+from sqlqueue.log.settle import RECEIPT, RECEIPT_COLUMNS
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import Message, Topic
 from sqlqueue.models.message import MessageQuerySet
@@ -220,6 +223,17 @@ def replay_some(alias: str, selection: DeadLetterSelection, most: int) -> list[R
     batches = batch_parts.in_log(alias, [one.offset for one in chosen])
     again = Counter(PartKey(batches[one.offset], topic, one.failed_group) for one in chosen if one.offset in batches)
     batch_parts.change(alias, replayed=again)
+    _write_receipts(alias, topic, chosen, [copy.id for copy in copies])
     _delete(alias, [one.offset for one in chosen])
     notify_after_commit(alias)
     return [Replayed(one.offset, one.failed_group, copy.key, copy.id) for one, copy in zip(chosen, copies)]
+
+
+def _write_receipts(alias: str, topic: str, dead_letters: Sequence[Message], copies: Sequence[str]) -> None:
+    """Write for each original which message it was replayed as, whatever the topic's history asks for: nothing else
+    tells it once the dead letter is gone."""
+    rows: list[tuple[object, ...]] = []
+    for one, copy in zip(dead_letters, copies):
+        ended = (one.partition, one.original_offset or 0, REPLAYED, one.failure_count or 0)
+        rows.append((one.failed_group, topic, *ended, copy, one.offset, 0, 0))
+    insert_all(alias, f"sqlqueue_receipt ({RECEIPT_COLUMNS})", RECEIPT, "", rows, AT_ONCE)

@@ -53,11 +53,12 @@ def settled_by_hour(receipts: DataFrame, messages: DataFrame) -> DataFrame:
     published = messages.select(*message, "created_at").hint("merge")
     rows = receipts.join(published, message, "left")
     acked = F.col("outcome") == "acked"
-    handler = _milliseconds("started_at", "finished_at")
+    delivered = F.col("outcome") != "replayed"  # the receipt of an operator's replay is none of a delivery
+    handler = F.when(delivered, _milliseconds("started_at", "finished_at"))
     end_to_end = F.when(acked, _milliseconds("created_at", "finished_at"))
     return rows.groupBy(utc_hour("finished_at").alias("hour"), "topic", F.col("group").alias("consumer_group")).agg(
         *(F.count(F.when(F.col("outcome") == outcome, 1)).alias(outcome) for outcome in OUTCOMES),
-        F.count(F.when(F.col("attempts") > 1, 1)).alias("redelivered"),
+        F.count(F.when(delivered & (F.col("attempts") > 1), 1)).alias("redelivered"),
         *(_percentile(handler, share).alias(f"handler_{name}") for name, share in PERCENTILES.items()),
         *(_percentile(end_to_end, share).alias(f"end_to_end_{name}") for name, share in PERCENTILES.items()),
         F.max("id").alias("last_receipt"),

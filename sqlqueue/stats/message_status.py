@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlqueue.conf import settings
 from sqlqueue.core.flow import Flow, in_effect
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text
-from sqlqueue.core.outcomes import ACKED, DEAD, TOO_LATE
+from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED, TOO_LATE
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import progress, relay_hold
@@ -29,9 +29,11 @@ LIMITED: Final = "limited"  # a limit of its key holds it back
 IN_FLIGHT: Final = "in_flight"  # with a handler, or claimed for one
 RETRYING: Final = "retrying"  # an attempt has failed, and there will be another
 EXPIRED: Final = "expired"  # a dead letter that was too late for its handler
+# REPLAYED: its dead letter was published anew, as a copy for this group
 
 FINISHED: Final = frozenset({ACKED, DEAD, EXPIRED})
-STATES: Final = (SCHEDULED, WAITING, LIMITED, IN_FLIGHT, RETRYING, ACKED, DEAD, EXPIRED)
+STATES: Final = (SCHEDULED, WAITING, LIMITED, IN_FLIGHT, RETRYING, ACKED, DEAD, EXPIRED, REPLAYED)
+MOST_FOLLOWED = 10  # replays of one message, each of the one before it
 MOST_RECEIPTS = 100  # that are read of one message
 
 _STATES = {
@@ -48,8 +50,10 @@ _STATES = {
 class GroupStatus:
     """How a message stands in one group.
 
-    state: scheduled, waiting, limited, in_flight, retrying, acked, dead or expired (dead once that dead letter is
-    replayed or discarded, and only a receipt is left: it has no reason); attempts: how many were charged so far, None
+    state: scheduled, waiting, limited, in_flight, retrying, acked, dead, expired (dead once that dead letter is
+    discarded, and only a receipt is left: it has no reason) or replayed; replayed_as: the (id, key) of the copy as
+    which its dead letter was delivered again, and copy_state: the copy's state in this group, of the last one if that
+    was replayed, too ("acked" once it is unknown, since it was collected); attempts: how many were charged so far, None
     where that is not stored (a message that was acked, without keep_results or a receipt); result: what the handler
     returned, if its consumer keeps results; error: of the last failed attempt, "" for none; progress: what the handler
     that has it now has said last (done, total, note, updated_at), None if it has said nothing; next_attempt_at: of a
@@ -67,11 +71,13 @@ class GroupStatus:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     dead_letter: int | None = None
+    replayed_as: tuple[str, str] | None = None
+    copy_state: str = ""
 
     @property
     def finished(self) -> bool:
-        """Whether this group is done with it: acked, dead or expired."""
-        return self.state in FINISHED
+        """Whether this group is done with it: it is acked, dead or expired, or it was replayed and the copy is so."""
+        return (self.copy_state if self.state == REPLAYED else self.state) in FINISHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +135,9 @@ class MessageStatus:
 
 def get_status(topic: str, *, id: str, key: str = "") -> MessageStatus | None:
     """Return the status of a message in every group, or None if it is unknown: never published, cancelled, or collected
-    and no result of it is kept. At most fifteen statements, however many groups. With SHARDS a message that waits for
-    its way to its shard is scheduled; it is unknown while the shard that keeps it does not answer.
+    and no result of it is kept. At most fifteen statements, however many groups, and as many for each replay. With
+    SHARDS a message that waits for its way to its shard is scheduled; it is unknown while the shard that keeps it does
+    not answer.
 
     Raises InvalidMessage for a topic, an id or a key that no message can have.
     """
@@ -139,39 +146,45 @@ def get_status(topic: str, *, id: str, key: str = "") -> MessageStatus | None:
         raise InvalidMessage("id is empty: a message without an id of its own gets one, which publish returns")
     checked_text(key, "key", KEY_LENGTH)
     checked_text(topic, "topic", TOPIC_COLUMN)
-    found = _found(topic, id, key)
+    return _anywhere(topic, id, key, 0)
+
+
+def _anywhere(topic: str, id: str, key: str, followed: int) -> MessageStatus | None:
+    """followed: how many replays have led to this message."""
+    found = _found(topic, id, key, followed)
     if found is None and settings.sharded:
         # Looked for once more in the logs: it may have arrived in between.
-        found = _relayed(topic, id, key) or _found(topic, id, key)
+        found = _relayed(topic, id, key) or _found(topic, id, key, followed)
     return found
 
 
-def _found(topic: str, id: str, key: str) -> MessageStatus | None:
+def _found(topic: str, id: str, key: str, followed: int) -> MessageStatus | None:
     def present(alias: str) -> MessageStatus | None:
-        return _present(alias, topic, id, key)
+        return _present(alias, topic, id, key, followed)
 
     def collected(alias: str) -> MessageStatus | None:
-        return _collected(alias, topic, id, key)
+        return _collected(alias, topic, id, key, followed)
 
     # What is kept of an earlier message of this id may be on a former shard, and must not be taken for this one.
     return first_found(present, topic, key, id, afterwards=collected)
 
 
-def _present(alias: str, topic: str, id: str, key: str) -> MessageStatus | None:
+def _present(alias: str, topic: str, id: str, key: str, followed: int) -> MessageStatus | None:
     """Return the status of a message that is in the log, or scheduled."""
     # The schedule first: a message may move from there into the log in between.
     scheduled = _scheduled(alias, topic, id, key)
     message = Message.objects.using(alias).filter(message_id=id, topic=topic, partition_key=key)
     for found in message.without_content()[:1]:  # not first(), which would walk the primary key
-        return status_of(alias, found)
+        return status_of(alias, found, followed)
     return scheduled
 
 
 aget_status = async_twin(get_status)
 
 
-def status_of(alias: str, message: Message) -> MessageStatus:
-    """Return the status of a message that is in the log. At most twelve statements."""
+def status_of(alias: str, message: Message, followed: int = 0) -> MessageStatus:
+    """Return the status of a message that is in the log. At most twelve statements, and fifteen for each replay.
+    followed: how many replays have led to it."""
     registered = ConsumerGroup.objects.using(alias).filter(topic=message.topic).order_by("consumer_group")
     starts, flows = {}, {}
     for name, start, declared, overrides in registered.values_list("consumer_group", "start", "flow", "flow_overrides"):
@@ -185,7 +198,8 @@ def status_of(alias: str, message: Message) -> MessageStatus:
         if row.message_offset == message.offset
     }
     settled = {each.group for each in deliveries if each.state in (ACKED, DEAD)}
-    receipts = _receipts(alias, message.offset, settled - set(results))
+    acked = {name for name, row in results.items() if row.outcome == ACKED}
+    receipts = _receipts(alias, message.offset, settled - acked)
     running = any(each.state == delivery_status.IN_FLIGHT for each in deliveries)
     reported = progress.present(alias, message.offset, message.partition, message.priority) if running else {}
     groups: dict[str, GroupStatus] = {}
@@ -200,6 +214,7 @@ def status_of(alias: str, message: Message) -> MessageStatus:
             groups[each.group] = GroupStatus(each.group, ACKED, None)
     if message.target_group and message.target_group not in starts:
         groups[message.target_group] = GroupStatus(message.target_group, WAITING)
+    groups = _with_replays(message.topic, message.partition_key, groups, receipts, followed)
     named = message.topic, message.message_id, message.partition_key
     return MessageStatus(*named, message.offset, message.created_at, None, groups, settings.shard_name(alias))
 
@@ -209,12 +224,32 @@ def _after_collection(alias: str, status: MessageStatus) -> dict[str, GroupStatu
     gone = Message(topic=status.topic, offset=status.offset, partition_key=status.key)
     dead = delivery_status.dead_letters_of(alias, gone, list(status.groups))
     receipts = _receipts(alias, gone.offset, set(status.groups))
-    return {
+    groups = {
         name: _settled(delivery_status.settled_as(name, dead.get(name)), receipts.get(name))
         if name in dead or name in receipts
         else GroupStatus(name, ACKED, None)
         for name in status.groups
     }
+    return _with_replays(status.topic, status.key, groups, receipts, 0)
+
+
+def _with_replays(
+    topic: str, key: str, groups: dict[str, GroupStatus], receipts: Mapping[str, Receipt], followed: int
+) -> dict[str, GroupStatus]:
+    """Return the status by group, for those whose dead letter was replayed with how the copy stands."""
+    replayed = {
+        name: receipts[name].worker
+        for name, one in groups.items()
+        if one.dead_letter is None and one.finished and name in receipts and receipts[name].outcome == REPLAYED
+    }
+    for name, id in replayed.items():
+        state = WAITING  # of more replays than are followed
+        if followed < MOST_FOLLOWED:
+            copy = _anywhere(topic, id, key, followed + 1)
+            there = copy.groups.get(name) if copy is not None else None
+            state = ACKED if there is None else there.copy_state or there.state
+        groups[name] = replace(groups[name], state=REPLAYED, replayed_as=(id, key), copy_state=state)
+    return groups
 
 
 def _scheduled(alias: str, topic: str, id: str, key: str) -> MessageStatus | None:
@@ -243,13 +278,15 @@ def _before_the_log(alias: str, topic: str, id: str, key: str, row: ScheduledMes
     return MessageStatus(topic, id, key, None, row.created_at, due_at, groups, settings.shard_name(alias))
 
 
-def _collected(alias: str, topic: str, id: str, key: str) -> MessageStatus | None:
+def _collected(alias: str, topic: str, id: str, key: str, followed: int) -> MessageStatus | None:
     """Return what the kept results say of a message that is not in the log any more."""
     rows = _results(alias, topic, id, key)
     if not rows:
         return None
     offset = max(row.message_offset for row in rows)
     groups = {row.consumer_group: _of_result(row) for row in rows if row.message_offset == offset}
+    receipts = _receipts(alias, offset, {name for name, one in groups.items() if one.state != ACKED})
+    groups = _with_replays(topic, key, groups, receipts, followed)
     return MessageStatus(topic, id, key, offset, None, None, groups, settings.shard_name(alias))
 
 
@@ -263,7 +300,7 @@ def _receipts(alias: str, offset: int, groups: set[str]) -> dict[str, Receipt]:
     if not groups:
         return {}
     rows = Receipt.objects.using(alias).filter(message_offset=offset, consumer_group__in=groups)
-    ends = rows.filter(outcome__in=(ACKED, DEAD)).order_by("-id")[:MOST_RECEIPTS]
+    ends = rows.filter(outcome__in=(ACKED, DEAD, REPLAYED)).order_by("-id")[:MOST_RECEIPTS]
     return {row.consumer_group: row for row in reversed(list(ends))}
 
 
@@ -284,7 +321,7 @@ def _limited(each: DeliveryStatus, flow: Flow) -> bool:
 def _settled(each: DeliveryStatus, receipt: Receipt | None) -> GroupStatus:
     if each.dead_letter is not None:
         state, attempts = _ended(DEAD, each.error), each.attempts
-    else:  # a receipt of death without its dead letter: that was replayed, or discarded
+    else:  # a receipt of death, or of a replay, without its dead letter
         assert receipt is not None
         state, attempts = _ended(receipt.outcome), receipt.attempts
     started_at, finished_at = (receipt.started_at, receipt.finished_at) if receipt else (None, None)
@@ -311,4 +348,5 @@ def _ended(outcome: str, error: str = "") -> str:
     """Return the state of a message that was settled with this outcome and error."""
     if outcome == ACKED:
         return ACKED
+    # A receipt of a replay is one of a death, until _with_replays says more.
     return EXPIRED if error == TOO_LATE else DEAD

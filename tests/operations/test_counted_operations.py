@@ -63,14 +63,14 @@ def nothing() -> None:
 # How the messages were handled, what comes before, the operation, and its cost.
 Operation = tuple[Callable[[Any], object], Callable[[], object], Callable[[list[int]], object], Costs]
 OPERATIONS: dict[str, Operation] = {
-    "replay": (reject, nothing, lambda offsets: replay("t"), Cost(8, 2, 200)),
-    "replay of one": (reject, nothing, lambda offsets: replay("t", limit=1), Cost(5, 2, 2)),
+    "replay": (reject, nothing, lambda offsets: replay("t"), Cost(8, 3, 300)),
+    "replay of one": (reject, nothing, lambda offsets: replay("t", limit=1), Cost(5, 3, 3)),
     "discard": (reject, nothing, lambda offsets: discard("t"), Cost(2, 1, 100)),
     "replay, as consumers carry it out": (
         reject,
         requested_replay,
         lambda offsets: replay_requests.carry_out(ALIAS),
-        Cost(11, 3, 201),
+        Cost(11, 4, 301),
     ),
     "rewind": (
         succeed,

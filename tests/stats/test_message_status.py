@@ -19,6 +19,7 @@ from sqlqueue import (
     get_status,
     publish,
     publish_many,
+    replay,
 )
 from sqlqueue.log import groups
 from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, Receipt
@@ -326,7 +327,7 @@ def test_what_no_message_can_have_is_refused(bad: dict[str, Any], why: str) -> N
 
 @pytest.mark.once
 def test_every_state_has_its_word() -> None:
-    words = {"scheduled", "waiting", "limited", "in_flight", "retrying", "acked", "dead", "expired"}
+    words = {"scheduled", "waiting", "limited", "in_flight", "retrying", "acked", "dead", "expired", "replayed"}
     assert set(STATES) == words
 
 
@@ -509,3 +510,90 @@ class TestAfterAMove:
         move("default", "late", "t", 0, Message.objects.get(message_id="a").partition)
         consuming.drain()
         assert state("a", "late") == ("acked", None)
+
+
+class TestReplayed:
+    """A dead letter that was delivered again: the original's status leads to the copy, and ends with it."""
+
+    @pytest.fixture
+    def broken(self, consuming: Consuming) -> list[bool]:
+        """Whether the handler rejects everything; message "a" has become a dead letter."""
+        broken = [True]
+
+        @consuming.consumer("t")
+        def handle(delivery: Any) -> None:
+            if broken:
+                raise Reject("no")
+
+        consuming.consumer("t", lambda delivery: None, group="other")
+        publish("t", 1, id="a", key="k")
+        consuming.drain()
+        return broken
+
+    @staticmethod
+    def status() -> GroupStatus:
+        return asked("a", key="k").groups["default"]
+
+    @pytest.mark.parametrize("history", ["failures", "none"])
+    def test_it_follows_the_copy(
+        self, consuming: Consuming, settings: object, broken: list[bool], history: str
+    ) -> None:
+        settings.SQLQUEUE = {**QUICK, "TOPICS": {"t": {"history": history}}}
+        letter = Message.objects.dead_letters().get()
+        assert (self.status().state, asked("a", key="k").finished) == ("dead", True)
+        assert replay("t") == 1
+        one = self.status()
+        copied = f"replay:{letter.offset}", "k"
+        assert (one.state, one.replayed_as, one.copy_state, one.attempts) == ("replayed", copied, "waiting", 1)
+        assert not asked("a", key="k").finished
+        assert asked("a", key="k").groups["other"].state == "acked"
+        broken.clear()
+        waits = threading.Timer(0.3, consuming.start)
+        waits.start()
+        done = asked("a", key="k").wait(timeout=60)
+        waits.join()
+        assert (done.groups["default"].state, done.groups["default"].copy_state) == ("replayed", "acked")
+        assert asked(copied[0], key="k").groups["default"].state == "acked"
+
+    def test_of_one_that_dies_again_and_is_replayed_again_the_last_copy_counts(
+        self, consuming: Consuming, broken: list[bool]
+    ) -> None:
+        replay("t")
+        first = self.status().replayed_as
+        consuming.drain()
+        assert (self.status().copy_state, asked("a", key="k").finished) == ("dead", True)
+        replay("t")
+        assert (self.status().replayed_as, self.status().copy_state) == (first, "waiting")
+        broken.clear()
+        consuming.drain()
+        assert (self.status().copy_state, asked("a", key="k").finished) == ("acked", True)
+        Message.objects.exclude(message_id="a").delete()  # collected
+        assert (self.status().copy_state, asked("a", key="k").finished) == ("acked", True)
+
+    def test_more_replays_than_are_followed_are_not_over(
+        self, consuming: Consuming, broken: list[bool], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sqlqueue.stats.message_status.MOST_FOLLOWED", 1)
+        for _ in range(2):
+            replay("t")
+            consuming.drain()
+        assert (self.status().copy_state, asked("a", key="k").finished) == ("waiting", False)
+
+    def test_a_dead_letter_that_was_discarded_stays_dead(self, consuming: Consuming, broken: list[bool]) -> None:
+        discard("t")
+        assert (self.status().state, self.status().replayed_as) == ("dead", None)
+
+    def test_a_kept_result_of_its_death_does_not_hide_the_replay(self, consuming: Consuming) -> None:
+        def reject(delivery: Any) -> None:
+            if not delivery.id.startswith("replay:"):
+                raise Reject("no")
+
+        consuming.consumer("t", reject, keep_results=DAY)
+        offset = publish("t", 1, id="a").offset
+        consuming.drain()
+        assert (state("a"), of("a").error) == (("dead", 1), "no")
+        replay("t")
+        assert (of("a").state, of("a").error, asked("a").finished) == ("replayed", "no", False)
+        Message.objects.filter(offset=offset).delete()
+        consuming.drain()
+        assert (of("a").copy_state, asked("a").finished) == ("acked", True)

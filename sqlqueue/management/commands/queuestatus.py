@@ -199,7 +199,8 @@ def _of_message(one: GroupStatus) -> tuple[object, ...]:
     error = one.error.strip().rpartition("\n")[2]
     due = f"{one.next_attempt_at:%Y-%m-%d %H:%M:%S}" if one.next_attempt_at else ""
     attempts = "?" if one.attempts is None else one.attempts
-    return one.group, one.state, attempts, due, progress + note, _cut(result), _cut(error)
+    state = one.state if one.replayed_as is None else f"{one.state} as {one.replayed_as[0]}: {one.copy_state}"
+    return one.group, state, attempts, due, progress + note, _cut(result), _cut(error)
 
 
 def _cut(text: str) -> str:
