@@ -237,7 +237,7 @@ OVER: dict[str, str] = {
     "log.settle_notices:MOST_ASKED": "tests/stats/test_waiting.py::test_a_flood_of_questions_is_bounded_and_old_ones_make_room",
     "log.settle_notices:MOST_QUESTIONS": "tests/stats/test_waiting.py::test_a_flood_of_questions_is_bounded_and_old_ones_make_room",
     "management.commands.queuestatus:MOST_SHOWN": "tests/management/test_queuestatus.py::test_how_it_stands_in_every_group",
-    "stats.message_status:MOST_FOLLOWED": "tests/stats/test_message_status.py::TestReplayed::test_more_replays_than_are_followed_are_not_over",
+    "stats.message_status:MOST_FOLLOWED": "tests/stats/test_message_status.py::test_more_replays_than_are_followed_are_not_over",
     "stats.message_status:MOST_RECEIPTS": "tests/stats/test_message_status.py::test_of_many_receipts_the_last_ones_count",
     "log.settle:CHUNK": "tests/consumers/test_over_limits.py::test_everything_is_handled_once_and_in_order",
     "stats.tail:AT_ONCE": "tests/management/test_queuetail.py::test_it_reads_on_where_a_read_is_full",
