@@ -19,6 +19,7 @@ from sqlqueue.database.ids import (
     ANY_SCHEDULED,
     FIND,
     FIND_EITHER,
+    FIND_LATEST,
     IN_LOG,
     IN_SCHEDULE,
     UNIQUE,
@@ -99,7 +100,7 @@ def find(alias: str, row: LogRow) -> list[int]:
 def find_offset(alias: str, row: LogRow, latest: bool = False) -> int | None:
     """Return the offset of a row's id in the log, None if it has none. latest: as last committed, whatever the
     transaction's snapshot; that locks it."""
-    found = execute(alias, FIND + "{share}" * latest, identity_of(row)).fetchone()
+    found = execute(alias, FIND_LATEST if latest else FIND, identity_of(row)).fetchone()
     return found[0] if found else None
 
 

@@ -11,6 +11,7 @@ from django.db import connections, transaction
 
 from sqlqueue.database.chunks import in_chunks
 from sqlqueue.database.clock import EPOCH
+from sqlqueue.database.dialects.base import OF_ID
 from sqlqueue.database.gate import inserted
 from sqlqueue.database.ids import Identity, identity_of
 from sqlqueue.database.insert_sql import KEEP_DUPLICATE, LogRow, Stored
@@ -28,12 +29,11 @@ from sqlqueue.database.weight import weight
 
 # The other one in a form that no index serves.
 HAS_ID = "COALESCE(topic, '') = %s AND COALESCE(message_id, '') = %s AND COALESCE(partition_key, '') = %s"
-OF_ID = "topic = %s AND message_id = %s AND partition_key = %s"
 # Where an id is taken. Index: the unique ones.
 EXISTING_SCHEDULED = (
     f"SELECT NULL, id, {{published}}, {{headers}}, target_group FROM sqlqueue_scheduled_message WHERE {OF_ID}"
 )
-EXISTING = f'SELECT "offset", NULL, NULL, NULL, NULL FROM sqlqueue_message WHERE {OF_ID} UNION ALL {EXISTING_SCHEDULED}'
+EXISTING = f'SELECT "offset", NULL, NULL, NULL, NULL FROM {{log_of_id}} UNION ALL {EXISTING_SCHEDULED}'
 # By the number, as the scheduler locks it: by the id InnoDB would lock the other index first, and the two would wait
 # for each other; MariaDB takes another index for an update if it is not told. Index: the primary key.
 REPLACE = (

@@ -13,7 +13,8 @@ from sqlqueue.core.codec import decode
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text
 from sqlqueue.database import retries
 from sqlqueue.database.clock import moment
-from sqlqueue.database.scheduling import OF_ID, TAKE
+from sqlqueue.database.dialects.base import OF_ID
+from sqlqueue.database.scheduling import TAKE
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import batch_parts, relay_hold, task_states
@@ -33,7 +34,7 @@ GET = f"""
 """
 NUMBER = f"SELECT id FROM sqlqueue_scheduled_message WHERE {OF_ID}"
 # The same, and NULL if it is in the log. Index: the unique ones.
-NUMBER_OR_LOG = f"SELECT NULL FROM sqlqueue_message WHERE {OF_ID} UNION ALL {NUMBER}"
+NUMBER_OR_LOG = f"SELECT NULL FROM {{log_of_id}} UNION ALL {NUMBER}"
 # Index: (topic, partition_key).
 OF_KEY = """
     SELECT id FROM sqlqueue_scheduled_message WHERE topic = %s AND partition_key = %s AND id > %s ORDER BY id LIMIT %s

@@ -14,7 +14,8 @@ that locks may not scan, for it would wait for, or lock, rows that it does not n
 offset, {within} the same up to another one, ORDER BY {ascending}: where the index cannot be named, in a form that no
 other index serves; their parameters are Dialect.range_values(); {descending} is the same backwards. {minute} is the
 present minute's beginning; {begun} that of the transaction, where a guard compares it; {bytes} how many payload,
-headers and body have.
+headers and body have. {log_of_id} is the message of a topic, id and key, which are the parameters: again in a form
+that only the unique index serves.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ RANGES = {
     "descending": '"offset" DESC',
 }
 
+OF_ID = "topic = %s AND message_id = %s AND partition_key = %s"
+LOG_OF_ID = f"sqlqueue_message WHERE {OF_ID}"
+UNIQUE_ORDER = "message_id, topic, partition_key"  # the columns of the log's unique index
+
 
 class Composed(str):
     """A statement that is in a vendor's SQL already."""
@@ -61,6 +66,7 @@ class Dialect:
     rows_of_one_insert: ClassVar[int] = 1_000
     json_value: ClassVar[str] = "%s"  # a parameter with JSON text, where a statement selects it into a JSON column
     driver_tells_number: ClassVar[bool] = True  # which an INSERT has given its row, without RETURNING
+    plans_by_statistics: ClassVar[bool] = False  # even where all columns of a unique key are given
     returns_inserted: ClassVar[bool] = True  # an INSERT that leaves out duplicates can return what it has inserted
 
     def sql(self, text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import ClassVar
 
-from sqlqueue.database.dialects.base import WithOnConflict, marks_of
+from sqlqueue.database.dialects.base import UNIQUE_ORDER, WithOnConflict, marks_of
 from sqlqueue.exceptions import InvalidMessage
 
 NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # in JSON text: an escape, not an escaped backslash before "u0000"
@@ -18,6 +18,15 @@ NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # in JSON text: an escape, not an 
 # the row it went on to the end of the topic.
 ABOVE = 'topic = %s AND "partition" = %s AND (priority, "offset") > (%s, %s)'
 
+# The message of an identity: the first one from there on, in the order that only the unique index has, if it is that
+# one. Of a topic that the statistics do not know PostgreSQL expects a row or none, by any index that begins with the
+# topic, and reads all of them. Nothing equals in the inner query: another index would serve that.
+NEAREST = f"""(SELECT * FROM (SELECT CAST(%s AS TEXT) AS its_topic, CAST(%s AS TEXT) AS its_id,
+    CAST(%s AS TEXT) AS its_key) AS wanted CROSS JOIN LATERAL (SELECT * FROM sqlqueue_message
+    WHERE ({UNIQUE_ORDER}) >= (its_id, its_topic, its_key) AND message_id <= its_id
+    ORDER BY {UNIQUE_ORDER} LIMIT 1) AS following) AS nearest
+    WHERE topic = its_topic AND message_id = its_id AND partition_key = its_key"""
+
 
 class PostgreSQL(WithOnConflict):
     """PostgreSQL from 14."""
@@ -26,6 +35,7 @@ class PostgreSQL(WithOnConflict):
     branch = "({})"
     json_value = "CAST(%s AS JSONB)"
     driver_tells_number = False
+    plans_by_statistics = True
     placeholders: ClassVar = {
         "now": "STATEMENT_TIMESTAMP()",
         "later": "STATEMENT_TIMESTAMP() + %s * INTERVAL '1 microsecond'",
@@ -55,6 +65,7 @@ class PostgreSQL(WithOnConflict):
         " + COALESCE(OCTET_LENGTH(body), 0)",
         "beyond": f"{ABOVE} AND priority <= %s",
         "within": f'{ABOVE} AND (priority, "offset") <= (%s, %s)',
+        "log_of_id": NEAREST,
         "ascending": 'topic, "partition", priority, "offset"',
         "descending": 'topic DESC, "partition" DESC, priority DESC, "offset" DESC',
     }

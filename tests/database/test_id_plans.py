@@ -1,0 +1,104 @@
+"""An id is looked up by its unique index, whatever the statistics say: none, of other topics only, or skewed."""
+
+import pytest
+from django.db import connection, transaction
+
+from sqlqueue import NewMessage, cancel, get_scheduled, publish, publish_many
+from tests.database.plans import Recorder, plan_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+UNIQUE = {"sqlqueue_message": "sqlqueue_message_id", "sqlqueue_scheduled_message": "sqlqueue_scheduled_id"}
+LOG = ("sqlqueue_message_id", "sqlqueue_message_fetch", "sqlqueue_message")
+ANALYZE = {"mysql": "ANALYZE TABLE {}", "postgresql": "ANALYZE {}", "sqlite": "ANALYZE {}"}
+
+
+def analyze() -> None:
+    with connection.cursor() as cursor:
+        for table in UNIQUE:
+            cursor.execute(ANALYZE[connection.vendor].format(table))
+            if connection.vendor == "mysql":
+                cursor.fetchall()
+    connection.close()  # SQLite reads its statistics once a connection
+
+
+def fill(topic: str, count: int, id: str = "") -> None:
+    """Publish and schedule messages, of a few keys, or of one id and as many keys."""
+    messages = [NewMessage(n, id=id or f"{topic}{n}", key=f"k{n if id else n % 50}") for n in range(count)]
+    publish_many(topic, messages)
+    publish_many(
+        topic, [NewMessage(0, id=f"later{one.id}", key=one.key, delay=3600.0) for one in messages[: count // 2]]
+    )
+
+
+def looked_up() -> dict[str, tuple]:
+    """Do all that looks ids up; return those statements, with their parameters."""
+    recorder = Recorder()
+    with connection.execute_wrapper(recorder):
+        for _ in range(2):
+            publish("mails", 1, id="once", key="k1")
+            publish_many("mails", [NewMessage(1, id=f"once{n}", key="k1") for n in range(5)])
+            publish_many("mails", [NewMessage(1, id=f"once{n}", key=f"k{n}") for n in range(40)])
+            publish("mails", 1, id="due", key="k1", delay=3600)
+        publish("mails", 2, id="due", key="k1", delay=3600, on_conflict="replace")
+        get_scheduled("mails", id="due", key="k1")
+        cancel("mails", id="due", key="k1")
+    return {
+        sql: params
+        for sql, params in recorder.statements.values()
+        if "message_id" in sql.partition("WHERE")[2] + sql.partition(" JOIN ")[2]
+        and sql.lstrip().startswith(("SELECT", "WITH"))
+        and not locks(sql)
+    }
+
+
+def locks(sql: str) -> bool:
+    return sql.endswith((" FOR UPDATE", " FOR SHARE", " LOCK IN SHARE MODE"))
+
+
+def others(sql: str, params: tuple) -> list[str]:
+    """Return what a plan reads the log by beside the whole unique index of ids."""
+    plan = plan_of(sql, params)
+    if connection.vendor == "postgresql":
+        names = [str(node["Index Name"]) for node in plan if "sqlqueue_message" in str(node.get("Index Name"))]
+        whole = [str(node["Relation Name"]) for node in plan if node["Node Type"] == "Seq Scan"]
+        return [name for name in (*names, *whole) if name in LOG and name != LOG[0]]
+    if connection.vendor == "mysql":
+        rows = [row for row in plan if not str(row["table"]).startswith("<") and row["table"] not in (None, "wanted")]
+        return [str(row) for row in rows if row["key"] not in UNIQUE.values()]
+    details = [
+        str(row["detail"]) for row in plan if " sqlqueue_" in str(row["detail"]) or " found" in str(row["detail"])
+    ]
+    whole = ("(message_id=? AND topic=? AND partition_key=?)", "(topic=? AND message_id=? AND partition_key=?)")
+    return [detail for detail in details if not detail.endswith(whole)]
+
+
+@pytest.mark.parametrize("statistics", ["none", "of other topics", "skewed", "of other ids"])
+def test_an_id_is_looked_up_by_its_unique_index(settings: object, statistics: str) -> None:
+    settings.SQLQUEUE = {"WAKE": False, "PARTITIONS": 4}
+    publish("mails", 0)
+    if statistics != "none":
+        fill({"of other ids": "a"}.get(statistics, "orders"), 8_000, id="daily" if statistics == "skewed" else "")
+        analyze()
+    fill("mails", 4_000)
+    statements = looked_up()
+    assert len(statements) >= 5
+    assert [(sql, found) for sql, params in statements.items() if (found := others(sql, params))] == []
+
+
+@pytest.mark.database("postgresql")
+def test_no_other_index_serves_where_the_unique_one_is_gone(settings: object) -> None:
+    """What the statistics make of a lookup does not matter then."""
+    settings.SQLQUEUE = {"WAKE": False}
+    statements = looked_up()
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE sqlqueue_message DROP CONSTRAINT sqlqueue_message_id")
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        used = {
+            str(node["Index Name"])
+            for sql, params in statements.items()
+            for node in plan_of(sql, params)
+            if "sqlqueue_message" in str(node.get("Index Name")) and "Index Cond" in node
+        }
+        transaction.set_rollback(True)
+    assert used == set()
