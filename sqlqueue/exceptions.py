@@ -82,6 +82,10 @@ class WorkerEnded(SqlqueueError):
     was killed each time. It is never raised."""
 
 
+class Expired(SqlqueueError):
+    """The error of a task that was to begin before its time was over, and did not. It is never raised."""
+
+
 class Unreachable(SqlqueueError):
     """The queue's database does not answer."""
 

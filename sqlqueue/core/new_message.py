@@ -35,6 +35,7 @@ class NewMessage:
         "content_type",
         "delay",
         "expires",
+        "fresh",
         "group",
         "headers",
         "id",
@@ -65,6 +66,7 @@ class NewMessage:
         self.delay, self.at, self.group, self.on_conflict = delay, at, group, on_conflict
         self.content_type, self.expires, self.unique_for = content_type, expires, unique_for
         self.batch: str | None = None  # set by a batch that publishes it
+        self.fresh = False  # set where its id was made for it: no other message has that
 
     def __repr__(self) -> str:
         return f"NewMessage({self.payload!r}, key={self.key!r}, id={self.id!r})"

@@ -89,7 +89,7 @@ class OfferMaker:
                 f"unique_for needs a key, of which one message at a time is pending in topic {row.topic!r}: give key=…,"
                 " or unique_for=False for a message that others do not keep out"
             )
-        named, choice = message.id is not None, message.on_conflict
+        named, choice = message.id is not None and not message.fresh, message.on_conflict
         if choice is not None:
             if choice not in CHOICES:
                 raise InvalidMessage(f"on_conflict must be 'ignore' or 'replace', not {choice!r}")

@@ -20,9 +20,9 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from sqlqueue.core.codec import JSON_OPTIONS, decode
-from sqlqueue.core.outcomes import storable
+from sqlqueue.core.outcomes import TOO_LATE, storable
 from sqlqueue.database import retries
-from sqlqueue.exceptions import InvalidMessage, LeaseLost, WorkerEnded
+from sqlqueue.exceptions import Expired, InvalidMessage, LeaseLost, WorkerEnded
 from sqlqueue.models import ScheduledMessage, TaskState
 from sqlqueue.models.task_state import FAILED, READY, RUNNING, SUCCESSFUL
 from sqlqueue.signals import announce, task_killed
@@ -197,7 +197,8 @@ def mark_dead(alias: str, offset: int, payload: Any, error: str) -> None:
 
 def failure_of_worker(error: str) -> TaskFailure:
     """Return the error of a task whose message was given up, for the reason that the queue gives."""
-    return TaskFailure(f"{WorkerEnded.__module__}.{WorkerEnded.__qualname__}", storable(error))
+    kind = Expired if error == TOO_LATE else WorkerEnded
+    return TaskFailure(f"{kind.__module__}.{kind.__qualname__}", storable(error))
 
 
 # -- deleting ---------------------------------------------------------------------------------------------------------

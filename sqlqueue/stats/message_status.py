@@ -16,6 +16,7 @@ from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import progress, relay_hold
 from sqlqueue.log.placement import first_found
 from sqlqueue.log.progress import Progress
+from sqlqueue.log.topics import require_declared
 from sqlqueue.models import ConsumerGroup, Message, Receipt, RelayedMessage, Result, ScheduledMessage
 from sqlqueue.models.topic import TOPIC_COLUMN
 from sqlqueue.stats import delivery_status
@@ -139,13 +140,15 @@ def get_status(topic: str, *, id: str, key: str = "") -> MessageStatus | None:
     SHARDS a message that waits for its way to its shard is scheduled; it is unknown while the shard that keeps it does
     not answer.
 
-    Raises InvalidMessage for a topic, an id or a key that no message can have.
+    Raises InvalidMessage for a topic, an id or a key that no message can have, and ConfigurationError for a topic that
+    is not declared (STRICT_TOPICS).
     """
     refuse_in_async("get_status", "await aget_status(…)")
     if checked_text(id, "id", ID_LENGTH) == "":
         raise InvalidMessage("id is empty: a message without an id of its own gets one, which publish returns")
     checked_text(key, "key", KEY_LENGTH)
     checked_text(topic, "topic", TOPIC_COLUMN)
+    require_declared(settings.DATABASE, topic)
     return _anywhere(topic, id, key, 0)
 
 

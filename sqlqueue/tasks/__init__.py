@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sqlqueue.tasks.backend import SqlQueueBackend
+    from sqlqueue.tasks.backend import SqlQueueBackend, enqueue
     from sqlqueue.tasks.interface import task
     from sqlqueue.tasks.policy import task_options
 
-__all__ = ["SqlQueueBackend", "task", "task_options"]
+__all__ = ["SqlQueueBackend", "enqueue", "task", "task_options"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,6 +21,10 @@ def __getattr__(name: str) -> Any:
         from sqlqueue.tasks.backend import SqlQueueBackend
 
         return SqlQueueBackend
+    if name == "enqueue":
+        from sqlqueue.tasks.backend import enqueue
+
+        return enqueue
     if name == "task":
         from sqlqueue.tasks.interface import task
 

@@ -3,11 +3,14 @@ its use."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from django.apps import apps
 from django.core.checks import CheckMessage, Error
 
+from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.tasks.interface import BaseTaskBackend, InvalidTask, Task, TaskResult, task_enqueued
 from sqlqueue.twins import refuse_in_async
 
@@ -30,16 +33,26 @@ class SqlQueueBackend(BaseTaskBackend):
                 "runconsumers serves"
             )
 
-    def enqueue(self, task: Task, args: Any, kwargs: Any) -> TaskResult:
-        """Enqueue a task in the caller's transaction: it runs if that commits. Raises InvalidMessage, a ValueError, for
-        arguments that cannot be stored, and TypeError for those that are no JSON."""
+    def enqueue(
+        self,
+        task: Task,
+        args: Any,
+        kwargs: Any,
+        *,
+        id: str | None = None,
+        expires: float | timedelta | None = None,
+    ) -> TaskResult:
+        """Enqueue a task in the caller's transaction: it runs if that commits. id, expires: see sqlqueue.tasks.enqueue.
+        Raises InvalidMessage, a ValueError, for arguments that cannot be stored, and TypeError for those that are no
+        JSON."""
         refuse_in_async("enqueue", "await task.aenqueue(…)")
         from sqlqueue.tasks.enqueueing import enqueue
 
         self.validate_task(task)
-        result = enqueue(self.alias, task, args, kwargs)
-        task_enqueued.send(type(self), task_result=result)
-        return result
+        enqueued = enqueue(self.alias, task, args, kwargs, id, expires)
+        if enqueued.new:
+            task_enqueued.send(type(self), task_result=enqueued.result)
+        return enqueued.result
 
     def get_result(self, result_id: str) -> TaskResult:
         """Return the present result of a task. Raises TaskResultDoesNotExist if there is none of this id."""
@@ -54,3 +67,26 @@ class SqlQueueBackend(BaseTaskBackend):
             return []
         text = f"TASKS[{self.alias!r}] names {type(self).__name__}, but the app sqlqueue is not installed"
         return [Error(text, hint="Add 'sqlqueue' to INSTALLED_APPS.", id="sqlqueue.E027")]
+
+
+def enqueue(
+    task: Task,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    id: str | None = None,
+    expires: float | timedelta | None = None,
+) -> TaskResult:
+    """Enqueue a task as task.enqueue(*args, **kwargs) does, with what that cannot say.
+
+    id: its own id, one for all queues: if a task has it already, nothing is enqueued, and the result is that task's.
+    expires (seconds or timedelta, from now, or from run_after): a task that would begin later fails, with the error
+    Expired, and does not run.
+
+    Raises what task.enqueue() does; InvalidMessage for what is no id; ConfigurationError if the task is of another
+    backend.
+    """
+    backend = task.get_backend()
+    if not isinstance(backend, SqlQueueBackend):
+        raise ConfigurationError(f"the task is for the backend {task.backend!r}, which is no SqlQueueBackend")
+    return backend.enqueue(task, args, kwargs or {}, id=id, expires=expires)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from datetime import timedelta
+from typing import Any, NamedTuple
 
-from django.db import connections, transaction
+from django.db import IntegrityError, connections, transaction
 from django.utils import timezone
 
 from sqlqueue.conf import settings
@@ -14,35 +15,63 @@ from sqlqueue.core.new_message import NewMessage
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import task_states
 from sqlqueue.log.publish import publish_message
+from sqlqueue.log.published import IGNORED
 from sqlqueue.log.shard_publish import until_placed
 from sqlqueue.log.topics import to_publish
-from sqlqueue.models.task_state import PATH_LENGTH
+from sqlqueue.models import TaskState
+from sqlqueue.models.task_state import PATH_LENGTH, TASK_ID_LENGTH
 from sqlqueue.tasks.interface import InvalidTask, Task, TaskResult, normalize_json
 from sqlqueue.tasks.queues import PRIORITY_HEADER, may_have_tasks
-from sqlqueue.tasks.results import NOT_THERE, result_with
-from sqlqueue.tasks.shards import chosen, id_at
+from sqlqueue.tasks.results import NOT_THERE, is_id, result_with, task_of
+from sqlqueue.tasks.shards import chosen, id_at, stored
 
 LOWEST, HIGHEST = -100, 100  # a task's priority
 
 
-def enqueue(backend: str, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
-    """Store a task and publish its message. Raises InvalidMessage for what cannot be stored."""
+class Enqueued(NamedTuple):
+    """The result of a task; new: it was enqueued now, and not before under the same id."""
+
+    result: TaskResult
+    new: bool
+
+
+def enqueue(
+    backend: str,
+    task: Task,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    id: str | None = None,
+    expires: float | timedelta | None = None,
+) -> Enqueued:
+    """Store a task and publish its message, whose id is the task's; id: the caller's own, which may be known already.
+    Raises InvalidMessage for what cannot be stored."""
+    if id is not None and not is_id(id):
+        raise InvalidMessage(f"a task's id is 1 to {TASK_ID_LENGTH} characters of ASCII, not {id!r}")
     if settings.sharded:
-        return until_placed(lambda: _enqueue(backend, task, args, kwargs))
-    return _enqueue(backend, task, args, kwargs)
+        return until_placed(lambda: _enqueue(backend, task, args, kwargs, id, expires))
+    return _enqueue(backend, task, args, kwargs, id, expires)
 
 
-def _enqueue(backend: str, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
+def _enqueue(
+    backend: str,
+    task: Task,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    id: str | None,
+    expires: float | timedelta | None,
+) -> Enqueued:
     path = task.module_path
     if len(path) > PATH_LENGTH:
         raise InvalidMessage(f"the task's path has {len(path)} characters; {PATH_LENGTH} is the most: {path[:80]}…")
     if not may_have_tasks(path):
         raise InvalidTask(f"no consumer process would run it: {path} {NOT_THERE}")
+    if id is not None and (known := stored(id)) is not None:
+        return Enqueued(result_with(known, task_of(known)), False)
     topic = task_states.topic_of(task.queue_name)
     alias = chosen(topic)
     priority, now = int(task.priority), timezone.now()
     payload = {
-        "id": id_at(alias),
+        "id": id_at(alias) if id is None else id,
         "task": path,
         "args": normalize_json(list(args)),
         "kwargs": normalize_json(dict(kwargs)),
@@ -59,11 +88,34 @@ def _enqueue(backend: str, task: Task, args: Sequence[Any], kwargs: Mapping[str,
     alone = not connections[alias].in_atomic_block
     with transaction.atomic(using=alias) if alone else nullcontext():
         stream = stream_of(priority, to_publish(alias, topic).priorities)
-        message = NewMessage(payload, headers={PRIORITY_HEADER: priority}, priority=stream, at=at)
-        publish_message(topic, message, alias=alias)
+        message = NewMessage(
+            payload, id=payload["id"], headers={PRIORITY_HEADER: priority}, priority=stream, at=at, expires=expires
+        )
+        message.fresh = id is None
         state = task_states.new(payload)
-        state.save(using=alias, force_insert=True)
-    return result_with(state, task)
+        if id is None:
+            publish_message(topic, message, alias=alias)
+            state.save(using=alias, force_insert=True)
+        elif (other := _store_named(alias, state, topic, message)) is not None:
+            return Enqueued(result_with(other, task_of(other)), False)
+    return Enqueued(result_with(state, task), True)
+
+
+def _store_named(alias: str, state: TaskState, topic: str, message: NewMessage) -> TaskState | None:
+    """Store a task under an id that another transaction may be storing, too, and publish its message; return the state
+    of that other one if it is there. Nothing is left of what is refused."""
+    try:
+        with transaction.atomic(using=alias):
+            state.save(using=alias, force_insert=True)
+            if publish_message(topic, message, alias=alias).status == IGNORED:
+                raise InvalidMessage(
+                    f"the id {state.pk!r} was that of a task whose result is deleted, and whose message is still there:"
+                    " give another one"
+                )
+    except IntegrityError:
+        # As it was last committed: the snapshot of the caller's transaction may be older.
+        return TaskState.objects.using(alias).select_for_update().get(pk=state.pk)
+    return None
 
 
 def stream_of(priority: int, streams: int) -> int:

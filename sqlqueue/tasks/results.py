@@ -22,12 +22,15 @@ NOT_THERE = "is in no installed app's package, nor in one that OPTIONS['packages
 
 def result_of(id: object) -> TaskResult:
     """Return the present result of a task. Raises TaskResultDoesNotExist for an unknown id, or what is no id."""
-    if not isinstance(id, str) or not 0 < len(id) <= TASK_ID_LENGTH or not id.isascii() or "\0" in id:
-        raise TaskResultDoesNotExist(id)
-    state = stored(id)
+    state = stored(str(id)) if is_id(id) else None
     if state is None:
         raise TaskResultDoesNotExist(id)
     return result_with(state, task_of(state))
+
+
+def is_id(id: object) -> bool:
+    """Tell whether a task can have this id."""
+    return isinstance(id, str) and 0 < len(id) <= TASK_ID_LENGTH and id.isascii() and "\0" not in id
 
 
 def task_of(state: TaskState) -> Task:
