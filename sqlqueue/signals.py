@@ -11,6 +11,7 @@ from typing import Any
 
 from django.dispatch import Signal
 
+from sqlqueue.core import forks
 from sqlqueue.core.logfmt import logfmt
 
 logger = logging.getLogger("sqlqueue")
@@ -45,6 +46,11 @@ def announce(signal: Signal, sender: Any, **arguments: Any) -> None:
     """Send a signal to every receiver; one that raises is logged, and the others still receive it."""
     if not signal.receivers:
         return
-    for receiver, result in signal.send_robust(sender, **arguments):
+    process = forks.generation()
+    try:
+        results = signal.send_robust(sender, **arguments)
+    finally:
+        forks.leave_if_forked(process)
+    for receiver, result in results:
         if isinstance(result, Exception):
             logger.error(logfmt("receiver_failed", receiver=receiver, error=result), exc_info=result)

@@ -12,6 +12,7 @@ from django.db import Error, transaction
 from sqlqueue.consumers.commit_hooks import part_commit_hooks
 from sqlqueue.consumers.connections import Undisturbed, restore, states
 from sqlqueue.consumers.trouble import Trouble
+from sqlqueue.core import forks
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.not_run import check_has_run
 from sqlqueue.core.outcomes import (
@@ -115,6 +116,7 @@ class AtomicExecutor:
     def _commit(
         self, execution: Execution, attempts: Sequence[Attempt], work: Callable[[], Handled | None], tries: int
     ) -> Outcome:
+        process = forks.generation()
         for number in range(1, tries + 1):
             committed: list[bool] = []
             begun = settled = False
@@ -138,7 +140,10 @@ class AtomicExecutor:
                     if self._grouped:
                         part_commit_hooks(self.alias)
                     settled = True
-            except Exception as error:
+            except BaseException as error:
+                forks.leave_if_forked(process)  # in a commit hook
+                if not isinstance(error, Exception):
+                    raise
                 if committed:  # by a hook, which may raise a Settlement, too
                     logger.error(
                         logfmt("commit_hook_failed", **self._log_fields(attempts), error=error), exc_info=error
@@ -167,6 +172,7 @@ class AtomicExecutor:
                 if handled is not None and (doubtful or kind is ErrorKind.CONTENTION):
                     return self._put_off("transaction_failed", attempts, error)
                 raise
+            forks.leave_if_forked(process)
             self.trouble.over()
             return self._committed(execution, attempts, moved_to)
         raise AssertionError("unreachable")

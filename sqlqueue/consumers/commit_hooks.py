@@ -8,6 +8,7 @@ from typing import Any
 
 from django.db import connections
 
+from sqlqueue.core import forks
 from sqlqueue.core.logfmt import logfmt
 
 logger = logging.getLogger("sqlqueue")
@@ -25,8 +26,12 @@ def part_commit_hooks(alias: str) -> None:
 
 def _guarded(alias: str, hook: Callable[[], Any]) -> Callable[[], None]:
     def run() -> None:
+        process = forks.generation()
         try:
-            hook()
+            try:
+                hook()
+            finally:
+                forks.leave_if_forked(process)
         except KeyboardInterrupt:
             raise
         except BaseException as error:

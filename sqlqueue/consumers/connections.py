@@ -14,7 +14,8 @@ from django.db import Error, connections
 from django.db.backends.signals import connection_created
 from django.dispatch import receiver
 
-from sqlqueue.database import driver
+from sqlqueue.core import forks
+from sqlqueue.database import driver, forked_connections  # noqa: F401  which knows what is opened
 from sqlqueue.exceptions import BrokenTransaction
 
 CONNECTIONS_LAST = 1.0  # seconds between two checks whether connections still work
@@ -92,13 +93,16 @@ def restore(before: dict[Any, ConnectionState]) -> list[str]:
 
 
 def undisturbed(handler: Callable[[Any], Any], given: Any) -> Any:
-    """Call a handler inside what Undisturbed is, at half its cost: for every message. Return what it returns."""
-    before = states()
+    """Call a handler inside what Undisturbed is, at half its cost: for every message. Return what it returns. A child
+    that it has forked ends here."""
+    before, process = states(), forks.generation()
     try:
         returned = handler(given)
     except BaseException:
+        forks.leave_if_forked(process)
         restore(before)
         raise
+    forks.leave_if_forked(process)
     if left := restore(before):
         raise _broken(left)
     return returned
@@ -106,14 +110,15 @@ def undisturbed(handler: Callable[[Any], Any], given: Any) -> Any:
 
 class Undisturbed:
     """A context around a handler: at its end the thread's connections are restored. Raises BrokenTransaction if one had
-    to be rolled back and the handler has not raised."""
+    to be rolled back and the handler has not raised. A child that was forked inside ends there."""
 
-    __slots__ = ("_before",)
+    __slots__ = ("_before", "_process")
 
     def __enter__(self) -> None:
-        self._before = states()
+        self._before, self._process = states(), forks.generation()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        forks.leave_if_forked(self._process)
         left = restore(self._before)
         if left and error is None:
             raise _broken(left)

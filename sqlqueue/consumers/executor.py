@@ -20,7 +20,7 @@ from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.group_run import GroupRun
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.consumers.trouble import Trouble
-from sqlqueue.core import outcomes
+from sqlqueue.core import forks, outcomes
 from sqlqueue.core.not_run import check_has_run
 from sqlqueue.core.outcomes import EXPIRED, SUCCESS, SUPERSEDED, UNSTARTED, Outcome
 from sqlqueue.core.retry_policy import ALL, RetryFilter
@@ -203,7 +203,11 @@ class HandlerExecutor:
                 break
 
     async def _await(self, attempts: Sequence[Attempt], given: Any) -> Any:
-        returned = await self.consumer.handler(given)
+        process = forks.generation()
+        try:
+            returned = await self.consumer.handler(given)
+        finally:
+            forks.leave_if_forked(process)
         check_has_run(returned, self.consumer.name)
         return returned
 

@@ -15,6 +15,7 @@ from sqlqueue.consumers.connections import CONNECTIONS_LAST, care_for_connection
 from sqlqueue.consumers.event_loop import Blame, EventLoop
 from sqlqueue.consumers.executor import HandlerExecutor, Report
 from sqlqueue.consumers.inline_executor import Failures, InlineExecutor
+from sqlqueue.core import forks
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import UNSTARTED
 from sqlqueue.core.settle_plan import Execution
@@ -130,6 +131,7 @@ class ThreadPool(Pool):
             submissions.put(None)
 
     def _work(self, submissions: Submissions) -> None:
+        process = forks.generation()
         try:
             while (submission := _next(submissions)) is not None:
                 executor, execution = submission
@@ -138,7 +140,9 @@ class ThreadPool(Pool):
                 try:
                     executor.run(execution, self._report)
                 except BaseException as error:
+                    forks.leave_if_forked(process)
                     logger.error(logfmt("execution_failed", error=error), exc_info=error)
+                forks.leave_if_forked(process)
                 self._ended(execution)
                 with self._lock:
                     del self._running[execution]

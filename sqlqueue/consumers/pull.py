@@ -43,6 +43,7 @@ class Deliveries:
         waited_since = looked_at = time.monotonic()
         delivery: PulledDelivery | None = None
         while True:
+            self._engine.leave_if_forked()
             if delivery is not None and delivery.uncommitted:
                 raise ConfigurationError(
                     f"{delivery!r} was acked in a transaction that is still open, for which the group's other messages "

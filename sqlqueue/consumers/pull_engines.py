@@ -8,6 +8,7 @@ from queue import SimpleQueue
 from sqlqueue.consumers.pull_engine import PullEngine
 from sqlqueue.consumers.pulled_delivery import PulledDelivery
 from sqlqueue.consumers.registry import Consumer
+from sqlqueue.core import forks
 
 
 class PullEngines:
@@ -17,6 +18,7 @@ class PullEngines:
 
     def __init__(self, consumer: Consumer, aliases: Sequence[str], changed: Callable[[], None] = lambda: None):
         self.deliveries: SimpleQueue[PulledDelivery | None] = SimpleQueue()
+        self._process = forks.generation()
         self._engines = [PullEngine(consumer, alias, self.deliveries, changed) for alias in aliases]
 
     def start(self) -> None:
@@ -29,9 +31,14 @@ class PullEngines:
         """Whether all have started; or have ended, perhaps before they could start."""
         return all(engine.started for engine in self._engines)
 
+    def leave_if_forked(self) -> None:
+        """End this process if it is a child that the receiver has forked: the engines are its parent's."""
+        forks.leave_if_forked(self._process)
+
     @property
     def ended(self) -> bool:
         """Whether one has ended, so that the iteration has."""
+        self.leave_if_forked()
         return any(engine.ended for engine in self._engines)
 
     @property
@@ -60,7 +67,8 @@ class PullEngines:
             engine.stop_soon()
 
     def stop(self) -> None:
-        """The same, at once and not from a signal handler."""
+        """The same, at once and not from a signal handler. A child that the receiver has forked ends here."""
+        self.leave_if_forked()
         for engine in self._engines:
             engine.stop()
 

@@ -34,6 +34,7 @@ from sqlqueue.consumers.registry import Consumer
 from sqlqueue.consumers.releases import Releases
 from sqlqueue.consumers.settler import Settler
 from sqlqueue.consumers.subscription import Subscription
+from sqlqueue.core import forks
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.partition_numbers import Numbers
@@ -279,7 +280,8 @@ class Subscriber:
 
         Waits for a database that is unreachable. Every exit but a second signal releases the leases.
         """
-        with lock_timeouts.limited(self.alias):
+        process = forks.generation()
+        with forks.hosting(), lock_timeouts.limited(self.alias):
             ask_at = 0.0
             self.start()
             try:
@@ -298,6 +300,7 @@ class Subscriber:
                     if pause >= CONNECTIONS_LAST and retries.close_lost_connections():
                         self.settler.server.doubtful = True
             finally:
+                forks.leave_if_forked(process)
                 self.close()
 
     @property

@@ -1,8 +1,10 @@
-"""The state of a connection as the driver knows it, without asking the server."""
+"""Connections as their drivers know them, without asking the server."""
 
 from __future__ import annotations
 
+import os
 import selectors
+from contextlib import suppress
 from typing import Any
 
 IN_TRANSACTION, FAILED = 2, 3  # of psycopg's TransactionStatus
@@ -35,3 +37,22 @@ def may_be_lost(connection: Any) -> bool:
     with selectors.DefaultSelector() as waiting:
         waiting.register(connection.connection.fileno(), selectors.EVENT_READ)
         return bool(waiting.select(0))
+
+
+def abandon(vendor: str, raw: Any) -> None:
+    """Lead what a driver's connection writes from now on nowhere: its socket is that of a parent process, too. Closing
+    it, or deleting it, would tell the server that it ends."""
+    with suppress(Exception):  # it is closed
+        socket = raw.fileno() if vendor == "mysql" else raw.pgconn.socket if vendor == "postgresql" else -1
+        if socket >= 0:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nowhere, socket, inheritable=False)
+            os.close(nowhere)
+
+
+def taken_pools(connection: Any) -> dict[str, Any]:
+    """Take away the pools that Django has for connections of this kind, and return them, so that others are made."""
+    pools: dict[str, Any] = getattr(type(connection), "_connection_pools", {})
+    taken = dict(pools)
+    pools.clear()
+    return taken

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from sqlqueue.consumers.process.child_signals import let_children_end
 from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.consumers.process.stop_requests import StopRequests
 
@@ -101,10 +102,11 @@ def serve(
             os._exit(INTERRUPTED)  # the second request: at once; the leases expire, or the supervisor frees them
         subscriber.stop_soon()
 
-    signal.signal(signal.SIGTERM, leave_or_stop)
-    if pipe is None:
-        signal.signal(signal.SIGINT, leave_or_stop)
-    else:
+    numbers = [signal.SIGTERM, signal.SIGINT] if pipe is None else [signal.SIGTERM]
+    for number in numbers:
+        signal.signal(number, leave_or_stop)
+    let_children_end(leave_or_stop, numbers)
+    if pipe is not None:
         threading.Thread(
             target=_listen, args=(pipe, subscriber.stop), name="sqlqueue-supervisor-listener", daemon=True
         ).start()

@@ -1,0 +1,74 @@
+"""Children that are forked while the engine runs in this process: none of them goes on as the engine.
+
+A handler may fork, as multiprocessing does, and its child may do what it likes. Where it returns into the engine's
+code, by sys.exit() too, it ends: there the parent goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+_engines: set[object] = set()  # those that run in this process
+_generation = 0  # how many forks lie between the process in which the first engine ran and this one
+
+
+@contextmanager
+def hosting() -> Iterator[None]:
+    """A context in which an engine runs in this process."""
+    engine = object()
+    _engines.add(engine)
+    try:
+        yield
+    finally:
+        _engines.discard(engine)
+
+
+def hosts() -> bool:
+    """Tell whether an engine runs in this process."""
+    return bool(_engines)
+
+
+def generation() -> int:
+    """Return a number that is another one in a child than in its parent, where the engine runs."""
+    return _generation
+
+
+def leave_if_forked(since: int) -> None:
+    """End this process at once if it was forked since `generation` was this: with the status of the SystemExit that is
+    being handled, 1 for another exception, which is printed, and 0 for none."""
+    if since == _generation:
+        return
+    status = 1
+    try:
+        status = _status_of(sys.exc_info()[1])
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # there may be none
+                stream.flush()
+    finally:
+        os._exit(status)
+
+
+def _status_of(error: BaseException | None) -> int:
+    """Return the status of a process that such an error ends, as Python does; print what it prints."""
+    if isinstance(error, SystemExit):
+        if error.code is None or isinstance(error.code, int):
+            return (error.code or 0) & 0xFF
+        print(error.code, file=sys.stderr)
+        return 1
+    if error is not None:
+        traceback.print_exception(error)
+    return int(error is not None)
+
+
+def _count_fork() -> None:
+    global _generation
+    if _engines:
+        _engines.clear()
+        _generation += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
