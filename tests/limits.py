@@ -262,6 +262,7 @@ OVER: dict[str, str] = {
     "stats.sampling:SAMPLE": "tests/stats/test_survey.py::test_a_long_backlog_is_reckoned",
     "stats.sampling:PARTITIONS_AT_ONCE": "tests/stats/test_over_limits.py::test_a_survey_of_many_statements_sees_what_there_is",
     "stats.sampling:TABLES_AT_ONCE": "tests/stats/test_over_limits.py::test_a_survey_of_many_statements_sees_what_there_is",
+    "monitoring.http_server:MOST_CLIENTS": "tests/monitoring/test_http_server.py::test_clients_beyond_the_bound_are_refused_and_have_no_thread",
     "monitoring.http_server:SLOWEST": "tests/monitoring/test_http_server.py::test_a_client_that_trickles_is_left_when_its_whole_request_takes_too_long",
     "spark.archiving:ROWS_OF_A_FILE": "tests/spark/test_archive.py::test_is_everything_where_one_file_is_not_enough",
     "spark.arrow:BYTES": "tests/spark/test_plan.py::test_every_row_is_read_once",

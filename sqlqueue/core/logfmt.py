@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 SPECIAL = frozenset(' "=\\')
@@ -33,3 +34,22 @@ def printable(text: str, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one in keep else json.dumps(one)[1:-1] for one in text)
+
+
+def lines_below(text: str) -> str:
+    """Return a traceback as lines that stand below a log line: escaped, and indented, so that none of them is taken for
+    a log line, whatever an error's message holds."""
+    return "\n".join("  " + printable(line) for line in text.rstrip().split("\n"))
+
+
+class EscapedTracebacks(logging.Filter):
+    """Lets every formatter write the traceback of a record's error as `lines_below`; the error itself stays in it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return True: every record passes."""
+        if record.exc_info and not record.exc_text:
+            record.exc_text = lines_below(logging.Formatter().formatException(record.exc_info))
+        return True
+
+
+logging.getLogger("sqlqueue").addFilter(EscapedTracebacks())

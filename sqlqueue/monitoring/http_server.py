@@ -10,8 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
 
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sqlqueue")
 
+MOST_CLIENTS = 32  # that are answered at once, each in a thread
 SLOWEST = 10.0  # seconds that a client may take to send its whole request, and again to receive the response
+
+
+FULL = b"HTTP/1.0 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class Response(NamedTuple):
@@ -39,7 +44,7 @@ Respond = Callable[[str, str], Response | None]
 
 class HttpServer:
     """Answers GET and HEAD on one port until it is closed. It calls `respond` with the path and the Authorization
-    header, in a thread for each client; None means 404."""
+    header, in a thread for each client, of up to MOST_CLIENTS; the others get 503. None means 404."""
 
     def __init__(self, purpose: str, address: str, port: int, respond: Respond):
         self._server = _Server(_bound(purpose, address, port), respond)
@@ -90,10 +95,33 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, bound: socket.socket, respond: Respond):
         self.respond = respond
+        self._room = threading.BoundedSemaphore(MOST_CLIENTS)
         super().__init__(bound.getsockname()[:2], _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = bound
         self.server_address = bound.getsockname()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a client in a thread of its own; refuse one too many."""
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self._refuse(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a client."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def _refuse(self, request: socket.socket) -> None:
+        """Answer 503, without waiting for the client: this thread accepts all of them."""
+        with suppress(OSError):
+            request.setblocking(False)
+            request.sendall(FULL)
+            request.recv(65_536)  # what is left unread would reset the connection, and the answer with it
+        self.shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Log at DEBUG that a client has disconnected or did not speak HTTP."""

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from sqlqueue import signals
-from sqlqueue.core.logfmt import logfmt, printable
+from sqlqueue.core.logfmt import lines_below, logfmt
 
 logger = logging.getLogger("sqlqueue")
 
@@ -51,7 +51,7 @@ def _failed(*, error: str, **fields: Any) -> None:
     logger.warning(logfmt("delivery_failed", **_fields(fields), error=_last_line(error)))
     if logger.isEnabledFor(logging.DEBUG):
         # The line's text may have a % of its own, so the traceback cannot be an argument of it.
-        logger.debug("%s\n%s", logfmt("delivery_traceback", **_fields(fields)), printable(error, keep="\n"))
+        logger.debug("%s\n%s", logfmt("delivery_traceback", **_fields(fields)), lines_below(error))
 
 
 def _dead(*, error: str, **fields: Any) -> None:

@@ -1,15 +1,21 @@
 """Every log line reads `event=… name=value …`, and every event is in the documents."""
 
 import ast
+import io
 import json
+import logging
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.logfmt import lines_below, logfmt
+from sqlqueue.monitoring.json_logs import JSONLines
+
+logger = logging.getLogger("sqlqueue")
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCUMENT = ROOT / "docs" / "operations" / "logging.md"
@@ -107,3 +113,53 @@ def test_nothing_secret_is_named_in_a_log_call() -> None:
         if name in secrets
     }
     assert not found
+
+
+class TestTracebacks:
+    EVIL = "bad\nevent=dead_lettered group=billing\r\x1b]0;owned\x07\u2028event=forged"
+
+    def test_no_line_of_an_errors_traceback_can_be_taken_for_a_log_line(self) -> None:
+        """Whatever formatter the project has; the error itself stays in the record, for what collects errors."""
+        out, records = io.StringIO(), []
+        handlers = [logging.StreamHandler(out), Collecting(records)]
+        for handler in handlers:
+            logger.addHandler(handler)
+        try:
+            try:
+                raise ValueError(self.EVIL)
+            except ValueError as error:
+                logger.error(logfmt("receiver_failed", error=error), exc_info=error)
+        finally:
+            for handler in handlers:
+                logger.removeHandler(handler)
+        first, *others = out.getvalue().splitlines()
+        assert first.startswith("event=receiver_failed ")
+        assert len(others) >= 4
+        assert all(line.startswith("  ") for line in others)
+        assert "".join([first, *others]).isprintable()
+        assert [type(record.exc_info[1]) for record in records if record.exc_info] == [ValueError]
+
+    def test_as_json_it_is_one_line(self) -> None:
+        try:
+            raise ValueError(self.EVIL)
+        except ValueError:
+            record = logger.makeRecord("sqlqueue", logging.ERROR, "", 0, "event=x", (), sys.exc_info())
+        (line,) = JSONLines().format(record).splitlines()
+        assert json.loads(line)["exception"].endswith(self.EVIL)
+
+    def test_nor_can_one_that_is_text(self) -> None:
+        assert lines_below(f"Traceback:\n{self.EVIL}\n").splitlines()[1:] == [
+            "  bad",
+            "  event=dead_lettered group=billing\\r\\u001b]0;owned\\u0007\\u2028event=forged",
+        ]
+
+
+class Collecting(logging.Handler):
+    """Keeps the records."""
+
+    def __init__(self, records: list[logging.LogRecord]) -> None:
+        super().__init__()
+        self._records = records
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._records.append(record)

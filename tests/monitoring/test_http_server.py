@@ -1,6 +1,7 @@
 """The small HTTP server of probes and scrapes: a client can hold it up for so long, and no longer."""
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 
@@ -8,6 +9,7 @@ import pytest
 
 from sqlqueue.monitoring import http_server
 from sqlqueue.monitoring.http_server import HttpServer, Response
+from tests.processes import wait_until
 
 SLOWEST = 1.0
 REQUEST = b"GET /x HTTP/1.0\r\nX-Slow: "
@@ -79,3 +81,34 @@ def test_others_are_answered_meanwhile(client: socket.socket, port: int) -> None
 def test_what_is_no_request_is_refused(client: socket.socket) -> None:
     client.sendall(b"POST / HTTP/1.0\r\n\r\n")
     assert answer(client).startswith(b"HTTP/1.0 405")
+
+
+def answering() -> int:
+    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+
+
+def test_clients_beyond_the_bound_are_refused_and_have_no_thread(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_until(lambda: not answering())
+    monkeypatch.setattr(http_server, "SLOWEST", 10.0)
+    clients: list[socket.socket] = []
+    try:
+        for _ in range(http_server.MOST_CLIENTS):
+            clients.append(socket.create_connection(("127.0.0.1", port), 30))
+            clients[-1].sendall(REQUEST)
+        wait_until(lambda: answering() == http_server.MOST_CLIENTS)
+        for request in (b"GET / HTTP/1.0\r\n\r\n", b"GE"):
+            with socket.create_connection(("127.0.0.1", port), 30) as other:
+                other.sendall(request)
+                assert answer(other).startswith(b"HTTP/1.0 503")
+        assert answering() == http_server.MOST_CLIENTS
+        assert [answer(client) for client in clients] == [b""] * len(clients)  # they were too slow
+    finally:
+        for client in clients:
+            client.close()
+
+    def answered() -> bool:
+        with socket.create_connection(("127.0.0.1", port), 30) as other:
+            other.sendall(b"GET /x HTTP/1.0\r\n\r\n")
+            return answer(other).endswith(b"/x")
+
+    wait_until(answered)
