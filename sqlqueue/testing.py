@@ -139,14 +139,15 @@ def _run_due(consumers: Sequence[Consumer], deadline: float, timeout: float, fai
     settled = 0
     hosted: list[Consumer] = []
     while True:
+        moved = False
         while move_due(alias):
-            pass
+            moved = True
         if not hosted:
             _sweep_batches(alias)
         busy = with_work(alias, [(one.group, one.topic) for one in consumers if one.start == EARLIEST])
         others = [one for one in consumers if one not in hosted]
         more = [one for one in others if one.start != EARLIEST or (one.group, one.topic) in busy]
-        if not more:
+        if not more and not (moved and hosted):  # what has fallen due since may be of those that were hosted
             return settled
         hosted += more
         settled += _run_hosted(hosted, deadline, timeout, failures)
