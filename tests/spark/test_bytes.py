@@ -12,6 +12,7 @@ from sqlqueue import publish
 from sqlqueue.models import ArchiveSegment, Message, ScheduledMessage
 from sqlqueue.payloads.content_types import UNKNOWN
 from sqlqueue.spark.archive_rows import totals_of
+from sqlqueue.spark.files import ROW
 from sqlqueue.spark.folder import Folder
 from sqlqueue.spark.rehydrate import archived_messages, rehydrated
 from sqlqueue.spark.verifying import differences
@@ -42,7 +43,7 @@ def test_bytes_go_through_reads_the_archive_and_back(spark: SparkSession, tmp_pa
     archive(spark, folder, "files", segment_rows=2)
     rows = sorted(map(decoded, rows_in(folder)), key=lambda row: int(row["offset"]))
     assert rows == [as_archived(message) for message in Message.objects.filter(topic="files").order_by("offset")]
-    back = rehydrated(archived_messages(spark, str(folder), "files"), label="again").drop("_row")
+    back = rehydrated(archived_messages(spark, str(folder), "files"), label="again").drop(ROW)
     back.withColumn("topic", F.lit("copies")).write.format("sqlqueue").mode("append").save()
     copies = {one.content_type: (one.payload, one.headers) for one in published("copies")}
     assert copies == {PDF: (CONTENT, {}), UNKNOWN: (b"", {}), None: ({"n": 1}, {})}
