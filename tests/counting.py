@@ -18,7 +18,8 @@ from django.db import connections
 CHANGE = re.compile(r"\s*(INSERT|UPDATE|DELETE|WITH\b.*(INSERT INTO|UPDATE \S+ SET|DELETE FROM))\b", re.DOTALL | re.I)
 # The last two: of a new connection, when the last one got too old; PostgreSQL then says which server it is.
 NOT_COUNTED = ("BEGIN", "SAVEPOINT", "RELEASE", "SET", "SELECT CONCAT(EXTRACT")
-LOOKS = ("UUID", "MAX(", "sqlqueue_publish_gate", "pg_locks")  # at a new connection, the log's end, the gate
+OF_A_CONNECTION = ("UUID", "2001-02-03")  # once for each: which server it is, and whether its session changes values
+LOOKS = (*OF_A_CONNECTION, "MAX(", "sqlqueue_publish_gate", "pg_locks")  # and at the log's end, and the gate
 
 
 class Cost(NamedTuple):
