@@ -125,8 +125,10 @@ def test_two_private_servers_stand_side_by_side(database_name: str, database_ser
     assert database_server.pid
 
 
+# A process that nohup has started ignores SIGHUP, and so do those that it starts.
 ALONE = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from tests.servers import PRIVATE
 with PRIVATE[sys.argv[1]]() as server:
     print(server.pid, server.folder, flush=True)
