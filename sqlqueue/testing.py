@@ -17,7 +17,7 @@ from sqlqueue.consumers.periodic import declared
 from sqlqueue.consumers.pools import InlinePool
 from sqlqueue.consumers.registry import Consumer, registry
 from sqlqueue.consumers.shard_consumers import of_shard
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.subscriber import Subscriber, refuse_transaction
 from sqlqueue.core.periodic import tick_id
 from sqlqueue.database import clock
 from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError, seconds
@@ -134,6 +134,7 @@ def _run_due(consumers: Sequence[Consumer], deadline: float, timeout: float, fai
     """Run what is due, with those of the consumers whose groups have anything to do: to host a group takes statements
     for each of its partitions. What these publish for the others is found afterwards."""
     alias = settings.DATABASE
+    refuse_transaction(alias)
     if settings.sharded:  # a shard starts what another one has let go, so all groups have to be registered on each
         return _run_hosted(consumers, deadline, timeout, failures)
     settled = 0

@@ -56,6 +56,12 @@ NAMED_CHECK = 0.25  # seconds between two looks for the named server
 DRAIN_CHECK = 0.2  # seconds between two checks whether anything is due
 
 
+def refuse_transaction(alias: str) -> None:
+    """Raise ConfigurationError where a consumer's statements would be part of a caller's transaction."""
+    if why := refusal(connections[alias]):
+        raise ConfigurationError(f"a consumer cannot run {why}")
+
+
 class Subscriber:
     """Runs consumers: owns partitions (of these numbers, if `partitions` names some), reads, dispatches, settles.
     `run_once` is one iteration; `run` goes on until `stop`. limited: it keeps to its groups' hours and limits."""
@@ -123,8 +129,7 @@ class Subscriber:
 
     def start(self) -> None:
         """Register the groups, write a heartbeat, start the background tasks."""
-        if why := refusal(connections[self.alias]):
-            raise ConfigurationError(f"a consumer cannot run {why}")
+        refuse_transaction(self.alias)
         self._keep_server_named()
         if self._named_server is not None:
             self._find_named_server()

@@ -81,7 +81,7 @@ OnError = Callable[[Renewal, Callable[[], bool]], "Renewed | None"]
 
 
 def insist(renewal: Renewal, stopped: Callable[[], bool]) -> Renewed | None:
-    """Try again through contention and lost connections until it succeeds, or the loop ends. Any other error ends the
+    """Try again through every error that may pass until it succeeds, or the loop ends. One that is for good ends the
     loop: the leases expire, and the next fenced statement of their owner raises LeaseLost."""
     return retries.patiently(renewal.alias, renewal.renew, give_up=stopped)
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from django.db import Error, OperationalError, ProgrammingError
+from django.db import Error, IntegrityError, OperationalError, ProgrammingError
 
 from sqlqueue import publish
 from sqlqueue.database import retries
@@ -101,10 +101,10 @@ def test_one_that_insists_gets_through_what_passes_within_one_round(
     assert failing.rounds == 3
 
 
-def test_one_that_insists_ends_when_it_is_stopped_or_at_any_other_error(renewal: Renewal) -> None:
+def test_one_that_insists_ends_when_it_is_stopped_or_at_an_error_for_good(renewal: Renewal) -> None:
     assert insist(Failing(renewal, *[OperationalError(GONE, "gone away")] * 2), lambda: True) is None
-    with pytest.raises(ProgrammingError):
-        insist(Failing(renewal, ProgrammingError(1146, "no such table")), lambda: False)
+    with pytest.raises(IntegrityError):
+        insist(Failing(renewal, IntegrityError(1062, "duplicate")), lambda: False)
 
 
 def test_one_that_skips_reports_every_error_and_renews_at_the_next_interval(

@@ -118,7 +118,7 @@ class TestLive:
         wait_for(port, LIVE, 503)
         wait_for(port, LIVE, 200)
         wait_for(port, READY, 200)
-        assert not SubscriberHeartbeat.objects.filter(pid=pid).exists()
+        assert not SubscriberHeartbeat.objects.filter(pid=pid, exit_status=None).exists()
 
     def test_a_process_that_dies_is_no_reason_to_kill_its_host(self, run: Run) -> None:
         command = run("--health-port", "0", STATUS_TOKEN=TOKEN)
