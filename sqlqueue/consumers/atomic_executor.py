@@ -167,10 +167,10 @@ class AtomicExecutor:
                     time.sleep(0.01 * number)
                     continue
                 if not begun:
-                    return self._put_off("transaction_not_begun", attempts, error)
+                    return self._put_off(begun, attempts, error)
                 # After the handlers have returned, the statements are the engine's: such an error is no attempt's.
                 if handled is not None and (doubtful or kind is ErrorKind.CONTENTION):
-                    return self._put_off("transaction_failed", attempts, error)
+                    return self._put_off(begun, attempts, error)
                 raise
             forks.leave_if_forked(process)
             self.trouble.over()
@@ -183,11 +183,15 @@ class AtomicExecutor:
             execution.moved(attempts, moved_to)
         return committed_at(moved_to)
 
-    def _put_off(self, event: str, attempts: Sequence[Attempt], error: Exception) -> Outcome:
+    def _put_off(self, begun: bool, attempts: Sequence[Attempt], error: Exception) -> Outcome:
         """Return the outcome after a transaction that could not be begun, or in which the engine's own statements have
         failed: no attempt is charged. The next try waits, longer and longer."""
         self.trouble.failed(error)
-        logger.warning(logfmt(event, **self._log_fields(attempts), error=error, retry_in=self.trouble.pause))
+        facts = {**self._log_fields(attempts), "error": error, "retry_in": self.trouble.pause}
+        if begun:
+            logger.warning(logfmt("transaction_failed", **facts))
+        else:
+            logger.warning(logfmt("transaction_not_begun", **facts))
         retries.drop_connection(self.alias)
         time.sleep(self.trouble.pause)
         return UNSTARTED

@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from django.db import OperationalError, transaction
+from django.db import DataError, OperationalError, transaction
 
 from sqlqueue import InvalidMessage, cancel, cancel_all, get_status, publish
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
@@ -228,7 +228,7 @@ def test_one_that_is_moved_alone_is_read_again(monkeypatch: pytest.MonkeyPatch) 
         calls.append(len(values[-1]))
         if len(calls) == 1:
             relayed.edit(A, number(), payload_json='"corrected"')
-            raise OperationalError("they are refused together")
+            raise DataError("they are refused together")
         return bring(*values)
 
     monkeypatch.setattr(relay_moves, "_bring", fails_together)
