@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
+from sqlqueue.consumers.process.stop_requests import ONE_REQUEST
 from sqlqueue.core.partition.in_doubt import MOST_DEATHS
 from sqlqueue.models import Message, PartitionLease, SubscriberHeartbeat, dead_letter_topic
 from tests.consumer_processes import (
@@ -208,6 +210,7 @@ def test_a_second_sigterm_leaves_at_once(
     command.wait_for_line("event=stopping how=gracefully")
     started = consumers.noted("begin")
     assert command.returncode is None
+    time.sleep(2 * ONE_REQUEST)  # signals that come closer are one request
     command.terminate()
     assert command.wait() == 1, command.output
     assert not any(runs(pid) for pid in subscribers.values())
