@@ -228,5 +228,5 @@ class AtomicExecutor:
             return SUPERSEDED
         position, acked = known
         if not acked:
-            return self._put_off("transaction_failed", attempts, error)
+            return self._put_off(True, attempts, error)
         return self._committed(execution, attempts, position)
