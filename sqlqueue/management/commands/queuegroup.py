@@ -49,7 +49,9 @@ class Command(QueueCommand):
         acking.add_argument("--group", required=True, help="on behalf of this group")
         acking.add_argument("--id", action="append", help="the message with this id (repeatable), and the key")
         acking.add_argument("--key", default="", help="the key of the ids; without ids: all of this key in the log")
-        acking.add_argument("--offset", action="append", type=int, help="the message at this offset (repeatable)")
+        acking.add_argument(
+            "--offset", action="append", type=arguments.offset, help="the message at this offset (repeatable)"
+        )
         self.add_caution(acking)
         removing = operations.add_parser("remove", help="delete a group: its registration, offsets and delivery states")
         removing.add_argument("topic")
