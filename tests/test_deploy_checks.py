@@ -41,6 +41,8 @@ def alias(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         )
         override.enable()
         applied.append(override)
+        if hasattr(connections._connections, "queue"):  # made with other settings
+            del connections["queue"]
 
     yield make
     for override in reversed(applied):

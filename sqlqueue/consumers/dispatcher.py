@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from sqlqueue.conf import settings
 from sqlqueue.consumers.in_doubt import InDoubtPhases
 from sqlqueue.consumers.in_flight import ExecutorLoad, InFlight
-from sqlqueue.consumers.lanes import Lanes
 from sqlqueue.consumers.ownership import Ownership
 from sqlqueue.consumers.pace import Pace
 from sqlqueue.consumers.pools import Pool
 from sqlqueue.consumers.priority_shares import Level, PriorityShares, level_of
 from sqlqueue.consumers.reader import Reader
+from sqlqueue.consumers.reserved_threads import ReservedThreads
 from sqlqueue.consumers.settler import Settler
 from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.consumers.throttle import Throttle
@@ -58,8 +58,8 @@ class Choice:
 
 
 @dataclass(eq=False)
-class Place:
-    """Where executions run: the handler threads, the event loop, or a lane."""
+class Capacity:
+    """Where executions run: the handler threads, the event loop, or a reserved thread."""
 
     load: ExecutorLoad
     throttle: Throttle
@@ -83,7 +83,7 @@ class Dispatcher:
         self.in_flight: InFlight = settler.in_flight
         self.throttle, self.pace = Throttle(threads), Pace()
         self.pool = make_pool(self._report, self.in_flight.ended.append)
-        self.lanes = Lanes(ownership, self.in_flight, self.pool, self.throttle, threads)
+        self.reserved_threads = ReservedThreads(ownership, self.in_flight, self.pool, self.throttle, threads)
         self._awake = awake
         self._phases = InDoubtPhases()
         self._shares_in_threads, self._shares_on_loop = PriorityShares(), PriorityShares()
@@ -115,8 +115,8 @@ class Dispatcher:
         for lease, reports in self.in_flight.take_reports().items():
             count = self.finish(lease, reports, now)
             applied += count
-            if (lane := self.lanes.of(self.ownership.of(lease))) is not None:
-                lane.throttle.finished(count, now)
+            if (reserved := self.reserved_threads.of(self.ownership.of(lease))) is not None:
+                reserved.throttle.finished(count, now)
             else:
                 finished += count
         self.in_flight.end_reported()
@@ -125,8 +125,8 @@ class Dispatcher:
         return applied > 0
 
     def _count_dispatched(self) -> None:
-        # Beside executions that take every thread, a lane's outcomes are few of what is in flight.
-        self.throttle.dispatched(0 if self.lanes else self.outstanding)
+        # Beside executions that take every thread, a reserved thread's outcomes are few of what is in flight.
+        self.throttle.dispatched(0 if self.reserved_threads else self.outstanding)
 
     def finish(self, lease: HeldLease, reports: Sequence[tuple[Attempt, Outcome]], now: float) -> int:
         """Apply the outcomes of attempts under one lease; return of how many. The others are ignored: another one was
@@ -136,7 +136,7 @@ class Dispatcher:
             return 0
         subscription = self.ownership.of(lease)
         if any(attempt.started for attempt, _ in reports):
-            self.lanes.ran(subscription, now)
+            self.reserved_threads.ran(subscription, now)
         limiter, key_rate = subscription.limiter, subscription.key_rate
         if limiter is not None:
             for _, outcome in reports:
@@ -166,7 +166,7 @@ class Dispatcher:
                 for assigned in subscription.assigned.values():
                     assigned.follow_key_limit()
         if dispatch and not self.in_flight.alone:
-            self.lanes.look(assigned_partitions, now)
+            self.reserved_threads.look(assigned_partitions, now)
         chosen = self._choose(assigned_partitions, now) if dispatch else {}
         plans: list[SettlePlan] = []
         started: list[Execution] = []  # at first those that are claimed already
@@ -230,7 +230,7 @@ class Dispatcher:
         for execution in by_urgency(started, self.ownership) if self._urgent else started:
             subscription = self.ownership.of(execution.lease)
             self.in_flight.start(execution, subscription)
-            self.pool.submit(subscription.executor, execution, self.lanes.of(subscription) is not None)
+            self.pool.submit(subscription.executor, execution, self.reserved_threads.of(subscription) is not None)
 
     def _choose(
         self, assigned_partitions: Sequence[AssignedPartition], now: float
@@ -281,28 +281,30 @@ class Dispatcher:
     ) -> dict[AssignedPartition, list[Execution]]:
         rotated = self.throttle.rotated(assigned_partitions)
         order = [each for each in rotated if not self._phases.holds_back(self.ownership.of(each).group_topic)]
-        in_threads, on_loop = self.in_flight.loads(self.lanes.subscriptions)
-        sync = Place(in_threads, self.throttle, self._shares_in_threads)
-        looping = Place(on_loop, self.throttle, self._shares_on_loop)
-        places: dict[Subscription, Place] = {}
+        in_threads, on_loop = self.in_flight.loads(self.reserved_threads.subscriptions)
+        sync = Capacity(in_threads, self.throttle, self._shares_in_threads)
+        looping = Capacity(on_loop, self.throttle, self._shares_on_loop)
+        capacities: dict[Subscription, Capacity] = {}
         for subscription in self.ownership.subscriptions:
-            if (lane := self.lanes.of(subscription)) is not None:
-                places[subscription] = Place(self.in_flight.load_of(subscription), lane.throttle, lane.shares)
+            if (reserved := self.reserved_threads.of(subscription)) is not None:
+                capacities[subscription] = Capacity(
+                    self.in_flight.load_of(subscription), reserved.throttle, reserved.shares
+                )
             else:
-                places[subscription] = looping if subscription.consumer.is_async else sync
-        by_place: dict[Place, list[AssignedPartition]] = {}
+                capacities[subscription] = looping if subscription.consumer.is_async else sync
+        by_capacity: dict[Capacity, list[AssignedPartition]] = {}
         for assigned in order:
-            by_place.setdefault(places[self.ownership.of(assigned)], []).append(assigned)
+            by_capacity.setdefault(capacities[self.ownership.of(assigned)], []).append(assigned)
         chosen: dict[AssignedPartition, list[Execution]] = {}
-        for place, some in by_place.items():
-            chosen.update(self._choose_of(some, now, place))
+        for capacity, some in by_capacity.items():
+            chosen.update(self._choose_of(some, now, capacity))
         return chosen
 
     def _choose_of(
-        self, assigned_partitions: Sequence[AssignedPartition], now: float, place: Place
+        self, assigned_partitions: Sequence[AssignedPartition], now: float, capacity: Capacity
     ) -> dict[AssignedPartition, list[Execution]]:
-        """Choose for one place, under its present load: one that is blocked does not delay the others."""
-        throttle, load, shares = place.throttle, place.load, place.shares
+        """Choose for one of them, under its present load: one that is blocked does not delay the others."""
+        throttle, load, shares = capacity.throttle, capacity.load, capacity.shares
         room = Room(throttle.room(*load), throttle.executions_left(load.executions))
         queues = sum(assigned.candidates for assigned in assigned_partitions)
         choice = Choice(room, throttle.of_ordering_queue(room.deliveries, queues))

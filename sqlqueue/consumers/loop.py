@@ -286,7 +286,7 @@ class Loop:
             return 0.0
         idle = not self.dispatcher.outstanding
         looks_in = self._looked_at + BEHIND_LOOK - now if self._notified else math.inf
-        looks_in = min(looks_in, self.dispatcher.lanes.wake_at - now)
+        looks_in = min(looks_in, self.dispatcher.reserved_threads.wake_at - now)
         pause = min(self._pause, looks_in, self._balance_at - now, self._scheduled_at - now)
         for assigned in assigned_partitions:
             if not self.ownership.may_dispatch(assigned):

@@ -36,19 +36,19 @@ class Pool:
 
     @property
     def taken(self) -> bool:
-        """Whether every thread runs something, but for those of lanes."""
+        """Whether every thread runs something, but for those that are reserved."""
         return False
 
     @property
-    def ending_lanes(self) -> int:
-        """How many threads of lanes that were ended still run a handler."""
+    def ending_reserved(self) -> int:
+        """How many reserved threads that were ended still run a handler."""
         return 0
 
-    def submit(self, executor: HandlerExecutor, execution: Execution, lane: bool = False) -> None:
-        """Run an execution soon; lane: in a thread that runs only this executor's."""
+    def submit(self, executor: HandlerExecutor, execution: Execution, reserved: bool = False) -> None:
+        """Run an execution soon; reserved: in a thread that runs only this executor's."""
         raise NotImplementedError
 
-    def end_lane(self, executor: HandlerExecutor) -> None:
+    def end_reserved(self, executor: HandlerExecutor) -> None:
         """End the thread that runs only this executor's executions, once they have ended."""
 
     def look(self, now: float) -> None:
@@ -72,8 +72,8 @@ class ThreadPool(Pool):
     def __init__(self, threads: int, report: Report, ended: Callable[[Execution], None], name: str = "sqlqueue"):
         self._report, self._ended, self._name = report, ended, name
         self._submissions: Submissions = SimpleQueue()
-        self._lanes: dict[HandlerExecutor, Submissions] = {}
-        self._ending_lanes = 0
+        self._reserved: dict[HandlerExecutor, Submissions] = {}
+        self._ending_reserved = 0
         self._threads = threads
         self._lock = threading.Lock()
         self._running: dict[Execution, Submissions] = {}  # and where it came from
@@ -92,42 +92,42 @@ class ThreadPool(Pool):
 
     @property
     def taken(self) -> bool:
-        """Whether no thread is idle, or about to be, but for those of lanes."""
+        """Whether no thread is idle, or about to be, but for those that are reserved."""
         with self._lock:
             hanging = self._abandoned
             busy = sum(of is self._submissions and each not in hanging for each, of in self._running.items())
         return busy >= self._threads or not self._submissions.empty()
 
     @property
-    def ending_lanes(self) -> int:
-        """How many threads of lanes that were ended still run a handler."""
-        return self._ending_lanes
+    def ending_reserved(self) -> int:
+        """How many reserved threads that were ended still run a handler."""
+        return self._ending_reserved
 
     def _start_thread(self, submissions: Submissions) -> None:
         self._serial += 1
         name = f"{self._name}-handler-{self._serial}"
         threading.Thread(target=self._work, args=(submissions,), name=name, daemon=True).start()
 
-    def submit(self, executor: HandlerExecutor, execution: Execution, lane: bool = False) -> None:
-        """Queue an execution for the next free thread, or for that of its lane, or start it on the event loop."""
+    def submit(self, executor: HandlerExecutor, execution: Execution, reserved: bool = False) -> None:
+        """Queue an execution for the next free thread, or for the one reserved for it, or start it on the event loop."""
         if executor.consumer.is_async:
             if self._loop is None:
                 self._serial += 1
                 self._loop = EventLoop(self._report, self._ended, f"{self._name}-loop-{self._serial}")
             self._loop.submit(executor, execution)
-        elif lane:
-            if executor not in self._lanes:
-                self._lanes[executor] = SimpleQueue()
-                self._start_thread(self._lanes[executor])
-            self._lanes[executor].put((executor, execution))
+        elif reserved:
+            if executor not in self._reserved:
+                self._reserved[executor] = SimpleQueue()
+                self._start_thread(self._reserved[executor])
+            self._reserved[executor].put((executor, execution))
         else:
             self._submissions.put((executor, execution))
 
-    def end_lane(self, executor: HandlerExecutor) -> None:
-        """End the lane's thread once it is idle."""
-        if (submissions := self._lanes.pop(executor, None)) is not None:
+    def end_reserved(self, executor: HandlerExecutor) -> None:
+        """End the reserved thread once it is idle."""
+        if (submissions := self._reserved.pop(executor, None)) is not None:
             with self._lock:
-                self._ending_lanes += 1
+                self._ending_reserved += 1
             submissions.put(None)
 
     def _work(self, submissions: Submissions) -> None:
@@ -151,7 +151,7 @@ class ThreadPool(Pool):
                         return  # another thread has replaced this one
             if submissions is not self._submissions:
                 with self._lock:
-                    self._ending_lanes -= 1
+                    self._ending_reserved -= 1
         finally:
             connections.close_all()
 
@@ -198,8 +198,8 @@ class ThreadPool(Pool):
         """End the idle threads and the loop; those that a handler blocks end with it, or with the process."""
         for _ in range(self._threads + len(self._abandoned)):
             self._submissions.put(None)
-        for executor in list(self._lanes):
-            self.end_lane(executor)
+        for executor in list(self._reserved):
+            self.end_reserved(executor)
         for loop in self._retired if self._loop is None else [self._loop, *self._retired]:
             loop.close()
 
@@ -224,7 +224,7 @@ class InlinePool(Pool):
         self._report, self._ended = report, ended
         self._failures = failures or Failures()
 
-    def submit(self, executor: HandlerExecutor, execution: Execution, lane: bool = False) -> None:
+    def submit(self, executor: HandlerExecutor, execution: Execution, reserved: bool = False) -> None:
         """Run an execution now; release it if the drain is to end."""
         inline = InlineExecutor(executor.alias, executor.consumer, self._failures)
         if self._failures.ends is not None:

@@ -32,7 +32,7 @@ class PullPool(Pool):
         self.deliveries = deliveries
         self._executor: HandlerExecutor | None = None
 
-    def submit(self, executor: HandlerExecutor, execution: Execution, lane: bool = False) -> None:
+    def submit(self, executor: HandlerExecutor, execution: Execution, reserved: bool = False) -> None:
         """Offer the first delivery of an execution; the next one follows when that is acked."""
         self._executor = executor
         self._offer(execution)

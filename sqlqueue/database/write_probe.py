@@ -17,7 +17,7 @@ from django.db import Error, connections
 from sqlqueue.database.error_codes import ErrorKind, classify
 from sqlqueue.database.statements import dialect, execute
 
-PATIENCE = 2.0  # seconds that a probe has until it hangs
+TIMEOUT = 2.0  # seconds that a probe has until it hangs
 PROBE = "probe"  # the name of its row
 WRITE = "INSERT INTO sqlqueue_duty (name, began_at) VALUES (%s, {now})"
 NO_RIGHTS = (1044, 1142, 1143, "42501")  # who only looks at a queue need not be able to write: that says nothing
@@ -55,8 +55,8 @@ class Probe:
             self.done.set()
 
     def outcome(self) -> Writing:
-        """Return what came of it; wait until PATIENCE after it began."""
-        self.done.wait(max(0.0, self.began + PATIENCE - time.monotonic()))
+        """Return what came of it; wait until TIMEOUT after it began."""
+        self.done.wait(max(0.0, self.began + TIMEOUT - time.monotonic()))
         if self.done.is_set():
             return Writing(error=self._error)
         return Writing(hangs_for=time.monotonic() - self.began)

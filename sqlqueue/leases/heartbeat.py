@@ -76,16 +76,16 @@ def leave(alias: str, subscriber: str) -> None:
     retries.run(alias, SubscriberHeartbeat.objects.using(alias).filter(subscriber=subscriber).delete)
 
 
-def bury(alias: str, subscriber: str, exit_status: int, restart_in: float, in_doubt: str) -> None:
+def record_death(alias: str, subscriber: str, exit_status: int, restart_in: float, in_doubt: str) -> None:
     """Keep one row of a subscriber whose process has died, and say there how; its partitions are shared among the
     others at once.
 
     exit_status: -9 for signal 9; restart_in: seconds until a successor is started; in_doubt: what it may have died of.
     """
-    retries.run(alias, _bury, alias, subscriber, exit_status, restart_in, in_doubt)
+    retries.run(alias, _record_death, alias, subscriber, exit_status, restart_in, in_doubt)
 
 
-def _bury(alias: str, subscriber: str, exit_status: int, restart_in: float, in_doubt: str) -> None:
+def _record_death(alias: str, subscriber: str, exit_status: int, restart_in: float, in_doubt: str) -> None:
     rows = SubscriberHeartbeat.objects.using(alias).filter(subscriber=subscriber)
     first = rows.order_by("-cohort").values_list("pk", flat=True).first()
     if first is None:  # it died before its first heartbeat

@@ -104,9 +104,9 @@ class LoopPool(ThreadPool):
         super().__init__(1, report, self._end)
         self._told, self.running = ended, 0
 
-    def submit(self, executor: Any, execution: Execution, lane: bool = False) -> None:
+    def submit(self, executor: Any, execution: Execution, reserved: bool = False) -> None:
         self.running += 1
-        super().submit(executor, execution, lane)
+        super().submit(executor, execution, reserved)
 
     def _end(self, execution: Execution) -> None:
         self._told(execution)

@@ -46,7 +46,7 @@ class ManualPool(Pool):
         self.report, self.ended = report, ended
         self.tasks: list[tuple[HandlerExecutor, Execution]] = []
 
-    def submit(self, handling: HandlerExecutor, run: Execution, lane: bool = False) -> None:
+    def submit(self, handling: HandlerExecutor, run: Execution, reserved: bool = False) -> None:
         self.tasks.append((handling, run))
 
     def work(self, which: int) -> bool:

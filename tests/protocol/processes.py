@@ -30,7 +30,7 @@ class Queue(Pool):
         self._report, self._ended = report, ended
         self.runs: deque[tuple[HandlerExecutor, Execution]] = deque()
 
-    def submit(self, handling: HandlerExecutor, run: Execution, lane: bool = False) -> None:
+    def submit(self, handling: HandlerExecutor, run: Execution, reserved: bool = False) -> None:
         self.runs.append((handling, run))
 
     def work(self) -> None:

@@ -36,7 +36,7 @@ class Deaths:
             if restart_in is None:
                 heartbeat.leave(self.alias, subscriber)
             else:
-                heartbeat.bury(self.alias, subscriber, exit_status, restart_in, doubt)
+                heartbeat.record_death(self.alias, subscriber, exit_status, restart_in, doubt)
                 self._at[subscriber] = time.monotonic()
         except Error as error:
             logger.warning(logfmt("leases_not_freed", subscriber=subscriber, error=error, meaning="they expire"))

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.consumers import lanes
+from sqlqueue.consumers import reserved_threads
 from tests.consuming import Consuming
 from tests.processes import wait_until
 
 # Beyond STARVED_AFTER: what a busy machine takes to notice, claim and start.
-SOON = lanes.STARVED_AFTER + 4.0
+SOON = reserved_threads.STARVED_AFTER + 4.0
 MINUTES = 600
 LONG = {"ordering": "none", "visibility_timeout": MINUTES}
 
@@ -146,7 +146,7 @@ def test_there_are_as_many_threads_again_at_most_and_they_end_when_they_are_idle
     for other in others:
         other.publish(3)
     wait_until(lambda: sum(other.running for other in others) == 2)
-    time.sleep(1.5 * lanes.STARVED_AFTER)
+    time.sleep(1.5 * reserved_threads.STARVED_AFTER)
     assert (sum(other.running for other in others), handler_threads() - before) == (2, 4)
     for one in (long, *others):
         one.gate.set()
