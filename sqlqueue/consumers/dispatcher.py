@@ -287,9 +287,8 @@ class Dispatcher:
         capacities: dict[Subscription, Capacity] = {}
         for subscription in self.ownership.subscriptions:
             if (reserved := self.reserved_threads.of(subscription)) is not None:
-                capacities[subscription] = Capacity(
-                    self.in_flight.load_of(subscription), reserved.throttle, reserved.shares
-                )
+                load = self.in_flight.load_of(subscription)
+                capacities[subscription] = Capacity(load, reserved.throttle, reserved.shares)
             else:
                 capacities[subscription] = looping if subscription.consumer.is_async else sync
         by_capacity: dict[Capacity, list[AssignedPartition]] = {}

@@ -109,7 +109,7 @@ class ThreadPool(Pool):
         threading.Thread(target=self._work, args=(submissions,), name=name, daemon=True).start()
 
     def submit(self, executor: HandlerExecutor, execution: Execution, reserved: bool = False) -> None:
-        """Queue an execution for the next free thread, or for the one reserved for it, or start it on the event loop."""
+        """Queue an execution for the next free thread, or its reserved one, or start it on the event loop."""
         if executor.consumer.is_async:
             if self._loop is None:
                 self._serial += 1

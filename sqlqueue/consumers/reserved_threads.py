@@ -102,7 +102,7 @@ class ReservedThreads:
         return found
 
     def _serve(self, of_kind: Sequence[Subscription], now: float) -> None:
-        """Reserve threads for those that have waited, the longest wait first; let threads be passed on to the others."""
+        """Reserve threads for those that have waited, the longest wait first; pass threads on to the others."""
         waited = sorted((self._since[each], number) for number, each in enumerate(of_kind) if each in self._since)
         starved = [of_kind[number] for since, number in waited if now >= since + STARVED_AFTER]
         held = [self._reserved[each] for each in of_kind if each in self._reserved]
@@ -126,12 +126,10 @@ class ReservedThreads:
         self._in_flight.release_of(reserved.subscription)
         self._pool.end_reserved(reserved.subscription.executor)
 
-    def _end_unneeded(
-        self, of_kind: Sequence[Subscription], busy: set[Subscription], all_taken: bool, now: float
-    ) -> None:
+    def _end_unneeded(self, of_kind: Sequence[Subscription], busy: set[Subscription], taken: bool, now: float) -> None:
         """End those that are not needed any more, or have nothing to do."""
         for reserved in [self._reserved[each] for each in of_kind if each in self._reserved]:
             if reserved.subscription in busy:
                 reserved.worked = now
-            if not all_taken or now >= reserved.worked + IDLE:
+            if not taken or now >= reserved.worked + IDLE:
                 self._end(reserved)
