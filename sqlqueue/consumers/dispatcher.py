@@ -139,8 +139,8 @@ class Dispatcher:
             self.reserved_threads.ran(subscription, now)
         limiter, key_rate = subscription.limiter, subscription.key_rate
         if limiter is not None:
-            for _, outcome in reports:
-                limiter.finished(outcome)
+            for attempt, outcome in reports:
+                limiter.finished(attempt, outcome)
         if key_rate is not None:
             for attempt, outcome in reports:
                 if outcome is outcomes.EXPIRED:
@@ -362,6 +362,6 @@ class Dispatcher:
 
     def _claim(self, assigned: AssignedPartition, executions: Sequence[Execution]) -> None:
         if (limiter := self.ownership.of(assigned).limiter) is not None:
-            limiter.started(sum(len(each.attempts) for each in executions), len(executions))
+            limiter.started(executions)
         self.in_flight.add(executions)
         self._count_dispatched()

@@ -11,7 +11,8 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from django.db import Error
 
@@ -20,6 +21,7 @@ from sqlqueue.core.flow import Flow
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import ACKED, DEAD, EXPIRED, RETRIED, Outcome
 from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.core.token_stock import TokenStock
 from sqlqueue.leases.limit_shares import Need, Share, Times, take
 
@@ -45,14 +47,16 @@ class GroupLimiter:
         self._deadline = self._early_at = self._take_at = 0.0
         self._used, self._since = 0, -math.inf
         self._failed = 0
-        self._open = self._trial = self._tried = self._succeeded = False
+        self._open = self._tried = self._succeeded = False
+        self._trial: datetime | None = None  # one message may be tried here, and none elsewhere before that
+        self._attempt: Attempt | None = None  # of the message that is tried
 
     # -- what may start -----------------------------------------------------------------------------------------------
 
     def messages(self, now: float) -> int:
         """Return how many messages may start."""
         if self.flow.budget is not None and (now >= self._deadline or self._open):
-            return int(now < self._deadline and self._trial and not self._tried)
+            return int(now < self._deadline and self._trial is not None and not self._tried)
         if self.flow.rate is not None:
             return self._stock.available(now)
         return sys.maxsize
@@ -69,23 +73,27 @@ class GroupLimiter:
         self.held_back = self.held_back or not admits
         return admits
 
-    def started(self, messages: int, executions: int) -> None:
+    def started(self, executions: Sequence[Execution]) -> None:
         """Count what was chosen to start."""
-        self.running += executions
+        messages = sum(len(each.attempts) for each in executions)
+        self.running += len(executions)
         self._used += messages
-        self._tried = self._tried or self._trial
+        if self._trial is not None and not self._tried:
+            self._tried, self._attempt = True, executions[0].attempts[0]
         if self.flow.rate is not None:
             self._stock.use(messages)
 
-    def finished(self, outcome: Outcome) -> None:
-        """Count the outcome of an attempt that a handler has ended, or whose message was too late for one: that has
-        used no token."""
+    def finished(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Count the outcome of an attempt. Where it is none (the message was too late, was postponed or released),
+        another message may be tried in its place; one that was too late has used no token."""
+        is_attempt = outcome is not EXPIRED and outcome.kind in (ACKED, RETRIED, DEAD)
         if outcome is EXPIRED:
             self._stock.give_back(1)
-        elif outcome.kind in (RETRIED, DEAD):
+        if is_attempt and outcome.kind != ACKED:
             self._failed += 1
-        elif outcome.kind == ACKED and self._tried:
-            self._succeeded = True
+        if attempt is self._attempt:
+            self._attempt = None
+            self._tried, self._succeeded = is_attempt, outcome.kind == ACKED
 
     # -- the share ----------------------------------------------------------------------------------------------------
 
@@ -112,7 +120,7 @@ class GroupLimiter:
     def _exhausted(self) -> bool:
         """Whether there is nothing left of the share, not even for later."""
         rate, concurrency = self.flow.rate is not None, self.flow.concurrency is not None
-        tries = self.flow.budget is not None and (self._open or not self._deadline) and not self._trial
+        tries = self.flow.budget is not None and (self._open or not self._deadline) and self._trial is None
         return tries or (rate and not self._stock.left) or (concurrency and not self._slots)
 
     def _overspent(self, now: float) -> bool:
@@ -171,7 +179,8 @@ class GroupLimiter:
         if self.flow.rate is not None:
             demand = min(demand, self.flow.rate.per_second)
         wanted = max(self.running, min(self.running + candidates, self.flow.concurrency or 0))
-        told = (self._failed, self._tried, self._succeeded)
+        unused = None if self._tried else self._trial
+        told = (self._failed, self._tried, self._succeeded, unused)
         return Need(demand, self._stock.left, self.running, wanted, held_back, *told)
 
     def _follow_breaker(self, share: Share) -> None:
@@ -183,4 +192,6 @@ class GroupLimiter:
                 logger.info(logfmt("retry_budget_restored", **fields))
         self._failed, self._open, self._succeeded = 0, share.open, False
         self._trial = share.trial
-        self._tried = self._tried and self.running > 0 and share.open
+        tried = self._attempt
+        self._tried = share.open and tried is not None and tried.outcome is None and not tried.lease.lost
+        self._attempt = tried if self._tried else None

@@ -6,10 +6,10 @@ exceeds a limit. What a process held that has died is missing until its share ex
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sqlqueue.core.breaker import Breaker
+from sqlqueue.core.breaker import Breaker, wait
 from sqlqueue.core.fair_shares import Sharer, bucket, draw, slots
 from sqlqueue.core.flow import Flow, in_effect
 from sqlqueue.database import retries
@@ -22,7 +22,8 @@ from sqlqueue.models.subscriber_heartbeat import AHEAD
 class Need:
     """What a process could do. demand: messages a second; unused: tokens that it gives back; running: handlers at work;
     wanted: slots that it could use; held_back: something waits for a token or a slot; failed: attempts that have failed
-    since the last take; trial: its message is being tried, or was; succeeded: and that has succeeded."""
+    since the last take; trial: its message is being tried, or was; succeeded: and that has succeeded; unused_trial:
+    what it was given, and has tried no message for."""
 
     demand: float
     unused: int
@@ -32,13 +33,14 @@ class Need:
     failed: int = 0
     trial: bool = False
     succeeded: bool = False
+    unused_trial: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
     """What a process has got. next_token: in how many seconds the bucket holds a whole token, 0.0 if it does; open: the
     retry budget is spent; turned: this take has found that out, or that the group works again; trial: one message may
-    be tried."""
+    be tried, and no other one before that time; None: none may."""
 
     flow: Flow
     tokens: int
@@ -46,7 +48,7 @@ class Share:
     next_token: float
     open: bool = False
     turned: bool = False
-    trial: bool = False
+    trial: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,8 @@ def _take(alias: str, subscriber: str, group: str, topic: str, need: Need, times
     if dead := [one.pk for one in rows.values() if one.subscriber != subscriber and not _alive(one, now)]:
         shares.filter(pk__in=dead).delete()
     opened = breaker.opened_at is not None
-    return Share(flow, tokens, given, next_token, opened, opened != (before.opened_at is not None), trial)
+    turned = opened != (before.opened_at is not None)
+    return Share(flow, tokens, given, next_token, opened, turned, breaker.trial_at if trial else None)
 
 
 def _judged(breaker: Breaker, flow: Flow, need: Need, times: Times, now: datetime) -> Breaker:
@@ -136,15 +139,19 @@ def _judged(breaker: Breaker, flow: Flow, need: Need, times: Times, now: datetim
     seconds, least = flow.budget.seconds, times.yield_after
     if need.trial:
         return breaker.tried(need.succeeded, seconds, least, now)
+    if need.unused_trial is not None and need.unused_trial == breaker.trial_at:
+        return replace(breaker, trial_at=now)
     return breaker.counted(need.failed, flow.budget.count, seconds, least, now)
 
 
 def _rests(breaker: Breaker, flow: Flow, need: Need, times: Times, now: datetime) -> bool:
-    """Tell whether a process is to start nothing, because the retry budget is spent."""
+    """Tell whether a process is to start nothing, because the retry budget is spent. What runs was started before; it
+    is waited for, but for no longer than a trial takes to come again, since a handler may hang."""
     if breaker.opened_at is None or flow.budget is None:
         return False
     due = breaker.admits(flow.budget.seconds, times.yield_after, now)
-    return need.running > 0 or not need.held_back or not due
+    awaited = need.running > 0 and now < breaker.opened_at + 2 * wait(flow.budget.seconds, times.yield_after)
+    return awaited or not need.held_back or not due
 
 
 def leave(alias: str, subscriber: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sqlqueue import publish_many
+from sqlqueue import NewMessage, Postpone, publish_many
 from sqlqueue.conf import settings as options
 from sqlqueue.consumers.throttle import EARLY
 from sqlqueue.core.flow import checked_flow
@@ -125,6 +125,50 @@ def test_what_waits_is_charged_nothing(consuming: Consuming) -> None:
     assert partner.calls < 2_000
 
 
+@pytest.mark.parametrize("kind", ["expired", "postponed"])
+def test_what_is_no_attempt_is_no_trial(consuming: Consuming, settings: Any, kind: str) -> None:
+    """There is a second between two trials: twenty would take longer than this test waits."""
+    settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1, "BALANCE_INTERVAL": 1.0}
+    partner = Partner()
+
+    def call(delivery: Any) -> None:
+        if delivery.payload == "postponed":
+            raise Postpone(delay=600)
+        partner.call(delivery)
+
+    consuming.consumer("calls", call, max_attempts=1, retry_budget="3/s")
+    publish_many("calls", ["first"] * 4)
+    consuming.start(threads=1)
+    wait_until(spent)
+    partner.well = True
+    publish_many("calls", [NewMessage(kind, expires=0.001 if kind == "expired" else None) for _ in range(20)])
+    publish_many("calls", ["good"] * 3)
+    wait_until(lambda: partner.served == 3, timeout=10, message=lambda: f"{partner.served} of {partner.calls}")
+    wait_until(lambda: not spent())
+
+
+def test_a_handler_that_hangs_puts_off_no_trial_for_good(consuming: Consuming) -> None:
+    gate, hangs, partner = consuming.gate(), threading.Event(), Partner()
+
+    def call(delivery: Any) -> None:
+        if delivery.payload == "hangs":
+            hangs.set()
+            gate.wait()
+        else:
+            partner.call(delivery)
+
+    consuming.consumer(
+        "calls", call, ordering="none", backoff=0, max_attempts=None, retry_budget="9/s", visibility_timeout=3600
+    )
+    consuming.start()
+    publish_many("calls", ["hangs"])
+    assert hangs.wait(30)
+    publish_many("calls", ["other"] * 50)
+    wait_until(spent)
+    partner.well = True
+    wait_until(lambda: partner.served == 50, timeout=20, message=lambda: f"{partner.served} of {partner.calls}")
+
+
 TIMES = Times(ahead=10.0, yield_after=30.0, lasts=60.0)
 
 
@@ -133,7 +177,7 @@ def told(subscriber: str, **need: Any) -> tuple[bool, bool]:
     wants = Need(**{"demand": 1.0, "unused": 0, "running": 0, "wanted": 1, "held_back": True, **need})
     share = take(options.DATABASE, subscriber, "default", "calls", wants, TIMES)
     assert share is not None
-    return share.open, share.trial
+    return share.open, share.trial is not None
 
 
 def test_one_process_tries_at_a_time() -> None:
@@ -155,3 +199,17 @@ def test_one_process_tries_at_a_time() -> None:
     assert told("b", trial=True, succeeded=True) == (False, False)
     assert rows.get().opened_at is None
     assert told("a", failed=5) == (False, False)
+
+
+def test_a_trial_for_which_nothing_was_tried_is_due_again() -> None:
+    publish_many("calls", [{"n": 1}])
+    register(options.DATABASE, "default", "calls")
+    declare(options.DATABASE, {("default", "calls"): checked_flow({"retry_budget": "5/h"}, [])})
+    rows = ConsumerGroup.objects.all()
+    assert told("a", failed=6) == (True, False)
+    rows.update(trial_at=rows.get().opened_at)
+    assert told("a") == (True, True)
+    unused = rows.get().trial_at
+    assert told("b", unused_trial=rows.get().opened_at) == (True, False)  # that was an earlier one
+    assert told("a", unused_trial=unused, held_back=False) == (True, False)
+    assert told("b") == (True, True)
