@@ -9,17 +9,25 @@ from sqlqueue import publish_many
 from sqlqueue.conf import settings as options
 from sqlqueue.consumers.limiter import GroupLimiter
 from sqlqueue.core.flow import checked_flow
+from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import EXPIRED, RETRIED, Outcome
+from sqlqueue.core.partition.ref import PartitionRef
+from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.log.flow import override
 from sqlqueue.models import DeliveryState, LimitShare
 from sqlqueue.stats.survey import survey
 from tests.consumer_processes import holders
 from tests.consumers.test_in_doubt import leave_in_flight
 from tests.consuming import QUICK, Consuming
+from tests.factories import MessageValueFactory
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 GROUP_TOPIC = {"group": "default", "topic": "calls"}
+
+
+def attempt() -> Attempt:
+    return Attempt(HeldLease(PartitionRef("default", "calls", 0), 1, 1), MessageValueFactory(), 1)
 
 
 class AtWork:
@@ -152,7 +160,7 @@ def test_a_group_that_is_gone_is_not_asked_for_again_and_again_because_it_fails(
     flow = checked_flow({"retry_budget": "1/d"}, [])
     limiter = GroupLimiter(options.DATABASE, "gone", "calls", flow, batch=False)
     for _ in range(5):
-        limiter.finished(Outcome(RETRIED))
+        limiter.finished(attempt(), Outcome(RETRIED))
     limiter.renew("one", [], 100.0)
     with django_assert_num_queries(0):
         for number in range(10):
@@ -163,9 +171,10 @@ def test_a_group_that_is_gone_is_not_asked_for_again_and_again_because_it_fails(
 def test_what_is_too_late_for_its_handler_gives_its_token_back() -> None:
     limiter = GroupLimiter("default", **GROUP_TOPIC, flow=checked_flow({"rate_limit": "1/h"}, []), batch=False)
     limiter._stock.draw(1, 0.0, 0.0, 10.0)
-    limiter.started(1, 1)
+    late = attempt()
+    limiter.started([Execution(late.lease, [late])])
     assert limiter.messages(0.0) == 0
-    limiter.finished(EXPIRED)
+    limiter.finished(late, EXPIRED)
     assert limiter.messages(0.0) == 1
-    limiter.finished(EXPIRED)
+    limiter.finished(late, EXPIRED)
     assert limiter.messages(0.0) == 1, "one of an earlier draw is not given back to this one"
