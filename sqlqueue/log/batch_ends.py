@@ -97,16 +97,18 @@ def _end(alias: str, standing: Standing) -> bool:
     if batch.sealed_at is not None and standing.to_list:
         _list(alias, batch, standing.to_list)
     ended = False
-    if batch.failed_at is None and (standing.failed or (standing.late and batch.finished_at is None)):
+    if batch.failed_at is None and (standing.failed or standing.failed_inside or standing.overdue):
         ended = retries.run(alias, _record, alias, batch, "failed_at", "failure")
-    if standing.finished and (batch.finished_at is None or standing.succeeded):
+    if standing.to_go_on:
+        ended = retries.run(alias, _begin_next, alias, batch) or ended
+    elif standing.finished and (batch.finished_at is None or standing.succeeded):
         ended = retries.run(alias, _finish, alias, standing) or ended
     return ended
 
 
 def _finish(alias: str, standing: Standing) -> bool:
     """Record that a batch is finished, and whether it has succeeded. In one transaction: between two, a batch around it
-    would see it finished, and the next step of its chain not yet there."""
+    would see it finished, and not yet succeeded."""
     batch, ended = standing.batch, False
     if batch.finished_at is None:
         ended = _record(alias, batch, "finished_at", "finish", ended_at=DatabaseNow())
@@ -125,11 +127,8 @@ def _record(alias: str, batch: Batch, column: str, callback: str, **also: Any) -
     rows = Batch.objects.using(alias).filter(id=batch.id, cancelled_at=None, **{column: None})
     if not rows.update(**{column: DatabaseNow()}, **also):
         return False
-    callbacks = batch.callbacks
-    if (wanted := callbacks.get(callback)) is not None:
+    if (wanted := batch.callbacks.get(callback)) is not None:
         publish_message(wanted["topic"], _message(wanted, id=f"batch:{batch.id}:{callback}"), relay=True)
-    if callback == "success" and (steps := callbacks.get("then")):
-        _begin_next(alias, batch, steps)
     return True
 
 
@@ -137,13 +136,16 @@ def _message(wanted: Mapping[str, Any], id: str | None = None) -> NewMessage:
     return NewMessage(wanted["payload"], key=wanted.get("key", ""), id=id)
 
 
-def _begin_next(alias: str, batch: Batch, steps: list[list[dict[str, Any]]]) -> None:
-    """Publish the next step of a chain, as a batch of its own, in the transaction that ends the step before."""
-    step, *rest = steps
-    id = batch_publish.new_id()
-    callbacks = {"then": rest} if rest else {}
-    Batch(id=id, name=batch.name, parent=batch.parent, callbacks=callbacks, sealed_at=DatabaseNow()).save(
-        using=alias, force_insert=True
-    )
+def _begin_next(alias: str, batch: Batch) -> bool:
+    """Publish the next step of a chain, as members of the batch, and store which ones are left; return False if another
+    process has begun it, or the batch was cancelled."""
+    rows = Batch.objects.using(alias).filter(id=batch.id, over=False)
+    stored = rows.select_for_update().values_list("callbacks", flat=True).first()
+    if stored is None or len(stored["then"]) != len(batch.callbacks["then"]):
+        return False
+    step, *rest = stored["then"]
+    rows.update(callbacks={**stored, "then": rest})
+    rows.exclude(ended_at=None).update(ended_at=DatabaseNow())  # it goes on after a replay: kept for as long again
     for wanted in step:
-        batch_publish.publish_step(alias, id, wanted["topic"], _message(wanted))
+        batch_publish.publish_step(alias, batch.id, wanted["topic"], _message(wanted))
+    return True

@@ -40,8 +40,9 @@ class Share:
 @dataclass(slots=True)
 class Standing:
     """A batch as the tables have it. shares: by (topic, group); unclaimed: members of topics that no group is
-    registered for, by topic; unfinished, unsuccessful: how many batches inside it are so; late: its deadline has
-    passed; unknown: the names of shards where it may have members, and which do not answer, or were not asked."""
+    registered for, by topic; unfinished, unsuccessful, failed_inside: how many batches inside it are so; late: its
+    deadline has passed; unknown: the names of shards where it may have members, and which do not answer, or were not
+    asked."""
 
     batch: Batch
     late: bool = False
@@ -49,6 +50,7 @@ class Standing:
     unclaimed: dict[str, int] = field(default_factory=dict)
     unfinished: int = 0
     unsuccessful: int = 0
+    failed_inside: int = 0
     to_list: list[tuple[str, str]] = field(default_factory=list)  # (topic, group): groups that are not listed yet
     unknown: set[str] = field(default_factory=set)
 
@@ -68,15 +70,35 @@ class Standing:
         return sum(share.failed for share in self.shares.values())
 
     @property
-    def finished(self) -> bool:
-        """Whether it is sealed, and everything in it is settled."""
+    def overdue(self) -> bool:
+        """Whether its deadline has passed before it was finished."""
+        return self.late and self.batch.finished_at is None
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is sealed, and everything that was published of it is settled."""
         settled = not self.unknown and all(share.settled for share in self.shares.values())
         return self.batch.sealed_at is not None and settled and not self.unclaimed and not self.unfinished
 
     @property
+    def acked(self) -> bool:
+        """Whether it is settled, and nothing of it is a dead letter."""
+        return self.settled and not self.failed and not self.unsuccessful
+
+    @property
+    def to_go_on(self) -> bool:
+        """Whether the next step of its chain is to be published."""
+        return bool(self.batch.callbacks.get("then")) and self.acked
+
+    @property
+    def finished(self) -> bool:
+        """Whether everything in it is settled, and it has no further step, or one step has failed."""
+        return self.settled and not self.to_go_on
+
+    @property
     def succeeded(self) -> bool:
         """Whether it is finished, and nothing of it is a dead letter."""
-        return self.finished and not self.failed and not self.unsuccessful
+        return self.finished and self.acked
 
 
 def standings(alias: str, ids: Sequence[str]) -> dict[str, Standing]:
@@ -106,8 +128,9 @@ def _standings(alias: str, ids: Sequence[str]) -> dict[str, Standing]:
     for batch, topic, group, some_acked, some_dead in (one for rows in over.each(_progress) for one in rows):
         acked[batch, topic, group] += int(some_acked)
         dead[batch, topic, group] += int(some_dead)
-    for parent, unfinished, unsuccessful in _children(alias, list(found)):
-        found[parent].unfinished, found[parent].unsuccessful = unfinished, unsuccessful
+    for parent, unfinished, unsuccessful, failed in _children(alias, list(found)):
+        one = found[parent]
+        one.unfinished, one.unsuccessful, one.failed_inside = unfinished, unsuccessful, failed
     added, replayed = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
     for batch, topic, target, shard, new, again in (one for rows in over.each(_parts) for one in rows):
         added[batch, topic, target] += int(new or 0)
@@ -151,6 +174,7 @@ def _children(alias: str, ids: Sequence[str]) -> Any:
         .annotate(
             unfinished=Count("id", filter=going & Q(finished_at=None)),
             unsuccessful=Count("id", filter=going & Q(succeeded_at=None)),
+            failed=Count("failed_at"),
         )
         .order_by()
     )

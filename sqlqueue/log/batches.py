@@ -53,11 +53,11 @@ class Batch:
         batch.publish("rows", {"n": 1})
 
     A callback is a message: (topic, payload) or (topic, payload, key). on_finish: published once every member is
-    settled, by all groups of its topic, whether acked or a dead letter; on_success: once all are acked, be it after
-    their replay; on_failure: at the first dead letter, or if it is not finished `deadline` (seconds or timedelta) after
-    it was made. Each is published once. then: the steps of a chain, each a callback or a list of them; the next one is
-    published, as a batch of its own, once the one before has succeeded. parent: a batch that this one is part of, and
-    that is not finished before it. name: shown in the admin.
+    settled, by all groups of its topic, whether acked or a dead letter, and no step is left, or one has failed;
+    on_success: once all are acked, be it after their replay; on_failure: at the first dead letter, or if it is not
+    finished `deadline` (seconds or timedelta) after it was made. Each is published once. then: the steps of a chain,
+    each a callback or a list of them; the next one is published, as members, once all before are acked. parent: a batch
+    that this one is part of: it is not finished before this one, and fails with it. name: shown in the admin.
 
     The batch begins with the block, and is sealed by its end. An exception in the block cancels it: no callback is
     published, and what was published is delivered all the same. Publishes commit one by one, or with the caller's

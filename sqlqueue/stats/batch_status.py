@@ -15,9 +15,10 @@ from sqlqueue.twins import refuse_in_async
 
 @dataclass(frozen=True, slots=True)
 class BatchStatus:
-    """How a batch stands. total: its members, once for each group that settles them; done: those acked; failed: those
-    that are dead letters and were not replayed. Times are aware, None for what has not come about. unknown_shards: the
-    names of those that do not answer; their part is not in the figures, and the batch does not end without it."""
+    """How a batch stands. total: its members, with those of its chain's steps so far, once for each group that settles
+    them; done: those acked; failed: those that are dead letters and were not replayed. Times are aware, None for what
+    has not come about. unknown_shards: the names of those that do not answer; their part is not in the figures, and the
+    batch does not end without it."""
 
     id: str
     name: str

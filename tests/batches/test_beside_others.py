@@ -72,26 +72,6 @@ def test_a_callback_that_the_database_refuses_holds_up_no_other(
     assert [standing(batch.id).finished_at is not None for batch in batches] == [False, True] * 3
 
 
-def test_a_batch_is_finished_and_goes_on_in_one_transaction(
-    consuming: Consuming, called: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Or the batch around it would be finished between the two."""
-    begin = batch_ends._begin_next
-
-    def fail_once(alias: str, batch: Any, steps: Any) -> None:
-        monkeypatch.setattr(batch_ends, "_begin_next", begin)
-        raise ConfigurationError("as if it were killed here")
-
-    monkeypatch.setattr(batch_ends, "_begin_next", fail_once)
-    with Batch(on_finish=(CALLED, "outer")) as outer, Batch(then=[(CALLED, "next")], parent=outer):
-        pass
-    batch_ends.check("default", [outer.id])
-    assert standing(outer.id).finished_at is None
-    batch_ends.sweep("default")
-    consuming.drain()
-    assert called == ["next", "outer"]
-
-
 def test_a_batch_inside_another_is_kept_as_long_as_that(consuming: Consuming, called: list[Any], settings: Any) -> None:
     def handle(delivery: Delivery) -> None:
         raise Reject("no")

@@ -66,6 +66,35 @@ def test_counts_are_right_through_kills(consumers: Consumers, topic: str) -> Non
     assert callbacks() == {"finish": 1, "success": 1}
 
 
+@pytest.mark.django_db(transaction=True)
+def test_the_steps_of_a_chain_are_published_once_through_kills(consumers: Consumers) -> None:
+    """A process is killed whenever a step was begun, and another one goes on with it."""
+    command = consumers.start("steady", processes=2)
+    wait_for_shares("steady", 2)
+
+    def step(number: int) -> list[Any]:
+        payload = {"notes": str(consumers.notes), "sleep": 0.02, "step": number}
+        return [("steady", payload, f"k{key}") for key in range(8)]
+
+    with Batch(
+        then=[step(2), step(3), step(4)], on_finish=("called", "finish"), on_success=("called", "success")
+    ) as it:
+        for topic, payload, key in step(1):
+            it.publish(topic, payload, key=key)
+    for number in (2, 3, 4):
+        published = Message.objects.filter(topic="steady", payload__step=number)
+        wait_until(published.exists)
+        pid = sorted(heartbeats().values())[0]
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: pid not in heartbeats().values())  # noqa: B023
+    wait_until(lambda: standing(it.id).state == "succeeded", message=lambda: str(standing(it.id)))
+    command.terminate()
+    assert command.wait() == 0, command.output
+    payloads = Message.objects.filter(topic="steady").values_list("payload", flat=True)
+    assert Counter(payload["step"] for payload in payloads) == {1: 8, 2: 8, 3: 8, 4: 8}
+    assert (figures(it.id), callbacks()) == ((32, 32, 0), {"finish": 1, "success": 1})
+
+
 @pytest.mark.database("mariadb", "mysql", "postgresql")
 @pytest.mark.django_db(transaction=True)
 def test_a_process_that_is_killed_between_the_settle_and_the_end_leaves_that_to_the_next(consumers: Consumers) -> None:
