@@ -245,6 +245,11 @@ def _of_sequence(alias: str) -> list[CheckMessage]:
         f"the log's sequence stands at offset {mark.last_issued}, and {mark.column} is at {mark.known}: it fell back "
         "(a restore, a failover, TRUNCATE), and what is published next would not be delivered"
     )
+    shard = f" --shard {settings.shard_name(alias)}" if settings.sharded else ""
     where = f" --database {alias}" if settings.sharded else ""
-    hint = f"Run `python manage.py migrate sqlqueue{where}`, which raises it; then replay what was published meanwhile."
+    hint = (
+        f"Stop the consumers and run `python manage.py queuerecover{shard}`, which raises it and lets nothing count "
+        f"that processes knew of the former log (`migrate sqlqueue{where}` only raises it). Then replay what was "
+        "published meanwhile."
+    )
     return [Error(text, hint=hint, id="sqlqueue.E024")]

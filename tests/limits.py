@@ -456,6 +456,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "database.insert_sql:NAMED",
         "database.generations:NOT_FOR_US",
         "database.error_codes:ELSEWHERE",
+        "database.sequence:DENIED",
         "log.scheduled:BEFORE_ALL",
         "core.settle_plan:DEAD_MEMBER",
         "core.settle_plan:COUNTED",

@@ -17,7 +17,7 @@ from sqlqueue.consumers.dispatcher import Dispatcher
 from sqlqueue.consumers.limit_warnings import ReadingLimits
 from sqlqueue.consumers.named_server_warning import NamedServerWarning
 from sqlqueue.consumers.overruns import Overruns
-from sqlqueue.consumers.ownership import Ownership
+from sqlqueue.consumers.ownership import SERVER_CHANGED, Ownership
 from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.consumers.progress import ProgressWriter
 from sqlqueue.consumers.reader import Reader
@@ -141,7 +141,7 @@ class Loop:
         for subscription in self.ownership.subscriptions:
             if subscription.limiter is not None:
                 subscription.limiter.void()
-        self.settler.lose([assigned.lease for assigned in self.ownership.assigned_partitions()])
+        self.settler.lose([assigned.lease for assigned in self.ownership.assigned_partitions()], SERVER_CHANGED)
         self.ownership.server = ServerIdentity(self.ownership.alias)
         self.reader.forget(self.ownership.server)
         self.registration.forget_end()

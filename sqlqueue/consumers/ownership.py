@@ -27,6 +27,10 @@ from sqlqueue.signals import announce, lease_acquired, lease_lost, lease_release
 logger = logging.getLogger("sqlqueue")
 
 Lease = tuple[int, int]  # (partition, slice)
+# Why a lease was lost.
+TAKEN_OVER = "its token is stale: another process has it, since this one renewed too late, or the group was moved"
+SERVER_CHANGED = "the database server was started again, or another one has taken its place"
+UNWRITTEN = "what was settled could not be written"
 
 
 class Ownership:
@@ -245,9 +249,9 @@ class Ownership:
         release.release(self.alias, self.subscriber, group_topics)
         self._announce(lease_released, leases)
 
-    def lose(self, leases: Iterable[HeldLease]) -> None:
-        """Drop the partitions of leases whose token was stale."""
+    def lose(self, leases: Iterable[HeldLease], why: str = TAKEN_OVER) -> None:
+        """Drop the partitions of leases which are not this process's any more, and say why."""
         for lease in leases:
             if (assigned := self.assigned_of(lease)) is not None:
                 self.of(lease).drop(assigned)
-                announce(lease_lost, Ownership, subscriber=self.subscriber, **lease.labels)
+                announce(lease_lost, Ownership, subscriber=self.subscriber, **lease.labels, why=why)

@@ -10,14 +10,14 @@ from django.db import Error
 from sqlqueue.conf import settings
 from sqlqueue.consumers.background.outcome_counter import OutcomeCounter
 from sqlqueue.consumers.in_flight import InFlight
-from sqlqueue.consumers.ownership import Ownership
+from sqlqueue.consumers.ownership import SERVER_CHANGED, TAKEN_OVER, UNWRITTEN, Ownership
 from sqlqueue.consumers.trouble import Trouble
 from sqlqueue.core import outcomes
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.membership import Member
 from sqlqueue.core.settle_plan import SettlePlan, SettleResult
 from sqlqueue.database import retries
-from sqlqueue.database.server_identity import ServerIdentity, SessionReplaced
+from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
 from sqlqueue.log import batch_ends
 from sqlqueue.log.settle import settle
 from sqlqueue.log.settle_notices import Questions
@@ -63,13 +63,14 @@ class Settler:
             results = retries.patiently(
                 self.alias, self.settle_on_the_same_server, plans, give_up=self._give_up, failed=self.failed
             )
-        except BaseException:
+        except BaseException as error:
             self._unclaim(plans)
-            self.lose([plan.lease for plan in plans])
+            changed = isinstance(error, (ServerChanged, SessionReplaced))
+            self.lose([plan.lease for plan in plans], SERVER_CHANGED if changed else UNWRITTEN)
             raise
         if results is None:
             self._unclaim(plans)
-            self.lose([plan.lease for plan in plans])  # a release would move past what was not written
+            self.lose([plan.lease for plan in plans], UNWRITTEN)  # a release would move past what was not written
             return None
         stale = [result.plan for result in results if result.stale]
         written = [result for result in results if not result.stale]
@@ -135,9 +136,9 @@ class Settler:
         for plan in plans:
             self.in_flight.unclaim(plan.executions)
 
-    def lose(self, leases: Iterable[HeldLease]) -> None:
-        """Drop partitions that have another owner, and start nothing more of their executions."""
-        self.ownership.lose(leases)
+    def lose(self, leases: Iterable[HeldLease], why: str = TAKEN_OVER) -> None:
+        """Drop partitions, for this reason, and start nothing more of their executions."""
+        self.ownership.lose(leases, why)
         self.in_flight.release_lost()
 
     def _announce(self, result: SettleResult) -> None:

@@ -11,16 +11,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from django.db import connections
+from django.db import Error, connections
 
 from sqlqueue.core.partition.claim_ahead import MOST_AHEAD
 from sqlqueue.database.statements import execute
+from sqlqueue.exceptions import ConfigurationError
 
 LOG = "sqlqueue_message"
 # MySQL's and MariaDB's. MySQL's may be a day old, unless the session wants the present one.
 NEXT = "SELECT AUTO_INCREMENT FROM INFORMATION_SCHEMA.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = %s"
 MOST_AGE = "@@SESSION.INFORMATION_SCHEMA_STATS_EXPIRY"  # seconds
 SERIAL = f"PG_GET_SERIAL_SEQUENCE('{LOG}', 'offset')"  # PostgreSQL's name of it
+MAY_SET = "SELECT HAS_SEQUENCE_PRIVILEGE(%s, 'UPDATE')"  # of PostgreSQL; USAGE, of which offsets are issued, is less
+DENIED = 1142  # a statement, by MySQL
+USER = {  # as GRANT wants it
+    "postgresql": "SELECT QUOTE_IDENT(CURRENT_USER)",
+    "mysql": "SELECT CONCAT(QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', 1)), '@',"
+    " QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', -1)))",
+}
 # Columns that hold offsets which may have left the log. Small tables, or (receipts) the end of an index.
 KNOWN = (
     ("sqlqueue_message", "offset", ""),
@@ -33,6 +41,7 @@ KNOWN = (
     ("sqlqueue_horizon", "value", ""),  # at or below which consumers expect nothing new
 )
 CLAIMS = "sqlqueue_offset.claimed_to"
+MAY_NOT = "the database's user may not raise the sequence of offsets: "
 
 
 class Mark(NamedTuple):
@@ -102,17 +111,38 @@ def _present_statistics(alias: str) -> Iterator[None]:
 
 
 def catch_up(alias: str) -> None:
-    """Raise the sequence to the highest known offset. At worst it leaves a gap, so it may run beside publishers."""
+    """Raise the sequence to the highest known offset. At worst it leaves a gap, so it may run beside publishers. Raises
+    ConfigurationError if the database's user may not."""
     mark = look(alias)
     if mark.known <= mark.last_issued:
         return
     vendor = connections[alias].vendor
     if vendor == "mysql":  # which ignores a value that is below the table's highest
-        execute(alias, f"ALTER TABLE {LOG} AUTO_INCREMENT = {mark.known + 1:d}")
+        try:
+            execute(alias, f"ALTER TABLE {LOG} AUTO_INCREMENT = {mark.known + 1:d}")
+        except Error as error:
+            if error.args[0] != DENIED:
+                raise
+            raise ConfigurationError(MAY_NOT + _granted(alias, "ALTER, CREATE, INSERT ON", LOG)) from error
     elif vendor == "postgresql":
-        execute(alias, f"SELECT SETVAL({SERIAL}, %s)", (mark.known,))
+        (name,) = execute(alias, f"SELECT {SERIAL}").fetchone()
+        if how := missing_right(alias, name):
+            raise ConfigurationError(MAY_NOT + how)
+        execute(alias, "SELECT SETVAL(%s, %s)", (name, mark.known))
     else:
         _raise_on_sqlite(alias, LOG, mark.known)
+
+
+def missing_right(alias: str, name: str) -> str:
+    """Return what to do where this user may not set the value of a sequence of PostgreSQL; "" if it may."""
+    if connections[alias].vendor != "postgresql" or execute(alias, MAY_SET, (name,)).fetchone()[0]:
+        return ""
+    return _granted(alias, "UPDATE ON SEQUENCE", name)
+
+
+def _granted(alias: str, right: str, name: str) -> str:
+    (user,) = execute(alias, USER[connections[alias].vendor]).fetchone()
+    return f"run this as the owner of the tables, or let the owner run GRANT {right} {name} TO {user}"
 
 
 def _raise_on_sqlite(alias: str, table: str, value: int) -> None:

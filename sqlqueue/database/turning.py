@@ -19,6 +19,7 @@ from django.db import Error, connections, transaction
 from sqlqueue.database.error_codes import ErrorKind, classify
 from sqlqueue.database.generations import PRESENT, stored
 from sqlqueue.database.insert_sql import NAMED, SLOTS
+from sqlqueue.database.sequence import missing_right
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import ConfigurationError
 
@@ -52,7 +53,6 @@ USED = "SELECT PG_SEQUENCE_LAST_VALUE('sqlqueue_generation')"  # what publishers
 MAY_REFUSE = (
     "SELECT HAS_TABLE_PRIVILEGE('sqlqueue_message', 'TRIGGER') AND HAS_SCHEMA_PRIVILEGE(CURRENT_SCHEMA(), 'CREATE')"
 )
-MAY_PUT_IN_FORCE = "SELECT HAS_SEQUENCE_PRIVILEGE('sqlqueue_generation', 'UPDATE')"
 NEWEST_LAYOUT = "SELECT MAX(generation) FROM sqlqueue_layout"
 WRITER = "SELECT MAX(writer) FROM sqlqueue_publish_gate WHERE slot >= 0"
 CHANGING = "SELECT id FROM sqlqueue_epoch_slot LIMIT 1"
@@ -92,12 +92,13 @@ def newest_layout(alias: str) -> int | None:
 def catch_up(alias: str) -> None:
     """Let the newest layout's generation hold where what holds it is behind, and no change is under way: a dump may
     bring the layouts alone, and neither tables nor logical replication bring the sequence. Publishers would go back to
-    an epoch that has ended."""
+    an epoch that has ended. Raises ConfigurationError if the database's user may not."""
     newest = newest_layout(alias) or 0
     if not newest or execute(alias, CHANGING).fetchone():
         return  # the process that carries the change on does it
     if connections[alias].vendor == "postgresql":
         if newest_generation(alias) < newest:
+            refuse_who_may_not(alias)
             put_in_force(alias, newest)
     elif gate_rows_behind(alias, newest):
         execute(alias, "DELETE FROM sqlqueue_publish_gate WHERE slot >= 0 AND slot < %s", (first_slot(alias, newest),))
@@ -115,9 +116,11 @@ def newest_generation(alias: str) -> int:
     return execute(alias, text).fetchone()[0] or 0
 
 
-def may_put_in_force(alias: str) -> bool:
-    """Tell whether this user may do so: on PostgreSQL it takes a right that changing rows does not."""
-    return connections[alias].vendor != "postgresql" or bool(execute(alias, MAY_PUT_IN_FORCE).fetchone()[0])
+def refuse_who_may_not(alias: str) -> None:
+    """Raise ConfigurationError, with what to do, unless this user may put a generation in force: on PostgreSQL that
+    takes a right that changing rows does not."""
+    if how := missing_right(alias, "sqlqueue_generation"):
+        raise ConfigurationError(f"the user of database {alias!r} may not tell publishers of new partitions: {how}")
 
 
 def may_refuse_first_epoch(alias: str) -> bool:

@@ -43,8 +43,8 @@ def _released(*, partitions: list[int], **fields: Any) -> None:
     logger.info(logfmt("lease_released", **_fields(fields), partitions=partitions_text(partitions)))
 
 
-def _lost(**fields: Any) -> None:
-    logger.warning(logfmt("lease_lost", **_fields(fields)))
+def _lost(*, why: str, **fields: Any) -> None:
+    logger.warning(logfmt("lease_lost", **_fields(fields), meaning=why))
 
 
 def _failed(*, error: str, **fields: Any) -> None:

@@ -48,15 +48,15 @@ def recover(alias: str) -> Recovery:
     raise the log's sequence above all known offsets, and the generation to that of the layouts; return what was done.
     Positions, rows and messages stay.
 
-    What former owners had in flight is delivered again. May be run twice. Raises ConfigurationError while consumer
-    processes live, as their heartbeats say: they know a log that is no more, and would pass messages of the present
-    one.
+    What former owners had in flight is delivered again. May be run twice. Raises ConfigurationError, and has changed no
+    row, if the database's user may not raise the sequences, and while consumer processes live, as their heartbeats say:
+    they know a log that is no more, and would pass messages of the present one.
     """
     before = preview(alias)
-    token = retries.run(alias, _recover, alias, secrets.randbelow(MOST_ADDED) + 1)
-    sequence.catch_up(alias)
+    _refuse_living(alias)
+    sequence.catch_up(alias)  # takes rights that changing rows does not
     fill(alias)
-    return before._replace(token=token)
+    return before._replace(token=retries.run(alias, _recover, alias, secrets.randbelow(MOST_ADDED) + 1))
 
 
 def _recover(alias: str, added: int) -> int:
@@ -65,13 +65,7 @@ def _recover(alias: str, added: int) -> int:
     list(Topic.objects.using(alias).select_for_update().order_by("name").values_list("name", flat=True))
     leases, offsets = PartitionLease.objects.using(alias), Offset.objects.using(alias)
     list(leases.select_for_update().order_by("topic", "consumer_group", "partition", "slice").values_list("id"))
-    alive = sorted(set(SubscriberHeartbeat.objects.using(alias).alive().values_list("subscriber", flat=True)))
-    if alive:
-        some = ", ".join(alive[:MOST_NAMED]) + (" and others" if len(alive) > MOST_NAMED else "")
-        raise ConfigurationError(
-            f"{len(alive)} processes consume ({some}): stop them first. One that was killed, or that the restored data "
-            "shows, counts for LEASE_DURATION"
-        )
+    _refuse_living(alias)
     highest = max(rows.aggregate(highest=Max("fencing_token"))["highest"] or 0 for rows in (leases, offsets))
     token = int(highest) + added
     leases.update(fencing_token=token, valid_until=None)
@@ -79,3 +73,13 @@ def _recover(alias: str, added: int) -> int:
     offsets.update(fencing_token=token)
     SharedHorizon.objects.using(alias).all().delete()
     return token
+
+
+def _refuse_living(alias: str) -> None:
+    alive = sorted(set(SubscriberHeartbeat.objects.using(alias).alive().values_list("subscriber", flat=True)))
+    if alive:
+        some = ", ".join(alive[:MOST_NAMED]) + (" and others" if len(alive) > MOST_NAMED else "")
+        raise ConfigurationError(
+            f"{len(alive)} processes consume ({some}): stop them first. One that was killed, or that the restored data "
+            "shows, counts for LEASE_DURATION"
+        )

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from django.db import ProgrammingError, connections
+from django.db import ProgrammingError
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.logfmt import logfmt
@@ -77,12 +77,7 @@ def begin(alias: str, topic: str, partitions: int) -> Change | None:
         raise ConfigurationError(f"partitions must be 1 to {MOST_PARTITIONS}, not {partitions}")
     if former := former_subscribers(alias, ONE_EPOCH):
         raise ConfigurationError(f"consumers of an older version serve this database: {', '.join(former)}")
-    if not turning.may_put_in_force(alias):
-        user = connections[alias].settings_dict["USER"]
-        raise ConfigurationError(
-            "the database's user may not tell publishers of new partitions: run this as the owner of the tables, or"
-            f" let the owner run GRANT UPDATE ON SEQUENCE sqlqueue_generation TO {user}"
-        )
+    turning.refuse_who_may_not(alias)
     if dialect(alias).gated:
         retries.run(alias, _begin, alias, topic, partitions, None)
     else:

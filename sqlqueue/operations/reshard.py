@@ -103,11 +103,7 @@ def begin(topic: str, shards: Collection[str]) -> None:
             )
         if former := former_subscribers(alias, SAME_SHARDS):
             raise ConfigurationError(f"consumers of an older version serve shard {name!r}: {', '.join(former)}")
-        if not turning.may_put_in_force(alias):
-            raise ConfigurationError(
-                f"the user of shard {name!r} may not tell publishers of the change: run this as the owner of the"
-                " tables, or let the owner run GRANT UPDATE ON SEQUENCE sqlqueue_generation"
-            )
+        turning.refuse_who_may_not(alias)
     retries.run(settings.home, _begin, topic, after)
 
 

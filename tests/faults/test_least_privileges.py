@@ -8,8 +8,11 @@ from django.db import DatabaseError, connection, connections, transaction
 from pytest_django import DjangoDbBlocker, Settings
 
 from sqlqueue import Delivery, NewMessage, Retry, publish, publish_many
+from sqlqueue.database.sequence import look
+from sqlqueue.leases.acquire import acquire
 from sqlqueue.log.collect import collect
-from sqlqueue.models import DeliveryState, Message, Topic
+from sqlqueue.log.groups import register
+from sqlqueue.models import ConsumerGroup, DeliveryState, Layout, Message, PartitionLease, Topic
 from tests.consuming import QUICK, Consuming
 from tests.management.running import run
 from tests.processes import wait_until
@@ -98,3 +101,30 @@ def test_it_suffices(consuming: Consuming) -> None:
     assert not Message.objects.using(ALIAS).filter(topic="t").exists()
     with pytest.raises(DatabaseError, match=r"denied|must be owner"), connections[ALIAS].cursor() as cursor:
         cursor.execute("DROP TABLE sqlqueue_receipt")
+
+
+def test_a_recovery_that_takes_more_changes_nothing_and_names_what_to_grant(least: None) -> None:
+    publish("t", 0)
+    register(ALIAS, "g", "t")
+    acquire(ALIAS, "gone", "g", "t", [0], priorities=1, lease_duration=3600, horizon=0)
+    tokens = PartitionLease.objects.using(ALIAS).order_by("id").values_list("fencing_token", flat=True)
+    assert run("queuerecover", "--no-input")[0] == 0, "the sequence does not lag: rows are all that there is to change"
+    before = list(tokens.all())
+    start = look(ALIAS).last_issued + 1_000
+    ConsumerGroup.objects.using(ALIAS).update(start=start)
+    code, _, said = run("queuerecover", "--no-input")
+    assert (code, list(tokens.all())) == (1, before)
+    grant = said.partition("let the owner run ")[2]
+    assert grant.startswith("GRANT "), said
+    execute(grant)
+    assert run("queuerecover", "--no-input")[0] == 0
+    assert list(tokens.all()) != before
+    assert (publish("t", 1).offset or 0) > start
+
+
+@pytest.mark.database("postgresql")
+def test_a_recovery_of_layouts_alone_changes_nothing_and_names_what_to_grant(least: None) -> None:
+    Layout.objects.create(topic="t", generation=1, epoch=1, phase=Layout.STEADY, partitions=4, base=4)
+    code, _, said = run("queuerecover", "--no-input")
+    assert code == 1
+    assert f"GRANT UPDATE ON SEQUENCE sqlqueue_generation TO {USER}" in said

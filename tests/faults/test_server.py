@@ -103,6 +103,9 @@ def run_through(consumers: Consumers, faults: list[Callable[[], None]]) -> None:
     assert command.wait() == 0, command.output
 
     assert "event=process_died" not in command.output, f"a consumer did not recover by itself\n{command.output}"
+    lost = [line for line in command.output.splitlines() if "event=lease_lost" in line]
+    assert lost
+    assert all("the database server was started again" in line for line in lost), "the process is blamed"
     handled = effects()
     names = [name for name, _ in handled.elements()]
     for topic in TOPICS:

@@ -204,8 +204,8 @@ def test_a_sequence_of_offsets_that_fell_back(consuming: Consuming) -> None:
     assert said.code == 1
     assert "error    check sqlqueue.E024: the log's sequence stands at offset " in said.out
     [(_, _, hint)] = findings()["check sqlqueue.E024"]
-    assert "manage.py migrate sqlqueue" in hint
-    run("migrate", "sqlqueue")
+    assert "manage.py queuerecover`" in hint
+    assert run("queuerecover", "--no-input").code == 0
     assert "check sqlqueue.E024" not in findings()
     assert (publish("orders", 1).offset or 0) > start
 
