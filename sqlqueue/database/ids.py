@@ -10,20 +10,21 @@ from collections.abc import Iterable
 from typing import Any
 
 from sqlqueue.database.dialects import Dialect
-from sqlqueue.database.dialects.base import OF_ID
 from sqlqueue.database.insert_sql import LogRow
 
 Identity = tuple[str, str, str]  # topic, id, key
 UNIQUE = "topic, message_id, partition_key"  # the unique columns, of the log and of the schedule
 
-IN_LOG = "sqlqueue_message AS found{by_message_id}"
-IN_SCHEDULE = "sqlqueue_scheduled_message AS found{by_scheduled_id}"
+IN_LOG = "{log_of_wanted} AS found{by_message_id}"
+IN_SCHEDULE = "{schedule_of_wanted} AS found{by_scheduled_id}"
 # The offset of an id. Index: the log's unique one.
-FIND = 'SELECT "offset" FROM {log_of_id}'
+FIND = 'SELECT "offset" FROM sqlqueue_message WHERE {in_log}'
 # The same of one that is there, as last committed, and locks it.
-FIND_LATEST = f'SELECT "offset" FROM sqlqueue_message WHERE {OF_ID}{{share}}'
+FIND_LATEST = f"{FIND}{{share}}"
+# The number of an id in the schedule. Index: the schedule's unique one.
+FIND_SCHEDULED = "SELECT id FROM sqlqueue_scheduled_message WHERE {in_schedule}"
 # The same as FIND, and 0 if it is scheduled. Index: the unique ones.
-FIND_EITHER = f"{FIND} UNION ALL SELECT 0 FROM sqlqueue_scheduled_message WHERE {OF_ID}"
+FIND_EITHER = f"{FIND} UNION ALL SELECT 0 FROM sqlqueue_scheduled_message WHERE {{in_schedule}}"
 # Whether anything of a topic is scheduled. Index: the schedule's unique one, by the topic.
 ANY_SCHEDULED = "SELECT 1 FROM sqlqueue_scheduled_message{by_scheduled_id} WHERE topic = %s LIMIT 1"
 # Which of many are taken. Few keys: a range of ids for each. Many: each is looked up by itself, since ranges are costly
@@ -35,15 +36,6 @@ LOOK_UP = (
     "SELECT found.topic, found.message_id, found.partition_key FROM {wanted} {then} {table} ON "
     "found.topic = wanted.topic AND found.message_id = wanted.message_id AND found.partition_key = wanted.partition_key"
 )
-# The same in a form that only the log's unique index serves, see dialects.postgresql.
-LOOK_UP_FOLLOWING = """
-    SELECT found.topic, found.message_id, found.partition_key FROM {wanted} CROSS JOIN LATERAL (
-        SELECT topic, message_id, partition_key FROM sqlqueue_message
-        WHERE (message_id, topic, partition_key) >= (wanted.message_id, wanted.topic, wanted.partition_key)
-        AND message_id <= wanted.message_id ORDER BY message_id, topic, partition_key LIMIT 1
-    ) AS found WHERE found.topic = wanted.topic AND found.message_id = wanted.message_id
-    AND found.partition_key = wanted.partition_key
-"""
 
 
 def identity_of(row: LogRow) -> Identity:
@@ -65,12 +57,10 @@ def taken(syntax: Dialect, table: str, identities: Iterable[Identity]) -> tuple[
     ids: dict[tuple[str, str], list[str]] = {}
     for topic, id, key in identities:
         ids.setdefault((topic, key), []).append(id)
-    following = table == IN_LOG and syntax.plans_by_statistics
-    if len(ids) <= FEW_KEYS and not following:
+    if len(ids) <= FEW_KEYS and not syntax.plans_by_statistics:
         ranges = (f"({syntax.sql(RANGE)}({', '.join(['%s'] * len(some))}))" for some in ids.values())
         text = syntax.sql(RANGES.replace("{table}", table)) + " OR ".join(ranges)
         return text, [value for identity, some in ids.items() for value in (*identity, *some)]
     values = [value for (topic, key), some in ids.items() for id in some for value in (topic, id, key)]
     columns = ("topic", "message_id", "partition_key")
-    text = LOOK_UP_FOLLOWING if following else LOOK_UP
-    return syntax.joined("wanted", columns, len(values) // 3, text.replace("{table}", table)), values
+    return syntax.joined("wanted", columns, len(values) // 3, LOOK_UP.replace("{table}", table)), values

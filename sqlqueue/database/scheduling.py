@@ -11,7 +11,6 @@ from django.db import connections, transaction
 
 from sqlqueue.database.chunks import in_chunks
 from sqlqueue.database.clock import EPOCH
-from sqlqueue.database.dialects.base import OF_ID
 from sqlqueue.database.gate import inserted
 from sqlqueue.database.ids import Identity, identity_of
 from sqlqueue.database.insert_sql import KEEP_DUPLICATE, LogRow, Stored
@@ -31,9 +30,11 @@ from sqlqueue.database.weight import weight
 HAS_ID = "COALESCE(topic, '') = %s AND COALESCE(message_id, '') = %s AND COALESCE(partition_key, '') = %s"
 # Where an id is taken. Index: the unique ones.
 EXISTING_SCHEDULED = (
-    f"SELECT NULL, id, {{published}}, {{headers}}, target_group FROM sqlqueue_scheduled_message WHERE {OF_ID}"
+    "SELECT NULL, id, {published}, {headers}, target_group FROM sqlqueue_scheduled_message WHERE {in_schedule}"
 )
-EXISTING = f'SELECT "offset", NULL, NULL, NULL, NULL FROM {{log_of_id}} UNION ALL {EXISTING_SCHEDULED}'
+EXISTING = (
+    f'SELECT "offset", NULL, NULL, NULL, NULL FROM sqlqueue_message WHERE {{in_log}} UNION ALL {EXISTING_SCHEDULED}'
+)
 # By the number, as the scheduler locks it: by the id InnoDB would lock the other index first, and the two would wait
 # for each other; MariaDB takes another index for an update if it is not told. Index: the primary key.
 REPLACE = (
@@ -41,7 +42,7 @@ REPLACE = (
     f" body = %s, expires_after = %s, due_at = {{due}}, refused = {{false}}, refusal = NULL WHERE id = %s AND {HAS_ID}"
 )
 TAKE = f"DELETE FROM sqlqueue_scheduled_message WHERE id = %s AND {HAS_ID}"
-WITHDRAW = f"DELETE FROM sqlqueue_scheduled_message WHERE {OF_ID}"  # index: the unique one
+WITHDRAW = "DELETE FROM sqlqueue_scheduled_message WHERE {in_schedule}"  # index: the unique one
 
 
 class Due(NamedTuple):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import chain
 from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
@@ -118,10 +119,11 @@ class Call:
         """Tell whether the message has entered the log: it may have taken the detour. If it has left the log since, its
         reply tells where it was."""
         if not self._offset:
-            named = {"topic": self._topic, "message_id": self._published.id, "partition_key": self._key}
-            for model, column in ((Message, "offset"), (Result, "message_offset")):
-                rows = model._default_manager.using(self._alias).filter(**named)
-                self._offset = self._offset or rows.values_list(column, flat=True).first() or 0
+            topic, id, key = self._topic, self._published.id, self._key
+            there = Message.objects.using(self._alias).of_id(topic, id, key)
+            left = Result.objects.using(self._alias).filter(topic=topic, message_id=id, partition_key=key)[:1]
+            found = chain(there.values_list("offset", flat=True), left.values_list("message_offset", flat=True))
+            self._offset = next(found, 0)
         return bool(self._offset)
 
     def _read(self, over: bool) -> Answer | None:

@@ -90,8 +90,7 @@ def take_out(topic: str, key: str, id: str | None = None) -> int:
 
 def in_log(topic: str, key: str, id: str) -> bool:
     """Tell whether a message is in the log of a shard where it can be."""
-    rows = Message.objects.filter(topic=topic, partition_key=key, message_id=id)
-    return bool(first_found(lambda alias: rows.using(alias).exists(), topic, key, id))
+    return bool(first_found(lambda alias: Message.objects.using(alias).of_id(topic, id, key).exists(), topic, key, id))
 
 
 def waiting(topic: str, key: str, id: str | None = None) -> list[tuple[str, str, list[int]]]:

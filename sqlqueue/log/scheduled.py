@@ -13,7 +13,7 @@ from sqlqueue.core.codec import decode
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text
 from sqlqueue.database import retries
 from sqlqueue.database.clock import moment
-from sqlqueue.database.dialects.base import OF_ID
+from sqlqueue.database.ids import FIND_SCHEDULED
 from sqlqueue.database.scheduling import TAKE
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import InvalidMessage
@@ -28,13 +28,12 @@ from sqlqueue.twins import async_twin, refuse_in_async
 AT_ONCE = 500
 BEFORE_ALL = -(1 << 63)  # what has taken the detour (database.detour) has numbers below 0
 # Index: the unique one.
-GET = f"""
-    SELECT {{payload}}, {{headers}}, priority, target_group, {{due}}, {{published}}, refusal, body, expires_after
-    FROM sqlqueue_scheduled_message WHERE {OF_ID}
+GET = """
+    SELECT {payload}, {headers}, priority, target_group, {due}, {published}, refusal, body, expires_after
+    FROM sqlqueue_scheduled_message WHERE {in_schedule}
 """
-NUMBER = f"SELECT id FROM sqlqueue_scheduled_message WHERE {OF_ID}"
-# The same, and NULL if it is in the log. Index: the unique ones.
-NUMBER_OR_LOG = f"SELECT NULL FROM {{log_of_id}} UNION ALL {NUMBER}"
+# The number of an id that is scheduled, and NULL if it is in the log. Index: the unique ones.
+NUMBER_OR_LOG = f"SELECT NULL FROM sqlqueue_message WHERE {{in_log}} UNION ALL {FIND_SCHEDULED}"
 # Index: (topic, partition_key).
 OF_KEY = """
     SELECT id FROM sqlqueue_scheduled_message WHERE topic = %s AND partition_key = %s AND id > %s ORDER BY id LIMIT %s
@@ -161,7 +160,7 @@ def _cancel(alias: str, identity: tuple[str, str, str]) -> bool:
             task_states.withdraw(alias, found)
         if _take(alias, found[0], identity):
             return not in_log
-        found = execute(alias, NUMBER + "{update}", identity).fetchone()  # it may have been scheduled anew
+        found = execute(alias, FIND_SCHEDULED + "{update}", identity).fetchone()  # it may have been scheduled anew
     return False
 
 

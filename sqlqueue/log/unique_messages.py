@@ -30,14 +30,14 @@ CHUNK = 500
 # that gets it. One statement, so one moment: a message on its way into the log is in one of them. Indexes: the primary
 # key; the unique ones of the ids; those of the group, its offset row, delivery state and blocked range.
 LOOK = """
-    SELECT k.digest, k.message_id, c.id, m."offset",
+    SELECT wanted.digest, wanted.message_id, c.id, m."offset",
     CASE WHEN g.id IS NULL THEN 1 WHEN s.id IS NULL THEN {above_or_blocked} ELSE {open} END,
     CASE WHEN m.expires_at IS NULL OR m.expires_at > {now} THEN 1 WHEN s.id IS NULL THEN {claimed} ELSE s.in_flight END
-    FROM {wanted} {then} sqlqueue_unique_message k ON k.digest = wanted.digest
-    LEFT JOIN sqlqueue_scheduled_message c
-    ON c.topic = k.topic AND c.message_id = k.message_id AND c.partition_key = k.partition_key
-    LEFT JOIN sqlqueue_message m
-    ON m.topic = k.topic AND m.message_id = k.message_id AND m.partition_key = k.partition_key
+    FROM {given} {then} sqlqueue_unique_message AS wanted ON wanted.digest = given.digest
+    LEFT JOIN {schedule_of_wanted} AS c
+    ON c.topic = wanted.topic AND c.message_id = wanted.message_id AND c.partition_key = wanted.partition_key
+    LEFT JOIN {log_of_wanted} AS m
+    ON m.topic = wanted.topic AND m.message_id = wanted.message_id AND m.partition_key = wanted.partition_key
     LEFT JOIN sqlqueue_consumer_group g
     ON g.topic = m.topic AND (m.target_group = '' OR g.consumer_group = m.target_group)
     LEFT JOIN sqlqueue_offset o
@@ -162,7 +162,7 @@ def _look(
     digests = list(held)
     for start in range(0, len(digests), CHUNK):
         some = digests[start : start + CHUNK]
-        text = dialect(alias).joined("wanted", ("digest",), len(some), LOOK)
+        text = dialect(alias).joined("given", ("digest",), len(some), LOOK)
         for digest, id, number, offset, unsettled, may_run in run(text, some).fetchall():
             ids[digest] = id
             if number is not None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from django.db import models
 from django.db.models import Case, When
+from django.db.models.expressions import RawSQL
 from django.db.models.functions import Cast, Coalesce, Length
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.fingerprint import LENGTH
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, GROUP_LENGTH, ID_LENGTH, KEY_LENGTH
 from sqlqueue.database.fields import DatabaseNow, ExactField, UnicodeTextField
+from sqlqueue.database.ids import FIND
 from sqlqueue.database.insert_sql import Stored
+from sqlqueue.database.statements import dialect
 from sqlqueue.database.weight import LIGHT
 from sqlqueue.models.topic import TOPIC_COLUMN
 
@@ -23,6 +26,10 @@ class MessageQuerySet(models.QuerySet["Message"]):
         rows = self.exclude(failed_group="")
         rows = rows.filter(topic=dead_letter_topic(topic)) if topic else rows
         return rows.filter(failed_group=group) if group else rows
+
+    def of_id(self, topic: str, id: str, key: str) -> MessageQuerySet:
+        """Return the message of a topic, id and key, by the index that is unique in them."""
+        return self.filter(offset=RawSQL(dialect(self.db).sql(FIND), (topic, id, key)))
 
     def without_content(self) -> MessageQuerySet:
         """Leave payload, headers and body in the server."""

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from django.db import models
+from django.db.models.expressions import RawSQL
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.keys import GROUP_LENGTH, ID_LENGTH, KEY_LENGTH
 from sqlqueue.database.fields import DatabaseNow, ExactField, ShownJSON, UnicodeTextField
+from sqlqueue.database.ids import FIND_SCHEDULED
+from sqlqueue.database.statements import dialect
 from sqlqueue.models.topic import TOPIC_COLUMN
+
+
+class ScheduledMessageQuerySet(models.QuerySet["ScheduledMessage"]):
+    """Queries of the schedule."""
+
+    def of_id(self, topic: str, id: str, key: str) -> ScheduledMessageQuerySet:
+        """Return the message of a topic, id and key, by the index that is unique in them."""
+        return self.filter(id=RawSQL(dialect(self.db).sql(FIND_SCHEDULED), (topic, id, key)))
 
 
 class ScheduledMessage(models.Model):
@@ -33,6 +44,8 @@ class ScheduledMessage(models.Model):
     expires_after = models.FloatField(
         _("expires after"), null=True, help_text=_("seconds from when it is due; empty: never")
     )
+
+    objects = ScheduledMessageQuerySet.as_manager()
 
     class Meta:
         db_table = "sqlqueue_scheduled_message"

@@ -155,11 +155,10 @@ def _check_id(alias: str, found: ScheduledMessage) -> None:
     """Refuse an id that another message of the topic and key has, on the schedule or in the log."""
     if not found.message_id:
         return
-    same = {"topic": found.topic, "message_id": found.message_id, "partition_key": found.partition_key}
-    if ScheduledMessage.objects.using(alias).filter(**same).exclude(pk=found.pk).exists():
+    same = found.topic, found.message_id, found.partition_key
+    if ScheduledMessage.objects.using(alias).of_id(*same).exclude(pk=found.pk).exists():
         raise InvalidMessage(_taken(found.message_id, "another scheduled message"))
-    offset = Message.objects.using(alias).filter(**same).values_list("offset", flat=True).first()
-    if offset is not None:
+    for offset in Message.objects.using(alias).of_id(*same).values_list("offset", flat=True):
         raise InvalidMessage(_taken(found.message_id, f"the message at offset {offset}"))
 
 

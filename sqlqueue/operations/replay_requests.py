@@ -130,8 +130,7 @@ def _move(alias: str, replay: Replay, most: int) -> bool:
     if moved and replay.trial and replay.state == NEW:
         replay.state = TRIAL
         first = moved[0]
-        copies = Message.objects.using(alias).filter(topic=replay.topic, partition_key=first.key)
-        replay.trial_offset = copies.get(message_id=first.id).offset
+        replay.trial_offset = Message.objects.using(alias).of_id(replay.topic, first.id, first.key).get().offset
         return True
     replay.state = RUNNING
     if left is None:

@@ -176,7 +176,7 @@ def _present(alias: str, topic: str, id: str, key: str, followed: int) -> Messag
     """Return the status of a message that is in the log, or scheduled."""
     # The schedule first: a message may move from there into the log in between.
     scheduled = _scheduled(alias, topic, id, key)
-    message = Message.objects.using(alias).filter(message_id=id, topic=topic, partition_key=key)
+    message = Message.objects.using(alias).of_id(topic, id, key)
     for found in message.without_content()[:1]:  # not first(), which would walk the primary key
         return status_of(alias, found, followed)
     return scheduled
@@ -256,7 +256,7 @@ def _with_replays(
 
 
 def _scheduled(alias: str, topic: str, id: str, key: str) -> MessageStatus | None:
-    rows = ScheduledMessage.objects.using(alias).filter(topic=topic, message_id=id, partition_key=key)
+    rows = ScheduledMessage.objects.using(alias).of_id(topic, id, key)
     row = next(iter(rows.only("target_group", "due_at", "created_at", "refusal")[:1]), None)
     return None if row is None else _before_the_log(alias, topic, id, key, row)
 

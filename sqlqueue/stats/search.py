@@ -55,8 +55,8 @@ def oldest(alias: str, topic: TopicInfo, most: int, low: int = 0, high: int = HI
 
 def by_id(alias: str, topic: TopicInfo, id: str, most: int, key: str | None = None) -> list[int]:
     """Return the offsets of an id, at most `most`, highest first. key: of this key only; None: of any, one for each."""
-    found = Message.objects.using(alias).filter(topic=topic.name, message_id=id)
-    found = found if key is None else found.filter(partition_key=key)
+    rows = Message.objects.using(alias)
+    found = rows.filter(topic=topic.name, message_id=id) if key is None else rows.of_id(topic.name, id, key)
     return sorted(found.values_list("offset", flat=True)[:most], reverse=True)
 
 

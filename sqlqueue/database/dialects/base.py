@@ -14,8 +14,9 @@ that locks may not scan, for it would wait for, or lock, rows that it does not n
 offset, {within} the same up to another one, ORDER BY {ascending}: where the index cannot be named, in a form that no
 other index serves; their parameters are Dialect.range_values(); {descending} is the same backwards. {minute} is the
 present minute's beginning; {begun} that of the transaction, where a guard compares it; {bytes} how many payload,
-headers and body have. {log_of_id} is the message of a topic, id and key, which are the parameters: again in a form
-that only the unique index serves.
+headers and body have. {in_log}, {in_schedule} are conditions of the log and of the schedule: the one message of a
+topic, id and key, which are the parameters. {log_of_wanted}, {schedule_of_wanted} are the same tables, joined with the
+topics, message_ids and partition_keys of `wanted`. All four have a form that only the unique index serves.
 """
 
 from __future__ import annotations
@@ -42,8 +43,12 @@ RANGES = {
 }
 
 OF_ID = "topic = %s AND message_id = %s AND partition_key = %s"
-LOG_OF_ID = f"sqlqueue_message WHERE {OF_ID}"
-UNIQUE_ORDER = "message_id, topic, partition_key"  # the columns of the log's unique index
+UNIQUE = {
+    "in_log": OF_ID,
+    "in_schedule": OF_ID,
+    "log_of_wanted": "sqlqueue_message",
+    "schedule_of_wanted": "sqlqueue_scheduled_message",
+}
 
 
 class Composed(str):

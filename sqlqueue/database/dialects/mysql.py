@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from sqlqueue.database.dialects.base import LOG_OF_ID, RANGES, Dialect, given, marks_of, new_values
+from sqlqueue.database.dialects.base import RANGES, UNIQUE, Dialect, given, marks_of, new_values
 
 
 class MySQL(Dialect):
@@ -18,7 +18,7 @@ class MySQL(Dialect):
     slotted = True
     placeholders: ClassVar = {
         **RANGES,
-        "log_of_id": LOG_OF_ID,
+        **UNIQUE,
         "now": "UTC_TIMESTAMP(6)",
         "later": "UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND",
         "earlier": "UTC_TIMESTAMP(6) - INTERVAL %s MICROSECOND",

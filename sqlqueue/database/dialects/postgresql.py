@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import ClassVar
 
-from sqlqueue.database.dialects.base import UNIQUE_ORDER, WithOnConflict, marks_of
+from sqlqueue.database.dialects.base import WithOnConflict, marks_of
 from sqlqueue.exceptions import InvalidMessage
 
 NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # in JSON text: an escape, not an escaped backslash before "u0000"
@@ -20,12 +20,24 @@ ABOVE = 'topic = %s AND "partition" = %s AND (priority, "offset") > (%s, %s)'
 
 # The message of an identity: the first one from there on, in the order that only the unique index has, if it is that
 # one. Of a topic that the statistics do not know PostgreSQL expects a row or none, by any index that begins with the
-# topic, and reads all of them. Nothing equals in the inner query: another index would serve that.
-NEAREST = f"""(SELECT * FROM (SELECT CAST(%s AS TEXT) AS its_topic, CAST(%s AS TEXT) AS its_id,
-    CAST(%s AS TEXT) AS its_key) AS wanted CROSS JOIN LATERAL (SELECT * FROM sqlqueue_message
-    WHERE ({UNIQUE_ORDER}) >= (its_id, its_topic, its_key) AND message_id <= its_id
-    ORDER BY {UNIQUE_ORDER} LIMIT 1) AS following) AS nearest
-    WHERE topic = its_topic AND message_id = its_id AND partition_key = its_key"""
+# topic, and reads all of them. In the log nothing equals, for another index would serve that. All indexes of the
+# schedule begin with the topic: there the values are kept from the planner, so that it expects many rows of any.
+LOG_FOLLOWING = """LATERAL (SELECT * FROM sqlqueue_message
+    WHERE (message_id, topic, partition_key) >= (wanted.message_id, wanted.topic, wanted.partition_key)
+    AND message_id <= wanted.message_id ORDER BY message_id, topic, partition_key LIMIT 1)"""
+SCHEDULE_FOLLOWING = """LATERAL (SELECT * FROM sqlqueue_scheduled_message WHERE topic = wanted.topic
+    AND (message_id, partition_key) >= (wanted.message_id, wanted.partition_key)
+    AND message_id <= wanted.message_id ORDER BY topic, message_id, partition_key LIMIT 1)"""
+# Its number, for a statement that may lock: that finds its row by the primary key. OFFSET 0 keeps the values.
+NUMBER_OF = """FROM (SELECT CAST(%s AS TEXT) AS topic, CAST(%s AS TEXT) AS message_id, CAST(%s AS TEXT) AS partition_key
+    OFFSET 0) AS wanted JOIN {following} AS found ON found.topic = wanted.topic
+    AND found.message_id = wanted.message_id AND found.partition_key = wanted.partition_key"""
+IN_LOG = f'"offset" = (SELECT found."offset" {NUMBER_OF.format(following=LOG_FOLLOWING)})'
+# Scheduled messages may be edited: the row that is locked must still be that message.
+IN_SCHEDULE = f"""
+    (id, COALESCE(topic, ''), COALESCE(message_id, ''), COALESCE(partition_key, '')) = (
+    SELECT found.id, found.topic, found.message_id, found.partition_key
+    {NUMBER_OF.format(following=SCHEDULE_FOLLOWING)})"""
 
 
 class PostgreSQL(WithOnConflict):
@@ -65,7 +77,10 @@ class PostgreSQL(WithOnConflict):
         " + COALESCE(OCTET_LENGTH(body), 0)",
         "beyond": f"{ABOVE} AND priority <= %s",
         "within": f'{ABOVE} AND (priority, "offset") <= (%s, %s)',
-        "log_of_id": NEAREST,
+        "in_log": IN_LOG,
+        "in_schedule": IN_SCHEDULE,
+        "log_of_wanted": LOG_FOLLOWING,
+        "schedule_of_wanted": SCHEDULE_FOLLOWING,
         "ascending": 'topic, "partition", priority, "offset"',
         "descending": 'topic DESC, "partition" DESC, priority DESC, "offset" DESC',
     }
@@ -73,6 +88,10 @@ class PostgreSQL(WithOnConflict):
     def range_values(self, topic: str, partition: int, priority: int, low: int, *high: int) -> tuple[object, ...]:
         """See ABOVE."""
         return (topic, partition, priority, low, priority, *high)
+
+    def joined(self, name: str, columns: Sequence[str], rows: int, text: str) -> str:
+        """Materialized: the planner is to make nothing of the values, see LOG_FOLLOWING."""
+        return super().joined(name, columns, rows, text).replace(" AS (VALUES", " AS MATERIALIZED (VALUES", 1)
 
     def update(
         self, table: str, columns: Sequence[str], rows: int, values: str, where: str = "", key: str = "id"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import ClassVar
 
-from sqlqueue.database.dialects.base import LOG_OF_ID, RANGES, WithOnConflict
+from sqlqueue.database.dialects.base import RANGES, UNIQUE, WithOnConflict
 
 
 class SQLite(WithOnConflict):
@@ -20,7 +20,7 @@ class SQLite(WithOnConflict):
     rows_of_one_insert = 500
     placeholders: ClassVar = {
         **RANGES,
-        "log_of_id": LOG_OF_ID,
+        **UNIQUE,
         "now": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f000', 'now')",
         "later": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', (%s / 1000000.0) || ' seconds')",
         "earlier": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', (%s / -1000000.0) || ' seconds')",
