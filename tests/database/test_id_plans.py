@@ -7,6 +7,7 @@ from sqlqueue import NewMessage, cancel, get_scheduled, get_status, publish, pub
 from sqlqueue.database import gate, scheduling
 from sqlqueue.database.insert_sql import LogRow
 from tests.database.plans import Recorder, plan_of
+from tests.database.statistics import analyze
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -18,16 +19,6 @@ WHOLE = (
     "(topic=? AND message_id=? AND partition_key=?)",
     "(rowid=?)",
 )
-ANALYZE = {"mysql": "ANALYZE TABLE {}", "postgresql": "ANALYZE {}", "sqlite": "ANALYZE {}"}
-
-
-def analyze() -> None:
-    with connection.cursor() as cursor:
-        for table in UNIQUE:
-            cursor.execute(ANALYZE[connection.vendor].format(table))
-            if connection.vendor == "mysql":
-                cursor.fetchall()
-    connection.close()  # SQLite reads its statistics once a connection
 
 
 def fill(topic: str, count: int, id: str = "") -> None:
@@ -87,7 +78,7 @@ def test_an_id_is_looked_up_by_its_unique_index(settings: object, statistics: st
     publish("mails", 0)
     if statistics != "none":
         fill({"of other ids": "a"}.get(statistics, "orders"), 8_000, id="daily" if statistics == "skewed" else "")
-        analyze()
+        analyze(*UNIQUE)
     fill("mails", 4_000)
     statements = looked_up()
     assert len(statements) >= 5
