@@ -28,6 +28,7 @@ from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.database import retries
+from sqlqueue.database.lock_timeouts import TableLocked
 from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, ServerIdentity, SessionReplaced
 from sqlqueue.signals import announce, operation_retried
 
@@ -211,7 +212,12 @@ class Loop:
         sooner, less and less so while there is nothing to get."""
         self.registration.register_declared()
         self._visits_all = True
-        acquired = self.ownership.balance(self.log_end.horizon.value, self.clock)
+        try:
+            acquired = self.ownership.balance(self.log_end.horizon.value, self.clock)
+        except TableLocked as error:
+            logger.warning(logfmt("balance_put_off", subscriber=self.ownership.subscriber, error=error))
+            self._balance_at = self.clock() + settings.BALANCE_INTERVAL
+            return
         if acquired:
             self._poll_at = 0.0
         longest = settings.BALANCE_INTERVAL

@@ -108,7 +108,8 @@ class Ownership:
     def balance(self, horizon: int, clock: Callable[[], float]) -> bool:
         """Acquire partitions up to the fair share of every subscription, and mark those beyond it as leaving; return
         whether any was acquired. A few statements for all subscriptions together, and for AT_ONCE leases: others may
-        come while many are acquired, and the shares become smaller."""
+        come while many are acquired, and the shares become smaller. Raises TableLocked in place of waiting for the
+        heartbeats: what is owned stays so."""
         acquired, more = self._balance(horizon, clock)
         any_acquired = acquired
         while acquired and more:
@@ -191,8 +192,8 @@ class Ownership:
 
     def refresh(self) -> None:
         """Read the options that may change while the process runs: pauses, history, hours and limits."""
-        for group_topic, options in served(self.alias, self.subscriber).items():
-            if group_topic in self._by_group_topic:
+        for group_topic, options in served(self.alias, self._by_group_topic).items():
+            if group_topic in self._by_group_topic:  # else two of different ones
                 subscription = self._by_group_topic[group_topic]
                 subscription.apply(options)
                 if stale := [lease for ref, lease in subscription.leases.items() if ref.slices != options.sharing]:

@@ -1,4 +1,8 @@
-"""Lock timeouts: how long the engine's own threads wait for a lock."""
+"""Lock timeouts: how long the engine's own threads wait for a lock, and statements that do not wait for one.
+
+A table is locked by LOCK TABLES, and by ALTER TABLE and other changes of its definition, which also let all others wait
+while they wait themselves for a transaction that has read it.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,57 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import connections
+from django.db import Error, OperationalError, connections, transaction
 from django.db.backends.signals import connection_created
+
+from sqlqueue.database.statements import dialect
 
 # MySQL's own limit is 50 s, longer than a lease. An operation that waits still holds what it has locked: a slot of
 # the gate, for which the horizon waits, or a topic. One that gives up releases it, logs that, and is run again.
-LIMIT = "SET SESSION innodb_lock_wait_timeout = CAST(LEAST(@@SESSION.innodb_lock_wait_timeout, 5) AS UNSIGNED)"
+LIMIT = (
+    "SET SESSION innodb_lock_wait_timeout = CAST(LEAST(@@SESSION.innodb_lock_wait_timeout, 5) AS UNSIGNED),"
+    " SESSION lock_wait_timeout = CAST(LEAST(@@SESSION.lock_wait_timeout, 5) AS UNSIGNED)"
+)
 # PostgreSQL has no limit of its own. For the transaction only: a pooler may give the session to another client next.
 # (An operation of a single statement has no timeout: while it waits, it holds nothing.)
 LIMIT_TRANSACTION = "SELECT SET_CONFIG('lock_timeout', '5s', TRUE) WHERE CURRENT_SETTING('lock_timeout') = '0'"
+# For a single statement of which others do not wait.
+BRIEFLY = "SELECT SET_CONFIG('lock_timeout', %s, TRUE)"
+NOT_GRANTED = (1205, 3024, "55P03")  # the last two: MAX_EXECUTION_TIME, lock_not_available
 
 _thread = threading.local()
+
+
+class TableLocked(OperationalError):
+    """Another session has locked a table that a statement does not wait for."""
+
+
+def unless_locked(alias: str, text: str, parameters: Any = (), *, seconds: float) -> list[tuple[Any, ...]]:
+    """Run one statement, and return its rows; raise TableLocked in place of waiting for a table's lock.
+
+    seconds: for which it waits at most, where the server has no statement that does not wait at all; one that writes
+    waits a second on MySQL. Inside a transaction it waits like any other statement.
+    """
+    connection, syntax = connections[alias], dialect(alias)
+    if connection.in_atomic_block or not connection.get_autocommit():
+        return _rows(alias, syntax.sql(text), parameters)
+    try:
+        if connection.vendor != "postgresql":
+            return _rows(alias, syntax.unless_locked(text, seconds), parameters)
+        with transaction.atomic(using=alias):
+            _rows(alias, BRIEFLY, (f"{seconds * 1000:.0f}ms",))
+            return _rows(alias, syntax.sql(text), parameters)
+    except Error as error:
+        cause = error.__cause__
+        if (getattr(cause, "sqlstate", None) or next(iter(getattr(cause, "args", ())), None)) in NOT_GRANTED:
+            raise TableLocked(str(error)) from cause
+        raise
+
+
+def _rows(alias: str, text: str, parameters: Any) -> list[tuple[Any, ...]]:
+    with connections[alias].cursor() as cursor:
+        cursor.execute(text, parameters)
+        return cursor.fetchall() if cursor.description else []
 
 
 @contextmanager

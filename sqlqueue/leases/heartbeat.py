@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import uuid
@@ -10,13 +11,17 @@ from datetime import timedelta
 from types import MappingProxyType
 
 from sqlqueue.core.cohorts import cohort_of
+from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
 from sqlqueue.database.cluster import identity
 from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.database.lock_timeouts import TableLocked, unless_locked
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.models import SubscriberHeartbeat
 from sqlqueue.models.subscriber_heartbeat import AHEAD
 from sqlqueue.version import __version__
+
+logger = logging.getLogger("sqlqueue")
 
 BEAT = """
     INSERT INTO sqlqueue_subscriber_heartbeat
@@ -25,6 +30,8 @@ BEAT = """
     VALUES
 """
 ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, %s, {later})"
+LEAVE = "DELETE FROM sqlqueue_subscriber_heartbeat WHERE subscriber = %s"
+AT_MOST = 0.2  # seconds for which a heartbeat waits for a lock
 MOURNED = 3600.0  # seconds
 UPDATES = {
     name: "{new:" + name + "}"
@@ -54,7 +61,7 @@ def beat(
     activity, horizon, failing: what it does now, the horizon that it knows, and its failing background tasks, for
     operators. partitions: those that it serves, as text (core.partition_numbers); "" for all. sharing: how many slices
     it asks for, by (group, topic); where it says nothing, or 0, it needs whole partitions. Two statements: the first
-    reads the server's identity.
+    reads the server's identity. Raises TableLocked in place of waiting for a lock of the table.
     """
     pairs = list(subscriptions)
     if not pairs:
@@ -68,12 +75,16 @@ def beat(
         lead = cohort if pair == min(pairs) else ""
         values += (subscriber, *pair, sharing.get(pair, 0), *shown, partitions, lead, microseconds)
     upsert = dialect(alias).upsert("topic, consumer_group, subscriber", UPDATES)
-    execute(alias, f"{BEAT} {', '.join([ROW] * len(pairs))} {upsert}", values)
+    unless_locked(alias, f"{BEAT} {', '.join([ROW] * len(pairs))} {upsert}", values, seconds=AT_MOST)
 
 
 def leave(alias: str, subscriber: str) -> None:
-    """Remove a subscriber's heartbeats: its partitions are shared among the others at once."""
-    retries.run(alias, SubscriberHeartbeat.objects.using(alias).filter(subscriber=subscriber).delete)
+    """Remove a subscriber's heartbeats: its partitions are shared among the others at once. While another session has
+    locked the table they are left to expire."""
+    try:
+        retries.run_statement(alias, unless_locked, alias, LEAVE, (subscriber,), seconds=AT_MOST)
+    except TableLocked as error:
+        logger.warning(logfmt("heartbeats_not_removed", subscriber=subscriber, error=error))
 
 
 def record_death(alias: str, subscriber: str, exit_status: int, restart_in: float, in_doubt: str) -> None:

@@ -7,6 +7,7 @@ iteration.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +16,13 @@ from typing import NamedTuple
 
 from django.db import Error, connections
 
+from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
+from sqlqueue.database.lock_timeouts import TableLocked
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.leases import heartbeat, release
+
+logger = logging.getLogger("sqlqueue")
 
 
 class Shown(NamedTuple):
@@ -57,11 +62,15 @@ class Renewal:
         self.lease_duration, self.show, self.sharing = lease_duration, show, sharing
 
     def beat(self) -> None:
-        """Write the heartbeat."""
+        """Write the heartbeat. While another session has locked its table it is left out: leases are renewed without,
+        and as long as they are nothing is taken over."""
         shown = self.show()
-        heartbeat.beat(
-            self.alias, self.subscriber, self.subscriptions, self.lease_duration, *shown, sharing=self.sharing
-        )
+        try:
+            heartbeat.beat(
+                self.alias, self.subscriber, self.subscriptions, self.lease_duration, *shown, sharing=self.sharing
+            )
+        except TableLocked as error:
+            logger.warning(logfmt("heartbeat_left_out", subscriber=self.subscriber, error=error))
 
     def prolong(self, server: ServerIdentity | None = None) -> Renewed:
         """Prolong all leases; on this server, see release.renew."""

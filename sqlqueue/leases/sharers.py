@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlqueue.core.cohorts import GroupTopic, Serving, cohort_of
 from sqlqueue.core.partition_numbers import Numbers, stored_numbers
-from sqlqueue.database.statements import execute
+from sqlqueue.database.lock_timeouts import unless_locked
 from sqlqueue.models.subscriber_heartbeat import AHEAD, ALONE, STREAM
 
 # A row of each living subscriber; all rows of one of an older version. Index: the heartbeats' cohort.
@@ -27,6 +27,7 @@ SERVING = """
     WHERE subscriber IN ({marks})
 """
 AT_ONCE = 200  # subscribers
+AT_MOST = 0.2  # seconds for which a balance waits for the lock of the table
 
 
 Row = tuple[str, str, str, str, str, str, int]
@@ -58,8 +59,9 @@ class Lookout:
         self._known: dict[GroupTopic, Sharers] = {}
 
     def look(self, groups: Collection[GroupTopic]) -> Mapping[GroupTopic, Sharers]:
-        """Return the sharers of groups: the same objects as the last time, if nothing has changed."""
-        rows = execute(self.alias, LIVING, (round(AHEAD.total_seconds() * 1_000_000),)).fetchall()
+        """Return the sharers of groups: the same objects as the last time, if nothing has changed. Raises TableLocked
+        in place of waiting."""
+        rows = self._rows(LIVING, (round(AHEAD.total_seconds() * 1_000_000),))
         seen = frozenset(row if row[0] == ALONE else row[:3] for row in rows)
         if seen != self._seen or self._known.keys() != set(groups):
             served = [*self._of_cohorts(rows), *_alone(rows)]
@@ -90,9 +92,12 @@ class Lookout:
         for start in range(0, len(names), AT_ONCE):
             some = names[start : start + AT_ONCE]
             text = SERVING.replace("{marks}", ", ".join(["%s"] * len(some)))
-            for subscriber, group, topic, partitions, sharing in execute(self.alias, text, some).fetchall():
+            for subscriber, group, topic, partitions, sharing in self._rows(text, some):
                 found[subscriber][group, topic] = partitions, sharing
         return found
+
+    def _rows(self, text: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
+        return unless_locked(self.alias, text, parameters, seconds=AT_MOST)
 
 
 class _Served(NamedTuple):

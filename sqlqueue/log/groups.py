@@ -11,6 +11,7 @@ from sqlqueue.core.epochs import numbers_of
 from sqlqueue.core.flow import Flow, in_effect
 from sqlqueue.core.keys import GROUP_LENGTH, checked_name
 from sqlqueue.database import retries
+from sqlqueue.database.dialects.base import marks_of
 from sqlqueue.database.horizon import Horizon, on_one_server
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import execute
@@ -23,15 +24,14 @@ from sqlqueue.models.partition_lease import WAITS
 EARLIEST, LATEST = "earliest", "latest"
 
 
-# The options of a subscriber's groups and topics that may change while it runs. Index: the heartbeats' subscriber; the
-# topics', the groups' and the layouts' keys.
+# The options of groups and topics that may change while a subscriber runs. Not by its heartbeats: it has them while
+# that table is locked, too. Index: the topics', the groups' and the layouts' keys.
 SERVED = """
-    SELECT mine.consumer_group, mine.topic, t.paused, g.paused, t.history, t.partitions, t.priorities,
+    SELECT g.consumer_group, t.name, t.paused, g.paused, t.history, t.partitions, t.priorities,
     g.flow, g.flow_overrides, COALESCE(g.sharing, 1),
-    EXISTS (SELECT 1 FROM sqlqueue_layout WHERE sqlqueue_layout.topic = mine.topic AND base > 0)
-    FROM sqlqueue_subscriber_heartbeat mine {then} sqlqueue_topic t ON t.name = mine.topic
-    LEFT JOIN sqlqueue_consumer_group g ON g.topic = mine.topic AND g.consumer_group = mine.consumer_group
-    WHERE mine.subscriber = %s
+    EXISTS (SELECT 1 FROM sqlqueue_layout WHERE sqlqueue_layout.topic = t.name AND base > 0)
+    FROM sqlqueue_topic t {then} sqlqueue_consumer_group g ON g.topic = t.name AND g.consumer_group IN ({groups})
+    WHERE t.name IN ({topics})
 """
 
 
@@ -49,9 +49,13 @@ class Served(NamedTuple):
     altered: bool = False
 
 
-def served(alias: str, subscriber: str) -> dict[tuple[str, str], Served]:
-    """Return every (group, topic) in which a subscriber shows a heartbeat. One statement."""
-    rows = execute(alias, SERVED, (subscriber,)).fetchall()
+def served(alias: str, group_topics: Collection[tuple[str, str]]) -> dict[tuple[str, str], Served]:
+    """Return the options of these (group, topic), without those whose group or topic is not registered. One
+    statement."""
+    if not group_topics:
+        return {}
+    groups, topics = (sorted(set(names)) for names in zip(*group_topics, strict=True))
+    text = SERVED.replace("{groups}", marks_of(len(groups))).replace("{topics}", marks_of(len(topics)))
     return {
         (group, topic): Served(
             bool(topic_paused or group_paused),
@@ -74,7 +78,7 @@ def served(alias: str, subscriber: str) -> dict[tuple[str, str], Served]:
             overrides,
             sharing,
             altered,
-        ) in rows
+        ) in execute(alias, text, (*groups, *topics)).fetchall()
     }
 
 

@@ -18,13 +18,19 @@ from types import TracebackType
 from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import ACKED, DEAD
 from sqlqueue.core.settle_plan import SettledAttempt
-from sqlqueue.log.wake_ups import parsed
-from sqlqueue.models import SubscriberHeartbeat
+from sqlqueue.database.lock_timeouts import TableLocked, unless_locked
+from sqlqueue.log.wake_ups import AT_MOST, parsed
+from sqlqueue.models.subscriber_heartbeat import AHEAD
 
 ASKED_FOR = 5.0  # seconds for which a question counts; who still waits asks again sooner
 FORGET_EVERY = 0.5  # seconds
 MOST_QUESTIONS = 10_000  # that a process remembers
 MOST_ASKED = 32  # consumer processes that are asked; what others settle is found by polling
+# Of the living subscribers of a topic. Index: the heartbeats' topic.
+ADDRESSES = f"""
+    SELECT DISTINCT address FROM sqlqueue_subscriber_heartbeat
+    WHERE topic = %s AND expires_at > {{now}} AND beat_at < {{later}} AND address > '' LIMIT {MOST_ASKED}
+"""
 
 Address = tuple[str, int]
 
@@ -145,9 +151,12 @@ class SettleWatch:
 
     def _look(self) -> None:
         """Connect to the consumer processes that are new: a connected socket receives from its peer only."""
-        self._looked_at = time.monotonic()
-        beats = SubscriberHeartbeat.objects.using(self._alias).alive().filter(topic=self._topic).exclude(address="")
-        for text in beats.values_list("address", flat=True).distinct()[:MOST_ASKED]:
+        self._looked_at, ahead = time.monotonic(), round(AHEAD.total_seconds() * 1_000_000)
+        try:
+            found = unless_locked(self._alias, ADDRESSES, (self._topic, ahead), seconds=AT_MOST)
+        except TableLocked:
+            return
+        for (text,) in found:
             address = parsed(text)
             if address is None or address in self._sockets:
                 continue

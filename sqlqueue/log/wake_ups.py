@@ -3,7 +3,8 @@ table. Of a few consumers all are woken, of many those that have the messages' p
 
 A publisher reads the addresses again every few seconds, so a consumer that has just started would not be woken at
 first. Mostly it takes the place of another one, whose address refuses datagrams now (Linux says so), or of none. Then
-consumers come and go, and for a while the addresses are read more often.
+consumers come and go, and for a while the addresses are read more often. What is read is not waited for: while another
+session has locked a table, the addresses that are known have to do.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database.generations import Moved, placed
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.known_layouts import known_layouts
-from sqlqueue.database.statements import execute
+from sqlqueue.database.lock_timeouts import unless_locked
 from sqlqueue.models.subscriber_heartbeat import AHEAD
 
 logger = logging.getLogger("sqlqueue")
@@ -34,6 +35,7 @@ TopicPartition = tuple[str, int]  # topic and partition
 ADDRESSES_LAST = 5.0  # seconds for which a publisher trusts the addresses that it has read
 CHANGING_LAST = 0.25  # seconds, while consumers come and go
 CHANGES_LAST = 10.0  # seconds for which they do, after a sign of it: a consumer needs some to start
+AT_MOST = 0.02  # seconds for which a publisher waits for the lock of a table
 MOST_ADDRESSES = 200
 FEW = 8  # consumers: so many are woken by every publish
 MOST_ROWS = 100  # of one publish: more are in most partitions
@@ -53,10 +55,10 @@ OWNERS = """
 
 
 class Owners(NamedTuple):
-    """The addresses of those who have a topic's partitions, as of a time."""
+    """The addresses of those who have a topic's partitions, as of a time; None: they could not be read."""
 
     read_at: float
-    of: Mapping[int, Sequence[Address]]
+    of: Mapping[int, Sequence[Address]] | None
 
 
 @dataclass
@@ -125,22 +127,23 @@ def _addresses(alias: str, known: Known, partitions: Collection[TopicPartition] 
     for topic, partition in partitions:
         owners = known.owners.get(topic)
         if (owners is None or known.outdated(owners.read_at, now)) and not connections[alias].in_atomic_block:
-            owners = known.owners[topic] = _owners(alias, topic, now)
-        if owners is None:
+            owners = known.owners[topic] = Owners(now, _owners(alias, topic) or (owners and owners.of))
+        if owners is None or owners.of is None:
             return known.addresses
         found |= dict.fromkeys(owners.of.get(partition, ()))
     return list(found)
 
 
-def _owners(alias: str, topic: str, now: float) -> Owners:
+def _owners(alias: str, topic: str) -> Mapping[int, Sequence[Address]] | None:
     found: dict[int, list[Address]] = defaultdict(list)
     try:
-        for partition, text in execute(alias, OWNERS, (topic,)).fetchall():
+        for partition, text in unless_locked(alias, OWNERS, (topic,), seconds=AT_MOST):
             if address := parsed(text):
                 found[partition].append(address)
     except Error as error:
         logger.info(logfmt("notifier_silent", error=error))
-    return Owners(now, found)
+        return None
+    return found
 
 
 def _read(alias: str, known: Known, now: float) -> None:
@@ -148,10 +151,11 @@ def _read(alias: str, known: Known, now: float) -> None:
     if connections[alias].in_atomic_block:
         return
     try:
-        found = execute(alias, ADDRESSES, (round(AHEAD.total_seconds() * 1_000_000),)).fetchall()
-        known.addresses = [address for (text,) in found if (address := parsed(text))]
+        found = unless_locked(alias, ADDRESSES, (round(AHEAD.total_seconds() * 1_000_000),), seconds=AT_MOST)
     except Error as error:
         logger.info(logfmt("notifier_silent", error=error))
+        return
+    known.addresses = [address for (text,) in found if (address := parsed(text))]
     if not known.addresses:
         known.changing(now)
 

@@ -29,7 +29,7 @@ POLL = "SELECT (SELECT MAX("  # what is new, what is scheduled, and whether ther
 
 # How often what they begin with is sent beside. docs/operations/scaling.md has these figures.
 SENT = {
-    "SELECT mine.consumer_group": 20,  # options, with each balance
+    "SELECT g.consumer_group": 20,  # options, with each balance
     "SELECT cohort": 20,
     "SELECT consumer_group, topic, partition, slice, id": 20,
     "SELECT 1 FROM sqlqueue_scheduled_message": 2,  # each background task for itself

@@ -78,6 +78,11 @@ class Dialect:
         """Return a statement in this vendor's SQL."""
         return text if type(text) is Composed else _composed(self, text)
 
+    def unless_locked(self, text: str, seconds: float) -> str:
+        """Return a statement in this vendor's SQL that fails in place of waiting so long for the lock of a table, where
+        a statement can say so itself."""
+        return self.sql(text)
+
     def range_values(self, topic: str, partition: int, priority: int, low: int, *high: int) -> tuple[object, ...]:
         """Return the parameters of {beyond}; of {within} with `high`."""
         return (topic, partition, priority, low, *high)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from sqlqueue.database.dialects.base import RANGES, UNIQUE, Dialect, given, marks_of, new_values
+from sqlqueue.database.dialects.base import RANGES, UNIQUE, Composed, Dialect, given, marks_of, new_values
 
 
 class MySQL(Dialect):
@@ -45,6 +45,13 @@ class MySQL(Dialect):
         "begun": "NULL",
         "bytes": "LENGTH(payload) + COALESCE(LENGTH(headers), 0) + COALESCE(LENGTH(body), 0)",
     }
+
+    def unless_locked(self, text: str, seconds: float) -> str:
+        """MariaDB waits not at all, and runs what MySQL takes for a comment. MySQL's waits have whole seconds, so that
+        what only reads has a time in which to end instead."""
+        verb, rest = self.sql(text).split(None, 1)
+        limit = f"MAX_EXECUTION_TIME({seconds * 1000:.0f})" if verb == "SELECT" else "SET_VAR(lock_wait_timeout = 1)"
+        return Composed(f"/*M!100100 SET STATEMENT lock_wait_timeout = 0 FOR */ {verb} /*+ {limit} */ {rest}")
 
     def remaining(self, column: str) -> str:
         """TIMESTAMPDIFF gives whole microseconds."""
