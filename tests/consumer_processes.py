@@ -44,6 +44,7 @@ class Consumers:
         sharing: int = 1,
         ahead: int | None = None,
         metrics_port: int | None = None,
+        url: str = "",
     ) -> ManageCommand:
         """Start them; processes=0: without a supervisor; sharing: of the topic "sliced"; ahead: they take themselves
         for busy ones, whose claims may be so many offsets ahead."""
@@ -52,6 +53,7 @@ class Consumers:
         words += [] if metrics_port is None else [f"--metrics-port={metrics_port}"]
         env = {"SQLQUEUE": json.dumps(self._options), "SHARING": str(sharing)}
         env |= {} if ahead is None else {"STEADY": str(ahead)}
+        env |= {"DATABASE_URL": url} if url else {}
         return self._manage("runconsumers", *words, env=env)
 
     def publish(self, topic: str, name: str, **todo: Any) -> int:

@@ -44,14 +44,20 @@ def findings(alias: str) -> Iterator[ServerProblem]:
     yield from _read_only(alias)
 
 
-def _read_only(alias: str) -> Iterator[ServerProblem]:
-    """By trial: a privileged user may write where others may not."""
+def write_refused(alias: str) -> DatabaseError | None:
+    """Return the error with which a database refuses whatever would be written; None if it takes writes. By trial: a
+    privileged user may write where others may not."""
     try:
         with _at_once(alias), transaction.atomic(using=alias), connections[alias].cursor() as cursor:
             cursor.execute(WRITE)
     except DatabaseError as error:
-        if classify(error) is not ErrorKind.GONE:  # locked for a moment; or there are no tables yet, and others say so
-            return
+        if classify(error) is ErrorKind.GONE:  # else locked for a moment; or there are no tables yet, others say so
+            return error
+    return None
+
+
+def _read_only(alias: str) -> Iterator[ServerProblem]:
+    if (error := write_refused(alias)) is not None:
         text = f"the database cannot be written to: {error}"
         hint = "Name the alias of a primary in SQLQUEUE['DATABASE'], or let this server accept writes."
         yield ServerProblem(16, True, text, hint)

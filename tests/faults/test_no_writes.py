@@ -18,15 +18,13 @@ from sqlqueue.database import write_probe
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.leases import heartbeat
 from sqlqueue.models import SubscriberHeartbeat
-from sqlqueue.monitoring.gauges import StatsCollector
 from sqlqueue.monitoring.health import excesses
 from sqlqueue.stats.attention import findings
-from sqlqueue.stats.cached import recent_survey
 from sqlqueue.stats.finding_kinds import LATE_HEARTBEATS, UNWRITABLE, Finding
 from sqlqueue.stats.survey import survey
-from tests.faults.test_read_only import SAYS, read_only_server
+from tests.faults.test_read_only import SAYS, database_up, read_only_server, url_of
 from tests.management.running import run
-from tests.processes import ManageCommands, database_url, wait_until
+from tests.processes import ManageCommands, wait_until
 from tests.servers.private import PrivateServer
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -59,12 +57,6 @@ def commits_hang() -> Iterator[None]:
 
 def told() -> list[Finding]:
     return [one for one in findings(survey("default")) if one.kind == UNWRITABLE]
-
-
-def database_up() -> float:
-    recent_survey.forget()
-    [up] = [family for family in StatsCollector().collect() if family.name == "sqlqueue_database_up"]
-    return up.samples[0].value
 
 
 def probes() -> int:
@@ -109,10 +101,7 @@ def test_a_server_that_is_read_only_is_told_with_its_reason(
     database_server: PrivateServer, manage: ManageCommands
 ) -> None:
     with read_only_server() as differing:
-        url = database_url()
-        if differing:
-            url = url.replace(f"{connection.settings_dict['USER']}@", f"{differing['USER']}@")
-        command = manage("queuedoctor", env={"DATABASE_URL": url})
+        command = manage("queuedoctor", env={"DATABASE_URL": url_of(differing)})
         assert command.wait() == 1
     assert re.search(f"writes: The database takes no writes: .*{SAYS[connection.vendor]}", command.output)
 

@@ -1,4 +1,5 @@
-"""What a consumer process waits for before it begins: a database that answers, and has all tables."""
+"""What a consumer process waits for before it begins: a database that answers, and takes writes; and that it has all
+tables."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from django.db import Error, connections
 from sqlqueue.consumers.trouble import Trouble
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
+from sqlqueue.database.server_checks import write_refused
 
 logger = logging.getLogger("sqlqueue")
 
@@ -23,23 +25,24 @@ def slept(seconds: float) -> bool:
 
 
 def wait_for_database(alias: str, pause: Callable[[float], bool] = slept) -> bool:
-    """Wait until a database answers, and say so while it does not; return False if `pause`, which is called with
-    seconds, says that the wait is over. Raises errors of a database that answers."""
+    """Wait until a database answers and takes writes, and say so while it does not; return False if `pause`, which is
+    called with seconds, says that the wait is over. Raises errors of a database that answers."""
     trouble = Trouble("start")
     while True:
         try:
             with connections[alias].cursor() as cursor:
                 cursor.execute("SELECT 1")
-            return True
+            if (refused := write_refused(alias)) is None:
+                return True
+            event, until = "database_takes_no_writes", "it takes writes"
         except Error as error:
             if retries.classify(error) is not retries.ErrorKind.GONE:
                 raise
-            retries.drop_connection(alias)
-            trouble.failed(error)
-            meaning = "the process waits for the database, and starts once it answers"
-            logger.warning(
-                logfmt("database_unreachable", alias=alias, error=error, meaning=meaning, retry_in=trouble.pause)
-            )
+            event, until, refused = "database_unreachable", "it answers", error
+        retries.drop_connection(alias)  # another one may lead to a server that does
+        trouble.failed(refused)
+        meaning = f"the process waits for the database, and starts once {until}"
+        logger.warning(logfmt(event, alias=alias, error=refused, meaning=meaning, retry_in=trouble.pause))
         if not pause(trouble.pause):
             return False
 

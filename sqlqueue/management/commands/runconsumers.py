@@ -29,7 +29,7 @@ from sqlqueue.core.keys import did_you_mean
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition_numbers import Numbers, numbers_text
 from sqlqueue.core.setting.queue import MOST_THREADS
-from sqlqueue.database.server_checks import describe
+from sqlqueue.database.server_checks import describe, write_refused
 from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases.heartbeat import subscriber_name
@@ -202,15 +202,17 @@ class Command(BaseCommand):
         return []
 
     def _answers(self, alias: str) -> bool:
-        """Tell whether a shard answers: the others are served all the same, and it is once it does."""
-        problem = [f"not within {ANSWER_TIMEOUT:g} seconds"]
+        """Tell whether a shard answers and takes writes: the others are served all the same, and it is once it
+        does."""
+        problem = [f"does not answer, and is served once it does: not within {ANSWER_TIMEOUT:g} seconds"]
 
         def connect() -> None:
             try:
                 connections[alias].ensure_connection()
-                problem.clear()
+                refused = write_refused(alias)
+                problem[:] = [f"takes no writes, and is served once it does: {refused}"] if refused else []
             except DatabaseError as error:
-                problem[:] = [str(error)]
+                problem[:] = [f"does not answer, and is served once it does: {error}"]
             finally:
                 connections[alias].close()
 
@@ -218,8 +220,7 @@ class Command(BaseCommand):
         asking.start()
         asking.join(ANSWER_TIMEOUT)
         if problem:
-            text = f"shard {settings.shard_name(alias)!r} does not answer, and is served once it does: {problem[0]}"
-            self.stderr.write(self.style.WARNING(text))
+            self.stderr.write(self.style.WARNING(f"shard {settings.shard_name(alias)!r} {problem[0]}"))
         return not problem
 
     def _partitions(self, consumers: list[Consumer], asked: Numbers | None) -> list[str]:
