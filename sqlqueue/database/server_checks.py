@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from django.db import DatabaseError, connections, transaction
+from django.db import Error, connections, transaction
 
 from sqlqueue.database import pooler, replication_checks
 from sqlqueue.database.alias_checks import journal_problem, not_immediate, of_change
@@ -44,13 +44,13 @@ def findings(alias: str) -> Iterator[ServerProblem]:
     yield from _read_only(alias)
 
 
-def write_refused(alias: str) -> DatabaseError | None:
+def write_refused(alias: str) -> Error | None:
     """Return the error with which a database refuses whatever would be written; None if it takes writes. By trial: a
     privileged user may write where others may not."""
     try:
         with _at_once(alias), transaction.atomic(using=alias), connections[alias].cursor() as cursor:
             cursor.execute(WRITE)
-    except DatabaseError as error:
+    except Error as error:
         if classify(error) is ErrorKind.GONE:  # else locked for a moment; or there are no tables yet, others say so
             return error
     return None

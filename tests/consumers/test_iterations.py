@@ -373,9 +373,10 @@ def test_balancing_and_taking_cost_as_little_with_a_hundred_subscriptions_as_wit
         assert subscriber.loop._balance_at <= subscriber.clock() + 3.0
         return counts[0], counts[1]
 
-    assert statements(range(1))[1] == 3
+    few = 4 if connection.vendor == "postgresql" else 3  # where what does not wait takes another one to say so
+    assert statements(range(1))[1] == few
     taking, having = statements(range(1, 101))
-    assert having == 3
+    assert having == few
     assert taking <= 15
 
 

@@ -32,7 +32,8 @@ def wait_for_database(alias: str, pause: Callable[[float], bool] = slept) -> boo
         try:
             with connections[alias].cursor() as cursor:
                 cursor.execute("SELECT 1")
-            if (refused := write_refused(alias)) is None:
+            refused = write_refused(alias)
+            if refused is None:
                 return True
             event, until = "database_takes_no_writes", "it takes writes"
         except Error as error:

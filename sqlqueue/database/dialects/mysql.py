@@ -49,9 +49,9 @@ class MySQL(Dialect):
     def unless_locked(self, text: str, seconds: float) -> str:
         """MariaDB waits not at all, and runs what MySQL takes for a comment. MySQL's waits have whole seconds, so that
         what only reads has a time in which to end instead."""
-        verb, rest = self.sql(text).split(None, 1)
-        limit = f"MAX_EXECUTION_TIME({seconds * 1000:.0f})" if verb == "SELECT" else "SET_VAR(lock_wait_timeout = 1)"
-        return Composed(f"/*M!100100 SET STATEMENT lock_wait_timeout = 0 FOR */ {verb} /*+ {limit} */ {rest}")
+        command, rest = self.sql(text).split(None, 1)
+        limit = f"MAX_EXECUTION_TIME({seconds * 1000:.0f})" if command == "SELECT" else "SET_VAR(lock_wait_timeout = 1)"
+        return Composed(f"/*M!100100 SET STATEMENT lock_wait_timeout = 0 FOR */ {command} /*+ {limit} */ {rest}")
 
     def remaining(self, column: str) -> str:
         """TIMESTAMPDIFF gives whole microseconds."""
