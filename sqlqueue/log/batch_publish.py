@@ -62,6 +62,13 @@ class Adding:
             self._name(topic, [to])
         return retries.run(to.relay or to.alias, publish_member, self.batch, topic, message, to)
 
+    def publish_at(self, topic: str, message: NewMessage, alias: str) -> Published:
+        """Publish a member in the transaction that is open on the shard to which it goes."""
+        to = Destination(alias)
+        if settings.sharded:
+            self._name(topic, [to])
+        return publish_member(self.batch, topic, message, to)
+
     def publish_many(self, topic: str, messages: Sequence[NewMessage]) -> PublishedMany:
         """Publish many members, in the same way. Outside of a transaction all or none of those of each shard."""
         for message in messages:

@@ -6,6 +6,8 @@ import copy
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 from itertools import islice
 from types import TracebackType
@@ -20,12 +22,12 @@ from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.new_message import OPTIONS, NewMessage, PublishOptions
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
-from sqlqueue.database.statements import execute
+from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage, seconds
 from sqlqueue.log import batch_ends, batch_publish
 from sqlqueue.log.batch_publish import Adding
 from sqlqueue.log.encoding import encode
-from sqlqueue.log.publish import MOST_AT_ONCE, check
+from sqlqueue.log.publish import MOST_AT_ONCE, check, publish_message
 from sqlqueue.log.published import Published, PublishedMany
 from sqlqueue.log.shard_publish import stream_alias
 from sqlqueue.models import Batch as BatchRow
@@ -45,6 +47,8 @@ INSERT = """
     INSERT INTO sqlqueue_batch (id, name, parent, callbacks, deadline_at) VALUES (%s, %s, %s, %s, {deadline})
 """
 
+_open: ContextVar[Batch | None] = ContextVar("sqlqueue_open_batch", default=None)  # in whose block this is
+
 
 class Batch:
     """Messages that are followed as one group of work.
@@ -59,9 +63,9 @@ class Batch:
     each a callback or a list of them; the next one is published, as members, once all before are acked. parent: a batch
     that this one is part of: it is not finished before this one, and fails with it. name: shown in the admin.
 
-    The batch begins with the block, and is sealed by its end. An exception in the block cancels it: no callback is
-    published, and what was published is delivered all the same. Publishes commit one by one, or with the caller's
-    transaction.
+    The block is one transaction on DATABASE, of its thread: the batch and its members are there once it has ended, or,
+    after an exception, nothing of them. Tasks that are enqueued in it are members. (With SHARDS it is none: publishes
+    commit one by one, or with the caller's transaction, and an exception cancels the batch.)
 
     Raises InvalidMessage for callbacks that cannot be published, and ConfigurationError for what is used wrongly.
     """
@@ -125,24 +129,45 @@ class Batch:
         if self._deadline is not None:
             values.append(round(self._deadline * 1_000_000))
         text = INSERT.replace("{deadline}", "NULL" if self._deadline is None else "{later}")
-        retries.run_statement(alias, execute, alias, text, values)
-        self._still_open, self._adding = lambda: None, Adding(self.id, alias)
+        with ExitStack() as block:
+            block.enter_context(self._whole(alias))
+            retries.run_statement(alias, execute, alias, text, values)
+            block.callback(_open.reset, _open.set(self))
+            self._block = block.pop_all()
+        self._still_open, self._adding = self._in_its_thread, Adding(self.id, alias)
+        self._connection = connections[alias]  # of this thread
         return self
+
+    def _in_its_thread(self) -> None:
+        if not settings.sharded and connections[settings.home] is not self._connection:
+            raise ConfigurationError(
+                "the block of a batch is one transaction, and so one thread's: publish its members in that thread"
+            )
+
+    @contextmanager
+    def _whole(self, alias: str) -> Iterator[None]:
+        """Let nothing be left of what is published if the block ends in an error. With SHARDS it is in no transaction,
+        since the members of other shards would not commit with it: the batch is cancelled."""
+        if not settings.sharded:
+            with dialect(alias).writers, transaction.atomic(using=alias):
+                yield
+            return
+        try:
+            yield
+        except BaseException:
+            self._cancel_after_error(alias)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._still_open = self._sealed
-        alias = settings.home
         if kind is not None:
-            self._cancel_after_error(alias)
+            self._block.__exit__(kind, error, trace)
             return
-        try:
+        with self._block:
             batch_publish.require_own_transaction("Let that end inside of the batch's block")
-        except ConfigurationError:
-            self._cancel_after_error(alias)
-            raise
-        self._seal(alias)
+            self._seal(settings.home)
 
     def _seal(self, alias: str) -> None:
         rows = BatchRow.objects.using(alias).filter(id=self.id, sealed_at=None)
@@ -200,6 +225,15 @@ class Batch:
 
     def __repr__(self) -> str:
         return f"<Batch {self.id}{f' {self.name!r}' if self.name else ''}>"
+
+
+def publish_in_block(topic: str, message: NewMessage, alias: str) -> Published:
+    """Publish a message in the transaction that is open on its shard: as a member of the batch in whose block this is,
+    if there is one."""
+    if (batch := _open.get()) is None:
+        return publish_message(topic, message, alias=alias)
+    batch._still_open()
+    return batch._members.publish_at(topic, message, alias)
 
 
 def _member(message: NewMessage) -> NewMessage:

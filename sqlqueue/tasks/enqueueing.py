@@ -14,7 +14,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import task_states
-from sqlqueue.log.publish import publish_message
+from sqlqueue.log.batches import publish_in_block
 from sqlqueue.log.published import IGNORED
 from sqlqueue.log.shard_publish import until_placed
 from sqlqueue.log.topics import to_publish
@@ -94,7 +94,7 @@ def _enqueue(
         message.fresh = id is None
         state = task_states.new(payload)
         if id is None:
-            publish_message(topic, message, alias=alias)
+            publish_in_block(topic, message, alias)
             state.save(using=alias, force_insert=True)
         elif (other := _store_named(alias, state, topic, message)) is not None:
             return Enqueued(result_with(other, task_of(other)), False)
@@ -107,7 +107,7 @@ def _store_named(alias: str, state: TaskState, topic: str, message: NewMessage) 
     try:
         with transaction.atomic(using=alias):
             state.save(using=alias, force_insert=True)
-            if publish_message(topic, message, alias=alias).status == IGNORED:
+            if publish_in_block(topic, message, alias).status == IGNORED:
                 raise InvalidMessage(
                     f"the id {state.pk!r} was that of a task whose result is deleted, and whose message is still there:"
                     " give another one"

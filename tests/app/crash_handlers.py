@@ -10,7 +10,7 @@ import signal
 import time
 from pathlib import Path
 
-from sqlqueue import Delivery, HandOver, Reject, consumer
+from sqlqueue import Batch, Delivery, HandOver, Reject, consumer
 from sqlqueue.consumers.pace import LINGER, Pace
 from tests.app.models import Effect
 
@@ -66,6 +66,16 @@ def handle_and_add(delivery: Delivery) -> None:
     payload = {"notes": delivery.payload["notes"]}
     for key in delivery.payload["add"]:
         delivery.batch.publish("steady", payload, key=key, id=f"{delivery.id}-{key}")
+
+
+@consumer("fanning", max_attempts=20, backoff=0.05, jitter=0)
+def handle_in_a_block(delivery: Delivery) -> None:
+    """Publish a batch of two members of topic "steady", and handle the message between the two."""
+    payload = {"notes": delivery.payload["notes"]}
+    with Batch(on_finish=("called", payload)) as batch:
+        batch.publish("steady", payload, key="a")
+        handle(delivery)
+        batch.publish("steady", payload, key="b")
 
 
 @consumer("deadly", max_attempts=3, backoff=0.05, jitter=0)

@@ -52,33 +52,6 @@ class TestTheBlock:
         consuming.drain()
         assert sorted(called) == ["finish", "success"]
 
-    def test_it_is_not_finished_before_its_block_ends(self, consuming: Consuming, called: list[Any]) -> None:
-        register(consuming, "sync", lambda delivery: None)
-        with Batch(**ALL) as batch:
-            batch.publish("t", 1)
-            consuming.drain()
-            assert figures(batch.id) == (1, 1, 0)
-            assert (called, standing(batch.id).state) == ([], "open")
-        consuming.drain()
-        assert sorted(called) == ["finish", "success"]
-
-    def test_an_exception_cancels_it_and_its_members_run(self, consuming: Consuming, called: list[Any]) -> None:
-        seen: list[Any] = []
-        register(consuming, "sync", lambda delivery: seen.append(delivery.payload))
-
-        def fill(batch: Batch) -> None:
-            with batch:
-                batch.publish("t", 1)
-                raise ZeroDivisionError
-
-        batch = Batch(**ALL)
-        with pytest.raises(ZeroDivisionError):
-            fill(batch)
-        assert standing(batch.id).state == "cancelled"
-        consuming.drain()
-        assert (seen, called) == ([1], [])
-        assert figures(batch.id) == (1, 1, 0)
-
     def test_in_a_transaction_it_is_there_with_that_or_not_at_all(
         self, consuming: Consuming, called: list[Any]
     ) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -93,6 +94,27 @@ def test_the_steps_of_a_chain_are_published_once_through_kills(consumers: Consum
     payloads = Message.objects.filter(topic="steady").values_list("payload", flat=True)
     assert Counter(payload["step"] for payload in payloads) == {1: 8, 2: 8, 3: 8, 4: 8}
     assert (figures(it.id), callbacks()) == ((32, 32, 0), {"finish": 1, "success": 1})
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_handler_that_is_killed_in_the_block_of_a_batch_publishes_it_once(
+    consumers: Consumers, tmp_path: Path
+) -> None:
+    command = consumers.start("fanning", "steady", "called")
+    go = tmp_path / "go"
+    consumers.publish("fanning", "fan", wait_for=str(go))
+    wait_until(lambda: bool(consumers.noted("begin")))
+    (pid,) = heartbeats().values()
+    os.kill(pid, signal.SIGKILL)
+    go.touch()
+    wait_until(lambda: Message.objects.filter(topic="called").exists())
+    command.terminate()
+    assert command.wait() == 0, command.output
+    published = Message.objects.exclude(topic="fanning").values_list("topic", "partition_key")
+    assert sorted(published) == [("called", ""), ("steady", "a"), ("steady", "b")]
+    assert [(batch.state, batch.done) for batch in map(standing, BatchRow.objects.values_list("id", flat=True))] == [
+        ("succeeded", 2)
+    ]
 
 
 @pytest.mark.database("mariadb", "mysql", "postgresql")

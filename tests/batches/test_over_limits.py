@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from sqlqueue import Batch, NewMessage
+from sqlqueue import Batch, Delivery, NewMessage
 from sqlqueue.consumers.background import batches as task
 from sqlqueue.log import batch_collect, batch_counts, batch_ends, batch_parts, batch_recounts
 from sqlqueue.log.batch_standing import standings
@@ -62,20 +62,25 @@ def test_more_parts_than_a_thread_remembers(consuming: Consuming, monkeypatch: p
 
 
 def test_each_thread_counts_in_a_row_of_its_own(consuming: Consuming) -> None:
-    def add() -> None:
+    def add(batch: Batch) -> None:
         for n in range(3):
-            batch.publish("t", n)
+            batch.publish("u", n)
         connections.close_all()
 
-    with Batch() as batch:
-        add()
-        threads = [threading.Thread(target=add) for _ in range(3)]
+    def handle(delivery: Delivery) -> None:
+        assert delivery.batch is not None
+        threads = [threading.Thread(target=add, args=[delivery.batch]) for _ in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert sorted(BatchPart.objects.values_list("added", flat=True)) == [3, 3, 3, 3]
-    assert figures(batch.id)[0] == 12
+
+    register(consuming, "sync", handle)
+    with Batch() as batch:
+        batch.publish("t", 1)
+    consuming.drain()
+    assert sorted(BatchPart.objects.filter(topic="u").values_list("added", flat=True)) == [3, 3, 3]
+    assert figures(batch.id)[0] == 10
 
 
 def test_a_group_is_moved_over_more_members_than_one_page_holds(

@@ -30,7 +30,7 @@ def wrong_batches(record: Record) -> Iterator[str]:
     for name, told in record.jobs.batches.items():
         end, expected = record.jobs.batch_ends.get(name), {(group, one.id) for group in GROUPS for one in members[name]}
         if end is None:
-            if told is not None or expected or called[name]:
+            if told or expected or called[name]:
                 yield f"{name} is not there, with {len(expected)} members and {dict(called[name])}"
             continue
         failed = len(expected & dead)

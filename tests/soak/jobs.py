@@ -9,7 +9,7 @@ import itertools
 import os
 import random
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -119,8 +119,8 @@ class JobPublisher(Publisher):
             self.journal.note("task-told", number)
 
     def _fill_batch(self) -> None:
-        """One batch of a few members, each in a transaction of its own; some are taken back, and some batches given
-        up."""
+        """One batch of a few members, there as a whole or not at all; some members are taken back, and some batches
+        given up."""
         from sqlqueue import Batch
 
         self._messages += 1
@@ -129,22 +129,31 @@ class JobPublisher(Publisher):
             f"on_{when}": (CALLED, {"id": f"{name}/{when}", "do": "ok", "batch": name, "when": when})
             for when in ("finish", "success", "failure")
         }
-        self.journal.note("batch", name)
-        try:
+        members = [
+            MemberItem(
+                MEMBERS,
+                f"{name}/{number % 3}",
+                f"{name}/{number}",
+                asks(MEMBERS, self._of_batches, self._one_writer),
+                batch=name,
+            )
+            for number in range(self._of_batches.choice([0, 1, 3, 8]))
+        ]
+        taken_back = {item for item in members if self._of_batches.random() < 0.1}
+        given_up = self._of_batches.random() < 0.1
+
+        def fill(items: list[Item]) -> None:
             with Batch(name=name, **calls) as batch:
-                for number in range(self._of_batches.choice([0, 1, 3, 8])):
-                    do = asks(MEMBERS, self._of_batches, self._one_writer)
-                    item = MemberItem(MEMBERS, f"{name}/{number % 3}", f"{name}/{number}", do, 0, name)
-                    self._publish_member(batch, item)
-                if self._of_batches.random() < 0.1:
+                for item in members:
+                    self._publish_member(batch, item, item in taken_back)
+                if given_up:
                     raise RolledBack
-        except RolledBack:
-            self.journal.note("batch-told", name, False)
-        except Error:
-            connections.close_all()
-            time.sleep(PAUSE_AFTER_AN_ERROR)
-        else:
-            self.journal.note("batch-told", name, True)
+
+        self.journal.note("batch", name)
+        kept: list[Item] = [item for item in members if item not in taken_back]
+        told = self.carry_out(kept, fill, again=False)
+        if told or given_up:
+            self.journal.note("batch-told", name, told)
 
     def _publish_crowd(self, count: int) -> None:
         """Messages at once for a group with limits, and for one whose partitions are shared."""
@@ -157,16 +166,11 @@ class JobPublisher(Publisher):
         self._messages += count
         self.carry_out([Item(CROWDED, id, id, "slow") for id in ids], write)
 
-    def _publish_member(self, batch: Any, item: Item) -> None:
-        back = self._of_batches.random() < 0.1
-
-        def write(items: list[Item]) -> None:
-            with transaction.atomic() if back else nullcontext():
-                batch.publish(item.topic, item.payload, key=item.key, id=item.id)
-                if back:
-                    raise RolledBack
-
-        self.carry_out([item], write)
+    def _publish_member(self, batch: Any, item: Item, back: bool) -> None:
+        with suppress(RolledBack), transaction.atomic() if back else nullcontext():
+            batch.publish(item.topic, item.payload, key=item.key, id=item.id)
+            if back:
+                raise RolledBack
 
     def _publish_fleeting(self) -> None:
         from sqlqueue import publish

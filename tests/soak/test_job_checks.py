@@ -450,6 +450,11 @@ def a_batch_has_ended_with_a_dead_letter(history: JobHistory) -> None:
 
 
 @sound
+def a_batch_was_undone(history: JobHistory) -> None:
+    history.jobs.batches["b"] = False
+
+
+@sound
 def a_batch_was_given_up(history: JobHistory) -> None:
     history.batch("cancelled", "none", told=False)
 
