@@ -13,11 +13,12 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.validation import TopicInfo
 from sqlqueue.log import layouts
-from sqlqueue.models import Message, Topic
+from sqlqueue.models import Message, Result, ScheduledMessage, Topic
 
 PARTITIONS_AT_ONCE = 250
 SCANNED_AT_ONCE = 5_000  # messages of a step
 STEPS = 4  # of one search
+MOST_KEYS = 20  # of one id
 HIGHEST = 2**63 - 1
 
 # The ends of a range in one partition and priority. Index: (topic, partition, priority, offset), and nothing else.
@@ -58,6 +59,16 @@ def by_id(alias: str, topic: TopicInfo, id: str, most: int, key: str | None = No
     rows = Message.objects.using(alias)
     found = rows.filter(topic=topic.name, message_id=id) if key is None else rows.of_id(topic.name, id, key)
     return sorted(found.values_list("offset", flat=True)[:most], reverse=True)
+
+
+def keys_of(alias: str, topic: str, id: str) -> set[str]:
+    """Return the keys under which the log, the schedule and kept results have an id, at most MOST_KEYS of each. Three
+    statements, by the unique indexes of the ids."""
+    found: set[str] = set()
+    for model in (Message, ScheduledMessage, Result):
+        rows = model._default_manager.using(alias).filter(topic=topic, message_id=id)
+        found.update(rows.values_list("partition_key", flat=True).distinct()[:MOST_KEYS])
+    return found
 
 
 def by_key(alias: str, topic: TopicInfo, key: str, most: int, low: int = 0, high: int = HIGHEST) -> KeySearch:

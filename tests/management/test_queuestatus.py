@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
-from sqlqueue import Delivery, Retry, publish
+from sqlqueue import Delivery, NewMessage, Retry, publish, publish_many
 from sqlqueue.log.groups import register
 from sqlqueue.log.topic_options import override
+from sqlqueue.models import Message
 from sqlqueue.operations.pause import pause
+from sqlqueue.stats.search import MOST_KEYS
 from tests.consuming import QUICK, Consuming
 from tests.factories import ActivityFactory
 from tests.management.running import run
@@ -175,12 +177,71 @@ class TestOfAMessage:
 
     def test_one_that_is_unknown_is_an_error(self, consuming: Consuming) -> None:
         publish("orders", 1, id="r-1", key="a")
+        for words in (["--id", "r-2"], ["--id", "r-1", "--key", "b"]):
+            said = run("queuestatus", "--topic", "orders", *words)
+            assert (said.code, said.out) == (1, "")
+            assert "it was never published, or" in said.err
+
+    @pytest.mark.parametrize("delay", [None, 3600])
+    def test_one_with_a_key_is_found_without_it_and_of_several_keys_they_are_named(
+        self, consuming: Consuming, delay: float | None
+    ) -> None:
+        publish("others", 1, id="r-1", key="c")
+        publish("orders", 1, id="r-1", key="a", delay=delay)
+        said = run("queuestatus", "--topic", "orders", "--id", "r-1")
+        assert (said.code, said.err) == (0, "")
+        assert "orders r-1 of key 'a' " in said.out
+        publish("orders", 1, id="r-1", key="b", delay=delay)
         said = run("queuestatus", "--topic", "orders", "--id", "r-1")
         assert (said.code, said.out) == (1, "")
-        assert "without a key: --key names one" in said.err
+        assert "of several keys ('a', 'b'): name one by --key" in said.err
+
+    def test_of_an_id_of_too_many_keys_some_are_named(self, consuming: Consuming) -> None:
+        publish_many("orders", [NewMessage(1, id="r-1", key=f"k{n:02}") for n in range(MOST_KEYS + 1)])
+        said = run("queuestatus", "--topic", "orders", "--id", "r-1")
+        assert said.err.count("'k") == MOST_KEYS
+        assert ", …)" in said.err
+
+    def test_one_that_is_collected_is_found_by_its_result_without_its_key(self, consuming: Consuming) -> None:
+        consuming.consumer("orders", lambda delivery: 7, keep_results=3600)
+        publish("orders", 1, id="r-1", key="a")
+        consuming.drain()
+        Message.objects.all().delete()
+        said = run("queuestatus", "--topic", "orders", "--id", "r-1")
+        assert re.search("^default +acked +1 +7", said.out, re.MULTILINE)
+
+    def test_by_its_offset_with_its_whole_errors(self, consuming: Consuming) -> None:
+        def fail(delivery: Delivery) -> None:
+            raise OSError(f"no {delivery.payload}\x1b[31m")
+
+        consuming.consumer("orders", fail, group="mail", backoff=3600)
+        consuming.consumer("orders", fail, group="bill", max_attempts=1)
+        offset = publish("orders", "paper", key="a").offset
+        consuming.drain()
+        said = run("queuestatus", "--topic", "orders", "--offset", str(offset))
+        assert f"of key 'a' at offset {offset}" in said.out
+        for group in ("bill", "mail"):
+            _, _, error = said.out.partition(f"The last error in group {group}:\n")
+            assert error.startswith("Traceback (most recent call last):\n")
+            assert "OSError: no paper" in error
+        assert "\x1b" not in said.out
+        [dead] = Message.objects.filter(topic="orders_dlq").values_list("offset", flat=True)
+        said = run("queuestatus", "--topic", "orders_dlq", "--offset", str(dead))
+        assert "OSError: no paper" in said.out.partition("The error of this dead letter:")[2]
+        told = json.loads(run("queuestatus", "--topic", "orders", "--offset", str(offset), "--json").out)
+        assert "OSError" in told["groups"]["mail"]["error"]
+
+    def test_by_an_offset_of_another_topic_or_of_none(self, consuming: Consuming) -> None:
+        offset = publish("others", 1).offset
+        for at, why in ((offset, "it is one of topic 'others'"), (offset + 1, "the log has none at it")):
+            said = run("queuestatus", "--topic", "orders", "--offset", str(at))
+            assert (said.code, said.out) == (1, "")
+            assert why in said.err
 
     def test_options_that_do_not_go_together(self, consuming: Consuming) -> None:
-        for words in (["--id", "a"], ["--id", "a", "--topic", "t", "--topic", "u"], ["--key", "a", "--topic", "t"]):
+        one = ["--topic", "t"]
+        of_two = (["--id", "a", *one, *one], ["--offset", "1", *one, *one], ["--id", "a", "--offset", "1", *one])
+        for words in (["--id", "a"], ["--offset", "1"], ["--key", "a", *one], *of_two):
             assert run("queuestatus", *words).code == 1
 
 

@@ -17,14 +17,16 @@ from sqlqueue.database.server_checks import describe
 from sqlqueue.log.topic_options import differences, of_settings, told
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
+from sqlqueue.management.one_message import by_id, by_offset, wrong_options
 from sqlqueue.management.terminal import ago
 from sqlqueue.management.topic_cells import by_settings
 from sqlqueue.stats import change_texts
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.finding_kinds import ERROR
 from sqlqueue.stats.groups import GroupSurvey
-from sqlqueue.stats.message_status import GroupStatus, get_status
+from sqlqueue.stats.message_status import GroupStatus, MessageStatus
 from sqlqueue.stats.other_shards import FAILED
+from sqlqueue.stats.search import HIGHEST
 from sqlqueue.stats.survey import Survey, survey
 from sqlqueue.stats.throughput import Rate, rates
 from sqlqueue.stats.topics import TopicSurvey
@@ -49,7 +51,7 @@ class Command(QueueCommand):
     every_shard = ("",)
     help = (
         "Show the state of every topic and group: lag, age, failures, dead letters, processes, stuck messages. With "
-        "--id: of one message in every group."
+        "--id or --offset: of one message in every group, with its errors."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -57,7 +59,12 @@ class Command(QueueCommand):
         parser.add_argument("--topic", action="append", default=[], help="only this topic (repeatable)")
         parser.add_argument("--group", action="append", default=[], help="only this group (repeatable)")
         parser.add_argument("--id", help="only this message of the topic: its state, attempts, progress and result")
-        parser.add_argument("--key", help="the message's key (with --id)")
+        parser.add_argument("--key", help="the message's key (with --id), where several have the id")
+        parser.add_argument(
+            "--offset",
+            type=arguments.whole(1, HIGHEST),
+            help="only the message of the topic at this offset, with its errors, as --id shows it",
+        )
         self.add_json(parser)
         parser.add_argument(
             "--watch",
@@ -70,10 +77,10 @@ class Command(QueueCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print the state once, or repeatedly until Ctrl-C."""
-        if options["id"] is None and options["key"] is not None:
-            raise CommandError("--key goes with --id: they name a message together")
-        if options["id"] is not None and (len(options["topic"]) != 1 or options["group"]):
-            raise CommandError("--id needs one --topic, and no --group")
+        if wrong := wrong_options(options):
+            raise CommandError(wrong)
+        if options["offset"] is not None and self.on_several:
+            raise CommandError("each shard has offsets of its own: say which with --shard")
         every = options["watch"]
         if every is None:
             self._show(options)
@@ -97,30 +104,31 @@ class Command(QueueCommand):
             retries.drop_connection(self.asked)
 
     def _show(self, options: dict[str, Any]) -> None:
-        if options["id"] is not None:
-            self._show_message(options)
+        if options["offset"] is not None:
+            self._show_message(options, *by_offset(options["topic"][0], options["offset"]))
+        elif options["id"] is not None:
+            self._show_message(options, by_id(options["topic"][0], options["id"], options["key"]))
         else:
             self._show_queue(options)
 
-    def _show_message(self, options: dict[str, Any]) -> None:
-        (topic,) = options["topic"]
-        status = get_status(topic, id=options["id"], key=options["key"] or "")
-        if status is None:
-            of_key = f" and key {options['key']!r}" if options["key"] else " (without a key: --key names one)"
-            raise CommandError(
-                f"topic {topic!r} has no message with the id {options['id']!r}{of_key}: it was never published, or it "
-                "was collected or cancelled and no result of it is kept"
-            )
+    def _show_message(self, options: dict[str, Any], status: MessageStatus, last_error: str = "") -> None:
         if options["json"]:
             self.as_json(asdict(status), indent=None if options["watch"] else 2)
             return
         where = "is scheduled" if status.offset is None else f"at offset {status.offset}"
         published = f", published {status.published_at:%Y-%m-%d %H:%M:%S} UTC" if status.published_at else ""
-        self.say(f"{topic} {options['id']} {where}{published}.")
+        of_key = f" of key {status.key!r}" if status.key else ""
+        self.say(f"{status.topic} {status.id}{of_key} {where}{published}.")
         if status.groups:
             self.table(MESSAGE, map(_of_message, status.groups.values()))
         else:
             self.say("No group is registered that gets it.")
+        errors = {f"The last error in group {name}": each.error for name, each in status.groups.items()}
+        for what, error in ({"The error of this dead letter": last_error} | errors).items():
+            if error.strip():
+                self.say()
+                self.say(f"{what}:")
+                self.say_lines(error.rstrip("\n"))
 
     def _show_queue(self, options: dict[str, Any]) -> None:
         alias = self.reading_alias()
