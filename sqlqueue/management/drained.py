@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db.models import Count, Max, Min, Q
 
@@ -14,10 +14,10 @@ from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.models import DeliveryState, ScheduledMessage
 
 
-def what_waits(aliases: Iterable[str], consumers: Sequence[Consumer]) -> str:
+def what_waits(aliases: Iterable[str], consumers: Sequence[Consumer], drained_for: float = 0.0) -> str:
     """Return a sentence that says how many messages of these consumers wait for a retry or their time, and until when;
-    "" if none does."""
-    groups = Q()
+    "" if none does. drained_for: seconds since the drain began: what has become due since may have been left."""
+    groups, began = Q(), DatabaseNow() - timedelta(seconds=drained_for)
     for each in consumers:
         groups |= Q(consumer_group=each.group, topic=each.topic)
     count, times = 0, list[datetime]()
@@ -25,8 +25,8 @@ def what_waits(aliases: Iterable[str], consumers: Sequence[Consumer]) -> str:
         states = DeliveryState.objects.using(alias).unsettled().filter(groups, in_flight=NOT_IN_FLIGHT)
         scheduled = ScheduledMessage.objects.using(alias).filter(topic__in={each.topic for each in consumers})
         for rows, column in (
-            (states.filter(invisible_until__gt=DatabaseNow()), "invisible_until"),
-            (scheduled.filter(refused=False, due_at__gt=DatabaseNow()), "due_at"),
+            (states.filter(invisible_until__gt=began), "invisible_until"),
+            (scheduled.filter(refused=False, due_at__gt=began), "due_at"),
         ):
             found = rows.aggregate(count=Count("pk"), first=Min(column), last=Max(column))
             count += found["count"]

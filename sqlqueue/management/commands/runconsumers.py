@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from argparse import ArgumentParser
 from dataclasses import replace
 from importlib.util import find_spec
@@ -126,11 +127,11 @@ class Command(BaseCommand):
         ports = Endpoints(_address(options, "health"), _address(options, "metrics"))
         for task in late:
             task.start()
-        served = self._aliases if settings.sharded else ("",)
+        served, began = self._aliases if settings.sharded else ("",), time.monotonic()
         try:
             if options["processes"] == 0:
                 serve(replace(worker_options, alias=served[0]), subscriber_name(), None, Liveness(), ports)
-                self._say_what_waits(consumers, options)
+                self._say_what_waits(consumers, options, began)
                 return
             status = Supervisor(worker_options, options["processes"], ports, served).run()
         except ConfigurationError as error:
@@ -144,10 +145,12 @@ class Command(BaseCommand):
             ) from error
         if status:
             sys.exit(status)
-        self._say_what_waits(consumers, options)
+        self._say_what_waits(consumers, options, began)
 
-    def _say_what_waits(self, consumers: list[Consumer], options: dict[str, Any]) -> None:
-        if options["drain"] and options["verbosity"] and (text := what_waits(self._answering, consumers)):
+    def _say_what_waits(self, consumers: list[Consumer], options: dict[str, Any], began: float) -> None:
+        drained_for = time.monotonic() - began
+        says = options["drain"] and options["verbosity"]
+        if says and (text := what_waits(self._answering, consumers, drained_for)):
             self.stdout.write(text)
 
     def _validate(self, options: dict[str, Any]) -> list[Consumer]:
