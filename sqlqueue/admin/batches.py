@@ -107,6 +107,7 @@ class BatchAdmin(SectionedAdmin):
         if status is None:
             raise Http404(_("This row does not exist: it may have been removed."))
         callbacks = batch.callbacks if isinstance(batch.callbacks, dict) else {}
+        may_retry = status.failed or (status.failed_at and not status.succeeded_at)  # of those inside it, perhaps
         context = {
             "batch": batch,
             "status": status,
@@ -115,7 +116,7 @@ class BatchAdmin(SectionedAdmin):
             "called": [(f"on_{when}", one) for when, one in sorted(callbacks.items()) if when != "then"],
             "steps": len(callbacks.get("then", ())),
             "cancel_url": self._url("cancel", batch) if may(request, "cancel_batch") and not batch.over else "",
-            "retry_url": self._url("retry", batch) if may(request, "replay_message") and status.failed else "",
+            "retry_url": self._url("retry", batch) if may(request, "replay_message") and may_retry else "",
         }
         return show(self, request, "batch", str(batch), {**context, **(extra_context or {})})
 

@@ -8,7 +8,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.membership import HEADER
 from sqlqueue.log.batch_spread import spread
-from sqlqueue.models import BatchPart, Message
+from sqlqueue.models import Batch, BatchPart, Message
 from sqlqueue.operations.replay import replay
 from sqlqueue.twins import refuse_in_async
 
@@ -16,9 +16,9 @@ MOST_RETRIED = 10_000  # dead letters of one call
 
 
 def retry_failed(id: str, most: int = MOST_RETRIED) -> int:
-    """Deliver the dead letters of a batch again, each to the group in which it failed, at most so many; return how
-    many. Those of groups that are not registered any more stay, and those of shards that do not answer. It reads the
-    dead letters of the batch's topics."""
+    """Deliver the dead letters of a batch, and of those inside it, again, each to the group in which it failed, at most
+    so many; return how many. Those of groups that are not registered any more stay, and those of shards that do not
+    answer. It reads the dead letters of the batches' topics."""
     refuse_in_async("retry_failed", "await sync_to_async(retry_failed)(…)")
     over = spread(settings.home, [id])
     topics = sorted({topic for found in over.each(_topics) for topic in found})
@@ -30,6 +30,9 @@ def retry_failed(id: str, most: int = MOST_RETRIED) -> int:
     for topic, shard, offsets in (one for found in over.each(dead_letters) for one in found):
         if some := offsets[: most - done]:
             done += replay(topic, offsets=some, shard=shard)
+    inside = Batch.objects.using(settings.home).filter(parent=id, cancelled_at=None).order_by("id")
+    for inner in inside.values_list("id", flat=True):
+        done += retry_failed(inner, most - done)
     return done
 
 

@@ -100,6 +100,23 @@ def test_retrying_what_has_failed(staff: Callable[..., Client], failed: str, con
     assert "0 dead letters" in operator.post(address("retry", failed), follow=True).content.decode()
 
 
+def test_what_has_failed_in_a_batch_inside_is_retried_from_the_outer_one(
+    staff: Callable[..., Client], consuming: Consuming, failed: str
+) -> None:
+    with Batch() as outer, Batch(parent=outer) as inner:
+        inner.publish("t", 5)
+    consuming.drain()
+    operator = staff("view_batch", "replay_message")
+    assert address("retry", outer.id) in page(operator, address("change", outer.id))
+    operator.post(address("retry", outer.id))
+    consuming.drain()
+    for batch, state in ((outer.id, "succeeded"), (inner.id, "succeeded"), (failed, "finished")):
+        status = get_batch(batch)
+        assert status is not None
+        assert status.state == state
+    assert address("retry", outer.id) not in page(operator, address("change", outer.id))
+
+
 def test_no_more_is_retried_than_asked_for(failed: str) -> None:
     assert retry_failed(failed, 1) == 1
     assert retry_failed(failed) == 1

@@ -140,7 +140,7 @@ class TestABatchInsideAnother:
         status = standing(outer.id)
         assert (status.state, status.failed_at is not None) == ("running", True)
         rejected.clear()
-        assert replay("t") == 1
+        assert retry_failed(outer.id) == 1
         consuming.consumer("without-a-group", lambda delivery: None)
         consuming.drain()
         assert sorted(called) == ["outer failure", "outer finish", "outer success"]
