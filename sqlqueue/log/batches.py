@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import Error, connections, transaction
 
 from sqlqueue.conf import settings
-from sqlqueue.core.codec import decode
-from sqlqueue.core.keys import KEY_LENGTH, checked_text
+from sqlqueue.core.keys import checked_text
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.new_message import OPTIONS, NewMessage, PublishOptions
 from sqlqueue.database import retries
@@ -25,6 +24,7 @@ from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage, seconds
 from sqlqueue.log import batch_ends, batch_publish
+from sqlqueue.log.batch_callbacks import Callback, stored_callback, stored_steps
 from sqlqueue.log.batch_publish import Adding
 from sqlqueue.log.encoding import encode
 from sqlqueue.log.publish import MOST_AT_ONCE, check, publish_message
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sqlqueue")
 
-Callback = tuple[Any, ...]  # (topic, payload) or (topic, payload, key)
-MOST_STEPS = 100  # of a chain
-MOST_OF_A_STEP = 1_000  # messages
 
 INSERT = """
     INSERT INTO sqlqueue_batch (id, name, parent, callbacks, deadline_at) VALUES (%s, %s, %s, %s, {deadline})
@@ -88,8 +85,8 @@ class Batch:
         self._parent = parent
         self._deadline = None if deadline is None else seconds(deadline, "deadline")
         given = {"success": on_success, "finish": on_finish, "failure": on_failure}
-        self._given = {when: _callback(one, f"on_{when}") for when, one in given.items() if one is not None}
-        self._steps = _steps(then)
+        self._given = {when: stored_callback(one, f"on_{when}") for when, one in given.items() if one is not None}
+        self._steps = stored_steps(then)
         self._still_open: Callable[[], None] = self._not_begun
         self._adding: Adding | None = None
 
@@ -243,30 +240,3 @@ def _member(message: NewMessage) -> NewMessage:
             "cancel() that, and publish"
         )
     return message
-
-
-def _callback(given: Any, name: str) -> dict[str, Any]:
-    """Return a callback as it is stored. Raises InvalidMessage if it is none."""
-    if not isinstance(given, (tuple, list)) or not 2 <= len(given) <= 3 or not isinstance(given[0], str):
-        raise InvalidMessage(f"{name} must be (topic, payload) or (topic, payload, key), not {given!r}")
-    topic, payload, key = (*given, "")[:3]
-    return {"topic": topic, "payload": decode(encode(payload)), "key": checked_text(key, f"{name}: key", KEY_LENGTH)}
-
-
-def _steps(then: Any) -> list[list[dict[str, Any]]]:
-    if not isinstance(then, (tuple, list)):
-        raise InvalidMessage(f"then must be a list of steps, each (topic, payload) or a list of these, not {then!r}")
-    if len(then) > MOST_STEPS:
-        raise InvalidMessage(f"then has {len(then)} steps, and a chain at most {MOST_STEPS}")
-    if len(then) in (2, 3) and isinstance(then[0], str):
-        then = [then]  # one step
-    steps = []
-    for number, step in enumerate(then, 1):
-        several = isinstance(step, list) or (isinstance(step, tuple) and step and isinstance(step[0], tuple))
-        messages = list(step) if several else [step]
-        if not 1 <= len(messages) <= MOST_OF_A_STEP:
-            raise InvalidMessage(
-                f"step {number} of then has {len(messages)} messages, and one has 1 to {MOST_OF_A_STEP}"
-            )
-        steps.append([_callback(one, f"step {number} of then") for one in messages])
-    return steps
