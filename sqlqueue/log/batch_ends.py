@@ -17,7 +17,7 @@ from sqlqueue.log import batch_publish
 from sqlqueue.log.batch_standing import Standing, standings
 from sqlqueue.log.placement import open_shards
 from sqlqueue.log.publish import publish_message
-from sqlqueue.models import Batch, BatchGroup
+from sqlqueue.models import Batch, BatchGroup, ConsumerGroup
 
 logger = logging.getLogger("sqlqueue")
 
@@ -122,6 +122,13 @@ def _list(alias: str, batch: Batch, groups: Iterable[tuple[str, str]]) -> None:
     BatchGroup.objects.using(alias).bulk_create(rows, ignore_conflicts=True)
 
 
+def _list_new_topics(alias: str, batch: Batch, topics: set[str]) -> None:
+    """List the groups of those topics of a step that had no members before: all that are registered by now see it."""
+    listed = BatchGroup.objects.using(alias).filter(batch=batch.id).values("topic")
+    groups = ConsumerGroup.objects.using(alias).filter(topic__in=topics).exclude(topic__in=listed)
+    _list(alias, batch, list(groups.values_list("topic", "consumer_group")))
+
+
 def _record(alias: str, batch: Batch, column: str, callback: str, **also: Any) -> bool:
     """Set a time of a batch that is not set, and publish the callback for it; return False if another process has."""
     rows = Batch.objects.using(alias).filter(id=batch.id, cancelled_at=None, **{column: None})
@@ -146,6 +153,7 @@ def _begin_next(alias: str, batch: Batch) -> bool:
     step, *rest = stored["then"]
     rows.update(callbacks={**stored, "then": rest})
     rows.exclude(ended_at=None).update(ended_at=DatabaseNow())  # it goes on after a replay: kept for as long again
+    _list_new_topics(alias, batch, {wanted["topic"] for wanted in step})
     for wanted in step:
         batch_publish.publish_step(alias, batch.id, wanted["topic"], _message(wanted))
     return True

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from sqlqueue import Batch, Delivery, Reject, get_batch, replay
+from sqlqueue import Batch, Delivery, Reject, get_batch, publish, replay
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.log import batch_collect, batch_ends, batch_publish
 from sqlqueue.log.batch_standing import standings
+from sqlqueue.log.groups import register as register_group
 from sqlqueue.models import Batch as BatchRow
 from sqlqueue.models import Message
 from sqlqueue.operations.batches import retry_failed
@@ -109,6 +110,16 @@ class TestAChain:
         batch_ends.sweep("default")
         consuming.drain()
         assert sorted(called) == ["a", "b", "outer"]
+
+    def test_a_step_is_settled_by_the_groups_that_are_registered_when_it_begins(self, consuming: Consuming) -> None:
+        register_steps(consuming)
+        publish("u", "before")
+        with Batch(then=[("u", 2)]) as batch:
+            batch.publish("t", 1)
+        register_group("default", "default", "u", "latest")
+        consuming.consumer("u", lambda delivery: None)
+        consuming.drain()
+        assert (standing(batch.id).state, figures(batch.id)) == ("succeeded", (2, 2, 0))
 
     def test_a_chain_that_goes_on_after_a_replay_is_kept_as_long_again(
         self, consuming: Consuming, settings: Any
