@@ -72,8 +72,14 @@ def limited(alias: str) -> Iterator[None]:
     """
     connection_created.connect(_limit, dispatch_uid="sqlqueue.lock_timeout")
     _thread.limited = True
-    if connections[alias].connection is not None:
-        _limit(connections[alias])
+    connection = connections[alias]
+    if connection.connection is not None:
+        try:
+            _limit(connection)
+        except Error:
+            if connection.in_atomic_block:
+                raise
+            connection.close()  # it was lost meanwhile; the next one is limited when it is made
     try:
         yield
     finally:

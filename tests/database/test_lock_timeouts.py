@@ -1,14 +1,17 @@
 """The engine's own threads wait for a lock for some seconds only, and say so; handlers wait as the application does."""
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from django.db import connection
 
 from sqlqueue import publish
+from sqlqueue.database import lock_timeouts
 from sqlqueue.models import Message
 from tests.consuming import Consuming
 from tests.processes import wait_until
-from tests.servers.session import lock_wait
+from tests.servers.session import connection_id, end_connection, lock_wait
 from tests.transactions import OpenTransaction
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("mariadb", "mysql", "postgresql")]
@@ -47,3 +50,13 @@ def test_a_handlers_own_connection_waits_as_long_as_the_servers_default(consumin
     publish("orders", 1)
     consuming.drain()
     assert waits == [lock_wait()]
+
+
+@pytest.mark.database("mariadb", "mysql")
+def test_a_connection_that_is_lost_before_a_thread_begins_to_work_ends_no_process() -> None:
+    with ThreadPoolExecutor() as other:
+        other.submit(end_connection, connection_id()).result()
+        other.submit(lambda: connection.close()).result()
+    with lock_timeouts.limited("default"):
+        assert lock_wait() == "5"
+    connection.close()  # so that later tests have one that waits longer
