@@ -30,6 +30,12 @@ def require(request: HttpRequest, *codenames: str) -> None:
             raise PermissionDenied
 
 
+def user_name(request: HttpRequest) -> str:
+    """Return the user's name as the queue's tables keep it: text, also where a project's user model names users by
+    UUIDs or numbers."""
+    return str(request.user.get_username())
+
+
 class ReadOnlyAdmin(ModelAdmin):
     """Shows a table of the queue's database to users who may view it. Only operations change it."""
 

@@ -19,7 +19,7 @@ from django.views.decorators.http import require_http_methods
 from sqlqueue.admin.actions.base import log_action
 from sqlqueue.admin.keyset import NUMBER, KeysetAdmin
 from sqlqueue.admin.pages import show
-from sqlqueue.admin.permissions import may, require
+from sqlqueue.admin.permissions import may, require, user_name
 from sqlqueue.admin.times import MomentField
 from sqlqueue.conf import settings
 from sqlqueue.core.bounds import MOST_ATTEMPTS
@@ -167,7 +167,7 @@ class ReschedulingAdmin(KeysetAdmin):
             delay=wanted["delay"],
             attempts=wanted["attempts"],
             rate=wanted["rate"],
-            requested_by=request.user.get_username()[:150],
+            requested_by=user_name(request)[:150],
         )
         sentence = _("Requested to reschedule %(count)d deliveries of %(group)s of %(topic)s.") % {
             "count": made.total,

@@ -21,6 +21,7 @@ from sqlqueue.admin.cells import key_id, tag
 from sqlqueue.admin.keyset import KeysetAdmin
 from sqlqueue.admin.links import page_url
 from sqlqueue.admin.pages import show
+from sqlqueue.admin.permissions import user_name
 from sqlqueue.admin.readable import indented
 from sqlqueue.admin.replica import remember_change
 from sqlqueue.admin.work_forms import AssignForm, CommentForm, DecisionForm, LaterForm, ReviewForm, TakeForm
@@ -180,7 +181,7 @@ class WorkItemAdmin(KeysetAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         user = request.user
-        found = own_work(settings.DATABASE, user.get_username(), team_topics(user), closed_topics(user))
+        found = own_work(settings.DATABASE, user_name(request), team_topics(user), closed_topics(user))
         context = {"sections": [(HEADINGS[one.name], one) for one in found], "most": MOST_LISTED}
         return show(self, request, "my_work", _("My work"), context)
 
@@ -202,7 +203,7 @@ class WorkItemAdmin(KeysetAdmin):
             try:
                 if name != "comment" and int(version) != item.version:  # the permission is of the item as it was read
                     raise WorkItemChanged(work.CHANGED)
-                deed.run(item, int(version), request.user.get_username(), form)
+                deed.run(item, int(version), user_name(request), form)
             except SqlqueueError as error:
                 form.add_error(None, str(error))
                 item = self._item(request, object_id)  # as it is now
@@ -224,7 +225,7 @@ class WorkItemAdmin(KeysetAdmin):
         codenames = DEEDS[name].codenames
         if name in ("take", "release"):
             codenames = (REVIEW,) if item.state == IN_REVIEW else (WORK,)
-            if item.assignee not in ("", request.user.get_username()):
+            if item.assignee not in ("", user_name(request)):
                 require_on(request, item.topic, ASSIGN)
         require_on(request, item.topic, *codenames)
 
@@ -236,7 +237,7 @@ class WorkItemAdmin(KeysetAdmin):
         return True
 
     def _page(self, request: HttpRequest, item: WorkItem, bound: Mapping[str, forms.Form]) -> HttpResponse:
-        me = request.user.get_username()
+        me = user_name(request)
         own = item.assignee in ("", me)
         fitting = {
             "take": item.state != DONE and item.assignee != me and (item.state == OPEN or item.author != me),

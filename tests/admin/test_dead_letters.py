@@ -2,9 +2,11 @@
 
 import re
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.contrib.admin.models import ADDITION, DELETION, LogEntry
+from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
@@ -168,6 +170,16 @@ def test_a_whole_fingerprint_is_replayed_after_a_trial(admin_client: Client, sta
     assert "1 of 3" in html
     assert 'max="3" value="1"' in html
     assert EVIL not in html
+
+
+@pytest.mark.once
+def test_who_has_asked_for_a_replay_may_be_called_by_a_uuid(
+    admin_client: Client, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = uuid4()
+    monkeypatch.setattr(User, "get_username", lambda user: name)
+    admin_client.post(action_url("replay"), {**ALL, "confirmed": "1"})
+    assert Replay.objects.get().ordered_by == str(name)
 
 
 def test_a_selection_is_replayed(admin_client: Client, stage: Stage) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from enum import Enum
 from typing import Any, Literal
+from uuid import uuid4
 
 import pytest
 from django.contrib.auth.models import Group, User
@@ -132,6 +133,19 @@ def test_a_whole_case(staff: Staff) -> None:
     for told in ("seems right", "too much", "sent back", "review asked for", "done", name_of(worker), name_of(boss)):
         assert told in html
     assert buttons(page(boss, url(item))) == ["comment"]
+
+
+@pytest.mark.once
+def test_a_user_whose_name_is_a_uuid_works_too(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = uuid4()
+    monkeypatch.setattr(User, "get_username", lambda user: name)
+    item = item_of()
+    do(admin_client, item, "take")
+    do(admin_client, item, "comment", comment="mine")
+    item.refresh_from_db()
+    assert item.assignee == str(name)
+    assert {event.made_by for event in WorkItemEvent.objects.all()} == {str(name)}
+    assert str(name) in page(admin_client, url(item))
 
 
 def test_the_pages_of_an_item_and_of_its_message_lead_to_each_other(staff: Staff) -> None:

@@ -15,6 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue.admin.actions.base import MOST_LISTED, Action, log_action
+from sqlqueue.admin.permissions import user_name
 from sqlqueue.conf import settings
 from sqlqueue.models import Topic, dead_letter_topic
 from sqlqueue.operations import replay_requests
@@ -127,7 +128,7 @@ class ReplayDeadLetters(DeadLetterAction):
             offsets=self.offsets,
             rate=wanted["rate"],
             trial=wanted["trial"],
-            requested_by=request.user.get_username()[:150],
+            requested_by=user_name(request)[:150],
         )
         self.success_url = reverse(f"{self.site}:sqlqueue_replay_change", args=[made.pk])
         sentence = _("Requested a replay of %(count)d dead letters: %(which)s.") % {
