@@ -116,7 +116,9 @@ RECEIVERS = (
 
 
 def connect() -> None:
-    """Subscribe to the signals."""
+    """Subscribe to the signals. The project's LOGGING, which has been applied by now, disables loggers that exist
+    already unless it says otherwise, and in the supervisor's processes this one does."""
+    logger.disabled = False
     for signal, receiver in RECEIVERS:
         signal.connect(receiver, weak=False, dispatch_uid=f"sqlqueue.logs.{receiver.__name__}")
 

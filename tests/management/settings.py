@@ -8,3 +8,5 @@ from tests.settings import env
 
 INSTALLED_APPS = [*APPS, "tests.management"]
 SQLQUEUE = {"CONSUMERS_MODULE": "handlers", "PARTITIONS": 4, **json.loads(env.str("QUEUE_OPTIONS", default="{}"))}
+if "LOGGING" in env:
+    LOGGING = json.loads(env.str("LOGGING"))

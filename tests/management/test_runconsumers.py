@@ -1,5 +1,6 @@
 """`manage.py runconsumers`: what it checks, tells, runs, and how it ends."""
 
+import json
 import os
 import re
 import signal
@@ -237,6 +238,18 @@ def test_it_names_handlers_that_set_a_long_limit(run: Run) -> None:
     assert "aircraft/slow (timeout=1200s)" in line
     assert "give them a process of their own" in line
     assert not named("600")
+
+
+@pytest.mark.once
+def test_its_processes_log_where_the_projects_logging_disables_existing_loggers(run: Run) -> None:
+    to_standard_error = {
+        "version": 1,
+        "handlers": {"all": {"class": "logging.StreamHandler"}},
+        "root": {"handlers": ["all"], "level": "INFO"},
+    }
+    command = run("--drain", env={"LOGGING": json.dumps(to_standard_error)})
+    assert command.wait() == 0, command.output
+    assert "event=subscriber_started" in command.output
 
 
 class TestStopping:
