@@ -1,12 +1,25 @@
 """Consumer processes that start while the database is away wait for it; without a table they do not begin."""
 
+import os
+import signal
+from pathlib import Path
+
 import pytest
 from django.db import connection
 
 from sqlqueue.models import Receipt
 from tests.consumer_processes import GROUP, Consumers
+from tests.processes import ROOT, ManageCommands
 from tests.progress import wait_until_settled
+from tests.servers.postgresql import children_of
 from tests.servers.private import PrivateServer
+
+# What `manage.py` gets as its words, as process 1 of a namespace of its own: nothing ends that by default but SIGKILL.
+FIRST_PROCESS = f"""
+import os, sys
+own = ["unshare", "--pid", "--fork", "--kill-child", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
+os.execvp(own[0], [*own, sys.executable, {str(ROOT / "manage.py")!r}, *sys.argv[1:]])
+"""
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -28,6 +41,23 @@ def test_a_process_that_starts_before_its_database_waits_for_it(
     assert "process_died" not in command.output
     command.terminate()
     assert command.wait() == 0
+
+
+@pytest.mark.session
+@pytest.mark.database("mariadb")
+def test_sigterm_ends_a_containers_first_process_that_has_not_begun(
+    manage: ManageCommands, database_server: PrivateServer, tmp_path: Path
+) -> None:
+    container = tmp_path / "container.py"
+    container.write_text(FIRST_PROCESS)
+    connection.close()
+    database_server.stop()
+    command = manage("runconsumers", script=container)
+    command.wait_for_line("event=database_unreachable")
+    (first,) = children_of(command.pid)
+    os.kill(first, signal.SIGTERM)
+    assert command.wait(10) == 0
+    database_server.start()
 
 
 def test_a_process_without_one_of_its_tables_ends_with_status_1(consumers: Consumers) -> None:

@@ -4,6 +4,9 @@ tables."""
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable
 
@@ -16,6 +19,13 @@ from sqlqueue.database import retries
 from sqlqueue.database.server_checks import write_refused
 
 logger = logging.getLogger("sqlqueue")
+
+
+def let_sigterm_end_pid_1() -> None:
+    """Let SIGTERM end this process, with status 0, if it is the first one of a container: the system drops signals for
+    which such a process has no handler. For the time in which it has begun nothing."""
+    if os.getpid() == 1 and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
 
 
 def slept(seconds: float) -> bool:

@@ -21,7 +21,7 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.background.settings import SettingsTask
 from sqlqueue.consumers.process.endpoints import Address, Endpoints
 from sqlqueue.consumers.process.liveness import Liveness
-from sqlqueue.consumers.process.start import wait_for_database
+from sqlqueue.consumers.process.start import let_sigterm_end_pid_1, wait_for_database
 from sqlqueue.consumers.process.supervisor import Supervisor
 from sqlqueue.consumers.process.worker import WorkerOptions, serve
 from sqlqueue.consumers.registry import Consumer, registry
@@ -87,6 +87,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run consumers, or with --check only validate. Raises CommandError."""
+        let_sigterm_end_pid_1()
         refuse_broken_texts(options)
         logs.show(options["verbosity"])
         if not (options["check"] or options["drain"] or settings.problems() or settings.sharded):
