@@ -9,6 +9,7 @@ from django.core.management.base import CommandError
 
 from sqlqueue.core.epochs import numbers_of
 from sqlqueue.log import layouts
+from sqlqueue.management import terminal
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.models import Topic
 from sqlqueue.operations.move import move
@@ -54,5 +55,4 @@ class Moves:
 
 
 def _counts(preview: RewindPreview) -> tuple[str, str]:
-    about = "~" if preview.estimated else ""
-    return f"{about}{preview.again}", f"{about}{preview.skipped}"
+    return terminal.about(preview.again, preview.estimated), terminal.about(preview.skipped, preview.estimated)

@@ -83,6 +83,11 @@ class Progress:
             self._out.write("")
 
 
+def about(count: int, estimated: bool) -> str:
+    """Return a count as text, with ≈ before an estimate."""
+    return f"{'≈' if estimated else ''}{count}"
+
+
 def ago(seconds: float | None) -> str:
     """Return a duration in seconds as a short text: 0.4 s, 12 s, 3 min, 5 h, 12 d; a dash for None."""
     if seconds is None:

@@ -28,7 +28,8 @@ from sqlqueue.log.status import unacked_streams
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Offset, Topic
 from sqlqueue.operations.move import add_missing_offsets, lower_watermarks
 from sqlqueue.operations.replay_requests import fail_trials
-from sqlqueue.stats.rewind_preview import PartitionRange, count_ranges, positions_of
+from sqlqueue.stats.counting import Range
+from sqlqueue.stats.rewind_preview import count_ranges, positions_of
 
 HORIZON_TIMEOUT: Final = 30.0  # seconds for the transactions that publish to end
 # By group: delivery states that are not settled at or below the position, less those acked above it. Index: the
@@ -64,21 +65,20 @@ class Purged:
 def preview(alias: str, topic: str, through: int | None = None) -> PurgePreview:
     """Count what purge() would concern; change nothing. through: up to this offset; None: all messages.
 
-    Exact up to some 10,000 messages (at least 200 for each partition and priority); beyond that, and where messages are
-    blocked, the counts are estimates. Messages for another target group count, too. Raises ConfigurationError for what
-    cannot be purged.
+    Exact up to sampling.EXACT messages; beyond that, and where messages are blocked, the counts are estimates. Messages
+    for another target group count, too. Raises ConfigurationError for what cannot be purged.
     """
     options = _purgeable(alias, topic)
     to = highest_offset(alias) if through is None else max(0, through)
     partitions = layouts.numbers(alias, topic)
     groups = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
     names = list(groups.values_list("consumer_group", flat=True))
-    parts = {"": [PartitionRange(*at, 0, to) for at in product(partitions, range(options.priorities))]}
+    parts = {"": [Range(topic, *at, 0, to) for at in product(partitions, range(options.priorities))]}
     for name in names:
-        each = positions_of(alias, topic, name).each(partitions, options.priorities)
+        each = positions_of(alias, topic, name).each(topic, partitions, options.priorities)
         parts[name] = [empty._replace(low=min(to, position), high=to) for empty, position in each]
     distinct = list(dict.fromkeys(one for some in parts.values() for one in some))
-    figures, estimated = count_ranges(alias, topic, distinct)
+    figures, estimated = count_ranges(alias, distinct)
     counts = dict(zip(distinct, figures))
     unread = {name: sum(counts[one] for one in some) for name, some in parts.items()}
     remembered = {group: int(rows or 0) for group, rows in execute(alias, REMEMBERED, (topic, to)).fetchall()}

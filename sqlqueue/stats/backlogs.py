@@ -8,9 +8,10 @@ from typing import NamedTuple
 from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.stats import sampling
+from sqlqueue.stats.counting import Range, count
 from sqlqueue.stats.positions import StoredPartition
 
-# Both ends of a backlog. Index: (topic, partition, priority, offset).
+# The beginning of a backlog, and its last message. Index: (topic, partition, priority, offset).
 HEAD = """
     SELECT %s, COUNT(*), MIN("offset"), MAX("offset"), SUM(CASE WHEN "offset" <= %s THEN 1 ELSE 0 END) FROM
     (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {beyond}{slice} ORDER BY {ascending} LIMIT %s) AS head
@@ -33,21 +34,30 @@ class Backlog(NamedTuple):
 
 
 def backlogs_of(alias: str, partitions: Sequence[StoredPartition]) -> dict[StoredPartition, Backlog]:
-    """Return the backlog above each position."""
+    """Return the backlog above each position: exact if all have no more than sampling.EXACT messages together."""
     sql = dialect(alias)
     both = " UNION ALL ".join([sql.branch.format(HEAD.strip()), sql.branch.format(TAIL.strip())])
     found: dict[StoredPartition, Backlog] = {}
+    longer: dict[StoredPartition, Range] = {}
     for some in sampling.chunks(partitions, sampling.TABLES_AT_ONCE):
         values: list[object] = []
         for index, stored in enumerate(some):
             bounds = sql.range_values(stored.topic, stored.partition, stored.priority, stored.position)
-            values += (index, stored.claimed, *bounds, sampling.SAMPLE, -1 - index, *bounds, sampling.SAMPLE)
+            values += (index, stored.claimed, *bounds, sampling.SAMPLE, -1 - index, *bounds, 1)
         ends: dict[int, tuple[int, int, int, int]] = {}
         texts = [both.replace("{slice}", in_slice('"offset"', stored.slice, stored.slices)) for stored in some]
         for index, *end in execute(alias, " UNION ALL ".join(texts), values).fetchall():
             ends[index] = tuple(int(value or 0) for value in end)  # type: ignore[assignment]
         for index, stored in enumerate(some):
-            head, tail = ends[index], ends[-1 - index]
-            messages, is_estimate = sampling.estimate(head[:3], tail[:3])
-            found[stored] = Backlog(messages, head[3], is_estimate, head[1], tail[2])
+            (messages, first, upto, claimed), (_, _, last, _) = ends[index], ends[-1 - index]
+            found[stored] = Backlog(messages, claimed, False, first, last)
+            if messages == sampling.SAMPLE:
+                longer[stored] = Range(
+                    stored.topic, stored.partition, stored.priority, upto, last, stored.slice, stored.slices
+                )
+    counted = sum(one.messages for one in found.values())
+    for stored, more in zip(longer, count(alias, list(longer.values()), counted)):
+        found[stored] = found[stored]._replace(
+            messages=found[stored].messages + more.messages, estimated=more.estimated
+        )
     return found

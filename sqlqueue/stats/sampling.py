@@ -1,4 +1,4 @@
-"""Bounds what the statements of a survey read, and estimates what lies beyond."""
+"""Bounds what the statements of a survey read."""
 
 from __future__ import annotations
 
@@ -7,22 +7,14 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-SAMPLE = 200  # messages counted at either end of a backlog
+SAMPLE = 200  # messages counted at the beginning of a backlog, or of a window over it
+EXACT = 100_000  # messages that are counted, of all backlogs of a survey together; beyond that it estimates
+WINDOWS, LEAST_WINDOWS = 400, 20  # over all that is estimated, and over each of a few
+PARTS, ROUNDS = 4, 5  # into which a window of which too much was not seen is divided, and how often that is done
+CLOSE = 0.05  # of what was seen: how much may be unseen
 MOST_ROWS = 10_000  # to which delivery states and ranges of a group, dead letters of a topic, scheduled messages count
 PARTITIONS_AT_ONCE = 240
 TABLES_AT_ONCE = 120
-
-
-def estimate(head: tuple[int, int, int], tail: tuple[int, int, int], sample: int = SAMPLE) -> tuple[int, bool]:
-    """Return how many messages there are, and whether that is an estimate. head, tail: of the first and of the last
-    `sample` messages, how many there are, and the first and the last offset."""
-    count, head_first, head_last = head
-    tail_count, tail_first, last = tail
-    if count < sample:
-        return count, False
-    density = (count + tail_count) / ((head_last - head_first + 1) + (last - tail_first + 1))
-    between = round(density * (tail_first - head_last - 1))  # less than 0 if they overlap: those are counted twice
-    return max(count, count + tail_count + between), True
 
 
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

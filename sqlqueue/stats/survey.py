@@ -1,7 +1,7 @@
 """The survey: stats of every topic and group, read from the tables in a few statements.
 
-Their number grows by one for every few hundred partitions, and what each of them reads is bounded: a backlog is counted
-up to SAMPLE messages of a partition and priority, beyond that estimated from how densely its ends are filled.
+Their number grows by a few for every few hundred partitions, and what all of them read is bounded: backlogs are counted
+up to EXACT messages of all together, beyond that estimated from windows over them.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
+from unittest.mock import patch
 
 import factory
 import pytest
@@ -50,7 +51,7 @@ from sqlqueue.models import (
 from sqlqueue.operations import move, replay, reschedule_requests
 from sqlqueue.operations import work as people
 from sqlqueue.operations.reschedule_requests import WaitingDeliveries
-from sqlqueue.stats import throughput
+from sqlqueue.stats import sampling, throughput
 from sqlqueue.stats.open_work import open_work
 from sqlqueue.stats.partitions import partition_stats
 from sqlqueue.stats.rewind_preview import count_above
@@ -543,6 +544,8 @@ def looks() -> None:
     """Look at everything, as the admin's pages do."""
     survey("default")
     survey("default", "t")
+    with patch.object(sampling, "EXACT", 400):
+        survey("default")
     partition_stats("default", "t", "g")
     count_above("default", "t", 50, group="g")
     offset_before("default", datetime.now(timezone.utc) - timedelta(hours=1))

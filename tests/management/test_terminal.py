@@ -15,13 +15,13 @@ class Terminal(io.StringIO):
 
 
 COLUMNS = ("topic", "lag")
-ROWS = [["orders", "~1200"], ["[bold]mail", "7"]]
+ROWS = [["orders", "≈1200"], ["[bold]mail", "7"]]
 
 
 def test_a_plain_table_for_pipes_and_files() -> None:
     assert table(COLUMNS, ROWS, io.StringIO()).splitlines() == [
         "topic         lag",
-        "orders      ~1200",
+        "orders      ≈1200",
         "[bold]mail      7",
     ]
 

@@ -16,6 +16,7 @@ from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, Partit
 from sqlqueue.operations.delete import delete
 from sqlqueue.operations.purge import PurgePreview, _skip, delete_purged, preview, purge
 from sqlqueue.operations.replay_requests import carry_out, request_replay
+from sqlqueue.stats import sampling
 from tests.consuming import QUICK, Consuming, offset_row
 from tests.processes import wait_until
 
@@ -330,10 +331,10 @@ def test_offsets_that_were_purged_are_known_to_the_sequence() -> None:
 
 
 def test_an_estimate_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sqlqueue.stats import rewind_preview
-
-    monkeypatch.setattr(rewind_preview, "SAMPLE", 5)
-    monkeypatch.setattr(rewind_preview, "MOST_ROWS", 5)
+    monkeypatch.setattr(sampling, "SAMPLE", 5)
+    monkeypatch.setattr(sampling, "EXACT", 5)
+    monkeypatch.setattr(sampling, "WINDOWS", 8)
+    monkeypatch.setattr(sampling, "ROUNDS", 1)
     register(ALIAS, "g", "t")
     publish_many("t", range(100))
     found = preview(ALIAS, "t")

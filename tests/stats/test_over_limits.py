@@ -59,7 +59,6 @@ def figures() -> list[Any]:
     [
         (blocked, "GROUPS_AT_ONCE"),
         (full_partitions, "PARTITIONS_AT_ONCE"),
-        (rewind_preview, "TABLES_AT_ONCE"),
         (sampling, "PARTITIONS_AT_ONCE"),
         (sampling, "TABLES_AT_ONCE"),
     ],

@@ -8,6 +8,7 @@ from sqlqueue import NewMessage, publish_many
 from sqlqueue.log.groups import register
 from sqlqueue.models import Message
 from sqlqueue.operations.move import move
+from sqlqueue.stats import sampling
 from sqlqueue.stats.rewind_preview import RewindPreview, count_above
 from tests.consuming import Consuming
 
@@ -65,7 +66,8 @@ def test_of_a_group_that_no_process_has_served_yet(offsets: list[int]) -> None:
     assert count_above(ALIAS, "t", offsets[9], group="late") == RewindPreview(30, 0, 10, False)
 
 
-def test_many_are_reckoned(consuming: Consuming) -> None:
+def test_many_are_estimated(consuming: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "EXACT", 10_000)
     publish_many("t", [NewMessage(number, key=str(number % 50)) for number in range(40_000)])
     low = Message.objects.order_by("offset").values_list("offset", flat=True)[10_000]
     Message.objects.filter(offset__lt=low).delete()

@@ -88,20 +88,19 @@ def test_what_is_in_flight(consuming: Consuming) -> None:
     assert of().oldest_age is None
 
 
-def test_a_long_backlog_is_reckoned(consuming: Consuming) -> None:
+def test_a_long_backlog_is_counted(consuming: Consuming) -> None:
     register(ALIAS, "default", "t")
     publish_many("t", [NewMessage(number, key=str(number % 50)) for number in range(10_000)])
     seen = of()
-    assert seen.estimated
-    assert seen.lag == pytest.approx(10_000, rel=0.1)
+    assert (seen.lag, seen.estimated) == (10_000, False)
 
 
-def test_a_long_backlog_behind_a_collected_past_is_reckoned(consuming: Consuming) -> None:
+def test_a_long_backlog_behind_a_collected_past_is_counted(consuming: Consuming) -> None:
     publish_many("t", [NewMessage(number, key=str(number % 50)) for number in range(20_000)])
     offsets = list(Message.objects.order_by("offset").values_list("offset", flat=True))
     Message.objects.filter(offset__lt=offsets[10_000]).delete()
     register(ALIAS, "default", "t")
-    assert of().lag == pytest.approx(10_000, rel=0.1)
+    assert of().lag == 10_000
 
 
 @pytest.mark.parametrize("messages", [200, 230, 300, 399, 450])

@@ -14,7 +14,7 @@ from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.moves import Moves, checked_partition
 from sqlqueue.management.positions import HELP, known_groups, known_topic, offset_above
 from sqlqueue.management.shards import has_nothing_of
-from sqlqueue.management.terminal import ago
+from sqlqueue.management.terminal import about, ago
 from sqlqueue.models import ConsumerGroup
 from sqlqueue.operations.acknowledge import acknowledge, preview
 from sqlqueue.stats.groups import GroupSurvey
@@ -105,7 +105,7 @@ class Command(QueueCommand):
                     one.group,
                     f"{registered:%Y-%m-%d %H:%M}" if registered else "—",
                     start,
-                    f"{'~' if one.estimated else ''}{one.lag}",
+                    about(one.lag, one.estimated),
                     ago(one.oldest_age),
                     one.subscribers,
                     ", ".join(_states(one, sharing)),
@@ -220,9 +220,8 @@ class Command(QueueCommand):
 
 
 def _loss(group: str, topic: str, seen: GroupSurvey | None) -> str:
-    lag = seen.lag if seen else 0
-    about = "some " if seen and seen.estimated else ""
-    return f"Group {group!r} of topic {topic!r} has {about}{lag} messages that it has not settled."
+    lag = about(seen.lag, seen.estimated) if seen else 0
+    return f"Group {group!r} of topic {topic!r} has {lag} messages that it has not settled."
 
 
 def _states(group: GroupSurvey, sharing: int) -> list[str]:

@@ -9,6 +9,7 @@ from django.core.management.base import CommandError
 
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.positions import HELP, known_topic, offset_above
+from sqlqueue.management.terminal import about
 from sqlqueue.operations.purge import PurgePreview, delete_purged, preview, purge
 from sqlqueue.stats.work import open_items
 
@@ -68,9 +69,8 @@ class Command(QueueCommand):
             )
 
     def _show(self, found: PurgePreview) -> None:
-        about = "~" if found.estimated else ""
-        self.say(f"There are {about}{found.messages} messages up to offset {found.through}.")
-        rows = [(group, f"{about if count else ''}{count}") for group, count in found.unsettled.items()]
+        self.say(f"There are {about(found.messages, found.estimated)} messages up to offset {found.through}.")
+        rows = [(group, about(count, found.estimated and count > 0)) for group, count in found.unsettled.items()]
         if rows:
             self.table(("group", "not-settled"), rows)
 

@@ -18,7 +18,7 @@ from sqlqueue.log.topic_options import differences, of_settings, told
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.one_message import by_id, by_offset, wrong_options
-from sqlqueue.management.terminal import ago
+from sqlqueue.management.terminal import about, ago
 from sqlqueue.management.topic_cells import by_settings
 from sqlqueue.stats import change_texts
 from sqlqueue.stats.attention import findings
@@ -236,7 +236,7 @@ def _group(group: GroupSurvey, rate: Rate | None) -> tuple[object, ...]:
     return (
         group.topic,
         group.group,
-        f"{'~' if group.estimated else ''}{group.lag}",
+        about(group.lag, group.estimated),
         ago(group.oldest_age),
         group.in_flight,
         group.failing,

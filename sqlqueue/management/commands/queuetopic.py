@@ -22,7 +22,7 @@ from sqlqueue.management import arguments, repartition, reshard
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.positions import HELP, known_topic
 from sqlqueue.management.shards import has_nothing_of
-from sqlqueue.management.terminal import ago
+from sqlqueue.management.terminal import about, ago
 from sqlqueue.management.topic_cells import by_settings
 from sqlqueue.models import Topic
 from sqlqueue.operations.create import create_topic, planned_topic
@@ -212,12 +212,11 @@ class Command(QueueCommand):
         through = offset_before(self.alias, clock.now(self.alias) - timedelta(seconds=retention))
         found = preview(self.alias, topic.name, through)
         if found.messages:
-            about = "~" if found.estimated else ""
             acked = settings.topic(topic.name).retention_from == ACKED
             when = "so long after" if acked else "as soon as"
             self.say(
-                f"{about}{found.messages} messages are older than that: each is deleted {when} every group has settled"
-                " it."
+                f"{about(found.messages, found.estimated)} messages are older than that: each is deleted {when} every"
+                " group has settled it."
             )
         return found.messages
 
@@ -266,9 +265,8 @@ class Command(QueueCommand):
                 )
 
     def _show_losses(self, name: str, found: DropPreview) -> None:
-        about = "~" if found.estimated else ""
         self.say(
-            f"Topic {name!r}: {about}{found.messages} messages, {found.scheduled} scheduled ones,"
+            f"Topic {name!r}: {about(found.messages, found.estimated)} messages, {found.scheduled} scheduled ones,"
             f" {found.dead_letters} dead letters, {found.work_items} open work items; {found.subscribers} consumer"
             " processes serve it."
         )

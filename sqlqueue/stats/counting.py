@@ -1,0 +1,123 @@
+"""Counts the messages of ranges of offsets: all of them up to a bound, and beyond that by windows over the range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from sqlqueue.database.slices import in_slice
+from sqlqueue.database.statements import dialect, execute
+from sqlqueue.stats import sampling
+
+# Index of both: (topic, partition, priority, offset).
+FIRST = """
+    SELECT %s, COUNT(*), MAX("offset") FROM
+    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {within}{slice} ORDER BY {ascending} LIMIT %s) AS some
+"""
+LAST = """
+    SELECT %s, COUNT(*), MAX("offset") FROM
+    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {within}{slice} ORDER BY {descending} LIMIT %s) AS some
+"""
+
+
+class Range(NamedTuple):
+    """Offsets of one partition and priority, or a slice of it: above `low`, up to `high`."""
+
+    topic: str
+    partition: int
+    priority: int
+    low: int
+    high: int
+    slice: int = 0
+    slices: int = 1
+
+    def divided(self, number: int) -> Iterator[Range]:
+        """Yield so many parts of the same width, one after another; fewer if there are not so many offsets."""
+        ends = [self.low + (self.high - self.low) * n // number for n in range(number + 1)]
+        for low, high in pairwise(ends):
+            if low < high:
+                yield self._replace(low=low, high=high)
+
+
+class Count(NamedTuple):
+    """How many messages a range has, and whether that is an estimate."""
+
+    messages: int
+    estimated: bool
+
+
+NONE = Count(0, False)
+
+
+def count(alias: str, ranges: Sequence[Range], counted: int = 0) -> list[Count]:
+    """Return the count of each range.
+
+    counted: how many messages were counted before. If these and those of the ranges are no more than sampling.EXACT,
+    no count is an estimate. Reads a bounded number of messages, with a number of statements that grows by a few for
+    every hundred ranges.
+    """
+    messages = [0] * len(ranges)
+    rest = dict(enumerate(ranges))
+    budget = sampling.EXACT - counted
+    # Each round gives every range the same share, and the next one has what was left over. It asks for one message more
+    # than the share: a range that has it is longer.
+    while rest and (share := budget // len(rest)) > 0:
+        for index, (found, upto) in zip(list(rest), _read(alias, FIRST, list(rest.values()), share + 1)):
+            messages[index] += found
+            budget -= min(found, share)
+            if found <= share:
+                del rest[index]
+            else:
+                rest[index] = rest[index]._replace(low=upto)
+    for index, more in zip(rest, _estimates(alias, list(rest.values()))):
+        messages[index] += more
+    return [Count(found, index in rest) for index, found in enumerate(messages)]
+
+
+def _estimates(alias: str, ranges: Sequence[Range]) -> list[int]:
+    """Return about how many messages each range has. Its first messages speak for what follows them, so it is divided
+    into windows; and those of which the most was not seen are divided again."""
+    if not ranges:
+        return []
+    ends = _read(alias, LAST, ranges, 1)
+    each = max(sampling.WINDOWS // len(ranges), 2 if len(ranges) > sampling.WINDOWS // sampling.LEAST_WINDOWS else 1)
+    windows = [
+        (index, window)
+        for index, (one, (_, last)) in enumerate(zip(ranges, ends))
+        for window in one._replace(high=max(one.low, last)).divided(each)
+    ]
+    seen = [0] * len(ranges)
+    unseen: list[tuple[float, int, Range]] = []  # of about how many messages, and where
+    for left in reversed(range(sampling.ROUNDS)):
+        found = _read(alias, FIRST, [window for _, window in windows], sampling.SAMPLE)
+        for (index, window), (messages, upto) in zip(windows, found):
+            seen[index] += messages
+            if messages == sampling.SAMPLE and upto < window.high:
+                more = messages / (upto - window.low) * (window.high - upto)
+                unseen.append((more, index, window._replace(low=upto)))
+        if not left or sum(more for more, *_ in unseen) <= sampling.CLOSE * sum(seen):
+            break
+        unseen.sort(reverse=True)
+        most = sampling.WINDOWS // sampling.PARTS
+        windows = [(index, part) for _, index, rest in unseen[:most] for part in rest.divided(sampling.PARTS)]
+        del unseen[:most]
+    totals = [float(messages) for messages in seen]
+    for more, index, _ in unseen:
+        totals[index] += more
+    return [round(total) for total in totals]
+
+
+def _read(alias: str, text: str, ranges: Sequence[Range], most: int) -> list[tuple[int, int]]:
+    """Return how many messages each range has, up to so many, and the last offset of those, 0 without any."""
+    syntax = dialect(alias)
+    branch = syntax.branch.format(text.strip())
+    found = [(0, 0)] * len(ranges)
+    for some in sampling.chunks(range(len(ranges)), sampling.TABLES_AT_ONCE):
+        values: list[object] = []
+        for index in some:
+            values += (index, *syntax.range_values(*ranges[index][:5]), most)
+        texts = [branch.replace("{slice}", in_slice('"offset"', *ranges[index][5:])) for index in some]
+        for index, messages, upto in execute(alias, " UNION ALL ".join(texts), values).fetchall():
+            found[index] = (int(messages), int(upto or 0))
+    return found

@@ -1,0 +1,139 @@
+"""How far groups are behind: exact up to a bound, and near it beyond that, whatever the log looks like."""
+
+import json
+import re
+from collections.abc import Callable
+from itertools import accumulate
+from random import Random
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue.log.groups import register
+from sqlqueue.models import ConsumerGroup, Message
+from sqlqueue.stats import counting, sampling
+from sqlqueue.stats.cached import recent_survey
+from sqlqueue.stats.partitions import partition_stats
+from sqlqueue.stats.rewind_preview import count_above
+from sqlqueue.stats.survey import survey
+from tests.factories import TopicFactory
+from tests.management.running import run
+
+ALIAS = "default"
+pytestmark = pytest.mark.django_db
+
+
+def backlog(topic: str, *offsets: list[int]) -> None:
+    """Put messages into the log, at these offsets of each partition, that a group has yet to read."""
+    TopicFactory.create(name=topic, partitions=len(offsets))
+    register(ALIAS, "g", topic)
+    rows = [
+        Message(offset=offset, topic=topic, partition=partition, message_id=f"{topic}{offset}", payload=1)
+        for partition, its in enumerate(offsets)
+        for offset in its
+    ]
+    Message.objects.bulk_create(rows, batch_size=1_000)
+    ConsumerGroup.objects.update(start=0)
+
+
+def lags(only: str = "") -> dict[str, tuple[int, bool]]:
+    return {one.topic: (one.lag, one.estimated) for one in survey(ALIAS, only).groups}
+
+
+@pytest.mark.parametrize("more", [0, 300])
+def test_lags_are_exact_up_to_a_bound_of_all_together(monkeypatch: pytest.MonkeyPatch, more: int) -> None:
+    monkeypatch.setattr(sampling, "EXACT", 3_000)
+    backlog("a", list(range(1, 300)), list(range(1_000, 1_201)))
+    backlog("b", list(range(2_000, 4_200 + more)))
+    backlog("c", list(range(10_000, 10_300)))
+    seen = lags()
+    assert seen["a"] == (500, False)
+    assert seen["c"] == (300, False)
+    assert seen["b"] == (pytest.approx(2_200 + more, abs=more // 10), more > 0)
+    assert lags("b") == {"b": (2_200 + more, False)}, "a group by itself has the whole bound"
+    assert sum(one.lag for one in partition_stats(ALIAS, "b", "g")) == 2_200 + more
+
+
+@pytest.mark.once
+def test_a_hundred_thousand_are_counted_in_a_survey_of_all() -> None:
+    assert sampling.EXACT == 100_000
+    offsets = [*range(1, 50_001), *range(100_000, 700_000, 12)]
+    backlog("t", offsets[:70_000], offsets[70_000:])
+    assert lags() == {"t": (100_000, False)}
+    assert count_above(ALIAS, "t", 0)[::3] == (100_000, False)
+
+
+def bursts(of: Callable[[Random], int], between: int) -> list[int]:
+    random = Random(7)
+    steps: list[int] = []
+    while len(steps) < MANY:
+        steps += [random.randint(1, between), *[1] * of(random)]
+    return list(accumulate(steps[:MANY]))
+
+
+MANY = 4_000
+SHAPES: dict[str, Callable[[], list[int]]] = {
+    "denser and denser": lambda: [int(500_000 * (n / MANY) ** 0.3) for n in range(MANY)],
+    "sparser and sparser": lambda: [int(500_000 * (n / MANY) ** 4) + n for n in range(MANY)],
+    "a dense middle": lambda: [*range(0, 40_000, 100), *range(40_000, 43_200), *range(43_200, 163_200, 300)],
+    "a dense end": lambda: [*range(0, 400_000, 500), *range(400_000, 403_200)],
+    "a message long ago": lambda: [1, *range(10**9, 10**9 + MANY - 1)],
+    "bulks": lambda: bursts(lambda random: 400, 50_000),
+    "bulks of every size": lambda: bursts(lambda random: random.choice([1, 10, 100, 1_000]), 2_000),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_beyond_that_a_skewed_log_is_told_within_a_fifth(monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
+    for name, value in ("EXACT", 1_000), ("SAMPLE", 10), ("WINDOWS", 100):  # as a hundredth is of a large log's
+        monkeypatch.setattr(sampling, name, value)
+    offsets = sorted({offset + 1 for offset in SHAPES[shape]()})
+    backlog("t", offsets[::2], offsets[1::2])
+    ((told, estimated),) = lags().values()
+    assert estimated
+    assert told == pytest.approx(len(offsets), rel=0.2)
+    preview = count_above(ALIAS, "t", 0)
+    assert preview.estimated
+    assert preview.above == pytest.approx(len(offsets), rel=0.2)
+
+
+def test_a_survey_reads_a_bounded_number_of_messages_in_a_bounded_number_of_statements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in ("EXACT", 1_000), ("WINDOWS", 80), ("SAMPLE", 20), ("CLOSE", 0.0):
+        monkeypatch.setattr(sampling, name, value)
+    for number in range(4):
+        backlog(f"t{number}", list(range(1 + number * 10_000, 2_000 + number * 10_000)))
+    read: list[tuple[int, int]] = []
+    inner = counting._read
+
+    def noted(alias: str, text: str, ranges: list[counting.Range], most: int) -> list[tuple[int, int]]:
+        found = inner(alias, text, ranges, most)
+        read.append((len(ranges), sum(messages for messages, _ in found)))
+        return found
+
+    monkeypatch.setattr(counting, "_read", noted)
+    with CaptureQueriesContext(connection) as captured:
+        seen = lags()
+    assert sum(lag for lag, _ in seen.values()) == pytest.approx(4 * 1_999, rel=0.2)
+    windows = [windows for windows, _ in read if windows > 4]
+    assert windows == [80] * sampling.ROUNDS, "20 over each, which are divided as often as that"
+    assert sum(messages for _, messages in read) <= 1_000 + 8 + 80 * sampling.ROUNDS * sampling.SAMPLE
+    assert len([each for each in captured if "sqlqueue_message" in each["sql"] and "UNION" in each["sql"]]) <= 12
+
+
+def test_an_estimate_is_marked_everywhere(monkeypatch: pytest.MonkeyPatch, admin_client: Client) -> None:
+    monkeypatch.setattr(sampling, "EXACT", 1_000)
+    backlog("t", list(range(1, 3_000)))
+    about = r"≈ ?(2[.,]?9\d\d|3[.,]?0\d\d)"
+    for words in (("queuestatus",), ("queuegroup", "list"), ("queuepurge", "t", "--dry-run")):
+        assert re.search(about, run(*words).out), words
+    assert re.search(about, run("queuegroup", "skip", "t", "--group", "g", "--to", "latest", "--dry-run").out)
+    (told,) = json.loads(run("queuestatus", "--json").out)["groups"]
+    assert told["estimated"] is True
+    recent_survey.forget()
+    for page in ("consumergroup/", f"consumergroup/{ConsumerGroup.objects.get().pk}/change/"):
+        text = re.sub(r"<[^>]+>", "", admin_client.get(f"/admin/sqlqueue/{page}", follow=True).content.decode())
+        assert re.search(about, text), page
