@@ -38,6 +38,7 @@ KNOWN = (
     ("sqlqueue_receipt", "message_offset", ""),
     ("sqlqueue_archive_segment", "last_offset", " WHERE kind = 'messages'"),
     ("sqlqueue_topic", "purged_to", ""),
+    ("sqlqueue_topic", "collected_to", ""),
     ("sqlqueue_horizon", "value", ""),  # at or below which consumers expect nothing new
 )
 CLAIMS = "sqlqueue_offset.claimed_to"
@@ -68,7 +69,7 @@ def look(alias: str) -> Mark:
     looks = [
         f"SELECT '{table}.{column}', COALESCE(MAX(\"{column}\"), 0) FROM {table}{only}"
         for table, column, only in KNOWN
-        if table in present and (column != "purged_to" or _has(connection, table, column))
+        if table in present and (table != "sqlqueue_topic" or _has(connection, table, column))
     ]
     found = execute(alias, " UNION ALL ".join(looks)).fetchall()
     column, known = max(found, key=lambda row: row[1])

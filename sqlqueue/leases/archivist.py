@@ -65,6 +65,11 @@ class Archivist:
         retries.close_lost_connections()  # the last ones' reading may have taken longer than an idle one lasts
         return list(ArchiveSegment.objects.using(self.alias).of(self.topic, kind))
 
+    def lost_to(self, kind: str) -> int:
+        """Return up to where messages behind the last segment were collected, see archive.lost_to."""
+        frontier = ArchiveSegment.objects.using(self.alias).frontier(self.topic, kind)
+        return archive.lost_to(self.alias, self.topic, kind, frontier)
+
     def ends(self) -> list[ArchiveSegment]:
         """Return the last segment of each topic and kind."""
         return ArchiveSegment.objects.using(self.alias).ends()

@@ -14,7 +14,7 @@ from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.exceptions import LeaseLost
 from sqlqueue.log import fence
 from sqlqueue.log.fence import Owner
-from sqlqueue.models import ArchiveSegment, Message, Receipt
+from sqlqueue.models import ArchiveSegment, Message, Receipt, Topic
 from sqlqueue.models.archive_segment import MESSAGES, RECEIPTS
 
 T = TypeVar("T")
@@ -31,16 +31,28 @@ def next_range(alias: str, topic: str, kind: str, up_to: int, most: int) -> Offs
     """Return the range behind the topic's last segment that has at most `most` rows and ends at `up_to` at the latest;
     None if the topic has no row there.
 
-    It begins right behind the last segment, so that segments leave no gap.
+    It begins right behind the last segment, so that segments leave no gap, unless messages behind that were collected:
+    the offset of the last one of these is in no segment.
     """
     frontier = ArchiveSegment.objects.using(alias).frontier(topic, kind)
-    if up_to <= frontier:
+    rows = _rows(alias, topic, kind, OffsetRange(frontier + 1, up_to)).order_by("number")
+    lowest = rows.values_list("number", flat=True).first()
+    if lowest is None:
         return None
-    rows = _rows(alias, topic, kind, OffsetRange(frontier + 1, up_to))
-    if not rows.exists():
-        return None
-    full = list(rows.order_by("number").values_list("number", flat=True)[most - 1 : most])
-    return OffsetRange(frontier + 1, full[0] if full else up_to)
+    first = frontier + 1
+    if lost := lost_to(alias, topic, kind, frontier):
+        first, up_to = lowest, min(up_to, lost - 1) if lowest < lost else up_to
+    full = list(rows.filter(number__lte=up_to).values_list("number", flat=True)[most - 1 : most])
+    return OffsetRange(first, full[0] if full else up_to)
+
+
+def lost_to(alias: str, topic: str, kind: str, frontier: int) -> int:
+    """Return the highest offset of a message that was collected behind the last segment, whose end is `frontier`: while
+    the topic had no archive group. 0: there is none."""
+    if kind != MESSAGES or not frontier:
+        return 0
+    collected_to = Topic.objects.using(alias).values_list("collected_to", flat=True).get(name=topic)
+    return collected_to if collected_to > frontier else 0
 
 
 def held_in(alias: str, topic: str, kind: str, within: OffsetRange) -> tuple[int, int]:

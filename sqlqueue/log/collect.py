@@ -180,6 +180,8 @@ def _collect_batch(
     free = lock_free(alias, chosen, "sqlqueue_message", "offset")
     collected.keep(alias, topic, free, locked.purged_to)
     delete(alias, "sqlqueue_message", "offset", free)
+    if free and locked.collected_to < max(free):
+        Topic.objects.using(alias).filter(name=topic).update(collected_to=max(free))
     if server is not None and free:
         server.confirm()
     taken, last = set(free), chosen[-1] if chosen else 0

@@ -55,10 +55,13 @@ def on(shards: Sequence[str]) -> Spread:
 def is_declared(alias: str, name: str) -> bool:
     """Tell whether a topic may be used: TOPICS names it, another setting declares it, it exists, it is that of periodic
     schedules, or STRICT_TOPICS is off. A dead-letter topic is declared with its topic."""
+    return not settings.STRICT_TOPICS or is_known(alias, name)
+
+
+def is_known(alias: str, name: str) -> bool:
+    """Tell the same, whatever STRICT_TOPICS is."""
     own = name.removesuffix(DEAD_LETTER_SUFFIX)
-    if not settings.STRICT_TOPICS or settings.names(name) or settings.declares(own) or own == PERIODIC_TOPIC:
-        return True
-    return bool(existing(alias, {name}))
+    return settings.names(name) or settings.declares(own) or own == PERIODIC_TOPIC or bool(existing(alias, {name}))
 
 
 def existing(alias: str, names: Collection[str]) -> set[str]:
@@ -72,8 +75,13 @@ def existing(alias: str, names: Collection[str]) -> set[str]:
 def require_declared(alias: str, name: str) -> None:
     """Raise ConfigurationError for a topic that is not declared; the error suggests the nearest name."""
     if not is_declared(alias, name):
-        there = Topic.objects.using(alias).exclude(name__endswith=DEAD_LETTER_SUFFIX).values_list("name", flat=True)
-        raise undeclared(name, {*settings.TOPICS, *there})
+        raise undeclared(name, known(alias))
+
+
+def known(alias: str) -> set[str]:
+    """Return the names of the topics that exist, or that TOPICS names."""
+    there = Topic.objects.using(alias).exclude(name__endswith=DEAD_LETTER_SUFFIX).values_list("name", flat=True)
+    return {*settings.TOPICS, *there}
 
 
 def stored(alias: str, name: str) -> TopicInfo | None:

@@ -34,6 +34,9 @@ class Topic(models.Model):
     purged_to = models.BigIntegerField(
         _("purged to"), db_default=0, help_text=_("up to this offset nothing is retained that no group needs")
     )
+    collected_to = models.BigIntegerField(
+        _("collected to"), db_default=0, help_text=_("the highest offset that was collected")
+    )
     shards = ExactField(
         _("shards"),
         max_length=SHARDS_COLUMN,

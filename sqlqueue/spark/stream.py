@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from sqlqueue.core.keys import did_you_mean
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.spark.options import SourceOptions
@@ -204,10 +205,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _join(self) -> None:
         assert self._project is not None
         options, project = self._options, self._project
-        project.engine(self._sources.get(project.home, ""))
+        home = project.engine(self._sources.get(project.home, ""))
         from sqlqueue.log.placement import placement
+        from sqlqueue.log.stored_topics import is_known, known
         from sqlqueue.spark.membership import Membership
 
+        if unknown := [topic for topic in options.topics if not is_known(home, topic)]:
+            raise ConfigurationError(
+                f"there is no topic {unknown[0]!r}.{did_you_mean(unknown[0], known(home))} A stream of a new topic can "
+                f"start before the first publish if SQLQUEUE['TOPICS'] declares it: {{{unknown[0]!r}: {{}}}}"
+            )
         if project.sharded:
             for topic in options.topics:
                 placement(topic)  # a new topic is placed by its first use

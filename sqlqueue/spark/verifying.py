@@ -44,6 +44,20 @@ def differences(spark: SparkSession, segments: Sequence[ArchiveSegment], folder:
     return lines
 
 
+def gaps(segments: Sequence[ArchiveSegment], lost_to: int) -> list[str]:
+    """Return a line for each range of offsets that no segment has, between two of a topic, or behind the last one up to
+    `lost_to`. Messages of it were collected while the topic had no archive group."""
+    ends = [(segment.first_offset - 1, segment.last_offset) for segment in segments]
+    before = [last for _, last in ends]
+    after = [*(first for first, _ in ends[1:]), lost_to]
+    return [
+        f"{segment.kind} of {segment.topic}, {last + 1}-{end}: in no segment, and collected: the topic had no group "
+        "archive meanwhile"
+        for segment, last, end in zip(segments, before, after)
+        if end > last
+    ]
+
+
 def unknown_segments(topic: str, segments: Iterable[ArchiveSegment], folder: Archive, kind: str) -> list[str]:
     """Return a line for each segment of a topic in the folder that the manifest does not have."""
     known = {segment.path for segment in segments}

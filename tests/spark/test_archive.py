@@ -17,8 +17,9 @@ from sqlqueue.database.horizon import Horizon
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown, LeaseLost
 from sqlqueue.leases.archivist import GROUP, Archivist, archivist
 from sqlqueue.log.collect import collect
-from sqlqueue.log.groups import register
+from sqlqueue.log.groups import register, remove
 from sqlqueue.models import ArchiveSegment, ConsumerGroup, Message, Offset, PartitionLease, Receipt
+from sqlqueue.operations.move import move
 from sqlqueue.spark import archiving
 from sqlqueue.spark.archiving import archive_topic
 from sqlqueue.spark.folder import Folder
@@ -261,6 +262,33 @@ class TestTheCommand:
         shutil.rmtree(next(place.glob("date=*")))
         with pytest.raises(CommandError, match="parquet is missing"):
             call_command("queuearchive", folder, verify=True)
+
+    def test_a_hole_is_told_by_verify_and_by_rehydrate(self, spark: SparkSession, folder: Path, capsys) -> None:
+        """What was collected while the topic had no archive group is in no segment; what was not, is in one."""
+        publish_some(6)
+        archive(spark, folder)
+        before = ArchiveSegment.objects.get().last_offset
+        remove("default", GROUP, "t")
+        publish_some(9)
+        new = dict(Message.objects.filter(offset__gt=before).order_by("offset").values_list("offset", "partition"))
+        first, last = min(new), max(new)
+        register("default", "slow", "t")
+        for partition in set(new.values()) - {new[first]}:
+            move("default", "slow", "t", last, partition=partition)
+        run_collection()
+        kept = set(Message.objects.filter(offset__gt=before).values_list("offset", flat=True))
+        lost = max(set(new) - kept)
+        with pytest.raises(CommandError, match=rf"messages of t, {before + 1}-{lost}: in no segment"):
+            call_command("queuearchive", folder, verify=True)
+        publish_some(2)
+        call_command("queuearchive", folder, receipt_lag=0.0)
+        assert first in kept < set(offsets_in(folder))
+        with pytest.raises(CommandError, match=rf"messages of t, [0-9]+-{lost}: in no segment"):
+            call_command("queuearchive", folder, verify=True)
+        with pytest.raises(CommandError, match=rf"no segment with the offsets [0-9]+-{lost}: name a range without"):
+            call_command("queuerehydrate", folder, "t", "--all", dry_run=True)
+        call_command("queuearchive", folder)  # it has what is there: nothing again
+        assert set(offsets_in(folder).values()) == {1}
 
     def test_refuses_what_cannot_be(self, folder: Path) -> None:
         publish("t", 1)

@@ -16,7 +16,7 @@ from sqlqueue.database.horizon import Horizon
 from sqlqueue.exceptions import HorizonUnknown
 from sqlqueue.log.collect import collect
 from sqlqueue.log.groups import register, remove
-from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset, PartitionLease
+from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset, PartitionLease, Topic
 from sqlqueue.operations.move import move
 from sqlqueue.spark.membership import Membership
 from tests.consuming import Consuming
@@ -324,8 +324,12 @@ def test_a_stream_can_end_in_a_topic(streams: Streams, tmp_path: Path) -> None:
         ({"topic": ""}, "give it the options group and topic"),
         ({"from": "7"}, "no option 'from' for a stream"),
         ({"maxRowsPerBatch": "0"}, "maxRowsPerBatch must be a whole number from 1"),
+        ({"topic": "flights,fligths"}, r"there is no topic 'fligths'. Did you mean 'flights'\?"),
     ],
 )
 def test_a_wrong_option_is_refused_in_words(streams: Streams, options: dict[str, str], said: str) -> None:
+    publish("flights", 0)
     with pytest.raises(Exception, match=said):
         streams.start(**options).awaitTermination(TIMEOUT)
+    assert set(Topic.objects.values_list("name", flat=True)) == {"flights"}
+    assert not ConsumerGroup.objects.exists()

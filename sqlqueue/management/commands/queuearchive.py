@@ -145,7 +145,7 @@ class Command(SparkCommand):
     def verify(self, spark: SparkSession, shard: str, topic: str, options: dict[str, Any]) -> list[str]:
         """Compare a topic's files with the manifest; return a line for each difference."""
         from sqlqueue.spark.archive import existing, of_shard
-        from sqlqueue.spark.verifying import differences, unknown_segments
+        from sqlqueue.spark.verifying import differences, gaps, unknown_segments
 
         existing(options["folder"])
         folder = of_shard(options["folder"], shard, settings.home == settings.DATABASE)
@@ -153,7 +153,8 @@ class Command(SparkCommand):
         with archivist(settings.DATABASE, topic, timeout=options["wait"], say=self.say) as owner:
             for kind in kinds(options):
                 segments = owner.segments(kind)
-                found = differences(spark, segments, folder, kind) + unknown_segments(topic, segments, folder, kind)
+                found = differences(spark, segments, folder, kind) + gaps(segments, owner.lost_to(kind))
+                found += unknown_segments(topic, segments, folder, kind)
                 self.say(f"{topic}: {len(segments)} segments of {kind}, {len(found)} wrong")
                 wrong += found
         return wrong
