@@ -23,10 +23,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 COLLECTED: dict[str, tuple[dict[str, Any], int, Costs]] = {
     "nothing": ({}, 0, Cost(3, 0, 0)),
     "nothing in four partitions": ({"partitions": 4}, 0, Cost(3, 0, 0)),
-    "one portion": ({}, 1, Cost(9, 2, 1000)),
-    "two portions": ({}, 2, Cost(19, 4, 2000)),
-    "two portions of four partitions": ({"partitions": 4}, 2, Cost(15, 4, 2000)),
-    "one portion that is kept": ({"keep_collected": 60}, 1, Cost(17, 4, 2000)),
+    "one portion": ({}, 1, Cost(9, 3, 1001)),
+    "two portions": ({}, 2, Cost(19, 6, 2002)),
+    "two portions of four partitions": ({"partitions": 4}, 2, Cost(15, 6, 2002)),
+    "one portion that is kept": ({"keep_collected": 60}, 1, Cost(17, 5, 2001)),
     "nothing yet, by its acks": ({"retention": 60, "retention_from": "acked"}, 0, Cost(8, 0, 0)),
 }
 
