@@ -515,7 +515,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "stats.groups:MISSING_FOR",
         "stats.stuck:HELD_BACK",
         "stats.topics:OVERDUE",
-        "stats.stuck:STANDS_STILL",
+        "stats.processes:STANDS_STILL",
     ),
     "what a reckoning allows for besides what it counts": (
         "core.partition.budget:MARGIN",

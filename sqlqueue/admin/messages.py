@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext as _
@@ -31,10 +31,12 @@ from sqlqueue.admin.work_permissions import SEEN_BY, closed_topics
 from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED
 from sqlqueue.models import Message, Receipt, WorkItem
+from sqlqueue.operations.replay import copy_id
 from sqlqueue.stats import message_status
 from sqlqueue.stats.bodies import bodies
 from sqlqueue.stats.delivery_status import FAILING, IN_FLIGHT, OTHER_GROUP, UNREAD, WAITING
 from sqlqueue.stats.message_status import EXPIRED, RETRYING, SCHEDULED, GroupStatus, status_of
+from sqlqueue.stats.replayed import copy_of, original_of
 
 MOST_SHOWN = 100_000  # characters of a payload
 ALL_ACTIONS: dict[str, type[MessageAction]] = {**MESSAGE_ACTIONS, Delete.name: Delete}
@@ -70,12 +72,23 @@ def _original(alias: str, dead_letter: Message) -> Message | None:
     return messages.filter(topic=dead_letter.original_topic, offset=dead_letter.original_offset).first()
 
 
-def _statuses(alias: str, message: Message) -> list[tuple[GroupStatus, Any, str]]:
-    """Return the status of a message in each group, with its label and the result as text."""
-    groups = status_of(alias, message).groups.values()
-    return [
-        (one, GROUP_STATES[one.state], "" if one.result is None else indented(one.result, MOST_SHOWN)) for one in groups
-    ]
+class ShownStatus(NamedTuple):
+    """The status of a message in a group, with its label and the result as text; of a replayed one the copy's label,
+    and its offset where it is in this log."""
+
+    status: GroupStatus
+    state: Any
+    result: str
+    copy_state: Any
+    copy_offset: int | None
+
+
+def _statuses(alias: str, message: Message) -> Iterator[ShownStatus]:
+    """Yield the status of a message in each group."""
+    for one in status_of(alias, message).groups.values():
+        result = "" if one.result is None else indented(one.result, MOST_SHOWN)
+        copy = copy_of(alias, message.topic, *one.replayed_as) if one.replayed_as else None
+        yield ShownStatus(one, GROUP_STATES[one.state], result, GROUP_STATES.get(one.copy_state, ""), copy)
 
 
 def _work_items(request: HttpRequest, offsets: Iterable[int]) -> list[WorkItem]:
@@ -171,6 +184,14 @@ class MessageAdmin(OffersActions, KeysetAdmin):
         require(request, "view_message")
         return download(Message, offset)
 
+    def _gone(self, request: HttpRequest, number: str) -> HttpResponse:
+        """Lead from a dead letter that was replayed to its original; say of anything else that it does not exist."""
+        alias = settings.DATABASE
+        original = original_of(alias, copy_id(alias, int(number))) if number.isdecimal() else None
+        if original:
+            return HttpResponseRedirect(reverse(f"{self.admin_site.name}:sqlqueue_message_change", args=[original]))
+        return self._get_obj_does_not_exist_redirect(request, self.opts, number)  # type: ignore[attr-defined]
+
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
@@ -179,7 +200,7 @@ class MessageAdmin(OffersActions, KeysetAdmin):
             raise PermissionDenied
         message = self.get_object(request, unquote(object_id))
         if message is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined]
+            return self._gone(request, unquote(object_id))
         alias = settings.DATABASE
         original = _original(alias, message) if message.failed_group else message
         offset = message.original_offset if message.failed_group else message.offset
@@ -194,7 +215,8 @@ class MessageAdmin(OffersActions, KeysetAdmin):
             "exception": last_line(message.last_error or ""),
             "original": original,
             "subject_offset": offset,
-            "statuses": _statuses(alias, original) if original else [],
+            "statuses": list(_statuses(alias, original)) if original else [],
+            "replay_of": original_of(alias, message.message_id) if message.target_group else None,
             "receipts": shown,
             "work_items": items[:MOST_ITEMS],
             "more_items": len(items) > MOST_ITEMS,

@@ -176,9 +176,12 @@ class Dispatcher:
             if executions or assigned.active:
                 end = self._claims_to(assigned) if dispatch else 0
                 waits = linger if linger and self._may_wait(assigned) else 0.0
+                watermark = assigned.watermark
                 plan = assigned.plan(now, settings.FLUSH_INTERVAL, executions, waits, end)
                 if plan is not None:
                     plans.append(plan)
+                    if plan.settled or plan.watermark > watermark:
+                        self.ownership.of(assigned).progressed_at = now
                 else:
                     started += executions
         if not plans and not started:

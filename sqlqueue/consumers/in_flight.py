@@ -124,6 +124,15 @@ class InFlight:
                 queued.add(subscription)
         return running, queued
 
+    def runs_for(self, now: float) -> dict[Subscription, float]:
+        """Return for how many more seconds at most the handlers that run of each group may run; from any thread."""
+        found: dict[Subscription, float] = {}
+        for execution, subscription in list(self.executions.items()):
+            for attempt in execution.attempts:
+                if attempt.started and not attempt.finished and attempt.deadline > now:
+                    found[subscription] = max(found.get(subscription, 0.0), attempt.deadline - now)
+        return found
+
     # -- releasing what has not started -------------------------------------------------------------------------------
 
     def release(self, execution: Execution) -> None:

@@ -44,6 +44,7 @@ from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, Ses
 from sqlqueue.database.transactions import refusal
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases import heartbeat, limit_shares
+from sqlqueue.leases.heartbeat import Work
 from sqlqueue.log import notifier
 from sqlqueue.log.status import anything_due, anything_scheduled
 from sqlqueue.signals import announce, subscriber_started, subscriber_stopped
@@ -147,6 +148,8 @@ class Subscriber:
             self._listener = notifier.Listener(settings.WAKE_ADDRESS, self.loop.notify, questions.add)
             questions.send = self._listener.send
             address = self._listener.address
+        for subscription in self.subscriptions:
+            subscription.progressed_at = self.clock()
         self._lease_renewer = LeaseRenewer(
             self.ownership,
             settings.HEARTBEAT_INTERVAL,
@@ -157,6 +160,7 @@ class Subscriber:
             self.liveness.mark_renewal,
             lambda: self.liveness.hung_for,
             self.failing,
+            self.work,
         )
         self._lease_renewer.beat()
         self._renew_at = self.clock() + settings.HEARTBEAT_INTERVAL
@@ -266,6 +270,12 @@ class Subscriber:
     def activity(self) -> str:
         """Return what the process does now, in a few words, for its heartbeat."""
         return f"{self.dispatcher.outstanding} in flight of {len(self.ownership.leases())} partitions"
+
+    def work(self) -> dict[tuple[str, str], Work]:
+        """Return what the process does of each (group, topic), for its heartbeat."""
+        now = self.clock()
+        runs_for = self.dispatcher.in_flight.runs_for(now)
+        return {each.group_topic: Work(runs_for.get(each), now - each.progressed_at) for each in self.subscriptions}
 
     def failing(self) -> str:
         """Return what fails again and again for an error of the database, with the last one: background tasks, the

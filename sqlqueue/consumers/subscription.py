@@ -42,6 +42,7 @@ class Subscription:
         self.changes = 0  # grows whenever `assigned` changes
         self.leases: dict[PartitionRef, HeldLease] = {}  # of `assigned`; other threads read these only
         self.leaving: set[int] = set()  # numbers of leases to release as soon as nothing of them is in flight
+        self.progressed_at = 0.0  # monotonic seconds: when something was settled, or a watermark moved
         self.paused = False
         self.history = "failures"
         self.partitions = 0

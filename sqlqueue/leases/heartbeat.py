@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from types import MappingProxyType
+from typing import NamedTuple
 
 from sqlqueue.core.cohorts import cohort_of
 from sqlqueue.core.logfmt import logfmt
@@ -26,17 +27,28 @@ logger = logging.getLogger("sqlqueue")
 BEAT = """
     INSERT INTO sqlqueue_subscriber_heartbeat
     (subscriber, consumer_group, topic, sharing, host, pid, address, activity, horizon, failing, version, server,
-    beat_at, partitions, cohort, expires_at)
+    beat_at, partitions, cohort, expires_at, runs_until, progressed_at)
     VALUES
 """
-ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, %s, {later})"
+ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, %s, {later}, {later}, {earlier})"
 LEAVE = "DELETE FROM sqlqueue_subscriber_heartbeat WHERE subscriber = %s"
 AT_MOST = 0.2  # seconds for which a heartbeat waits for a lock
 MOURNED = 3600.0  # seconds
 UPDATES = {
     name: "{new:" + name + "}"
-    for name in ("activity", "address", "horizon", "failing", "version", "server", "beat_at", "expires_at")
+    for name in (
+        *("activity", "address", "horizon", "failing", "version", "server", "beat_at", "expires_at"),
+        *("runs_until", "progressed_at"),
+    )
 }
+
+
+class Work(NamedTuple):
+    """What a subscriber does of one (group, topic), in seconds. runs_for: until the last of the handlers that run has
+    reached its limit, None if none runs; idle_for: since one of its messages was settled, or its watermark moved."""
+
+    runs_for: float | None
+    idle_for: float
 
 
 def subscriber_name() -> str:
@@ -55,13 +67,15 @@ def beat(
     failing: str = "",
     partitions: str = "",
     sharing: Mapping[tuple[str, str], int] = MappingProxyType({}),
+    work: Mapping[tuple[str, str], Work] = MappingProxyType({}),
 ) -> None:
     """Write a subscriber's heartbeat in these (group, topic), which counts for `lease_duration` seconds.
 
     activity, horizon, failing: what it does now, the horizon that it knows, and its failing background tasks, for
     operators. partitions: those that it serves, as text (core.partition_numbers); "" for all. sharing: how many slices
-    it asks for, by (group, topic); where it says nothing, or 0, it needs whole partitions. Two statements: the first
-    reads the server's identity. Raises TableLocked in place of waiting for a lock of the table.
+    it asks for, by (group, topic); where it says nothing, or 0, it needs whole partitions. work: what it does, by
+    (group, topic). Two statements: the first reads the server's identity. Raises TableLocked in place of waiting for a
+    lock of the table.
     """
     pairs = list(subscriptions)
     if not pairs:
@@ -73,9 +87,14 @@ def beat(
     cohort = cohort_of({pair: (partitions, sharing.get(pair, 0)) for pair in pairs})
     for pair in pairs:
         lead = cohort if pair == min(pairs) else ""
-        values += (subscriber, *pair, sharing.get(pair, 0), *shown, partitions, lead, microseconds)
+        times = map(_microseconds, work.get(pair, (None, None)))
+        values += (subscriber, *pair, sharing.get(pair, 0), *shown, partitions, lead, microseconds, *times)
     upsert = dialect(alias).upsert("topic, consumer_group, subscriber", UPDATES)
     unless_locked(alias, f"{BEAT} {', '.join([ROW] * len(pairs))} {upsert}", values, seconds=AT_MOST)
+
+
+def _microseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1_000_000)
 
 
 def leave(alias: str, subscriber: str) -> None:

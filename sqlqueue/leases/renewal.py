@@ -21,6 +21,7 @@ from sqlqueue.database import retries
 from sqlqueue.database.lock_timeouts import TableLocked
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.leases import heartbeat, release
+from sqlqueue.leases.heartbeat import Work
 
 logger = logging.getLogger("sqlqueue")
 
@@ -33,6 +34,7 @@ class Shown(NamedTuple):
     horizon: int = 0
     failing: str = ""
     partitions: str = ""
+    work: Mapping[tuple[str, str], Work] = MappingProxyType({})
 
 
 class Renewed(NamedTuple):
@@ -67,7 +69,12 @@ class Renewal:
         shown = self.show()
         try:
             heartbeat.beat(
-                self.alias, self.subscriber, self.subscriptions, self.lease_duration, *shown, sharing=self.sharing
+                self.alias,
+                self.subscriber,
+                self.subscriptions,
+                self.lease_duration,
+                **shown._asdict(),
+                sharing=self.sharing,
             )
         except TableLocked as error:
             logger.warning(logfmt("heartbeat_left_out", subscriber=self.subscriber, error=error))

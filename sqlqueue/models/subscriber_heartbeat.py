@@ -70,6 +70,12 @@ class SubscriberHeartbeat(models.Model):
         db_default=ALONE,
         help_text=_("a digest of all that it serves, in one of its rows"),
     )
+    runs_until = models.DateTimeField(
+        _("runs until"), null=True, help_text=_("the limit of what runs; empty: nothing runs")
+    )
+    progressed_at = models.DateTimeField(
+        _("last progress"), null=True, help_text=_("when a message was settled, or the watermark moved")
+    )
     started_at = models.DateTimeField(_("started at"), db_default=DatabaseNow())
     beat_at = models.DateTimeField(_("last beat"), db_default=DatabaseNow())
     expires_at = models.DateTimeField(_("expires at"))

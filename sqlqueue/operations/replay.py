@@ -204,14 +204,14 @@ def replay_some(alias: str, selection: DeadLetterSelection, most: int) -> list[R
     if not chosen:
         return []
     topic = selection.topic
-    info, shard = topic_info(alias, topic), settings.shard_name(alias)
+    info = topic_info(alias, topic)
     copies = [
         LogRow(
             topic,
             partition_of(one.partition_key, info.partitions) if one.partition_key else one.partition,
             0,
             one.partition_key,
-            f"replay:{numbered(one.offset, shard)}",
+            copy_id(alias, one.offset),
             payload,
             headers,
             one.failed_group,
@@ -227,6 +227,11 @@ def replay_some(alias: str, selection: DeadLetterSelection, most: int) -> list[R
     _delete(alias, [one.offset for one in chosen])
     notify_after_commit(alias)
     return [Replayed(one.offset, one.failed_group, copy.key, copy.id) for one, copy in zip(chosen, copies)]
+
+
+def copy_id(alias: str, dead_letter: int) -> str:
+    """Return the id of the message that a dead letter is replayed as."""
+    return f"replay:{numbered(dead_letter, settings.shard_name(alias))}"
 
 
 def _write_receipts(alias: str, topic: str, dead_letters: Sequence[Message], copies: Sequence[str]) -> None:

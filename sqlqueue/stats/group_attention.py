@@ -267,4 +267,7 @@ def _why_stuck(why: str) -> tuple[str, str]:
     return _(
         "The watermark of %(group)s of %(topic)s, partition %(partition)d, has stood still at offset %(offset)d for "
         "%(age)s: there is something to do, and nothing is settled."
-    ), _("See what its owner is doing: a handler may hang, or its database may not answer.")
+    ), _(
+        "See what its owner is doing: handlers of other groups may take all its threads, a handler may hang, or its "
+        "database may not answer."
+    )

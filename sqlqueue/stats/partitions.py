@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from django.db.models import Max
-
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
 from sqlqueue.core.slices import slice_of
-from sqlqueue.models import DeliveryState, PartitionLease, SubscriberHeartbeat
+from sqlqueue.models import DeliveryState, PartitionLease
 from sqlqueue.stats.backlogs import backlogs_of
 from sqlqueue.stats.blocked import blocked_in_partitions
 from sqlqueue.stats.full_partitions import may_be_full
 from sqlqueue.stats.positions import first_unacked, partitions_of
+from sqlqueue.stats.processes import processes
 from sqlqueue.stats.sampling import MOST_ROWS
-from sqlqueue.stats.stuck import limits_reached, reporting_groups, stuck_partitions
+from sqlqueue.stats.stuck import dispatched, limits_reached, stuck_partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +66,10 @@ def partition_stats(
     holders = {(partition, slice): holder for partition, slice, holder in leases}
     states = _states(alias, topic, group, partitions[0].slices if partitions else 1)
     failing = behind if may_be_full(sum(map(len, states.values())), MOST_ROWS) else []
-    limits = limits_reached(alias, failing, backlogs, _horizon(alias))
-    reporting = reporting_groups(alias, first)
-    standing = () if outside_hours else stuck_partitions(behind, first, limits, working_for, reporting)
+    alive = processes(alias)
+    limits = limits_reached(alias, failing, backlogs, alive.horizon if alive.alive else None)
+    in_flight = dispatched(alias, first)
+    standing = () if outside_hours else stuck_partitions(behind, first, limits, in_flight, alive.work, working_for)
     stuck = {(one.partition, one.priority, one.slice): one.why for one in standing}
     ranges = blocked_in_partitions(alias, topic, group, MOST_ROWS)
     found = []
@@ -103,12 +103,6 @@ def partition_stats(
             )
         )
     return sorted(found, key=lambda one: one.order)
-
-
-def _horizon(alias: str) -> int | None:
-    """Return the highest horizon that a live consumer knows; None if no consumer is alive."""
-    known: int | None = SubscriberHeartbeat.objects.using(alias).alive().aggregate(known=Max("horizon"))["known"]
-    return known
 
 
 def _states(alias: str, topic: str, group: str, slices: int) -> dict[tuple[int, int, int], list[DeliveryState]]:

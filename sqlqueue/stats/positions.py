@@ -18,7 +18,7 @@ PARTITIONS = """
     SELECT g.topic, g.consumer_group, l."partition", {priority}, COALESCE(o.position, g.start),
     COALESCE(o.offset_acked, g.start), COALESCE(o.claimed_to, g.start), {settled},
     l.holder <> '' AND l.valid_until > {now}, g.paused OR t.paused, l.slice, g.sharing,
-    l.holder = '{waits}'
+    l.holder = '{waits}', l.holder
     FROM sqlqueue_consumer_group g JOIN sqlqueue_topic t ON t.name = g.topic
     JOIN sqlqueue_partition_lease l ON l.topic = g.topic AND l.consumer_group = g.consumer_group
     JOIN sqlqueue_publish_gate n ON n.slot >= {first} AND n.slot < {first} + t.priorities
@@ -39,7 +39,8 @@ FIRST = """
 class StoredPartition(NamedTuple):
     """Position, watermark and claim of a group in a partition and priority, or a slice of it, as stored. settled: how
     many seconds ago the offset row was written, None without one; owned: its lease is held; paused: the group or its
-    topic is; waits: the group may not start it yet, since an earlier epoch has something of its keys."""
+    topic is; waits: the group may not start it yet, since an earlier epoch has something of its keys; holder: the
+    subscriber that holds its lease, or did so last."""
 
     topic: str
     group: str
@@ -54,6 +55,7 @@ class StoredPartition(NamedTuple):
     slice: int = 0
     slices: int = 1
     waits: bool = False
+    holder: str = ""
 
 
 def all_partitions(alias: str) -> list[StoredPartition]:
@@ -79,7 +81,14 @@ def _read(alias: str, statement: str, values: Sequence[object]) -> list[StoredPa
     rows = execute(alias, text, values).fetchall()
     return [
         StoredPartition._make(
-            (*row[:7], None if row[7] is None else -float(row[7]), *map(bool, row[8:10]), *row[10:12], bool(row[12]))
+            (
+                *row[:7],
+                None if row[7] is None else -float(row[7]),
+                *map(bool, row[8:10]),
+                *row[10:12],
+                bool(row[12]),
+                row[13],
+            )
         )
         for row in rows
     ]

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from django.db.models import BooleanField, ExpressionWrapper
+from django.db.models import BooleanField, ExpressionWrapper, Q
+from django.db.models.expressions import Combinable
 
 from sqlqueue.conf import settings
+from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.models import SubscriberHeartbeat
 from sqlqueue.models.subscriber_heartbeat import STREAM
 
 BEATS_MISSED = 2  # in a row, after which a heartbeat is late
 COLUMNS = ("topic", "consumer_group", "subscriber", "horizon", "failing", "server", "beat_at", "lives")
+OF_WORK = ("busy", "idle")
+STANDS_STILL = 60.0  # seconds without a settle, although there is something to do
 OF_DEAD = ("exit_status", "expires_at", "restart_at", "activity", "host")
 
 
@@ -43,10 +47,18 @@ class Death:
     in_doubt: str
 
 
+class Work(NamedTuple):
+    """What processes do, as (subscriber, topic, group). busy: a handler of the group runs there, within its limit;
+    idle: nothing of the group was settled there lately, and no watermark moved."""
+
+    busy: Set[tuple[str, str, str]] = frozenset()
+    idle: Set[tuple[str, str, str]] = frozenset()
+
+
 class Processes(NamedTuple):
     """The consumer processes: how many are alive, how many serve each (topic, group), the highest horizon that one
     knows, which background tasks fail, which servers are written to, the last beat of each that has not said that it
-    ends, and those that have died, the last one first."""
+    ends, those that have died, the last one first, and what the living ones do."""
 
     alive: int
     members: dict[tuple[str, str], int]
@@ -55,12 +67,17 @@ class Processes(NamedTuple):
     servers: tuple[str, ...]
     beats: dict[str, datetime]
     deaths: tuple[Death, ...]
+    work: Work
 
 
 def processes(alias: str) -> Processes:
     """Read all heartbeats: a row for each process and group. One statement."""
-    lives = ExpressionWrapper(SubscriberHeartbeat.objects.living(), output_field=BooleanField())
-    found = list(SubscriberHeartbeat.objects.using(alias).annotate(lives=lives).values_list(*COLUMNS, *OF_DEAD))
+    lives = _condition(SubscriberHeartbeat.objects.living())
+    now = DatabaseNow()
+    busy = _condition(Q(runs_until__gt=now))
+    idle = _condition(Q(progressed_at__lt=now - timedelta(seconds=STANDS_STILL)))
+    heartbeats = SubscriberHeartbeat.objects.using(alias).annotate(lives=lives, busy=busy, idle=idle)
+    found = list(heartbeats.values_list(*COLUMNS, *OF_DEAD, *OF_WORK))
     rows = [row for row in found if row[7]]
     members: dict[tuple[str, str], int] = defaultdict(int)
     for topic, group, *_ in rows:
@@ -73,7 +90,12 @@ def processes(alias: str) -> Processes:
         tuple(sorted({row[5] for row in rows if row[5]})),
         {row[2]: row[6] for row in found if row[8] is None},
         _deaths([row for row in found if row[8] is not None]),
+        Work(*({(row[2], row[0], row[1]) for row in rows if row[column]} for column in (13, 14))),
     )
+
+
+def _condition(condition: Q) -> Combinable:
+    return ExpressionWrapper(condition, output_field=BooleanField())
 
 
 def late_ones(read: Processes, now: datetime) -> tuple[Late, ...]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from functools import reduce
+from operator import or_
 
-from sqlqueue.database.fields import DatabaseNow
-from sqlqueue.models import Progress
+from django.db.models import Q
+
+from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
+from sqlqueue.models import DeliveryState
+from sqlqueue.stats import sampling
 from sqlqueue.stats.backlogs import Backlog
 from sqlqueue.stats.full_partitions import full_partitions, held_partitions
 from sqlqueue.stats.positions import StoredPartition
+from sqlqueue.stats.processes import STANDS_STILL, Work
 
-STANDS_STILL = 60.0  # seconds without a settle, although there is something to do
+KEY = ("topic", "consumer_group", "partition", "priority", "message_offset")  # of a delivery state
 HELD_BACK = 300.0  # seconds for which a failing message may hold the watermark before the partition is stuck
 
 
@@ -49,26 +55,32 @@ def limits_reached(
     return {**dict.fromkeys(held_partitions(alias, beyond), "held"), **dict.fromkeys(full, "full")}
 
 
-def reporting_groups(alias: str, first: dict[StoredPartition, tuple[int, float]]) -> set[tuple[str, str]]:
-    """Return the (topic, group) of which a handler has reported progress lately; no statement if nothing has waited for
-    longer. While one does, what is behind it waits for a handler that works. One that hangs is ended at its limit."""
-    if all(age <= STANDS_STILL for _, age in first.values()):
-        return set()
-    lately = Progress.objects.using(alias).filter(updated_at__gt=DatabaseNow() - timedelta(seconds=STANDS_STILL))
-    return set(lately.values_list("topic", "consumer_group").distinct())
+def dispatched(alias: str, first: dict[StoredPartition, tuple[int, float]]) -> set[StoredPartition]:
+    """Return the partitions whose oldest message has a row, and has been in flight for long: it has not failed, but
+    waits for a thread, or its handler runs. No statement if there is none with a row."""
+    found: set[StoredPartition] = set()
+    old = [stored for stored, (offset, age) in first.items() if offset <= stored.position and age > STANDS_STILL]
+    by_key = {(one.topic, one.group, one.partition, one.priority, first[one][0]): one for one in old}
+    in_flight = DeliveryState.objects.using(alias).unsettled().exclude(in_flight=NOT_IN_FLIGHT)
+    for some in sampling.chunks(list(by_key), sampling.PARTITIONS_AT_ONCE):
+        of_some = reduce(or_, (Q(**dict(zip(KEY, key))) for key in some))
+        found.update(by_key[key] for key in in_flight.filter(of_some).values_list(*KEY))
+    return found
 
 
 def stuck_partitions(
     partitions: Iterable[StoredPartition],
     first: dict[StoredPartition, tuple[int, float]],
     limits: dict[StoredPartition, str],
+    in_flight: Collection[StoredPartition],
+    work: Work,
     working_for: float | None = None,
-    reporting: Collection[tuple[str, str]] = (),
 ) -> Iterator[Stuck]:
     """Yield the partitions whose watermark stands still, except for paused ones and those that wait for an earlier
-    epoch. limits: those that have reached a limit;
-    working_for: seconds since the group's active hours began: before that nothing was to move; reporting: the (topic,
-    group) of which a handler reports progress, see reporting_groups()."""
+    epoch. limits: those that have reached a limit; in_flight: those whose oldest message is dispatched(); work: what
+    their owners do: while one runs a handler of the group, what is behind it waits for a handler that works, and one
+    that hangs is ended at its limit; working_for: seconds since the group's active hours began: before that nothing was
+    to move."""
     for stored in partitions:
         offset, age = first[stored]
         if working_for is not None:
@@ -77,11 +89,16 @@ def stuck_partitions(
             continue
         if stored in limits:
             yield Stuck(stored.partition, stored.priority, offset, age, limits[stored], stored.slice)
-        elif offset <= stored.position:  # an unacked message there has a row: it failed, or waits
+        elif offset <= stored.position and stored not in in_flight:  # an unacked message there has a row
             if age > HELD_BACK:
                 yield Stuck(stored.partition, stored.priority, offset, age, "failing", stored.slice)
-        elif (stored.topic, stored.group) in reporting:
-            continue
-        elif age > STANDS_STILL and (stored.settled is None or stored.settled > STANDS_STILL):
-            seconds = age if stored.settled is None else min(age, stored.settled)
+        elif age > STANDS_STILL and (seconds := min(age, _still_for(stored, work))) > STANDS_STILL:
             yield Stuck(stored.partition, stored.priority, offset, seconds, "standing", stored.slice)
+
+
+def _still_for(stored: StoredPartition, work: Work) -> float:
+    """Return for how many seconds nothing of a partition has moved: what is meant for other groups does not count."""
+    owner = (stored.holder, stored.topic, stored.group)
+    if owner in work.busy:
+        return 0.0
+    return math.inf if stored.settled is None or owner in work.idle else stored.settled

@@ -37,7 +37,7 @@ from sqlqueue.stats.positions import StoredPartition, all_partitions, first_unac
 from sqlqueue.stats.processes import Death, Late, Processes, late_ones
 from sqlqueue.stats.processes import processes as read_processes
 from sqlqueue.stats.relays import RelaySurvey, relays_from
-from sqlqueue.stats.stuck import limits_reached, reporting_groups, stuck_partitions
+from sqlqueue.stats.stuck import dispatched, limits_reached, stuck_partitions
 from sqlqueue.stats.topics import TopicSurvey, dead_letters_in, scheduled_in, topics_of, with_messages
 from sqlqueue.stats.ungranted import Ungranted, ungranted
 
@@ -98,7 +98,7 @@ class Reads:
     scheduled: dict[str, tuple[int, int]]
     refused: dict[str, tuple[int, int]]
     limits: dict[StoredPartition, str]
-    reporting: set[tuple[str, str]]  # groups of which a handler reports progress
+    in_flight: set[StoredPartition]  # whose oldest message is dispatched
     work: OpenWork
     epochs: dict[str, tuple[Epoch, ...]]  # of the topics whose partitions were changed
     changes: dict[str, ChangeSurvey]  # by topic
@@ -168,7 +168,7 @@ def _read(alias: str, only: str, only_group: str) -> Reads:
         scheduled,
         refused,
         limits,
-        reporting_groups(alias, first),
+        dispatched(alias, first),
         NO_WORK if only_group else open_work(alias),
         epochs,
         changes(alias, topics, others),
@@ -188,7 +188,8 @@ def _group_surveys(reads: Reads, now: datetime) -> Iterator[GroupSurvey]:
         rows, in_flight, retried, waiting, difference = reads.states.get(group_topic, (0, 0, 0, 0, 0))
         known = reads.groups[group_topic]
         outside_hours, working_for = known.outside_hours(now), known.working_for(now)
-        standing = stuck_partitions(behind, reads.first, reads.limits, working_for, reads.reporting)
+        of_first = (reads.first, reads.limits, reads.in_flight, reads.processes.work)
+        standing = stuck_partitions(behind, *of_first, working_for)
         stuck = [] if outside_hours else list(standing)
         if group_topic in reads.limited or known.budget_spent:  # it is to stand still meanwhile
             stuck = [one for one in stuck if one.why != "standing"]

@@ -20,6 +20,7 @@ from sqlqueue.core.outcomes import ACKED
 from sqlqueue.log.groups import register
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import DeliveryState, Message, Progress, Receipt, Result
+from sqlqueue.operations.replay import replay
 from sqlqueue.stats import search
 from sqlqueue.stats.delivery_status import FAILING, status
 from sqlqueue.stats.moments import moment
@@ -46,8 +47,12 @@ def look(client: Client, **wanted: object) -> str:
     return response.content.decode()
 
 
+def address(offset: int) -> str:
+    return reverse("admin:sqlqueue_message_change", args=[offset])
+
+
 def page(client: Client, offset: int) -> str:
-    response = client.get(reverse("admin:sqlqueue_message_change", args=[offset]))
+    response = client.get(address(offset))
     assert response.status_code == 200
     return response.content.decode()
 
@@ -169,6 +174,22 @@ def test_a_page_tells_what_became_of_a_message_in_every_group(admin_client: Clie
     letter = page(admin_client, stage.dead_letters[0])
     assert f'/{stage.died[0]}/change/"' in letter
     assert f'/{stage.dead_letters[0]}/change/"' in page(admin_client, stage.died[0])
+
+
+def test_the_pages_of_a_replayed_message_lead_to_each_other(admin_client: Client, stage: Stage) -> None:
+    original, letter = stage.died[0], stage.dead_letters[0]
+    stage.mend()
+    replay("t", group="g")
+    stage.consuming.drain()
+    copy = Message.objects.get(message_id=f"replay:{letter}").offset
+    assert f'<a href="{address(copy)}">replayed</a> (replay:{letter}: acknowledged)' in page(admin_client, original)
+    assert f'<a href="{address(original)}">{original}</a>' in page(admin_client, copy)
+    assert address(copy) not in page(admin_client, stage.good[0])
+    gone = admin_client.get(address(letter))
+    assert (gone.status_code, gone["Location"]) == (302, address(original))
+    Receipt.objects.all().delete()
+    assert address(original) not in page(admin_client, copy)
+    assert admin_client.get(address(letter))["Location"] == reverse("admin:index")
 
 
 def test_a_page_says_what_it_does_not_show(admin_client: Client, stage: Stage, monkeypatch: Any) -> None:

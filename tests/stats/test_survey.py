@@ -1,6 +1,5 @@
 """The survey reads the stats of everything, and costs a handful of statements."""
 
-import threading
 import time
 from datetime import timedelta
 from typing import Any
@@ -13,7 +12,7 @@ from django.utils import timezone
 from sqlqueue import Delivery, NewMessage, Reject, Retry, publish, publish_many
 from sqlqueue.log.groups import register
 from sqlqueue.log.seek import offset_before
-from sqlqueue.models import Activity, Message, Offset, Progress, SubscriberHeartbeat
+from sqlqueue.models import Activity, Message, Offset, SubscriberHeartbeat
 from sqlqueue.operations.pause import pause
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.partitions import partition_stats
@@ -108,29 +107,6 @@ def test_a_backlog_whose_ends_overlap_is_not_counted_twice(consuming: Consuming,
     register(ALIAS, "default", "t")
     publish_many("t", [NewMessage(number, key="a") for number in range(messages)])
     assert of().lag == pytest.approx(messages, rel=0.05)
-
-
-def test_a_group_whose_handler_reports_progress_is_not_stuck(consuming: Consuming) -> None:
-    gate, reported = consuming.gate(), threading.Event()
-
-    @consuming.consumer("t", visibility_timeout=600)
-    def handle(delivery: Delivery) -> None:
-        delivery.progress(1, 10)
-        reported.set()
-        gate.wait()
-
-    publish_many("t", [NewMessage(number, key=str(number)) for number in range(20)])
-    consuming.start(threads=1)
-    assert reported.wait(30)
-    wait_until(Progress.objects.exists)
-    long_ago = timezone.now() - timedelta(minutes=10)
-    Message.objects.update(created_at=long_ago)
-    Offset.objects.update(updated_at=long_ago)
-    assert not of().stuck
-    assert not any(one.stuck for one in partition_stats(ALIAS, "t", "default"))
-    Progress.objects.update(updated_at=long_ago)
-    assert {one.why for one in of().stuck} == {"standing"}
-    assert "standing" in {one.stuck for one in partition_stats(ALIAS, "t", "default")}
 
 
 def test_a_watermark_that_stands_still_is_told(consuming: Consuming) -> None:

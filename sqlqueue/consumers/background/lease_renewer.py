@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from django.db import Error
 
@@ -19,6 +19,7 @@ from sqlqueue.core.partition_numbers import numbers_text
 from sqlqueue.database import clock, retries
 from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, SessionReplaced
 from sqlqueue.leases import release
+from sqlqueue.leases.heartbeat import Work
 from sqlqueue.leases.renewal import Renewal, Shown
 from sqlqueue.signals import announce, database_unreachable, deliveries_settled
 
@@ -49,10 +50,12 @@ class LeaseRenewer(BackgroundTask):
         renewed: Callable[[], None] = lambda: None,
         hung_for: Callable[[], float] = lambda: 0.0,
         failing: Callable[[], str] = lambda: "",
+        work: Callable[[], Mapping[tuple[str, str], Work]] = dict,
     ):
         super().__init__(ownership.alias, interval)
         self.ownership, self.address, self.lost, self.renewed = ownership, address, lost, renewed
         self.activity, self.horizon, self.hung_for, self.failing_tasks = activity, horizon, hung_for, failing
+        self.work = work
         group_topics = [subscription.group_topic for subscription in ownership.subscriptions]
         self.renewal = Renewal(
             self.alias,
@@ -68,7 +71,7 @@ class LeaseRenewer(BackgroundTask):
 
     def _shown(self) -> Shown:
         partitions = numbers_text(self.ownership.served)
-        return Shown(self.address, self.activity(), self.horizon(), self.failing_tasks(), partitions)
+        return Shown(self.address, self.activity(), self.horizon(), self.failing_tasks(), partitions, self.work())
 
     def beat(self) -> None:
         """Write the heartbeat, with what the process does."""

@@ -1,0 +1,19 @@
+"""Which message a replayed one is a copy of, and where a copy is. Each by an index."""
+
+from __future__ import annotations
+
+from sqlqueue.core.outcomes import REPLAYED
+from sqlqueue.models import Message, Receipt
+
+
+def original_of(alias: str, copy: str) -> int | None:
+    """Return the offset of the message whose dead letter was replayed as the message of this id; None if there is none,
+    or its receipt is not kept any more. The message may have been collected."""
+    receipts = Receipt.objects.using(alias).filter(worker=copy, outcome=REPLAYED)
+    return receipts.values_list("message_offset", flat=True).first()
+
+
+def copy_of(alias: str, topic: str, id: str, key: str) -> int | None:
+    """Return the offset of a copy; None if it is not in this log."""
+    copies = Message.objects.using(alias).filter(message_id=id, topic=topic, partition_key=key)
+    return next(iter(copies.values_list("offset", flat=True)[:1]), None)
