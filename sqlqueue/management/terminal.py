@@ -47,7 +47,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], out: Any) -> st
 
 
 def _are_numbers(cells: Sequence[str]) -> bool:
-    return bool(cells) and all(cell in ("", "—") or cell.lstrip("~+-")[:1].isdigit() for cell in cells)
+    return bool(cells) and all(cell in ("", "—") or cell.lstrip("≈+-")[:1].isdigit() for cell in cells)
 
 
 class Progress:

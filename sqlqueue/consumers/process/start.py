@@ -20,6 +20,8 @@ from sqlqueue.database.server_checks import write_refused
 
 logger = logging.getLogger("sqlqueue")
 
+WAITS = "the process waits for the database, and starts once"
+
 
 def let_sigterm_end_pid_1() -> None:
     """Let SIGTERM end this process, with status 0, if it is the first one of a container: the system drops signals for
@@ -45,15 +47,16 @@ def wait_for_database(alias: str, pause: Callable[[float], bool] = slept) -> boo
             refused = write_refused(alias)
             if refused is None:
                 return True
-            event, until = "database_takes_no_writes", "it takes writes"
+            trouble.failed(refused)
+            facts = {"alias": alias, "error": refused, "retry_in": trouble.pause}
+            logger.warning(logfmt("database_takes_no_writes", **facts, meaning=f"{WAITS} it takes writes"))
         except Error as error:
             if retries.classify(error) is not retries.ErrorKind.GONE:
                 raise
-            event, until, refused = "database_unreachable", "it answers", error
+            trouble.failed(error)
+            facts = {"alias": alias, "error": error, "retry_in": trouble.pause}
+            logger.warning(logfmt("database_unreachable", **facts, meaning=f"{WAITS} it answers"))
         retries.drop_connection(alias)  # another one may lead to a server that does
-        trouble.failed(refused)
-        meaning = f"the process waits for the database, and starts once {until}"
-        logger.warning(logfmt(event, alias=alias, error=refused, meaning=meaning, retry_in=trouble.pause))
         if not pause(trouble.pause):
             return False
 
