@@ -35,6 +35,8 @@ def next_range(alias: str, topic: str, kind: str, up_to: int, most: int) -> Offs
     the offset of the last one of these is in no segment.
     """
     frontier = ArchiveSegment.objects.using(alias).frontier(topic, kind)
+    if up_to <= frontier:
+        return None
     rows = _rows(alias, topic, kind, OffsetRange(frontier + 1, up_to)).order_by("number")
     lowest = rows.values_list("number", flat=True).first()
     if lowest is None:
