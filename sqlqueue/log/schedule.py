@@ -154,7 +154,8 @@ def _move_one_by_one(alias: str) -> int:
 
 def _lost(alias: str, error: Error) -> bool:
     """Tell whether the next statement would meet the same: not after one that was ended because of its time."""
-    return retries.classify(error) is ErrorKind.GONE and not connections[alias].is_usable()
+    connection = connections[alias]
+    return retries.classify(error) is ErrorKind.GONE and (connection.connection is None or not connection.is_usable())
 
 
 def _due_keys(alias: str) -> Iterator[tuple[int, str, str]]:

@@ -5,7 +5,7 @@ import threading
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from django.db import DatabaseError, connection, connections, transaction
+from django.db import DatabaseError, OperationalError, connection, connections, transaction
 from django.db.models import F
 
 from sqlqueue import publish
@@ -325,3 +325,9 @@ class TestOneThatCannotBeMoved:
             other.commit()
         move_all()
         assert [payload for payload in log() if isinstance(payload, int)] == list(range(10))
+
+
+@pytest.mark.database("mariadb", "mysql")
+def test_a_connection_that_a_failed_rollback_has_closed_is_lost() -> None:
+    connection.close()
+    assert schedule._lost("default", OperationalError(2013, "Lost connection to server during query"))
