@@ -26,7 +26,7 @@ from sqlqueue.stats.durations import duration
 from sqlqueue.stats.group_attention import of_group
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.survey import Survey, survey
-from sqlqueue.stats.throughput import Rate, lags, rates, totals
+from sqlqueue.stats.throughput import Rate, drained_in, lags, pace, rates, totals
 from sqlqueue.stats.topics import TopicSurvey
 
 HOURS = (1, 6, 24, 168)
@@ -72,14 +72,14 @@ class TopicRow:
 
 
 def drained(group: GroupSurvey, rate: Rate) -> str:
-    """Return when a group's lag will be gone at the rate of the last minutes, as a text; "" if there is no lag."""
+    """Return when a group's lag will be gone at the pace of the last minutes, as a text; "" if there is no lag."""
     if not group.lag:
         return ""
-    if rate.falling is None:
-        return _("rate not known yet")
-    if rate.falling > 0:
-        return _("gone in about %(time)s") % {"time": duration(group.lag / rate.falling)}
-    return _("grows") if rate.falling < 0 else _("does not fall")
+    if (falling := pace(group, rate)) is None:
+        return _("unknown")
+    if (seconds := drained_in(group, rate)) is not None:
+        return _("gone in about %(time)s") % {"time": duration(seconds)}
+    return _("grows") if falling < 0 else _("does not fall")
 
 
 def states(group: GroupSurvey) -> list[str]:

@@ -12,13 +12,19 @@ from django.db.models import Sum
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.models import Activity
+from sqlqueue.stats import sampling
 
 if TYPE_CHECKING:
+    from sqlqueue.stats.groups import GroupSurvey
     from sqlqueue.stats.survey import Survey
 
 KEPT = timedelta(days=7)
 RECENT = timedelta(minutes=5)
 FORGOTTEN_AT_ONCE = 1_000
+LEAST_MEASURED = 3  # minutes, before the pace of a lag is told
+STEADY = 3.0  # times the slower half of the minutes: the most that the faster one falls by
+BY_SETTLING = 1.25  # times what was settled: a lag that falls faster does so by something else, as a purge
+CHANGED = 2.0  # times the lag that was measured last: above that, something else than its pace has changed it
 
 COUNTS = ("acked", "retried", "postponed", "dead", "seconds", "filtered")
 ADD = f"INSERT INTO sqlqueue_activity (topic, consumer_group, minute, {', '.join(COUNTS)}) VALUES "
@@ -45,13 +51,14 @@ class SettledCounts(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """A group's last minutes: deliveries a second by outcome, by how many messages a second its lag fell, and how many
-    a second its filter has left out."""
+    """A group's last minutes: deliveries a second by outcome, by how many messages a second its lag fell (negative: it
+    grew; None: unknown), how many a second its filter has left out, and the lag that was measured last."""
 
     acked: float
     failed: float
     falling: float | None
     filtered: float = 0.0
+    lag: int = 0
 
 
 def add(alias: str, counts: Sequence[SettledCounts]) -> None:
@@ -90,21 +97,56 @@ def rates(alias: str, now: datetime) -> dict[tuple[str, str], Rate]:
     for row in rows:
         found[row.topic, row.consumer_group].append(row)
     return {
-        group_topic: _rate(some, (now - max(since, some[0].minute)).total_seconds())
+        group_topic: _rate(some, max((now - max(since, some[0].minute)).total_seconds(), 1.0))
         for group_topic, some in found.items()
     }
 
 
-def _rate(rows: Sequence[Activity], seconds: float) -> Rate:
-    span = max(seconds, 1.0)
+def pace(group: GroupSurvey, rate: Rate | None) -> float | None:
+    """Return by how many messages a second a group's lag falls, 0 or less if it does not; None if that is unknown, as
+    it is of an estimate, of a group that rests, is away or stuck, and after something else than settling changed it."""
+    if rate is None or group.estimated or group.rests or group.away or group.stuck or group.budget_spent:
+        return None
+    return None if group.lag > CHANGED * max(rate.lag, 1) else rate.falling
+
+
+def drained_in(group: GroupSurvey, rate: Rate | None) -> float | None:
+    """Return in how many seconds a group's backlog is settled at its pace; None if it does not fall, or is unknown."""
+    falling = pace(group, rate)
+    return group.lag / falling if group.lag and falling and falling > 0 else None
+
+
+def _rate(rows: Sequence[Activity], span: float) -> Rate:
     measured = [row for row in rows if row.lag is not None]
-    falling = None
-    if len(measured) > 1:
-        first, last = measured[0], measured[-1]
-        falling = ((first.lag or 0) - (last.lag or 0)) / (last.minute - first.minute).total_seconds()
     failed = sum(row.retried + row.dead for row in rows)
     filtered = sum(row.filtered for row in rows)
-    return Rate(sum(row.acked for row in rows) / span, failed / span, falling, filtered / span)
+    lag = (measured[-1].lag or 0) if measured else 0
+    return Rate(sum(row.acked for row in rows) / span, failed / span, _falling(measured, rows), filtered / span, lag)
+
+
+def _falling(measured: Sequence[Activity], rows: Sequence[Activity]) -> float | None:
+    """Return by how many messages a second the lag fell, 0 or less if it never did; None unless it was measured for
+    long enough, as a count, and fell steadily by what was settled. measured: the rows that have a lag."""
+    if len(measured) < LEAST_MEASURED:
+        return None
+    if max(row.lag or 0 for row in measured) >= sampling.EXACT:  # estimates, which differ by more than is settled
+        return None
+    first, middle, last = measured[0], measured[len(measured) // 2], measured[-1]
+    halves = [_slope(first, middle), _slope(middle, last)]
+    if max(halves) <= 0:
+        return _slope(first, last)
+    if min(halves) <= 0 or max(halves) > STEADY * min(halves):
+        return None
+    for falls, start, end in zip(halves, (first, middle), (middle, last)):
+        within = [row for row in rows if start.minute <= row.minute <= end.minute]
+        settled = sum(row.acked + row.dead + row.filtered for row in within)
+        if falls * (end.minute - start.minute).total_seconds() > BY_SETTLING * settled:
+            return None
+    return _slope(first, last)
+
+
+def _slope(start: Activity, end: Activity) -> float:
+    return ((start.lag or 0) - (end.lag or 0)) / (end.minute - start.minute).total_seconds()
 
 
 def series(alias: str, topic: str, group: str, since: datetime) -> list[Activity]:

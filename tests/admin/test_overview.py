@@ -10,6 +10,7 @@ from django.test import Client, override_settings
 from django.utils import timezone
 
 from sqlqueue import Delivery, Reject, Retry, publish, publish_many
+from sqlqueue.leases import heartbeat
 from sqlqueue.log.groups import register
 from sqlqueue.models import Activity, ConsumerGroup, Message, PartitionLease
 from sqlqueue.operations.pause import pause
@@ -117,6 +118,8 @@ def test_when_a_backlog_will_be_gone_is_estimated(consuming: Consuming, admin_cl
         ActivityFactory(
             topic="orders", consumer_group="mail", minute=minute - timedelta(minutes=ago), acked=120, lag=lag
         )
+    assert "unknown" in words(page(admin_client)), "while no process serves it"
+    heartbeat.beat("default", "a", [("mail", "orders")], 60)
     assert "gone in about 1 min 0 s" in words(page(admin_client))
     Activity.objects.update(lag=100)
     assert "does not fall" in words(page(admin_client))

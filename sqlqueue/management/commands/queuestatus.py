@@ -28,7 +28,7 @@ from sqlqueue.stats.message_status import GroupStatus, MessageStatus
 from sqlqueue.stats.other_shards import FAILED
 from sqlqueue.stats.search import HIGHEST
 from sqlqueue.stats.survey import Survey, survey
-from sqlqueue.stats.throughput import Rate, rates
+from sqlqueue.stats.throughput import Rate, drained_in, pace, rates
 from sqlqueue.stats.topics import TopicSurvey
 
 HOME = "\x1b[H\x1b[J"  # move the cursor to the top left, and clear the screen
@@ -243,7 +243,7 @@ def _group(group: GroupSurvey, rate: Rate | None) -> tuple[object, ...]:
         group.waiting,
         _at_least(group.dead_letters, group.more_dead_letters),
         f"{rate.acked:.1f}" if rate else "0.0",
-        ago(_drained_in(group, rate)),
+        _drained_text(group, rate),
         group.subscribers,
         _state(group),
     )
@@ -253,11 +253,8 @@ def _at_least(count: int, more: bool) -> str:
     return f"{count}{'+' if more else ''}"
 
 
-def _drained_in(group: GroupSurvey, rate: Rate | None) -> float | None:
-    """Return in how many seconds the backlog is settled at the present rate; None if it does not shrink."""
-    if rate is None or not group.lag or rate.falling is None or rate.falling <= 0:
-        return None
-    return group.lag / rate.falling
+def _drained_text(group: GroupSurvey, rate: Rate | None) -> str:
+    return "unknown" if group.lag and pace(group, rate) is None else ago(drained_in(group, rate))
 
 
 def _state(group: GroupSurvey) -> str:
@@ -290,6 +287,6 @@ def _plain(
         rate = all_rates.get((group.topic, group.group))
         settled = {"acked_per_second": rate.acked if rate else 0.0, "failed_per_second": rate.failed if rate else 0.0}
         settled["filtered_per_second"] = rate.filtered if rate else 0.0
-        group_values.append({**asdict(group), "away": group.away, **settled, "drained_in": _drained_in(group, rate)})
+        group_values.append({**asdict(group), "away": group.away, **settled, "drained_in": drained_in(group, rate)})
     topic_values = [{**asdict(topic), **of_settings(topic.name)._asdict()} for topic in topics]
     return {**asdict(stats), "topics": topic_values, "groups": group_values}
