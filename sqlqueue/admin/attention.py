@@ -22,6 +22,8 @@ PERMISSIONS = {
     finding_kinds.STUCK: "view_consumergroup",
     finding_kinds.UNOWNED: "view_consumergroup",
     finding_kinds.BEHIND: "view_consumergroup",
+    finding_kinds.FAILS: "view_consumergroup",
+    finding_kinds.FALLS_BEHIND: "view_consumergroup",
     finding_kinds.EPOCH: "view_consumergroup",
     finding_kinds.UNREGISTERED: "view_consumergroup",
     finding_kinds.UNGRANTED: "view_consumergroup",

@@ -23,10 +23,11 @@ from sqlqueue.admin.replica import list_alias, replica
 from sqlqueue.models import ConsumerGroup, Overview
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.durations import duration
+from sqlqueue.stats.finding_commands import with_commands
 from sqlqueue.stats.group_attention import of_group
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.survey import Survey, survey
-from sqlqueue.stats.throughput import Rate, drained_in, lags, pace, rates, totals
+from sqlqueue.stats.throughput import NO_RATE, Rate, drained_in, lags, pace, rates, totals
 from sqlqueue.stats.topics import TopicSurvey
 
 HOURS = (1, 6, 24, 168)
@@ -168,7 +169,9 @@ class OverviewRows:
         """Return what needs attention of one group."""
         stats = self.stats.group(topic, group)
         retention = next((one.retention for one in self.stats.topics if one.name == topic), None)
-        return visible_findings(self.request, of_group(stats, retention) if stats else (), self._url)
+        return visible_findings(
+            self.request, with_commands(of_group(stats, retention), self.stats.shard) if stats else (), self._url
+        )
 
     def _topic(self, topic: TopicSurvey) -> TopicRow:
         groups = [group for group in self.stats.groups if group.topic == topic.name]
@@ -177,7 +180,7 @@ class OverviewRows:
 
     def _group(self, group: GroupSurvey) -> GroupRow:
         group_topic = (group.topic, group.group)
-        rate = self._rates.get(group_topic, Rate(0.0, 0.0, None))
+        rate = self._rates.get(group_topic, NO_RATE)
         return GroupRow(
             self._url(group_topic),
             dead_letters_url(self.request, group),

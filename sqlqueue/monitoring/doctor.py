@@ -12,6 +12,7 @@ from sqlqueue.core.keys import did_you_mean
 from sqlqueue.database.limits import OWN_CONNECTIONS
 from sqlqueue.monitoring.diagnostics import Diagnostics
 from sqlqueue.stats import attention, finding_kinds
+from sqlqueue.stats.finding_commands import command_line
 from sqlqueue.stats.survey import Survey
 
 ERROR, WARNING, NOTE = finding_kinds.ERROR, finding_kinds.WARNING, finding_kinds.NOTE
@@ -35,6 +36,8 @@ ABOUT = {  # the title under which the doctor lists each kind of finding
     finding_kinds.BUDGET_SPENT: "groups",
     finding_kinds.UNOWNED: "groups",
     finding_kinds.BEHIND: "groups",
+    finding_kinds.FAILS: "groups",
+    finding_kinds.FALLS_BEHIND: "groups",
     finding_kinds.EPOCH: "groups",
     finding_kinds.UNREGISTERED: "groups",
     finding_kinds.UNGRANTED: "groups",
@@ -55,12 +58,13 @@ ABOUT = {  # the title under which the doctor lists each kind of finding
 
 class Diagnosis(NamedTuple):
     """A result of one examination. level: OK, NOTE, WARNING or ERROR; about: what was examined; text: what was found;
-    hint: what to do."""
+    hint: what to do; command: shows more of it, or does that."""
 
     level: str
     about: str
     text: str
     hint: str = ""
+    command: str = ""
 
 
 def examine(read: Diagnostics) -> list[Diagnosis]:
@@ -205,7 +209,7 @@ def queue(read: Diagnostics) -> Iterator[Diagnosis]:
     assert read.survey is not None
     with translation.override(None):
         shared = attention.findings(read.survey)
-    found = [Diagnosis(one.severity, ABOUT[one.kind], one.text, one.advice) for one in shared]
+    found = [Diagnosis(one.severity, ABOUT[one.kind], one.text, one.advice, one.command) for one in shared]
     found += [*_unhandled(read, read.survey), *_never_published(read, read.survey), *_refusals(read)]
     for about, text in _well(read.survey).items():
         yield from [one for one in found if one.about == about] or [Diagnosis(OK, about, text)]
@@ -237,9 +241,9 @@ def _unhandled(read: Diagnostics, seen: Survey) -> Iterator[Diagnosis]:
         if group.subscribers or (group.topic, group.group) in known:
             continue
         text = f"{group.group!r} of {group.topic!r} has no handler here, and no process serves it"
-        remove = f"python manage.py queuegroup remove {group.topic} {group.group}"
-        hint = f"If it is no longer wanted: {remove}. If a subscribe() loop or another project serves it: start that."
-        yield Diagnosis(WARNING, "groups", f"{text}: it holds back collection", hint)
+        remove = command_line(["queuegroup", "remove", group.topic, group.group], seen.shard)
+        hint = "If it is no longer wanted, remove it. If a subscribe() loop or another project serves it: start that."
+        yield Diagnosis(WARNING, "groups", f"{text}: it holds back collection", hint, remove)
 
 
 def _never_published(read: Diagnostics, seen: Survey) -> Iterator[Diagnosis]:
@@ -261,8 +265,9 @@ def _refusals(read: Diagnostics) -> Iterator[Diagnosis]:
         yield Diagnosis(NOTE, "scheduled messages", "more were refused", "The admin's list of them has them all.")
     for refusal in read.relay_refusals:
         text = f"number {refusal.id} for topic {refusal.topic!r} was refused: {refusal.reason}"
-        hint = "Correct it in the admin (Relayed messages), or try it again with queuereschedule relay."
-        yield Diagnosis(NOTE, "relayed messages", text, hint)
+        hint = "Correct it in the admin (Relayed messages), or try it again."
+        again = command_line(["queuereschedule", "relay", str(refusal.id)], read.survey.shard if read.survey else "")
+        yield Diagnosis(NOTE, "relayed messages", text, hint, again)
 
 
 ON_THE_SERVER: tuple[Callable[[Diagnostics], Iterator[Diagnosis]], ...] = (

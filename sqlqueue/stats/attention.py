@@ -9,6 +9,7 @@ from django.utils.translation import ngettext
 
 from sqlqueue.stats import change_texts
 from sqlqueue.stats.durations import duration
+from sqlqueue.stats.finding_commands import with_commands
 from sqlqueue.stats.finding_kinds import (
     CHANGE,
     DEAD_LETTERS,
@@ -50,7 +51,7 @@ def findings(seen: Survey) -> list[Finding]:
     found += _of_scheduled("", seen.refused_elsewhere, seen.overdue_elsewhere, False, False)
     for relay in seen.relays:
         found += _of_relay(relay)
-    return sorted(found, key=lambda one: ORDER.index(one.severity))
+    return sorted(with_commands(found, seen.shard), key=lambda one: ORDER.index(one.severity))
 
 
 def _of_queue(seen: Survey) -> Iterator[Finding]:
@@ -130,6 +131,7 @@ def _of_topic(topic: TopicSurvey, groups: list[GroupSurvey]) -> Iterator[Finding
             f"{change_texts.what(topic.name, topic.change)} {change_texts.far(topic.change)}",
             change_texts.advice(topic.name, topic.change),
             topic.name,
+            command=topic.change.command,
         )
     if unregistered := topic.dead_letters - sum(group.dead_letters for group in groups):
         yield Finding(

@@ -70,7 +70,7 @@ def advice(topic: str, change: ChangeSurvey) -> str:
     ) % {"command": change.command}
     if not change.may_abort:
         return text
-    abort = _("“queuetopic alter %(topic)s --abort” takes it back.") % {"topic": topic}
+    abort = _("“python manage.py queuetopic alter %(topic)s --abort” takes it back.") % {"topic": topic}
     return f"{text} {abort}"
 
 

@@ -81,7 +81,7 @@ def _of_shards(topic: str, spread: Spread, others: OtherShards) -> ChangeSurvey:
 
 
 def _command(topic: str, option: str, value: str) -> str:
-    return f"queuetopic alter {topic} --{option} {value}"
+    return f"python manage.py queuetopic alter {topic} --{option} {value}"
 
 
 def _on_shard(name: str, topic: str, lists: str, closing: bool, others: OtherShards) -> ChangeOnShard:

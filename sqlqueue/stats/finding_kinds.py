@@ -24,6 +24,8 @@ BUDGET_SPENT: Final = "budget_spent"
 STUCK: Final = "stuck"
 UNOWNED: Final = "unowned"
 BEHIND: Final = "behind"
+FAILS: Final = "fails"
+FALLS_BEHIND: Final = "falls_behind"
 EPOCH: Final = "epoch"
 CHANGE: Final = "change"
 UNREGISTERED: Final = "unregistered"
@@ -45,7 +47,8 @@ class Finding:
     """One thing that needs attention; word, text and advice are in the active language.
 
     kind, severity: constants of this module; word: the kind, as a title; text: what was found; advice: what to do about
-    it; topic, group, offset: what it concerns, "" and None where it concerns several or none.
+    it; topic, group, offset: what it concerns, "" and None where it concerns several or none; command: shows more of
+    it, or does what is advised.
     """
 
     kind: str
@@ -56,6 +59,12 @@ class Finding:
     topic: str = ""
     group: str = ""
     offset: int | None = None
+    command: str = ""
+
+
+def about(count: int, estimated: bool) -> str:
+    """Return a count as text, with ≈ before an estimate."""
+    return ("≈ " if estimated else "") + number_format(count, force_grouping=True)
 
 
 def at_least(count: int, more: bool) -> str:

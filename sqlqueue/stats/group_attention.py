@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -26,9 +25,11 @@ from sqlqueue.stats.finding_kinds import (
     UNREGISTERED,
     WARNING,
     Finding,
+    about,
     at_least,
 )
 from sqlqueue.stats.groups import GroupSurvey
+from sqlqueue.stats.pace_attention import fails, falls_behind
 
 EPOCH_HELD = 3600.0  # seconds for which a group may have something to settle in an earlier epoch, or on a former shard
 
@@ -36,7 +37,7 @@ EPOCH_HELD = 3600.0  # seconds for which a group may have something to settle in
 def of_group(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
     """Yield the findings of one group; retention: its topic's, in seconds, None for ever."""
     names = {"group": group.group, "topic": group.topic}
-    lag = ("≈ " if group.estimated else "") + number_format(group.lag, force_grouping=True)
+    lag = about(group.lag, group.estimated)
     if group.paused and group.lag:
         yield Finding(
             PAUSED,
@@ -140,9 +141,9 @@ def _of_former_shards(group: GroupSurvey) -> Iterator[Finding]:
             )
             % {**names, "shard": one.shard},
             _(
-                "Let its consumers serve that shard, too, which registers it: “manage.py runconsumers --shard "
-                "%(shard)s”. If it is not needed any more, remove it here: “manage.py queuegroup remove %(topic)s "
-                "%(group)s”."
+                "Let its consumers serve that shard, too, which registers it: “python manage.py runconsumers --shard "
+                "%(shard)s”. If it is not needed any more, remove it here: “python manage.py queuegroup remove "
+                "%(topic)s %(group)s”."
             )
             % {**names, "shard": one.shard},
             group.topic,
@@ -193,8 +194,11 @@ def _served(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
             group.topic,
             group.group,
         )
+    else:
+        yield from fails(group)
     for why in ("full", "held", "failing", "standing"):
         yield from _stuck(group, why)
+    yield from falls_behind(group)
     if group.unowned and group.subscribers:
         yield Finding(
             UNOWNED,

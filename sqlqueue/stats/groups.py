@@ -57,6 +57,10 @@ class GroupSurvey:
     limited: bool  # messages of it wait for its rate or concurrency limit
     budget_spent: bool  # so much has failed that it tries one message at a time
     epochs: GroupEpochs | None = None  # None: its topic's partitions were never changed
+    acked_per_second: float = 0.0  # in the last minutes, as the next three are
+    failed_share: float | None = None  # of its attempts; None: there were few
+    lag_grows: bool = False
+    age_grows: bool = False  # of its oldest message, while the lag does not fall
     ungranted: tuple[Ungranted, ...] = ()  # former shards of its topic that do not let it start what came from there
 
     @property

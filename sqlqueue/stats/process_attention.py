@@ -29,7 +29,7 @@ def of_processes(seen: Survey) -> Iterator[Finding]:
             WARNING if behind else NOTE,
             _("No consumers"),
             _("No consumer process is alive."),
-            _("Start “manage.py runconsumers”, or look into its log for why it has ended."),
+            _("Start “python manage.py runconsumers”, or look into its log for why it has ended."),
         )
     if seen.late:
         names = ", ".join(one.subscriber for one in seen.late[:SHOWN]) + (", …" if len(seen.late) > SHOWN else "")

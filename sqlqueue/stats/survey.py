@@ -38,6 +38,7 @@ from sqlqueue.stats.processes import Death, Late, Processes, late_ones
 from sqlqueue.stats.processes import processes as read_processes
 from sqlqueue.stats.relays import RelaySurvey, relays_from
 from sqlqueue.stats.stuck import dispatched, limits_reached, stuck_partitions
+from sqlqueue.stats.throughput import NO_RATE, Rate, rates
 from sqlqueue.stats.topics import TopicSurvey, dead_letters_in, scheduled_in, topics_of, with_messages
 from sqlqueue.stats.ungranted import Ungranted, ungranted
 
@@ -71,6 +72,7 @@ class Survey:
     deaths: tuple[Death, ...] = ()
     late: tuple[Late, ...] = ()
     writing: Writing = field(default_factory=Writing)
+    shard: str = ""  # "": SQLQUEUE has no SHARDS
 
     def group(self, topic: str, group: str) -> GroupSurvey | None:
         """Return one group's stats; None if it is not registered."""
@@ -116,7 +118,7 @@ def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
     return Survey(
         taken_at,
         tuple(_topic_surveys(reads)),
-        tuple(_group_surveys(reads, clock.moment(taken_at))),
+        tuple(_group_surveys(reads, clock.moment(taken_at), rates(alias, taken_at))),
         alive,
         highest,
         lag,
@@ -129,6 +131,7 @@ def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
         reads.processes.deaths,
         late_ones(reads.processes, taken_at),
         probe.outcome() if probe else Writing(),
+        settings.shard_name(_primary(alias)),
     )
 
 
@@ -177,7 +180,7 @@ def _read(alias: str, only: str, only_group: str) -> Reads:
     return Reads(highest, partitions, first, backlogs, topics, processes, horizon, *counts)
 
 
-def _group_surveys(reads: Reads, now: datetime) -> Iterator[GroupSurvey]:
+def _group_surveys(reads: Reads, now: datetime, all_rates: Mapping[tuple[str, str], Rate]) -> Iterator[GroupSurvey]:
     paused = {topic.name for topic in reads.topics if topic.paused}
     by_group: dict[tuple[str, str], list[StoredPartition]] = defaultdict(list)
     for stored in reads.partitions:
@@ -196,7 +199,7 @@ def _group_surveys(reads: Reads, now: datetime) -> Iterator[GroupSurvey]:
         if (known.flow.rate_per_key, known.flow.concurrency_per_key) != (None, None) and not retried:
             # No message waits for a retry: the one that holds the watermark waits for a limit of its key.
             stuck = [one for one in stuck if one.why != "failing"]
-        epochs = reads.epochs.get(topic)
+        epochs, rate = reads.epochs.get(topic), all_rates.get(group_topic, NO_RATE)
         counted, blocked = [reads.backlogs[stored] for stored in behind], reads.blocked.get(group_topic, 0)
         yield GroupSurvey(
             topic,
@@ -220,6 +223,10 @@ def _group_surveys(reads: Reads, now: datetime) -> Iterator[GroupSurvey]:
             group_topic in reads.limited,
             known.budget_spent,
             group_epochs(epochs, by_group[group_topic], behind) if epochs else None,
+            rate.acked,
+            rate.failed_share,
+            rate.grows,
+            rate.ages,
             reads.ungranted.get(group_topic, ()),
         )
 

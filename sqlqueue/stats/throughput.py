@@ -24,6 +24,8 @@ FORGOTTEN_AT_ONCE = 1_000
 LEAST_MEASURED = 3  # minutes, before the pace of a lag is told
 STEADY = 3.0  # times the slower half of the minutes: the most that the faster one falls by
 BY_SETTLING = 1.25  # times what was settled: a lag that falls faster does so by something else, as a purge
+AGES = 0.1  # seconds a second by which the oldest message gets older at least: it never ages steadily
+LEAST_ATTEMPTS = 10  # of the last minutes, before it is told how many of them failed
 CHANGED = 2.0  # times the lag that was measured last: above that, something else than its pace has changed it
 
 COUNTS = ("acked", "retried", "postponed", "dead", "seconds", "filtered")
@@ -52,13 +54,21 @@ class SettledCounts(NamedTuple):
 
 class Rate(NamedTuple):
     """A group's last minutes: deliveries a second by outcome, by how many messages a second its lag fell (negative: it
-    grew; None: unknown), how many a second its filter has left out, and the lag that was measured last."""
+    grew; None: unknown), how many a second its filter has left out, the lag that was measured last, which part of its
+    attempts failed (None: there were few), whether its lag grew all the time, and whether its oldest message got older
+    all the time while the lag did not fall."""
 
     acked: float
     failed: float
     falling: float | None
     filtered: float = 0.0
     lag: int = 0
+    failed_share: float | None = None
+    grows: bool = False
+    ages: bool = False
+
+
+NO_RATE = Rate(0.0, 0.0, None)
 
 
 def add(alias: str, counts: Sequence[SettledCounts]) -> None:
@@ -118,10 +128,30 @@ def drained_in(group: GroupSurvey, rate: Rate | None) -> float | None:
 
 def _rate(rows: Sequence[Activity], span: float) -> Rate:
     measured = [row for row in rows if row.lag is not None]
-    failed = sum(row.retried + row.dead for row in rows)
-    filtered = sum(row.filtered for row in rows)
-    lag = (measured[-1].lag or 0) if measured else 0
-    return Rate(sum(row.acked for row in rows) / span, failed / span, _falling(measured, rows), filtered / span, lag)
+    acked, failed = sum(row.acked for row in rows), sum(row.retried + row.dead for row in rows)
+    return Rate(
+        acked / span,
+        failed / span,
+        _falling(measured, rows),
+        sum(row.filtered for row in rows) / span,
+        (measured[-1].lag or 0) if measured else 0,
+        failed / (acked + failed) if acked + failed >= LEAST_ATTEMPTS else None,
+        _grows([row.lag or 0 for row in measured]),
+        _ages(measured),
+    )
+
+
+def _ages(measured: Sequence[Activity]) -> bool:
+    """Tell whether the oldest message got older in both halves of the minutes while the lag did not fall in both."""
+    ages = [row.oldest_age or 0.0 for row in measured]
+    if not _grows(ages) or _grows([-(row.lag or 0) for row in measured]):
+        return False
+    return ages[-1] - ages[0] > AGES * (measured[-1].minute - measured[0].minute).total_seconds()
+
+
+def _grows(measured: Sequence[float]) -> bool:
+    """Tell whether a number has grown in both halves of the minutes."""
+    return len(measured) >= LEAST_MEASURED and measured[0] < measured[len(measured) // 2] < measured[-1]
 
 
 def _falling(measured: Sequence[Activity], rows: Sequence[Activity]) -> float | None:

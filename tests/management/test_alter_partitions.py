@@ -169,7 +169,7 @@ def test_one_that_is_under_way_is_shown_with_what_carries_it_on(admin_client: Cl
     for text in (
         f"The keys of {TOPIC} go over from 4 partitions to 6 others.",
         "transactions that have published",
-        f"“queuetopic alter {TOPIC} --partitions 6”",
+        f"“python manage.py queuetopic alter {TOPIC} --partitions 6”",
     ):
         assert text in status
         assert text in page

@@ -84,8 +84,8 @@ def test_a_change_that_was_left_is_shown_with_what_carries_it_on(admin_client: C
 
     what = "The keys of orders go over from the shards a to a, b. That was begun 0 seconds ago."
     told = "a: It has not announced the change to its publishers yet."
-    advice = "“queuetopic alter orders --shards a,b”"
-    abort = "“queuetopic alter orders --abort” takes it back."
+    advice = "“python manage.py queuetopic alter orders --shards a,b”"
+    abort = "“python manage.py queuetopic alter orders --abort” takes it back."
     status = run("queuestatus")
     for text in (told, advice, abort, "being changed"):
         assert text in status.out

@@ -80,6 +80,8 @@ class Command(QueueCommand):
         )
         if finding.hint:
             self.stdout.write(f"         → {printable(finding.hint)}")
+        if finding.command:
+            self.stdout.write(f"           {printable(finding.command)}")
 
 
 def _about(diagnostics: Diagnostics | None) -> dict[str, str]:
