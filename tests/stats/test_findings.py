@@ -14,9 +14,11 @@ from django.utils import timezone, translation
 from sqlqueue import Delivery, publish, publish_many
 from sqlqueue.leases import heartbeat
 from sqlqueue.log.groups import register
-from sqlqueue.models import ConsumerGroup, Message
+from sqlqueue.models import Message
+from sqlqueue.monitoring.gauges import StatsCollector
 from sqlqueue.stats import change_texts, finding_kinds, pace_attention, process_attention
 from sqlqueue.stats.attention import findings
+from sqlqueue.stats.cached import recent_survey
 from sqlqueue.stats.changes import ChangeSurvey
 from sqlqueue.stats.finding_commands import COMMANDS, command_line, with_commands
 from sqlqueue.stats.finding_kinds import FAILS, FALLS_BEHIND, NOTE, Finding
@@ -66,7 +68,9 @@ def test_a_handler_that_fails_for_everything_is_found_before_there_are_dead_lett
     assert "Then let what has failed be tried at once" in finding.advice
     said = run("queuedoctor").out
     assert f"groups: {finding.text}\n         → {finding.advice}\n           {finding.command}\n" in said
-    assert ConsumerGroup.objects.count() == 1
+    recent_survey.forget()
+    [share] = [family for family in StatsCollector().collect() if family.name == "sqlqueue_failed_share"]
+    assert [sample.value for sample in share.samples] == [1.0]
 
 
 @pytest.mark.parametrize("counts", [{"acked": [90, 90], "retried": [80, 90]}, {"acked": [0, 0], "retried": [3, 4]}])
