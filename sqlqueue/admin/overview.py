@@ -27,7 +27,7 @@ from sqlqueue.stats.finding_commands import with_commands
 from sqlqueue.stats.group_attention import of_group
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.survey import Survey, survey
-from sqlqueue.stats.throughput import NO_RATE, Rate, drained_in, lags, pace, rates, totals
+from sqlqueue.stats.throughput import drained_in, lags, pace, totals
 from sqlqueue.stats.topics import TopicSurvey
 
 HOURS = (1, 6, 24, 168)
@@ -43,7 +43,6 @@ class GroupRow:
     url: str
     dead_letters_url: str
     stats: GroupSurvey
-    rate: Rate
     lag: Chart | None
     states: Sequence[str]
 
@@ -55,7 +54,7 @@ class GroupRow:
     @property
     def drained(self) -> str:
         """When the lag will be gone at its present rate, as a text."""
-        return drained(self.stats, self.rate)
+        return drained(self.stats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +71,13 @@ class TopicRow:
         return _("for ever") if self.stats.retention is None else duration(self.stats.retention)
 
 
-def drained(group: GroupSurvey, rate: Rate) -> str:
+def drained(group: GroupSurvey) -> str:
     """Return when a group's lag will be gone at the pace of the last minutes, as a text; "" if there is no lag."""
     if not group.lag:
         return ""
-    if (falling := pace(group, rate)) is None:
+    if (falling := pace(group)) is None:
         return _("unknown")
-    if (seconds := drained_in(group, rate)) is not None:
+    if (seconds := drained_in(group)) is not None:
         return _("gone in about %(time)s") % {"time": duration(seconds)}
     return _("grows") if falling < 0 else _("does not fall")
 
@@ -139,13 +138,12 @@ def three_charts(
 
 
 class OverviewRows:
-    """Makes the rows of topics and groups for one request. Three statements read what they have in common."""
+    """Makes the rows of topics and groups for one request. Two statements read what they have in common."""
 
     def __init__(self, request: HttpRequest, alias: str, stats: Survey):
         self.request, self.stats = request, stats
         groups = ConsumerGroup.objects.using(alias).values_list("id", "topic", "consumer_group")
         self._keys = {(topic, group): key for key, topic, group in groups}
-        self._rates = rates(alias, stats.taken_at)
         self._lags = lags(alias, stats.taken_at - RECENT)
 
     def topics(self) -> list[TopicRow]:
@@ -180,12 +178,10 @@ class OverviewRows:
 
     def _group(self, group: GroupSurvey) -> GroupRow:
         group_topic = (group.topic, group.group)
-        rate = self._rates.get(group_topic, NO_RATE)
         return GroupRow(
             self._url(group_topic),
             dead_letters_url(self.request, group),
             group,
-            rate,
             self._lag_chart(group_topic),
             states(group),
         )

@@ -79,7 +79,7 @@ OF_GROUP: dict[str, tuple[str, Callable[[GroupSurvey], float | None]]] = {
     ),
     "sqlqueue_failed_share": (
         "Which part of the group's attempts of the last five minutes failed, 0 to 1; 0 if there were fewer than ten.",
-        lambda g: g.failed_share,
+        lambda g: g.rate.failed_share,
     ),
     "sqlqueue_group_away": ("1 while no process serves the group and it holds back collection.", lambda g: g.away),
     "sqlqueue_unowned_partitions": ("Partitions of the group without an owner.", lambda g: g.unowned),

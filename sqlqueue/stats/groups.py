@@ -14,6 +14,7 @@ from sqlqueue.models import ConsumerGroup, LimitShare
 from sqlqueue.stats import sampling
 from sqlqueue.stats.epochs import GroupEpochs
 from sqlqueue.stats.stuck import Stuck
+from sqlqueue.stats.throughput import NO_RATE, Rate
 from sqlqueue.stats.ungranted import UNREGISTERED, Ungranted
 
 MISSING_FOR = 60.0  # seconds; a group is registered on each shard by a process of that one
@@ -57,10 +58,7 @@ class GroupSurvey:
     limited: bool  # messages of it wait for its rate or concurrency limit
     budget_spent: bool  # so much has failed that it tries one message at a time
     epochs: GroupEpochs | None = None  # None: its topic's partitions were never changed
-    acked_per_second: float = 0.0  # in the last minutes, as the next three are
-    failed_share: float | None = None  # of its attempts; None: there were few
-    lag_grows: bool = False
-    age_grows: bool = False  # of its oldest message, while the lag does not fall
+    rate: Rate = NO_RATE  # of its last minutes
     ungranted: tuple[Ungranted, ...] = ()  # former shards of its topic that do not let it start what came from there
 
     @property

@@ -18,13 +18,13 @@ OLD = 600.0  # seconds that the oldest message has waited, from when on it is re
 
 def fails(group: GroupSurvey) -> Iterator[Finding]:
     """Yield the finding of a group whose attempts fail, before they are dead letters."""
-    if (group.failed_share or 0.0) >= MUCH_FAILS:
+    if (group.rate.failed_share or 0.0) >= MUCH_FAILS:
         yield Finding(
             FAILS,
             WARNING,
             _("Fails"),
             _("%(share)d %% of the attempts of %(group)s of %(topic)s have failed in the last minutes.")
-            % {"group": group.group, "topic": group.topic, "share": 100 * (group.failed_share or 0.0)},
+            % {"group": group.group, "topic": group.topic, "share": 100 * (group.rate.failed_share or 0.0)},
             _(
                 "Look at the errors in the log, and mend the handler, or what it needs. Then let what has failed be "
                 "tried at once: by its last attempt it becomes a dead letter."
@@ -37,8 +37,8 @@ def fails(group: GroupSurvey) -> Iterator[Finding]:
 def falls_behind(group: GroupSurvey) -> Iterator[Finding]:
     """Yield the finding of a group that gets on, and whose lag is large and grows, or whose oldest message is old and
     gets older."""
-    ages = group.age_grows and (group.waited or 0.0) > OLD
-    if not group.stuck and (ages or (group.lag_grows and group.lag > MUCH_LAG)):
+    ages = group.rate.ages and (group.waited or 0.0) > OLD
+    if not group.stuck and (ages or (group.rate.grows and group.lag > MUCH_LAG)):
         yield Finding(
             FALLS_BEHIND,
             WARNING,
@@ -50,7 +50,7 @@ def falls_behind(group: GroupSurvey) -> Iterator[Finding]:
             % {
                 "group": group.group,
                 "topic": group.topic,
-                "pace": number_format(round(60 * group.acked_per_second), force_grouping=True),
+                "pace": number_format(round(60 * group.rate.acked), force_grouping=True),
                 "age": duration(group.waited or 0.0),
                 "lag": about(group.lag, group.estimated),
             },

@@ -199,7 +199,7 @@ def _group_surveys(reads: Reads, now: datetime, all_rates: Mapping[tuple[str, st
         if (known.flow.rate_per_key, known.flow.concurrency_per_key) != (None, None) and not retried:
             # No message waits for a retry: the one that holds the watermark waits for a limit of its key.
             stuck = [one for one in stuck if one.why != "failing"]
-        epochs, rate = reads.epochs.get(topic), all_rates.get(group_topic, NO_RATE)
+        epochs = reads.epochs.get(topic)
         counted, blocked = [reads.backlogs[stored] for stored in behind], reads.blocked.get(group_topic, 0)
         yield GroupSurvey(
             topic,
@@ -223,10 +223,7 @@ def _group_surveys(reads: Reads, now: datetime, all_rates: Mapping[tuple[str, st
             group_topic in reads.limited,
             known.budget_spent,
             group_epochs(epochs, by_group[group_topic], behind) if epochs else None,
-            rate.acked,
-            rate.failed_share,
-            rate.grows,
-            rate.ages,
+            all_rates.get(group_topic, NO_RATE),
             reads.ungranted.get(group_topic, ()),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,7 +53,8 @@ class SettledCounts(NamedTuple):
     filtered: int = 0
 
 
-class Rate(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Rate:
     """A group's last minutes: deliveries a second by outcome, by how many messages a second its lag fell (negative: it
     grew; None: unknown), how many a second its filter has left out, the lag that was measured last, which part of its
     attempts failed (None: there were few), whether its lag grew all the time, and whether its oldest message got older
@@ -112,17 +114,17 @@ def rates(alias: str, now: datetime) -> dict[tuple[str, str], Rate]:
     }
 
 
-def pace(group: GroupSurvey, rate: Rate | None) -> float | None:
+def pace(group: GroupSurvey) -> float | None:
     """Return by how many messages a second a group's lag falls, 0 or less if it does not; None if that is unknown, as
     it is of an estimate, of a group that rests, is away or stuck, and after something else than settling changed it."""
-    if rate is None or group.estimated or group.rests or group.away or group.stuck or group.budget_spent:
+    if group.estimated or group.rests or group.away or group.stuck or group.budget_spent:
         return None
-    return None if group.lag > CHANGED * max(rate.lag, 1) else rate.falling
+    return None if group.lag > CHANGED * max(group.rate.lag, 1) else group.rate.falling
 
 
-def drained_in(group: GroupSurvey, rate: Rate | None) -> float | None:
+def drained_in(group: GroupSurvey) -> float | None:
     """Return in how many seconds a group's backlog is settled at its pace; None if it does not fall, or is unknown."""
-    falling = pace(group, rate)
+    falling = pace(group)
     return group.lag / falling if group.lag and falling and falling > 0 else None
 
 

@@ -28,7 +28,7 @@ from sqlqueue.stats.message_status import GroupStatus, MessageStatus
 from sqlqueue.stats.other_shards import FAILED
 from sqlqueue.stats.search import HIGHEST
 from sqlqueue.stats.survey import Survey, survey
-from sqlqueue.stats.throughput import Rate, drained_in, pace, rates
+from sqlqueue.stats.throughput import drained_in, pace
 from sqlqueue.stats.topics import TopicSurvey
 
 HOME = "\x1b[H\x1b[J"  # move the cursor to the top left, and clear the screen
@@ -141,9 +141,8 @@ class Command(QueueCommand):
             and (not wanted_groups or group.group in wanted_groups)
         ]
         topics = [topic for topic in stats.topics if not wanted_topics or topic.name in wanted_topics]
-        all_rates = rates(alias, stats.taken_at)
         if options["json"]:
-            self.as_json(_plain(stats, topics, groups, all_rates), indent=None if options["watch"] else 2)
+            self.as_json(_plain(stats, topics, groups), indent=None if options["watch"] else 2)
             return
         self.say(
             f"{stats.taken_at:%Y-%m-%d %H:%M:%S} UTC, {alias}: {describe(alias)}."
@@ -185,13 +184,12 @@ class Command(QueueCommand):
                 )
         self.say()
         if groups:
-            self.table((*GROUPS, *MORE), (_group(group, all_rates.get((group.topic, group.group))) for group in groups))
+            self.table((*GROUPS, *MORE), map(_group, groups))
         else:
             self.say("No group is registered: consumer processes register their groups when they start.")
         for group in groups:
-            rate = all_rates.get((group.topic, group.group))
-            if rate is not None and rate.filtered:
-                self.say(f"filtered: {group.group} of {group.topic} leaves out {rate.filtered:.1f} messages/s")
+            if group.rate.filtered:
+                self.say(f"filtered: {group.group} of {group.topic} leaves out {group.rate.filtered:.1f} messages/s")
             for stuck in group.stuck:
                 self.say(
                     f"stuck: {group.group} of {group.topic}[{stuck.partition}] stands at offset {stuck.offset}, which"
@@ -232,7 +230,7 @@ def _option_text(value: Any) -> str:
     return ago(value) if isinstance(value, float) else told(value)
 
 
-def _group(group: GroupSurvey, rate: Rate | None) -> tuple[object, ...]:
+def _group(group: GroupSurvey) -> tuple[object, ...]:
     return (
         group.topic,
         group.group,
@@ -242,8 +240,8 @@ def _group(group: GroupSurvey, rate: Rate | None) -> tuple[object, ...]:
         group.failing,
         group.waiting,
         _at_least(group.dead_letters, group.more_dead_letters),
-        f"{rate.acked:.1f}" if rate else "0.0",
-        _drained_text(group, rate),
+        f"{group.rate.acked:.1f}",
+        _drained_text(group),
         group.subscribers,
         _state(group),
     )
@@ -253,8 +251,8 @@ def _at_least(count: int, more: bool) -> str:
     return f"{count}{'+' if more else ''}"
 
 
-def _drained_text(group: GroupSurvey, rate: Rate | None) -> str:
-    return "unknown" if group.lag and pace(group, rate) is None else ago(drained_in(group, rate))
+def _drained_text(group: GroupSurvey) -> str:
+    return "unknown" if group.lag and pace(group) is None else ago(drained_in(group))
 
 
 def _state(group: GroupSurvey) -> str:
@@ -279,14 +277,12 @@ def _state(group: GroupSurvey) -> str:
     return ", ".join(states)
 
 
-def _plain(
-    stats: Survey, topics: list[TopicSurvey], groups: list[GroupSurvey], all_rates: dict[tuple[str, str], Rate]
-) -> dict[str, Any]:
+def _plain(stats: Survey, topics: list[TopicSurvey], groups: list[GroupSurvey]) -> dict[str, Any]:
     group_values = []
     for group in groups:
-        rate = all_rates.get((group.topic, group.group))
-        settled = {"acked_per_second": rate.acked if rate else 0.0, "failed_per_second": rate.failed if rate else 0.0}
-        settled["filtered_per_second"] = rate.filtered if rate else 0.0
-        group_values.append({**asdict(group), "away": group.away, **settled, "drained_in": drained_in(group, rate)})
+        rate = group.rate
+        settled = {"acked_per_second": rate.acked, "failed_per_second": rate.failed}
+        settled["filtered_per_second"] = rate.filtered
+        group_values.append({**asdict(group), "away": group.away, **settled, "drained_in": drained_in(group)})
     topic_values = [{**asdict(topic), **of_settings(topic.name)._asdict()} for topic in topics]
     return {**asdict(stats), "topics": topic_values, "groups": group_values}
