@@ -405,6 +405,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "management.commands.runconsumers:ANSWER_TIMEOUT",
         "management.commands.runconsumers:LONG",
         "consumers.reserved_threads:PASSED_ON_AFTER",
+        "consumers.reserved_threads:GIVEN_UP_AFTER",
         "consumers.reserved_threads:IDLE",
         "consumers.reserved_threads:LOOK",
         "consumers.reserved_threads:STARVED_AFTER",

@@ -23,6 +23,8 @@ from sqlqueue.consumers.progress import ProgressWriter
 from sqlqueue.consumers.reader import Reader
 from sqlqueue.consumers.registration import Registration
 from sqlqueue.consumers.releases import Releases
+from sqlqueue.consumers.subscription import Subscription
+from sqlqueue.consumers.withdrawals import Withdrawals
 from sqlqueue.consumers.working_set import WorkingSet
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
@@ -75,6 +77,8 @@ class Loop:
         self._unmet = False
         self._fail = fail
         self._limits = ReadingLimits()
+        self.withdrawals = Withdrawals(ownership, dispatcher.reserved_threads, self.in_flight)
+        self._starved: frozenset[Subscription] = frozenset()  # as of the last balance
         self.progress = ProgressWriter(ownership.alias)
         self.named_server = NamedServerWarning(subscriber=ownership.subscriber)
         self.working_set = WorkingSet()
@@ -160,7 +164,7 @@ class Loop:
             self._register_at = now + REGISTER_CHECK
             if self.registration.register_latest(self.log_end.horizon):
                 self._balance_at = 0.0
-        if now >= self._balance_at and not self.stopping:
+        if (now >= self._balance_at or self.dispatcher.reserved_threads.starved - self._starved) and not self.stopping:
             self.balance()
             self._refreshed(now)
         if self._visits_all or self._changes != self.ownership.changes:
@@ -212,8 +216,11 @@ class Loop:
         sooner, less and less so while there is nothing to get."""
         self.registration.register_declared()
         self._visits_all = True
+        self._starved = self.dispatcher.reserved_threads.starved
         try:
             acquired = self.ownership.balance(self.log_end.horizon.value, self.clock)
+            if self.withdrawals.follow():
+                acquired = self.ownership.balance(self.log_end.horizon.value, self.clock) or acquired
         except TableLocked as error:
             logger.warning(logfmt("balance_put_off", subscriber=self.ownership.subscriber, error=error))
             self._balance_at = self.clock() + settings.BALANCE_INTERVAL

@@ -53,6 +53,7 @@ class Ownership:
         self.lacks = False  # the last balance has left it below its share: others have yet to give up, or were faster
         self.progress: Callable[[], None] = lambda: None
         self.lost: Callable[[Iterable[HeldLease]], None] = self.lose  # called for leases that others have revoked
+        self.withdrawn: frozenset[GroupTopic] = frozenset()  # left to others; the lease renewer reads it
         self._several_since: float | None = None
         self._asked_since: dict[tuple[str, str], float] = {}  # since when a change of a group's slices has been due
         self._balancer = Balancer(alias, subscriber, lease_duration)
@@ -67,6 +68,11 @@ class Ownership:
     def living(self) -> int:
         """How many living subscribers the database has; as of the last balance."""
         return self._balancer.living
+
+    def has_others(self, subscription: Subscription) -> bool:
+        """Tell whether another living subscriber serves the same partitions of a group, or all; as of the last
+        balance."""
+        return self._balancer.has_others(subscription.group_topic, self.served)
 
     def of(self, owned: AssignedPartition | HeldLease) -> Subscription:
         """Return the subscription that an assigned partition, or its lease, belongs to."""
@@ -149,7 +155,13 @@ class Ownership:
                 self.release({each: over})
         holdings = {
             each.group_topic: Holding(
-                each.partitions, each.holding, self.served, each.sharing, each.consumer.options.asked, each.numbered
+                each.partitions,
+                each.holding,
+                self.served,
+                each.sharing,
+                each.consumer.options.asked,
+                each.numbered,
+                each.group_topic in self.withdrawn,
             )
             for each in self.subscriptions
         }

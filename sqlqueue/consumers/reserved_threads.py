@@ -2,7 +2,8 @@
 
 A group waits if nothing of it runs here, all threads are taken, and something of it could start. After STARVED_AFTER it
 gets a reserved thread, or a share of the event loop, that runs this group's executions alone. There are at most as many
-of them as threads, and as many again on the event loop; if more groups wait, they take turns.
+of them as threads, and as many again on the event loop; if more groups wait, they take turns. A group that gets none
+within GIVEN_UP_AFTER is starved.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sqlqueue.core.partition.assigned import AssignedPartition
 
 STARVED_AFTER: Final = 1.0  # seconds for which a group waits for the handlers of others
 PASSED_ON_AFTER: Final = 0.1  # seconds after which it is passed on, if another group waits
+GIVEN_UP_AFTER: Final = 1.5  # seconds for which a group waits before it is left to another process
 IDLE: Final = 1.0  # seconds after which one without work ends
 LOOK: Final = 0.05  # seconds between two looks
 
@@ -34,13 +36,18 @@ class ReservedThread:
 
 
 class ReservedThreads:
-    """The reserved threads of one process, for its control thread. Times are monotonic seconds."""
+    """The reserved threads of one process, for its control thread. Times are monotonic seconds.
+
+    starved: the groups that wait without any thread left for them, as of the last look.
+    """
 
     def __init__(self, ownership: Ownership, in_flight: InFlight, pool: Pool, throttle: Throttle, threads: int):
         self._ownership, self._in_flight, self._pool = ownership, in_flight, pool
         self._throttle, self._most = throttle, threads
         self._reserved: dict[Subscription, ReservedThread] = {}
         self._since: dict[Subscription, float] = {}  # since when each group waits
+        self.starved: frozenset[Subscription] = frozenset()
+        self._full = {False: False, True: False}  # by whether groups are async
         self._look_at = 0.0
         self._looks_again = False
 
@@ -55,6 +62,10 @@ class ReservedThreads:
     def subscriptions(self) -> Collection[Subscription]:
         """The groups that have one."""
         return self._reserved.keys()
+
+    def is_full(self, subscription: Subscription) -> bool:
+        """Tell whether no thread is left that a group could get, as of the last look."""
+        return self._full[subscription.consumer.is_async]
 
     @property
     def wake_at(self) -> float:
@@ -71,7 +82,8 @@ class ReservedThreads:
         """Find the groups that wait; reserve threads for them, pass these on, and end those that are not needed."""
         taken = {False: self._pool.taken, True: self._throttle.room(*self._in_flight.loads(self._reserved)[1]) <= 0}
         if not (any(taken.values()) or self._reserved or self._since):
-            self._looks_again = False
+            self._looks_again, self.starved = False, frozenset()
+            self._full = {False: False, True: False}
             return
         self._looks_again = True
         if now < self._look_at:
@@ -79,6 +91,7 @@ class ReservedThreads:
         self._look_at, self._looks_again = now + LOOK, False
         running, queued = self._in_flight.by_progress()
         ready = self._ready(assigned_partitions, now) | queued
+        starved: set[Subscription] = set()
         for is_async, all_taken in taken.items():
             of_kind = [each for each in self._ownership.subscriptions if each.consumer.is_async is is_async]
             self._end_unneeded(of_kind, ready | running, all_taken, now)
@@ -88,7 +101,9 @@ class ReservedThreads:
                     self._since.setdefault(subscription, now)
                 else:
                     self._since.pop(subscription, None)
-            self._serve(of_kind, now)
+            starved |= self._serve(of_kind, is_async, now)
+            self._full[is_async] = self._full[is_async] and all_taken
+        self.starved = frozenset(starved)
 
     def _ready(self, assigned_partitions: Sequence[AssignedPartition], now: float) -> set[Subscription]:
         """Return the groups of which something could start if there were a thread."""
@@ -101,18 +116,22 @@ class ReservedThreads:
                 found.add(subscription)
         return found
 
-    def _serve(self, of_kind: Sequence[Subscription], now: float) -> None:
-        """Reserve threads for those that have waited, the longest wait first; pass threads on to the others."""
+    def _serve(self, of_kind: Sequence[Subscription], is_async: bool, now: float) -> set[Subscription]:
+        """Reserve threads for those that have waited, the longest wait first; pass threads on to the others. Return
+        those that are starved."""
         waited = sorted((self._since[each], number) for number, each in enumerate(of_kind) if each in self._since)
         starved = [of_kind[number] for since, number in waited if now >= since + STARVED_AFTER]
         held = [self._reserved[each] for each in of_kind if each in self._reserved]
-        ending = 0 if of_kind and of_kind[0].consumer.is_async else self._pool.ending_reserved
+        ending = 0 if is_async else self._pool.ending_reserved
         free = max(0, self._most - len(held) - ending)
+        given_up = {of_kind[number] for since, number in waited if now >= since + GIVEN_UP_AFTER}
+        self._full[is_async] = not free
         for subscription in starved[:free]:
             self._begin(subscription, now)
         ripe = sorted((each for each in held if now >= each.began + PASSED_ON_AFTER), key=lambda each: each.began)
         for each in ripe[: max(0, len(starved) - free)]:
             self._end(each)
+        return given_up.difference(starved[:free])
 
     def _begin(self, subscription: Subscription, now: float) -> None:
         """Reserve a thread. What is queued behind others' executions comes back, to be dispatched to it."""

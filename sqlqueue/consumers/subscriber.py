@@ -163,6 +163,7 @@ class Subscriber:
             self.work,
         )
         self._lease_renewer.beat()
+        self.loop.withdrawals.beat = self._lease_renewer.beat
         self._renew_at = self.clock() + settings.HEARTBEAT_INTERVAL
         if self._with_background_tasks:
             self.loop.scheduler = SchedulerTask(self.alias, LOOK)

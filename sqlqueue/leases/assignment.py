@@ -19,6 +19,7 @@ from sqlqueue.core.partition_numbers import Numbers, parts_by_sharers
 from sqlqueue.core.slices import asked, lease_number, leased_by
 from sqlqueue.database.statements import execute
 from sqlqueue.leases.sharers import Lookout, Sharers
+from sqlqueue.models.subscriber_heartbeat import STREAM
 
 # The leases that are free or have expired, of these groups, and its own. Index: the leases' (topic, consumer_group,
 # valid_until); their holder.
@@ -41,7 +42,7 @@ class Holding:
     """What a subscriber holds of one (group, topic): the numbers of its leases; how many partitions that has, which of
     them the subscriber serves (None: all), how many slices each has, and how many it asks for (0: it needs whole
     partitions). numbered: of a topic with several epochs those partitions that the group may start, each with its
-    number within its epoch, by which `served` names it; None: all, from 0 on."""
+    number within its epoch, by which `served` names it; None: all, from 0 on. withdrawn: it leaves them to others."""
 
     partitions: int
     held: set[int]
@@ -49,6 +50,7 @@ class Holding:
     slices: int = 1
     asked: int = 1
     numbered: Mapping[int, int] | None = None
+    withdrawn: bool = False
 
     def counts(self, partition: int) -> bool:
         """Tell whether the partition is shared among the group's subscribers now."""
@@ -130,6 +132,13 @@ class Balancer:
         """How many living subscribers the database has, of whatever groups."""
         return self._lookout.living
 
+    def has_others(self, group_topic: GroupTopic, served: Numbers | None) -> bool:
+        """Tell whether another living subscriber serves all partitions of a group, or exactly these, and is no Spark
+        stream; as of the last comparison."""
+        others = self._lookout.known(group_topic).items()
+        mine = (None, served)
+        return any(of in mine and name != self.subscriber and not name.startswith(STREAM) for name, of in others)
+
     def compare(self, holdings: Mapping[GroupTopic, Holding], now: float) -> dict[GroupTopic, Balance]:
         """Return what to do about each (group, topic).
 
@@ -199,6 +208,8 @@ class Balancer:
         return parts
 
     def _decide(self, group_topic: GroupTopic, holding: Holding, sharers: Sharers, free: _Free, now: float) -> Balance:
+        if holding.withdrawn:
+            return Balance(give_up=sorted(holding.held), free=sorted(free.unknown))
         take: list[int] = []
         beyond_share: list[int] = []
         wanted = 0

@@ -38,7 +38,7 @@ UPDATES = {
     name: "{new:" + name + "}"
     for name in (
         *("activity", "address", "horizon", "failing", "version", "server", "beat_at", "expires_at"),
-        *("runs_until", "progressed_at"),
+        *("runs_until", "progressed_at", "cohort"),
     )
 }
 

@@ -10,17 +10,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import NamedTuple
 
 from django.db import Error, connections
 
+from sqlqueue.core.cohorts import GroupTopic
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
 from sqlqueue.database.lock_timeouts import TableLocked
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.leases import heartbeat, release
+from sqlqueue.leases import heartbeat, release, withdrawal
 from sqlqueue.leases.heartbeat import Work
 
 logger = logging.getLogger("sqlqueue")
@@ -63,19 +64,22 @@ class Renewal:
         self.alias, self.subscriber, self.subscriptions = alias, subscriber, subscriptions
         self.lease_duration, self.show, self.sharing = lease_duration, show, sharing
 
-    def beat(self) -> None:
-        """Write the heartbeat. While another session has locked its table it is left out: leases are renewed without,
-        and as long as they are nothing is taken over."""
+    def beat(self, withdrawn: Set[GroupTopic] = frozenset()) -> None:
+        """Write the heartbeat, in all (group, topic) but those that the subscriber has withdrawn from. While another
+        session has locked its table it is left out: leases are renewed without, and as long as they are nothing is
+        taken over."""
         shown = self.show()
         try:
             heartbeat.beat(
                 self.alias,
                 self.subscriber,
-                self.subscriptions,
+                [each for each in self.subscriptions if each not in withdrawn],
                 self.lease_duration,
                 **shown._asdict(),
                 sharing=self.sharing,
             )
+            if withdrawn:
+                withdrawal.stay_away(self.alias, self.subscriber, withdrawn)
         except TableLocked as error:
             logger.warning(logfmt("heartbeat_left_out", subscriber=self.subscriber, error=error))
 

@@ -73,6 +73,10 @@ class Lookout:
             self._seen = seen
         return self._known
 
+    def known(self, group_topic: GroupTopic) -> Mapping[str, Numbers | None]:
+        """Return the subscribers of a group, as of the last look at it."""
+        return self._known[group_topic].subscribers if group_topic in self._known else {}
+
     def _of_cohorts(self, rows: Sequence[Row]) -> list[_Served]:
         members = _members(rows)
         self._cohorts = {cohort: self._cohorts[cohort] for cohort in members if cohort in self._cohorts}

@@ -13,6 +13,7 @@ from django.db import Error
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.consumers.named_server_warning import NamedServerWarning
 from sqlqueue.consumers.ownership import Ownership
+from sqlqueue.core.cohorts import GroupTopic
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition_numbers import numbers_text
@@ -77,7 +78,11 @@ class LeaseRenewer(BackgroundTask):
         """Write the heartbeat, with what the process does."""
         if deliveries_settled.receivers:
             clock.look(self.alias)
-        self.renewal.beat()
+        own = self.ownership
+        shown: frozenset[GroupTopic] | None = None
+        while shown != own.withdrawn:  # the control thread writes it, and calls this as well
+            shown = own.withdrawn
+            self.renewal.beat(shown)
 
     def run_once(self) -> bool:
         """Write the heartbeat, renew all leases, and find the lost ones by their tokens: the
