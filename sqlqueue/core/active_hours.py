@@ -14,6 +14,7 @@ from sqlqueue.exceptions import ConfigurationError
 UTC = timezone.utc
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 DAY_MINUTES: Final = 24 * 60
+MINUTE: Final = timedelta(minutes=1)
 HOURS_LENGTH: Final = 255  # characters
 WINDOW = re.compile(r"(?:(?P<days>\S.*?)\s+)?(?P<begin>\d{1,2}:\d\d)\s*-\s*(?P<end>\d{1,2}:\d\d)", re.ASCII)
 ZONE = re.compile(r"(?P<windows>.*?\d)\s+(?P<zone>[A-Za-z][\w+/-]*)", re.ASCII)
@@ -26,6 +27,8 @@ class ActiveHours:
 
     Days are those on which the hours begin: "fri 22:00-06:00" lasts until Saturday's morning; none named: every day. No
     time zone: UTC. Clocks are those on the wall: on the days on which these are changed, hours last longer or shorter.
+    A time that they leave out is the one right after the gap, so that hours which lie in it as a whole do not open; a
+    time that they show twice is the first one.
 
     Raises ConfigurationError for what cannot be read.
     """
@@ -64,20 +67,23 @@ class ActiveHours:
 
     def next_begin(self, now: datetime) -> datetime:
         """Return when the next hours begin after an aware time, in UTC."""
-        return min(begin for begin, _end in self._around(now, 8) if begin > now)
+        return min(begin for begin, _end in self._around(now, 15) if begin > now)  # a week's only day may not open
 
     def _around(self, now: datetime, days: int) -> Iterator[tuple[datetime, datetime]]:
-        """Yield the hours that begin so many days before and after the day of an aware time, as pairs in UTC."""
+        """Yield the hours that begin so many days before and after the day of an aware time, as pairs in UTC, but for
+        those that the clocks leave out."""
         today = now.astimezone(self._zone).date()
         for distance in range(-days, days + 1):
             day = today + timedelta(days=distance)
             for weekdays, begin, end in self._windows:
-                if day.weekday() in weekdays:
-                    yield self._at(day, begin), self._at(day, end)
+                if day.weekday() in weekdays and (opens := self._at(day, begin)) < (closes := self._at(day, end)):
+                    yield opens, closes
 
     def _at(self, day: date, minutes: int) -> datetime:
         local = datetime(day.year, day.month, day.day, tzinfo=self._zone) + timedelta(minutes=minutes)  # on the wall
-        return local.astimezone(UTC)
+        while (at := local.astimezone(UTC)).astimezone(self._zone) != local:  # clocks leave it out
+            local += MINUTE
+        return at
 
 
 def _window(part: str, text: str) -> tuple[frozenset[int], int, int]:

@@ -46,6 +46,67 @@ def test_hours_that_follow_one_another_began_with_the_first() -> None:
     assert utc("2026-11-29T13:00") - always > timedelta(days=8)
 
 
+# In Berlin 02:00 is 03:00 at 01:00Z, in New York at 07:00Z; on Lord Howe 02:00 is 02:30 at 15:30Z of the day before. Of
+# Samoa's calendar the Friday 2011-12-30 is missing: from 10:00Z it is Saturday. In São Paulo midnight was 01:00.
+@pytest.mark.parametrize(
+    ("text", "opens", "closes"),
+    [
+        ("02:30-03:15 Europe/Berlin", "2026-03-29T01:00", "2026-03-29T01:15"),
+        ("01:00-02:30 Europe/Berlin", "2026-03-29T00:00", "2026-03-29T01:00"),
+        ("02:00-03:30 Europe/Berlin", "2026-03-29T01:00", "2026-03-29T01:30"),
+        ("sat 22:00-02:30 Europe/Berlin", "2026-03-28T21:00", "2026-03-29T01:00"),
+        ("sun 02:59-02:30 Europe/Berlin", "2026-03-29T01:00", "2026-03-30T00:30"),
+        ("02:15-03:01 America/New_York", "2026-03-08T07:00", "2026-03-08T07:01"),
+        ("00:30-02:01 America/New_York", "2026-03-08T05:30", "2026-03-08T07:00"),
+        ("02:10-02:45 Australia/Lord_Howe", "2026-10-03T15:30", "2026-10-03T15:45"),
+        ("01:45-02:20 Australia/Lord_Howe", "2026-10-03T15:15", "2026-10-03T15:30"),
+        ("00:30-02:00 America/Sao_Paulo", "2018-11-04T03:00", "2018-11-04T04:00"),
+        ("fri 22:00-06:00 Pacific/Apia", "2011-12-30T10:00", "2011-12-30T16:00"),
+        ("thu 22:00-06:00 Pacific/Apia", "2011-12-30T08:00", "2011-12-30T10:00"),
+        ("02:30-03:15 Europe/Berlin", "2026-10-25T00:30", "2026-10-25T02:15"),
+        ("01:00-02:30 Europe/Berlin", "2026-10-24T23:00", "2026-10-25T00:30"),
+        ("02:15-02:30 Europe/Berlin", "2026-10-25T00:15", "2026-10-25T00:30"),
+        ("01:30-03:00 America/New_York", "2026-11-01T05:30", "2026-11-01T08:00"),
+        ("00:00-01:30 America/New_York", "2026-11-01T04:00", "2026-11-01T05:30"),
+        ("01:45-02:15 Australia/Lord_Howe", "2026-04-04T14:45", "2026-04-04T15:45"),
+    ],
+)
+def test_a_time_that_clocks_leave_out_is_right_after_the_gap_and_one_that_comes_twice_the_first(
+    text: str, opens: str, closes: str
+) -> None:
+    hours, begin, end = ActiveHours(text), utc(opens), utc(closes)
+    minute, hour = timedelta(minutes=1), timedelta(hours=1)
+    times = [begin - hour + minute * n for n in range((end - begin + 2 * hour) // minute)]
+    opened = [time for time in times if hours.contains(time)]
+    assert (opened[0], opened[-1] + minute, len(opened)) == (begin, end, (end - begin) // minute)
+    assert hours.began(end - minute) == begin
+    assert hours.next_begin(begin - minute) == begin
+
+
+@pytest.mark.parametrize(
+    ("text", "day", "next_begin"),
+    [
+        ("02:15-02:45 Europe/Berlin", "2026-03-29", "2026-03-30T00:15"),
+        ("sun 02:00-03:00 Europe/Berlin", "2026-03-29", "2026-04-05T00:00"),
+        ("02:00-02:30 America/New_York", "2026-03-08", "2026-03-09T06:00"),
+        ("02:00-02:30 Australia/Lord_Howe", "2026-10-04", "2026-10-04T15:00"),
+        ("fri 08:00-17:00 Pacific/Apia", "2011-12-30", "2012-01-05T18:00"),
+    ],
+)
+def test_hours_that_clocks_leave_out_as_a_whole_do_not_open_and_are_not_announced(
+    text: str, day: str, next_begin: str
+) -> None:
+    hours, begin, following = ActiveHours(text), utc(day) - timedelta(hours=11), utc(next_begin)
+    times = [begin + timedelta(minutes=5 * n) for n in range(25 * 12)]
+    assert [time for time in times if time < following and (hours.contains(time) or hours.began(time))] == []
+    assert hours.next_begin(begin) == following
+
+
+def test_a_week_of_which_the_only_hours_are_left_out_has_a_next_begin() -> None:
+    hours = ActiveHours("sun 02:00-03:00 Europe/Berlin")
+    assert hours.next_begin(utc("2026-03-22T02:00")) == utc("2026-04-05T00:00")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

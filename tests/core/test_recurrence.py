@@ -65,6 +65,25 @@ class TestDaylightSaving:
             "05 02:00",
         ]
 
+    @pytest.mark.parametrize(
+        ("cron", "zone", "after", "ticks"),
+        [
+            ("30 2 * * *", "America/New_York", "2026-03-08T00", ["08 07:00", "09 06:30"]),
+            ("30 1 * * *", "America/New_York", "2026-11-01T00", ["01 05:30", "02 06:30"]),
+            ("10,20 2 * * *", "Australia/Lord_Howe", "2026-10-03T12", ["03 15:30", "04 15:10"]),
+            ("45 1 * * *", "Australia/Lord_Howe", "2026-04-04T12", ["04 14:45", "05 15:15"]),
+            ("30 2 * * *", "Pacific/Apia", "2011-12-29T13", ["30 10:00", "30 12:30"]),  # of the Friday, of the Saturday
+            ("30 2 * * 5", "Pacific/Apia", "2011-12-24T00", ["30 10:00", "05 12:30"]),
+            ("0 * * * *", "Pacific/Apia", "2011-12-30T08", ["30 09:00", "30 10:00", "30 11:00"]),
+            ("*/30 2 * * *", BERLIN, "2026-03-28T02", ["30 00:00", "30 00:30"]),  # elapsed time: none on the 29th
+        ],
+    )
+    def test_what_is_left_out_or_comes_twice_is_the_same_in_every_zone(
+        self, cron: str, zone: str, after: str, ticks: list[str]
+    ) -> None:
+        begin = datetime.fromisoformat(f"{after}:00").replace(tzinfo=UTC)
+        assert due(cron, begin, len(ticks), zone) == ticks
+
     @pytest.mark.parametrize("zone", [BERLIN, "Australia/Lord_Howe", "America/St_Johns", "Africa/Cairo"])
     @pytest.mark.parametrize("cron", ["*/7 * * * *", "30 2 * * *", "0 0 * * *", "59 23 * * 0", "15 */3 * * *"])
     def test_times_only_grow_and_their_clocks_show_what_cron_says(self, zone: str, cron: str) -> None:
