@@ -1,9 +1,11 @@
 """`manage.py queuepause`, `queueresume` and `queuegroup`."""
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from sqlqueue import NewMessage, publish_many
 from sqlqueue.log.groups import register
@@ -80,6 +82,15 @@ class TestRewind:
         consuming.consumer("orders", lambda delivery: again.append(delivery.offset), group="late")
         host = consuming.start("mail")
         wait_until(lambda: host.subscriber.settled == 3 and _lag("mail") == 0)
+
+    def test_a_time_means_what_was_published_since(self, read: list[int]) -> None:
+        old = timezone.now() - timedelta(hours=3)
+        Message.objects.filter(offset__lt=read[7]).update(created_at=old)
+        since = (old + timedelta(hours=1)).isoformat()
+        for words in (("--from", since, "--dry-run"), ("--from", "2h", "--no-input")):
+            told = json.loads(run("queuegroup", "rewind", "orders", "--group", "mail", "--json", *words).out)
+            assert told["groups"]["mail"]["again"] == 3
+        assert _lag("mail") == 3
 
     def test_one_partition(self, read: list[int]) -> None:
         partition = Message.objects.get(offset=read[0]).partition

@@ -169,6 +169,15 @@ class TestDrain:
         assert command.output.count("event=process_started") == 2
         assert "event=process_died" not in command.output
 
+    def test_two_processes_of_four_threads_run_eight_handlers_at_once(self, run: Run) -> None:
+        publish_many("gated", [NewMessage(number, key=f"k{number}") for number in range(64)])
+        command = run("--drain", "--processes", "2", "--topic", "gated", BALANCE_INTERVAL=0.2, THREADS=4)
+        wait_until(lambda: sorted(Counter(values("began")).values()) == [4, 4], message=lambda: str(values("began")))
+        assert values("ended") == []
+        Effect.objects.create(name="open")
+        assert command.wait() == 0, command.output
+        assert len(values("ended")) == 64
+
     def test_a_group_alone(self, run: Run) -> None:
         publish("flights", 1)
         assert run("--drain", "--group", "delays").wait() == 0
