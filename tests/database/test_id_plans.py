@@ -1,5 +1,6 @@
 """An id is looked up by its unique index, whatever the statistics say: none, of other topics only, or skewed."""
 
+import factory
 import pytest
 from django.db import connection, transaction
 
@@ -8,10 +9,14 @@ from sqlqueue.database import gate, scheduling
 from sqlqueue.database.insert_sql import LogRow
 from tests.database.plans import Recorder, plan_of
 from tests.database.statistics import analyze
+from tests.factories import ResultFactory
+from tests.management.running import run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 UNIQUE = {"sqlqueue_message": "sqlqueue_message_id", "sqlqueue_scheduled_message": "sqlqueue_scheduled_id"}
+RESULTS = {"sqlqueue_result": "sqlqueue_result_message"}
+TOPIC_AND_ID = ("(message_id=? AND topic=?)", "(topic=? AND message_id=?)")
 ALIASES = ("found", "m", "c")
 NUMBERS = ("sqlqueue_message_pkey", "sqlqueue_scheduled_message_pkey", "PRIMARY")  # by these a row is found, too
 WHOLE = (
@@ -27,6 +32,13 @@ def fill(topic: str, count: int, id: str = "") -> None:
     publish_many(topic, messages)
     later = [NewMessage(n, id=f"later{n}", key="k1", delay=3600.0) for n in range(count // 2)]
     publish_many(topic, later)
+
+
+def keep(topic: str, id: str = "") -> None:
+    """Let there be results of messages that were collected: of one key, or of one id and as many keys."""
+    ids = factory.Iterator([id or f"kept{n}" for n in range(2_000)])
+    keys = factory.Iterator([f"k{n if id else 1}" for n in range(2_000)])
+    ResultFactory.insert(2_000, topic=topic, message_id=ids, partition_key=keys)
 
 
 def looked_up() -> dict[str, tuple]:
@@ -72,17 +84,49 @@ def others(sql: str, params: tuple) -> list[str]:
     return [detail for detail in details if not detail.endswith(WHOLE)]
 
 
-@pytest.mark.parametrize("statistics", ["none", "of other topics", "skewed", "of other ids"])
-def test_an_id_is_looked_up_by_its_unique_index(settings: object, statistics: str) -> None:
+def read_otherwise(sql: str, params: tuple) -> list[str]:
+    """Return by what a plan reads a table other than topic and id in the unique index of ids."""
+    plan, unique = plan_of(sql, params), (UNIQUE | RESULTS).values()
+    if connection.vendor == "postgresql":
+        reads = [node for node in plan if "Index Name" in node or node["Node Type"] == "Seq Scan"]
+        whole = [node for node in reads if "message_id" in str(node.get("Index Cond")) and node["Index Name"] in unique]
+        return [str(node) for node in reads if node not in whole]
+    if connection.vendor == "mysql":
+        return [str(row) for row in plan if row["key"] not in unique or row["type"] in ("index", "ALL")]
+    details = [str(row["detail"]) for row in plan if str(row["detail"]).startswith(("SEARCH", "SCAN"))]
+    return [detail for detail in details if not detail.endswith(TOPIC_AND_ID)]
+
+
+@pytest.fixture(params=["none", "of other topics", "skewed", "of other ids"])
+def statistics(request: pytest.FixtureRequest, transactional_db: None, settings: object) -> None:
+    """A log of which the database knows little, or what misleads it."""
     settings.SQLQUEUE = {"WAKE": False, "PARTITIONS": 4}
     publish("mails", 0)
-    if statistics != "none":
-        fill({"of other ids": "a"}.get(statistics, "orders"), 8_000, id="daily" if statistics == "skewed" else "")
-        analyze(*UNIQUE)
+    if request.param != "none":
+        topic, id = {"of other ids": "a"}.get(request.param, "orders"), "daily" if request.param == "skewed" else ""
+        fill(topic, 8_000, id)
+        keep(topic, id)
+        analyze(*UNIQUE, *RESULTS)
     fill("mails", 4_000)
+    keep("mails")
+
+
+def test_an_id_is_looked_up_by_its_unique_index(statistics: None) -> None:
     statements = looked_up()
     assert len(statements) >= 5
     assert [(sql, found) for sql, params in statements.items() if (found := others(sql, params))] == []
+
+
+def test_the_keys_of_an_id_are_looked_up_by_its_unique_index(statistics: None) -> None:
+    """queuestatus --id without --key."""
+    recorder = Recorder()
+    with connection.execute_wrapper(recorder):
+        for id in ("mails1", "later1", "kept1"):
+            said = run("queuestatus", "--topic", "mails", "--id", id)
+            assert (said.code, "k1" in said.out) == (0, True), said
+    statements = [(sql, params) for sql, params in recorder.statements.values() if "DISTINCT" in sql]
+    assert len(statements) == 3
+    assert [(sql, found) for sql, params in statements if (found := read_otherwise(sql, params))] == []
 
 
 @pytest.mark.database("postgresql")
