@@ -189,7 +189,7 @@ KAFKA: dict[str, tuple[str, ...]] = {
     ),
 }
 TASK_QUEUES: dict[str, tuple[str, ...]] = {
-    "call it later": (SCENARIOS + "test_enqueue_task", PAGE),
+    "call it later": (SCENARIOS + "test_a_task_is_enqueued_in_the_callers_transaction", PAGE),
     "with the caller's transaction": (SCENARIOS + "test_a_task_is_enqueued_in_the_callers_transaction",),
     "not before a time": (*CELERY["`apply_async(countdown=60)`, `eta=`"], PAGE),
     "do it only once": CELERY["`apply_async(task_id=…)`"],
