@@ -65,9 +65,13 @@ def keys_of(alias: str, topic: str, id: str) -> set[str]:
     """Return the keys under which the log, the schedule and kept results have an id, at most MOST_KEYS of each. Three
     statements, by the unique indexes of the ids."""
     found: set[str] = set()
-    for model in (Message, ScheduledMessage, Result):
+    for model in (Message, Result):
         rows = model._default_manager.using(alias).filter(topic=topic, message_id=id)
         found.update(rows.values_list("partition_key", flat=True).distinct()[:MOST_KEYS])
+    # In the order of the unique index, and by a range, or PostgreSQL might read all of the topic by the index of keys.
+    waiting = ScheduledMessage.objects.using(alias).filter(topic=topic, message_id__range=(id, id))
+    waiting = waiting.order_by("topic", "message_id", "partition_key")
+    found.update(waiting.values_list("partition_key", flat=True)[:MOST_KEYS])
     return found
 
 
