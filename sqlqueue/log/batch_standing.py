@@ -149,9 +149,12 @@ def _standings(alias: str, ids: Sequence[str]) -> dict[str, Standing]:
         for one in groups
     ):
         registered[one.topic].append(one)
+    settling: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for batch, topic, group in acked:
+        settling[batch, topic].add(group)
     for (batch, topic, target), new in added.items():
-        again = replayed[batch, topic, target]
-        _add(found[batch], topic, target, new, again, listed[batch, topic], registered.get(topic, []))
+        again, known = replayed[batch, topic, target], (listed[batch, topic], settling[batch, topic])
+        _add(found[batch], topic, target, new, again, *known, registered.get(topic, []))
     for batch, topic, group in acked:
         if (share := found[batch].shares.get((topic, group))) is not None:
             share.acked, share.dead = acked[batch, topic, group], dead[batch, topic, group]
@@ -187,12 +190,20 @@ def _parts(alias: str, ids: Sequence[str]) -> list[Any]:
 
 
 def _add(
-    standing: Standing, topic: str, target: str, new: int, again: int, listed: set[str], registered: list[ConsumerGroup]
+    standing: Standing,
+    topic: str,
+    target: str,
+    new: int,
+    again: int,
+    listed: set[str],
+    settling: set[str],
+    registered: list[ConsumerGroup],
 ) -> None:
     """Add what one thread has added of a topic to the shares of the groups that settle it.
 
     Of the groups that are registered those count that a batch has listed; as long as there is none, those that see its
-    messages: they begin with the whole log, or were registered before the batch was made.
+    messages: they begin with the whole log, or were registered before the batch was made. Without these, those that
+    have settled some: they were registered before these were published.
     """
     present = {one.consumer_group for one in registered}
     if target:
@@ -201,6 +212,7 @@ def _add(
         begun = standing.batch.created_at
         groups = {one.consumer_group for one in registered if not one.start or one.created_at <= begun}
         standing.to_list += [(topic, group) for group in sorted(groups)]
+        groups = groups or settling & present  # not listed: a later one may see more of them
     if not groups and new:
         standing.unclaimed[topic] = standing.unclaimed.get(topic, 0) + new
     for group in groups:

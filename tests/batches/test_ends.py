@@ -24,6 +24,7 @@ from sqlqueue.database import retries
 from sqlqueue.log import batch_ends
 from sqlqueue.log import settle as settles
 from sqlqueue.log.batch_standing import standings
+from sqlqueue.log.groups import register as register_group
 from sqlqueue.log.groups import remove
 from sqlqueue.models import Batch as BatchRow
 from sqlqueue.models import BatchGroup, Message, ScheduledMessage
@@ -312,6 +313,22 @@ class TestGroups:
         gate.set()
         host.stop()
         assert figures(batch.id) == (1, 1, 0)
+
+    @pytest.mark.parametrize("where", ["in its block", "before a handler adds one"])
+    def test_the_only_group_settles_what_is_published_after_its_registration(
+        self, where: str, consuming: Consuming, called: list[Any]
+    ) -> None:
+        publish("u", "before")
+        consuming.consumer("t", lambda delivery: delivery.batch.publish("u", 2))
+        with Batch(**FINISH) as batch:
+            if where == "in its block":
+                register_group("default", "late", "u", "latest")
+            batch.publish("u" if where == "in its block" else "t", 1)
+        register_group("default", "late", "u", "latest")
+        consuming.consumer("u", lambda delivery: None, group="late")
+        consuming.drain()
+        assert called == ["finish"]
+        assert standing(batch.id).state == "succeeded"
 
     def test_a_group_that_is_removed_is_not_waited_for(self, consuming: Consuming, called: list[Any]) -> None:
         register(consuming, "sync", lambda delivery: None)
