@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from random import Random
 from typing import NamedTuple
 
 from sqlqueue.database.slices import in_slice
@@ -75,9 +76,17 @@ def count(alias: str, ranges: Sequence[Range], counted: int = 0) -> list[Count]:
     return [Count(found, index in rest) for index, found in enumerate(messages)]
 
 
+class Unseen(NamedTuple):
+    """Offsets of which nothing was read: about how many messages they have, and the index of their range."""
+
+    messages: float
+    of: int
+    rest: Range
+
+
 def _estimates(alias: str, ranges: Sequence[Range]) -> list[int]:
     """Return about how many messages each range has. Its first messages speak for what follows them, so it is divided
-    into windows; and those of which the most was not seen are divided again."""
+    into windows; and those of which the most was not seen are divided again. What is unseen then is probed."""
     if not ranges:
         return []
     ends = _read(alias, LAST, ranges, 1)
@@ -87,25 +96,49 @@ def _estimates(alias: str, ranges: Sequence[Range]) -> list[int]:
         for index, (one, (_, last)) in enumerate(zip(ranges, ends))
         for window in one._replace(high=max(one.low, last)).divided(each)
     ]
-    seen = [0] * len(ranges)
-    unseen: list[tuple[float, int, Range]] = []  # of about how many messages, and where
+    totals = [0.0] * len(ranges)
+    unseen: list[Unseen] = []
     for left in reversed(range(sampling.ROUNDS)):
         found = _read(alias, FIRST, [window for _, window in windows], sampling.SAMPLE)
         for (index, window), (messages, upto) in zip(windows, found):
-            seen[index] += messages
+            totals[index] += messages
             if messages == sampling.SAMPLE and upto < window.high:
                 more = messages / (upto - window.low) * (window.high - upto)
-                unseen.append((more, index, window._replace(low=upto)))
-        if not left or sum(more for more, *_ in unseen) <= sampling.CLOSE * sum(seen):
+                unseen.append(Unseen(more, index, window._replace(low=upto)))
+        if not left or sum(one.messages for one in unseen) <= sampling.CLOSE * sum(totals):
             break
         unseen.sort(reverse=True)
         most = sampling.WINDOWS // sampling.PARTS
-        windows = [(index, part) for _, index, rest in unseen[:most] for part in rest.divided(sampling.PARTS)]
+        windows = [(one.of, part) for one in unseen[:most] for part in one.rest.divided(sampling.PARTS)]
         del unseen[:most]
-    totals = [float(messages) for messages in seen]
-    for more, index, _ in unseen:
+    for index, more in _probed(alias, unseen):
         totals[index] += more
     return [round(total) for total in totals]
+
+
+def _probed(alias: str, unseen: Sequence[Unseen]) -> Iterator[tuple[int, float]]:
+    """Yield the index of a range and about how many of its messages were not seen, by parts.
+
+    What was expected of them is biased: where messages come in bulks, the first ones of a window end in the middle of
+    one. So it only says where to look: more of the WINDOWS probes are where more is expected. A probe is of so many
+    offsets, and may overlap the ends of what is unseen: each offset is as likely to be in one."""
+    each = sum(one.messages for one in unseen) / sampling.WINDOWS  # messages expected for each probe
+    random, past = Random(0), 0.0
+    expected: list[float] = []
+    probes: list[tuple[int, Range]] = []
+    at = random.random() * each
+    for messages, index, rest in unseen:
+        span, past = rest.high - rest.low, past + messages
+        width = max(1, min(span, round(span * sampling.PROBED * sampling.SAMPLE / messages)))
+        while at < past:
+            first = rest.low - width + random.randrange(span + width)
+            probes.append((index, rest._replace(low=max(rest.low, first), high=min(rest.high, first + width))))
+            expected.append(messages * width / (span + width))
+            at += each
+    most = sampling.MOST_PROBED * sampling.SAMPLE
+    found = _read(alias, FIRST, [part for _, part in probes], most)
+    for (index, _), (messages, _), wanted in zip(probes, found, expected):
+        yield index, each * messages / wanted
 
 
 def _read(alias: str, text: str, ranges: Sequence[Range], most: int) -> list[tuple[int, int]]:

@@ -81,6 +81,8 @@ SHAPES: dict[str, Callable[[], list[int]]] = {
     "a dense end": lambda: [*range(0, 400_000, 500), *range(400_000, 403_200)],
     "a message long ago": lambda: [1, *range(10**9, 10**9 + MANY - 1)],
     "bulks": lambda: bursts(lambda random: 400, 50_000),
+    "small bulks, far from each other": lambda: bursts(lambda random: 60, 6_000),
+    "equal bulks": lambda: [n * 1_500 + m for n in range(MANY // 60) for m in range(60)],
     "bulks of every size": lambda: bursts(lambda random: random.choice([1, 10, 100, 1_000]), 2_000),
 }
 
