@@ -187,7 +187,7 @@ class MessageAdmin(OffersActions, KeysetAdmin):
     def _gone(self, request: HttpRequest, number: str) -> HttpResponse:
         """Lead from a dead letter that was replayed to its original; say of anything else that it does not exist."""
         alias = settings.DATABASE
-        original = original_of(alias, copy_id(alias, int(number))) if number.isdecimal() else None
+        original = original_of(alias, copy_id(alias, int(number))) if number.isdecimal() and len(number) < 20 else None
         if original:
             return HttpResponseRedirect(reverse(f"{self.admin_site.name}:sqlqueue_message_change", args=[original]))
         return self._get_obj_does_not_exist_redirect(request, self.opts, number)  # type: ignore[attr-defined]

@@ -65,6 +65,13 @@ def test_a_list_answers_every_parameter(admin_client: Client, stage: Stage, mode
 
 
 @pytest.mark.parametrize("model", [name for name in LISTS if name != "overview"])
+def test_a_page_answers_every_number(admin_client: Client, stage: Stage, model: str) -> None:
+    assert not refused(
+        admin_client, [f"/admin/sqlqueue/{model}/{number}/change/" for number in ("9" * 40, "9" * 5_000, "²")]
+    )
+
+
+@pytest.mark.parametrize("model", [name for name in LISTS if name != "overview"])
 def test_a_list_answers_every_lookup(admin_client: Client, stage: Stage, model: str) -> None:
     columns = [
         field.name for one in admin.site._registry for field in one._meta.fields if one._meta.model_name == model
