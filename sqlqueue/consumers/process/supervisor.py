@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from sqlqueue.conf import settings
-from sqlqueue.consumers.process import deaths
+from sqlqueue.consumers.process import deaths, worker
 from sqlqueue.consumers.process.endpoints import Endpoints, ProcessHealth, close_servers, open_servers
 from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.consumers.process.stop_requests import StopRequests
@@ -123,6 +123,7 @@ class Supervisor:
             for shard in self._shards:
                 shard.deaths.forget_all()
             atexit.unregister(self._shut_down)
+            signal.setitimer(signal.ITIMER_REAL, 0)
             if threading.current_thread() is threading.main_thread():
                 signal.set_wakeup_fd(-1)
         return int(self._failed)
@@ -206,6 +207,8 @@ class Supervisor:
     def _pass_on(self) -> None:
         self._passed_on = self._stops
         command = STOP if self._stops == 1 else LEAVE
+        if command == STOP:  # it may never learn from a server that is frozen whether leases were freed
+            signal.setitimer(signal.ITIMER_REAL, settings.SHUTDOWN_TIMEOUT + worker.LATEST_END + LAST_CHANCE)
         logger.info(
             logfmt("stopping", how="gracefully" if command == STOP else "at once", children=len(self._children))
         )

@@ -32,6 +32,7 @@ logger = logging.getLogger("sqlqueue")
 SHARD_RETRY = 1.0  # seconds between two looks whether a shard answers
 STOP, LEAVE = "stop", "leave"
 INTERRUPTED = 130
+LATEST_END = 25.0  # seconds after SHUTDOWN_TIMEOUT: then the system ends the process
 RENEWED = 75  # a topic has come to its shard: the process that takes its place serves that, too
 SHOW_STACKS = signal.SIGUSR1  # writes every thread's stack to standard error, even in a process that hangs
 
@@ -96,20 +97,24 @@ def serve(
 
     requests = StopRequests()
 
+    def stop(how: Callable[[], None]) -> None:
+        # By SIGALRM, whatever the threads wait for: a server that is frozen or cut off may never answer.
+        signal.setitimer(signal.ITIMER_REAL, settings.SHUTDOWN_TIMEOUT + LATEST_END)
+        how()
+
     def leave_or_stop(number: int, frame: FrameType | None) -> None:
         # Of a signal to the whole process group the supervisor's "stop" speaks, too, before it or after it.
         if requests.add() > 1:
             os._exit(INTERRUPTED)  # the second request: at once; the leases expire, or the supervisor frees them
-        subscriber.stop_soon()
+        stop(subscriber.stop_soon)
 
     numbers = [signal.SIGTERM, signal.SIGINT] if pipe is None else [signal.SIGTERM]
     for number in numbers:
         signal.signal(number, leave_or_stop)
     let_children_end(leave_or_stop, numbers)
     if pipe is not None:
-        threading.Thread(
-            target=_listen, args=(pipe, subscriber.stop), name="sqlqueue-supervisor-listener", daemon=True
-        ).start()
+        listened = pipe, partial(stop, subscriber.stop)
+        threading.Thread(target=_listen, args=listened, name="sqlqueue-supervisor-listener", daemon=True).start()
     servers: list[HttpServer] = []
     if endpoints is not None:
         servers = open_servers(endpoints, lambda: ProcessHealth({name: liveness}, 0, subscriber.stopping), own_metrics)
@@ -122,6 +127,7 @@ def serve(
             subscriber.run(drain=options.drain)
     finally:
         close_servers(servers)
+        signal.setitimer(signal.ITIMER_REAL, 0)
     if subscriber.failed:
         sys.exit(1)
     if subscriber.renew and not requests.count:
