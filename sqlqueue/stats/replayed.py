@@ -15,5 +15,5 @@ def original_of(alias: str, copy: str) -> int | None:
 
 def copy_of(alias: str, topic: str, id: str, key: str) -> int | None:
     """Return the offset of a copy; None if it is not in this log."""
-    copies = Message.objects.using(alias).filter(message_id=id, topic=topic, partition_key=key)
-    return next(iter(copies.values_list("offset", flat=True)[:1]), None)
+    copies = Message.objects.using(alias).of_id(topic, id, key).values_list("offset", flat=True)
+    return next(iter(copies), None)
