@@ -32,7 +32,7 @@ BEAT = """
 """
 ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, %s, {later}, {later}, {earlier})"
 LEAVE = "DELETE FROM sqlqueue_subscriber_heartbeat WHERE subscriber = %s"
-AT_MOST = 0.2  # seconds for which a heartbeat waits for a lock
+AT_MOST = 0.2  # seconds for which a heartbeat, or who reads heartbeats to balance, waits for a lock
 MOURNED = 3600.0  # seconds
 UPDATES = {
     name: "{new:" + name + "}"

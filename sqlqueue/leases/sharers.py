@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from sqlqueue.core.cohorts import GroupTopic, Serving, cohort_of
 from sqlqueue.core.partition_numbers import Numbers, stored_numbers
 from sqlqueue.database.lock_timeouts import unless_locked
+from sqlqueue.leases.heartbeat import AT_MOST
 from sqlqueue.models.subscriber_heartbeat import AHEAD, ALONE, STREAM
 
 # A row of each living subscriber; all rows of one of an older version. Index: the heartbeats' cohort.
@@ -27,7 +28,6 @@ SERVING = """
     WHERE subscriber IN ({marks})
 """
 AT_ONCE = 200  # subscribers
-AT_MOST = 0.2  # seconds for which a balance waits for the lock of the table
 
 
 Row = tuple[str, str, str, str, str, str, int]
