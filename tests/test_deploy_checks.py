@@ -87,7 +87,7 @@ class TestSqlite:
         assert not (tmp_path / "queue.sqlite3").exists()
 
     def test_of_another_server_nothing_is_said(self, alias) -> None:
-        alias(ENGINE="django.db.backends.postgresql")
+        alias(ENGINE="django.db.backends.dummy")
         assert not {"W006", "W007"} & set(found())
 
 
@@ -127,20 +127,20 @@ def test_w041_a_token_that_can_be_guessed(token: str) -> None:
 class TestWaking:
     @pytest.mark.parametrize("host", ["db.example.com", "10.0.0.5", "::ffff:10.0.0.5"])
     def test_w042_a_loopback_address_and_a_database_elsewhere(self, alias, host: str) -> None:
-        alias(ENGINE="django.db.backends.postgresql", HOST=host)
+        alias(ENGINE="django.db.backends.dummy", HOST=host)
         with with_urls():
             assert host in found(deploy=True)["W042"].msg
             assert "W042" not in found()
 
     @pytest.mark.parametrize("host", ["", "localhost", "127.0.0.1", "::1", "/var/run/postgresql"])
     def test_of_a_database_on_this_host_it_is_not_said(self, alias, host: str) -> None:
-        alias(ENGINE="django.db.backends.postgresql", HOST=host)
+        alias(ENGINE="django.db.backends.dummy", HOST=host)
         with with_urls():
             assert "W042" not in found(deploy=True)
 
     @pytest.mark.parametrize("options", [{"WAKE": False}, {"WAKE_ADDRESS": "10.0.0.7"}, {"WAKE_ADDRESS": "consumers"}])
     def test_nor_where_consumers_can_be_reached_or_poll(self, alias, options: dict[str, object]) -> None:
-        alias(ENGINE="django.db.backends.postgresql", HOST="db.example.com")
+        alias(ENGINE="django.db.backends.dummy", HOST="db.example.com")
         with with_urls(), override_settings(SQLQUEUE={"DATABASE": "queue", **options}):
             assert "W042" not in found(deploy=True)
 

@@ -19,9 +19,8 @@ POOL_MIN_SIZE = 4  # psycopg_pool's default, and without max_size the most conne
 
 def always(alias: str) -> Iterator[ServerProblem]:
     """Yield what no question to the server would show."""
-    connection = connections[alias]
-    zone = connection.settings_dict["TIME_ZONE"]
-    if zone is not None and zone not in UTC and not connection.features.supports_timezones:
+    zone = connections.settings[alias]["TIME_ZONE"]
+    if zone is not None and zone not in UTC and not connections[alias].features.supports_timezones:
         text = f"DATABASES[{alias!r}]['TIME_ZONE'] is {zone!r}: the queue's times, which are UTC, are read as others"
         hint = "Leave TIME_ZONE out of it. Tables whose times are not UTC need an alias of their own."
         yield ServerProblem(48, True, text, hint)

@@ -67,6 +67,7 @@ def test_one_that_is_due_tomorrow_is_run_now_and_another_taken_back(visitor: Vis
     first, second = ScheduledMessage.objects.order_by("id").values_list("pk", flat=True)
     page = visitor.open(f"{SCHEDULED}{first}/change/")
     page.get_by_role("button", name="Run now").click()
+    expect(page.get_by_text("Chosen: 1")).to_be_visible()
     fits(page)
     page.get_by_role("button", name="Run now").click()
     expect(page.get_by_text("Due now: 1.")).to_be_visible()

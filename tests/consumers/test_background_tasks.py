@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 
 from sqlqueue import Reject, publish
-from sqlqueue.consumers.background import stats_recorder
+from sqlqueue.consumers.background import batches
 from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
 from sqlqueue.consumers.background.outcome_counter import OutcomeCounter
@@ -225,26 +225,27 @@ def test_one_that_fails_again_and_again_is_reported_until_it_gets_on(
     consuming: Consuming, settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.SQLQUEUE = QUICK | {"HEARTBEAT_INTERVAL": 0.1}
-    monkeypatch.setattr(stats_recorder, "INTERVAL", 0.05)
+    monkeypatch.setattr(batches, "INTERVAL", 0.05)
+    Batch.objects.create(id="open", callbacks={})
     consuming.consumer("t", lambda delivery: None)
     host = consuming.start()
     assert failing() == []
     with connection.cursor() as cursor:
-        cursor.execute("ALTER TABLE sqlqueue_activity RENAME COLUMN minute TO away")
+        cursor.execute("ALTER TABLE sqlqueue_batch RENAME COLUMN deadline_at TO away")
     try:
         wait_until(lambda: survey("default").failing)
         [finding] = failing()
-        assert f"{host.name}: stats-recorder: " in finding.text
-        assert "minute" in finding.text
+        assert f"{host.name}: batches: " in finding.text
+        assert "deadline" in finding.text
         assert "background_task_failed" in finding.hint
         recent_survey.forget()
         answer = health(detailed=True)
         assert (answer.status, answer.body["passed"][0]["limit"]) == (503, "failing_tasks")
         shown = [one.text for one in findings(survey("default"))]
-        assert any(f"A background task fails again and again: {host.name}: stats-recorder: " in text for text in shown)
+        assert any(f"A background task fails again and again: {host.name}: batches: " in text for text in shown)
     finally:
         with connection.cursor() as cursor:
-            cursor.execute("ALTER TABLE sqlqueue_activity RENAME COLUMN away TO minute")
+            cursor.execute("ALTER TABLE sqlqueue_batch RENAME COLUMN away TO deadline_at")
     wait_until(lambda: not survey("default").failing)
     recent_survey.forget()
     assert health(detailed=True).status == 200

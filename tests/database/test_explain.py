@@ -589,6 +589,7 @@ SMALL_HERE = (
     "head",
     "tail",
     "s",
+    "some",
     "waiting",
     "dead_letters",
 )
