@@ -46,13 +46,13 @@ def differences(spark: SparkSession, segments: Sequence[ArchiveSegment], folder:
 
 def gaps(segments: Sequence[ArchiveSegment], lost_to: int) -> list[str]:
     """Return a line for each range of offsets that no segment has, between two of a topic, or behind the last one up to
-    `lost_to`. Messages of it were collected while the topic had no archive group."""
+    `lost_to`. What the topic had there is gone: it had no archive group, or that was moved past it."""
     ends = [(segment.first_offset - 1, segment.last_offset) for segment in segments]
     before = [last for _, last in ends]
     after = [*(first for first, _ in ends[1:]), lost_to]
     return [
-        f"{segment.kind} of {segment.topic}, {last + 1}-{end}: in no segment, and collected: the topic had no group "
-        "archive meanwhile"
+        f"{segment.kind} of {segment.topic}, {last + 1}-{end}: in no segment; what the topic had there is gone: it had "
+        "no group archive meanwhile, or that was moved past it"
         for segment, last, end in zip(segments, before, after)
         if end > last
     ]

@@ -283,6 +283,19 @@ class TestStopping:
         assert not DeliveryState.objects.filter(acked=False, retry_count__gt=0).exists(), "an attempt was charged"
         assert "event=subscriber_stopped" in command.output
 
+    @pytest.mark.once
+    @pytest.mark.parametrize("processes", ["0", "1"])
+    def test_a_drain_that_is_stopped_does_not_end_as_one_that_is_done(self, run: Run, processes: str) -> None:
+        for number in range(60):
+            publish("slow", number, key=f"k{number}")
+        command = run("--drain", "--processes", processes, "--threads", "2", "--topic", "slow")
+        wait_until(lambda: values("began"))
+        command.terminate()
+        assert command.wait() == 1, command.output
+        assert sorted(values("began")) == sorted(values("ended"))
+        assert len(values("ended")) < 60
+        assert not DeliveryState.objects.filter(acked=False, retry_count__gt=0).exists(), "an attempt was charged"
+
     @pytest.mark.parametrize("processes", ["0", "1"])
     def test_a_second_signal_leaves_at_once(self, run: Run, processes: str) -> None:
         publish("stuck", 1)

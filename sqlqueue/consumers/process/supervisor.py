@@ -102,7 +102,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Run until everything is done or stopped; return the exit status: 0, or 1 if a process failed during a stop,
-        or the processes of a drain could not start."""
+        or a drain was stopped, or its processes could not start."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._on_signal)
             signal.signal(signal.SIGINT, self._on_signal)
@@ -126,7 +126,7 @@ class Supervisor:
             signal.setitimer(signal.ITIMER_REAL, 0)
             if threading.current_thread() is threading.main_thread():
                 signal.set_wakeup_fd(-1)
-        return int(self._failed)
+        return int(self._failed or (self.options.drain and self._stops > 0))
 
     def _open_servers(self) -> list[HttpServer]:
         metrics: Callable[[], bytes] = bytes

@@ -87,7 +87,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run consumers, or with --check only validate. Raises CommandError."""
-        let_sigterm_end_pid_1()
+        let_sigterm_end_pid_1(int(options["check"] or options["drain"]))
         refuse_broken_texts(options)
         logs.show(options["verbosity"])
         if not (options["check"] or options["drain"] or settings.problems() or settings.sharded):
