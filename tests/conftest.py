@@ -100,7 +100,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"concerns {', '.join(marker.args)}; this run is on {name}")
     if item.get_closest_marker("session") and item.config.stash[DATABASE].pooler:
         pytest.skip("needs a session of the server to itself; this run shares them")
-    if item.get_closest_marker("long") and not os.environ.get("LONG"):
+    is_long = any(not marker.args or name in marker.args for marker in item.iter_markers("long"))
+    if is_long and not os.environ.get("LONG"):
         pytest.skip("takes its time: make test-long runs it")
     if item.get_closest_marker("once") and name != "sqlite" and not of_servers:
         pytest.skip("does the same whatever the database is: the run on sqlite has it")

@@ -30,6 +30,8 @@ OF_0_1 = [name for name in RELEASED if name < "0006"]
 # The first state, that of 0.1, the last two; `make test-long` begins with each.
 NEAR = {RELEASED[0], OF_0_1[-1], *RELEASED[-2:]}
 HANDLED = 5
+# Making the tables anew, state by state, takes half a minute on a server; what these migrations do does not change.
+long_on_servers = pytest.mark.long("mariadb", "mysql", "postgresql")
 
 
 def states(*more: Any, of: Sequence[str] = RELEASED) -> list[Any]:
@@ -85,6 +87,7 @@ def columns() -> list[tuple[str, str, str]]:
         return list(cursor.fetchall())
 
 
+@long_on_servers
 class TestFormerOwners:
     """A process of version 0.1 knows of no ranges: it would take what waits in one for done."""
 
@@ -190,6 +193,7 @@ class TestSequence:
         assert published > last
 
 
+@long_on_servers
 class TestTheScopeOfIds:
     BEFORE = "0009_failing_tasks"
 
@@ -252,6 +256,7 @@ class TestTheScopeOfIds:
         assert not missing_indexes("default", [Message, ScheduledMessage])
 
 
+@long_on_servers
 class TestTimesOfScheduledMessages:
     BEFORE = "0013_rescheduling_by_key"
 
@@ -286,6 +291,7 @@ class TestTimesOfScheduledMessages:
         assert Message.objects.filter(due_at=None).count() == 0
 
 
+@long_on_servers
 class TestBytesAndExpiry:
     BEFORE = "0015_results"
 
@@ -314,6 +320,7 @@ class TestBytesAndExpiry:
         assert ScheduledMessage.objects.filter(body=None, expires_after=None).count() == 0
 
 
+@long_on_servers
 class TestTopics:
     """Until 0011 the settings reached no topic that was there."""
 
@@ -368,6 +375,7 @@ def reset_sequence() -> None:
         execute("default", "SELECT SETVAL(PG_GET_SERIAL_SEQUENCE('sqlqueue_message', 'offset'), 1, FALSE)")
 
 
+@long_on_servers
 class TestSharing:
     BEFORE = "0025_work_items"
 
