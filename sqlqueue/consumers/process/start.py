@@ -24,8 +24,8 @@ WAITS = "the process waits for the database, and starts once"
 
 
 def let_sigterm_end_pid_1(status: int) -> None:
-    """Let SIGTERM end this process, with this status, if it is the first one of a container: the system drops signals for
-    which such a process has no handler. For the time in which it has begun nothing."""
+    """Let SIGTERM end this process, with this status, if it is the first one of a container: the system drops signals
+    for which such a process has no handler. For the time in which it has begun nothing."""
     if os.getpid() == 1 and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda number, frame: os._exit(status))
 

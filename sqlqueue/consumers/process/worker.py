@@ -66,8 +66,8 @@ def main(options: WorkerOptions, name: str, pipe: Connection, liveness: Liveness
 def serve(
     options: WorkerOptions, name: str, pipe: Connection | None, liveness: Liveness, endpoints: Endpoints | None = None
 ) -> None:
-    """Run a subscriber in this process, whose main thread this is. Exits with status 1 if that fails, or a drain without
-    a supervisor is stopped."""
+    """Run a subscriber in this process, whose main thread this is. Exits with status 1 if that fails, or a drain
+    without a supervisor is stopped."""
     # A spawned process imports this module before Django is set up; what needs models is imported here.
     from sqlqueue.conf import settings
     from sqlqueue.consumers.process import garbage
@@ -163,7 +163,8 @@ def _ready(options: WorkerOptions, pipe: Connection | None, liveness: Liveness) 
         liveness.mark_iteration()
         return slept(seconds) if pipe is None else not pipe.poll(seconds)
 
-    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(int(options.drain and pipe is None)))  # nothing has begun
+    undone = int(options.drain and pipe is None)
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(undone))  # nothing has begun
     if not options.drain and not wait_for_database(settings.DATABASE, pause):
         return False
     if (missing := missing_table(settings.DATABASE)) is not None:
