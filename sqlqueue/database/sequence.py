@@ -22,7 +22,8 @@ LOG = "sqlqueue_message"
 NEXT = "SELECT AUTO_INCREMENT FROM INFORMATION_SCHEMA.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = %s"
 MOST_AGE = "@@SESSION.INFORMATION_SCHEMA_STATS_EXPIRY"  # seconds
 SERIAL = f"PG_GET_SERIAL_SEQUENCE('{LOG}', 'offset')"  # PostgreSQL's name of it
-MAY_SET = "SELECT HAS_SEQUENCE_PRIVILEGE(%s, 'UPDATE')"  # of PostgreSQL; USAGE, of which offsets are issued, is less
+MAY = "SELECT HAS_SEQUENCE_PRIVILEGE(%s, %s)"  # of PostgreSQL, any of several rights
+READ, SET = "USAGE, SELECT", "UPDATE"  # who may insert into the log needs neither
 DENIED = 1142  # a statement, by MySQL
 USER = {  # as GRANT wants it
     "postgresql": "SELECT QUOTE_IDENT(CURRENT_USER)",
@@ -43,6 +44,7 @@ KNOWN = (
 )
 CLAIMS = "sqlqueue_offset.claimed_to"
 MAY_NOT = "the database's user may not raise the sequence of offsets: "
+MAY_NOT_READ = "the database's user may not read the sequence of offsets: "
 
 
 class Mark(NamedTuple):
@@ -61,7 +63,8 @@ class Mark(NamedTuple):
 
 
 def look(alias: str) -> Mark:
-    """Compare the sequence with the offsets in the tables that exist. Four statements."""
+    """Compare the sequence with the offsets in the tables that exist. Raises ConfigurationError if the database's user
+    may not read it. Six statements at most."""
     connection = connections[alias]
     present = set(connection.introspection.table_names())
     if LOG not in present:
@@ -91,8 +94,10 @@ def last_issued(alias: str) -> int:
             (following,) = execute(alias, NEXT, (LOG,)).fetchone()
         return (following or 1) - 1
     if vendor == "postgresql":
-        row = execute(alias, f"SELECT PG_SEQUENCE_LAST_VALUE(CAST({SERIAL} AS REGCLASS))").fetchone()
-        return row[0] or 0
+        (name,) = execute(alias, f"SELECT {SERIAL}").fetchone()
+        if how := missing_right(alias, name, READ):  # some versions say NULL to those who may not
+            raise ConfigurationError(MAY_NOT_READ + how)
+        return execute(alias, "SELECT PG_SEQUENCE_LAST_VALUE(CAST(%s AS REGCLASS))", (name,)).fetchone()[0] or 0
     row = execute(alias, "SELECT seq FROM sqlite_sequence WHERE name = %s", (LOG,)).fetchone()
     return row[0] or 0 if row else 0
 
@@ -127,18 +132,18 @@ def catch_up(alias: str) -> None:
             raise ConfigurationError(MAY_NOT + _granted(alias, "ALTER, CREATE, INSERT ON", LOG)) from error
     elif vendor == "postgresql":
         (name,) = execute(alias, f"SELECT {SERIAL}").fetchone()
-        if how := missing_right(alias, name):
+        if how := missing_right(alias, name, SET):
             raise ConfigurationError(MAY_NOT + how)
         execute(alias, "SELECT SETVAL(%s, %s)", (name, mark.known))
     else:
         _raise_on_sqlite(alias, LOG, mark.known)
 
 
-def missing_right(alias: str, name: str) -> str:
-    """Return what to do where this user may not set the value of a sequence of PostgreSQL; "" if it may."""
-    if connections[alias].vendor != "postgresql" or execute(alias, MAY_SET, (name,)).fetchone()[0]:
+def missing_right(alias: str, name: str, any_of: str) -> str:
+    """Return what to do where this user has none of these rights on a sequence of PostgreSQL; "" if it has one."""
+    if connections[alias].vendor != "postgresql" or execute(alias, MAY, (name, any_of)).fetchone()[0]:
         return ""
-    return _granted(alias, "UPDATE ON SEQUENCE", name)
+    return _granted(alias, f"{any_of} ON SEQUENCE", name)
 
 
 def _granted(alias: str, right: str, name: str) -> str:

@@ -19,7 +19,7 @@ from django.db import Error, connections, transaction
 from sqlqueue.database.error_codes import ErrorKind, classify
 from sqlqueue.database.generations import PRESENT, stored
 from sqlqueue.database.insert_sql import NAMED, SLOTS
-from sqlqueue.database.sequence import missing_right
+from sqlqueue.database.sequence import SET, missing_right
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import ConfigurationError
 
@@ -119,7 +119,7 @@ def newest_generation(alias: str) -> int:
 def refuse_who_may_not(alias: str) -> None:
     """Raise ConfigurationError, with what to do, unless this user may put a generation in force: on PostgreSQL that
     takes a right that changing rows does not."""
-    if how := missing_right(alias, "sqlqueue_generation"):
+    if how := missing_right(alias, "sqlqueue_generation", SET):
         raise ConfigurationError(f"the user of database {alias!r} may not tell publishers of new partitions: {how}")
 
 

@@ -8,6 +8,7 @@ from django.db import DatabaseError, connection, connections, transaction
 from pytest_django import DjangoDbBlocker, Settings
 
 from sqlqueue import Delivery, NewMessage, Retry, publish, publish_many
+from sqlqueue.checks import check_offsets
 from sqlqueue.database.sequence import look
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.log.collect import collect
@@ -120,6 +121,20 @@ def test_a_recovery_that_takes_more_changes_nothing_and_names_what_to_grant(leas
     assert run("queuerecover", "--no-input")[0] == 0
     assert list(tokens.all()) != before
     assert (publish("t", 1).offset or 0) > start
+
+
+@pytest.mark.database("postgresql")
+def test_a_recovery_by_a_user_of_tables_alone_changes_nothing_and_names_what_to_grant(least: None) -> None:
+    execute(f"REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM {USER}")
+    assert publish("t", 0).offset
+    register(ALIAS, "g", "t")
+    acquire(ALIAS, "gone", "g", "t", [0], priorities=1, lease_duration=3600, horizon=0)
+    code, _, said = run("queuerecover", "--no-input")
+    assert (code, PartitionLease.objects.using(ALIAS).get(partition=0).holder) == (1, "gone"), said
+    assert check_offsets([ALIAS]) == []
+    execute(said.partition("let the owner run ")[2])
+    assert run("queuerecover", "--no-input")[0] == 0
+    assert PartitionLease.objects.using(ALIAS).get(partition=0).holder == ""
 
 
 @pytest.mark.database("postgresql")
