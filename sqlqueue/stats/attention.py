@@ -11,11 +11,13 @@ from sqlqueue.stats import change_texts
 from sqlqueue.stats.durations import duration
 from sqlqueue.stats.finding_commands import with_commands
 from sqlqueue.stats.finding_kinds import (
+    AWAY,
     CHANGE,
     DEAD_LETTERS,
     ERROR,
     FAILING_TASK,
     LATE,
+    NO_CONSUMERS,
     NOTE,
     OPEN_TRANSACTION,
     ORDER,
@@ -41,6 +43,7 @@ from sqlqueue.stats.topics import TopicSurvey
 RELAYED_TOO_LATE = 60.0  # seconds that a message may wait for its way to another shard
 OPEN_TOO_LONG = 60.0  # seconds for which a publishing transaction may hold back the horizon
 CHANGE_TAKES = 600.0  # seconds that a change of partitions or shards may take
+OF_NO_HEARTBEATS = NO_CONSUMERS, AWAY  # which take a process without a heartbeat for one that has ended
 
 
 def findings(seen: Survey) -> list[Finding]:
@@ -51,6 +54,8 @@ def findings(seen: Survey) -> list[Finding]:
     found += _of_scheduled("", seen.refused_elsewhere, seen.overdue_elsewhere, False, False)
     for relay in seen.relays:
         found += _of_relay(relay)
+    if seen.writing.fails:  # living processes write none either
+        found = [one for one in found if one.kind not in OF_NO_HEARTBEATS]
     return sorted(with_commands(found, seen.shard), key=lambda one: ORDER.index(one.severity))
 
 

@@ -17,10 +17,11 @@ from sqlqueue import publish
 from sqlqueue.database import write_probe
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.leases import heartbeat
+from sqlqueue.log.groups import register
 from sqlqueue.models import SubscriberHeartbeat
 from sqlqueue.monitoring.health import excesses
 from sqlqueue.stats.attention import findings
-from sqlqueue.stats.finding_kinds import LATE_HEARTBEATS, UNWRITABLE, Finding
+from sqlqueue.stats.finding_kinds import AWAY, LATE_HEARTBEATS, NO_CONSUMERS, UNWRITABLE, Finding
 from sqlqueue.stats.survey import survey
 from tests.faults.test_read_only import SAYS, database_up, read_only_server, url_of
 from tests.management.running import run
@@ -84,6 +85,20 @@ def test_commits_that_hang_are_told_with_their_age_by_everything_that_operators_
         assert "2 s" not in told()[0].text, "its age does not grow"
     wait_until(lambda: not told())
     assert database_up() == 1
+
+
+@pytest.mark.database("mariadb", "mysql", "postgresql")
+def test_processes_that_cannot_write_their_heartbeats_are_not_told_to_be_missing(
+    database_server: PrivateServer,
+) -> None:
+    heartbeat.beat("default", "ship-1", [("ship", "orders")], 30)
+    register("default", "ship", "orders")
+    publish("orders", 1)
+    SubscriberHeartbeat.objects.update(expires_at=DatabaseNow())
+    missing = {NO_CONSUMERS, AWAY}
+    assert missing <= {one.kind for one in findings(survey("default"))}
+    with commits_hang():
+        assert not missing & {one.kind for one in findings(survey("default"))}
 
 
 @pytest.mark.database("sqlite")
