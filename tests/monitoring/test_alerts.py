@@ -15,6 +15,8 @@ import yaml
 from tests.monitoring.exported import series
 from tests.processes import ROOT
 
+pytestmark = pytest.mark.once
+
 RULES = ROOT / "docs" / "operations" / "alerts.yml"
 DASHBOARD = ROOT / "docs" / "operations" / "grafana-dashboard.json"
 UNIT_TESTS = ROOT / "tests" / "monitoring" / "alerts.test.yml"

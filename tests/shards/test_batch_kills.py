@@ -18,6 +18,8 @@ from tests.servers.private import PrivateServer
 from tests.shards.aliases import SHARDS, A, B
 from tests.soak.system import descendants, signal_if_there
 
+pytestmark = pytest.mark.long("mariadb", "mysql", "postgresql")
+
 KEYS = {shard: [f"{shard}{n}" for n in range(100) if shard_of(f"{shard}{n}", "ab") == shard][:20] for shard in "ab"}
 CALLBACKS = {f"on_{when}": ("called", when) for when in ("finish", "success", "failure")}
 FIRST, KILLS = 60, 3  # members that add others; of each way to publish them a third

@@ -35,6 +35,8 @@ from tests.batches.following import CALLED, figures, register, standing
 from tests.consuming import Consuming
 from tests.shards.aliases import A, B, b_is_down, further, url_of
 
+pytestmark = pytest.mark.long("mariadb", "mysql", "postgresql")
+
 KINDS = pytest.mark.parametrize("kind", ["sync", "atomic", "async", "batch", "atomic batch"])
 KEYS = [f"key-{number}" for number in range(40)]
 OF_A, OF_B = ([key for key in KEYS if shard_of(key, ["a", "b"]) == shard] for shard in ("a", "b"))

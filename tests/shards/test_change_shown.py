@@ -32,6 +32,8 @@ from tests.management.running import run
 from tests.shards.aliases import A, B, b_is_down, table_is_missing
 from tests.shards.orders import ALTER, KEYS, TOPIC
 
+pytestmark = pytest.mark.long("mariadb", "mysql", "postgresql")
+
 
 @pytest.fixture(autouse=True)
 def registered(handled: list[tuple[str, int]]) -> None:

@@ -21,6 +21,8 @@ from tests.processes import ManageCommands, wait_until
 from tests.servers.private import PrivateServer
 from tests.shards.aliases import SHARDS, A, B, further, url_of
 
+pytestmark = pytest.mark.long("mariadb", "mysql", "postgresql")
+
 KEYS = {shard: [f"{shard}{n}" for n in range(100) if shard_of(f"{shard}{n}", "ab") == shard][:20] for shard in "ab"}
 
 

@@ -69,7 +69,7 @@ from tests.shards.aliases import A, B, b_is_down
 from tests.shards.orders import ALTER, KEYS, MOVED, STAYS, TOPIC
 from tests.shards.publishers import Publishers
 
-pytestmark = pytest.mark.usefixtures("handled")
+pytestmark = [pytest.mark.usefixtures("handled"), pytest.mark.long("mariadb", "mysql", "postgresql")]
 
 GATED = pytest.mark.database("mariadb", "mysql", "postgresql")
 

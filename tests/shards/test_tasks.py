@@ -14,6 +14,8 @@ from sqlqueue.tasks import shards as task_shards
 from sqlqueue.testing import drain
 from tests.shards.aliases import A, B
 
+pytestmark = pytest.mark.long("mariadb", "mysql", "postgresql")
+
 TOPIC = "tasks.default"
 
 

@@ -21,6 +21,8 @@ from sqlqueue.spark.session import register
 from tests.shards.aliases import A, B
 from tests.spark.test_stream import Streams
 
+pytestmark = pytest.mark.long
+
 ALIASES = {"a": A, "b": B}
 KEYS = [f"key-{number}" for number in range(60)]
 OF = {shard: [key for key in KEYS if shard_of(key, "ab") == shard] for shard in "ab"}
