@@ -108,7 +108,7 @@ class Supervisor:
             signal.signal(signal.SIGINT, self._on_signal)
             # The system may deliver a signal to another thread; the pipe then ends this thread's wait.
             signal.set_wakeup_fd(self._wakeup_writer)
-        atexit.register(self._shut_down)  # before multiprocessing's own exit, which waits for the children
+        atexit.register(self._exit)  # before multiprocessing's own exit, which waits for the children
         servers = self._open_servers()
         try:
             while self._children or (self._pending() and not self._stops):
@@ -122,7 +122,7 @@ class Supervisor:
             self._shut_down()
             for shard in self._shards:
                 shard.deaths.forget_all()
-            atexit.unregister(self._shut_down)
+            atexit.unregister(self._exit)
             signal.setitimer(signal.ITIMER_REAL, 0)
             if threading.current_thread() is threading.main_thread():
                 signal.set_wakeup_fd(-1)
@@ -289,6 +289,12 @@ class Supervisor:
         for shard in self._shards:
             working = [each for each in self._children if each.shard is shard and each.liveness.has_started]
             shard.deaths.forget(each.started for each in working if now > each.started + deaths.SETTLED_IN)
+
+    def _exit(self) -> None:
+        """Stop the children at the process's exit, while run() may go on in another thread, as with a reloader: it is to
+        replace none of them."""
+        self._requests.add()
+        self._shut_down()
 
     def _shut_down(self) -> None:
         """Close the children's pipes, which stops them, and remove the shared metrics once they have ended."""

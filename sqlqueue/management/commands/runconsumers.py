@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -92,6 +93,14 @@ class Command(BaseCommand):
         logs.show(options["verbosity"])
         if not (options["check"] or options["drain"] or settings.problems() or settings.sharded):
             wait_for_database(settings.DATABASE)
+        reload = (
+            django_settings.DEBUG
+            and options["processes"] > 0
+            and not (options["noreload"] or options["drain"] or options["check"])
+        )
+        if reload and os.environ.get(autoreload.DJANGO_AUTORELOAD_ENV) == "true":
+            autoreload.run_with_reloader(self._run_until_changed, options)
+            return
         consumers = self._validate(options)
         if options["check"]:
             self.stdout.write(self._plan(consumers, options))
@@ -101,15 +110,21 @@ class Command(BaseCommand):
                     there = f" on shard {settings.shard_name(alias)!r}" if settings.sharded else ""
                     self.stdout.write(f"{one.option} of topic {one.topic!r}{there}: {told(one.stored)}, {text}")
             self.stdout.write(self.style.SUCCESS("All is well."))
-            return
-        reload = django_settings.DEBUG and not options["noreload"] and not options["drain"] and options["processes"] > 0
-        if reload:
-            autoreload.run_with_reloader(self._run, consumers, options)
+        elif reload:
+            autoreload.run_with_reloader(self._run_until_changed, options)  # which starts such processes
         else:
             self._run(consumers, options)
 
+    def _run_until_changed(self, options: dict[str, Any]) -> None:
+        """Run in a process of the reloader. Code or options that cannot start wait for the next change, as those of
+        `runserver` do: a file may have been saved half-way."""
+        autoreload.check_errors(registry.discover)()  # so that a file that cannot be imported is watched
+        try:
+            self._run(self._validate(options), options)
+        except CommandError as error:
+            self.stderr.write(self.style.ERROR(f"{error}\nThis is tried again once a file changes."))
+
     def _run(self, consumers: list[Consumer], options: dict[str, Any]) -> None:
-        autoreload.raise_last_exception()
         worker_options = WorkerOptions(
             tuple(options["group"]),
             tuple(options["topic"]),
