@@ -70,7 +70,6 @@ def limited(alias: str) -> Iterator[None]:
 
     For threads in which only the engine works: a handler's transactions are the application's.
     """
-    connection_created.connect(_limit, dispatch_uid="sqlqueue.lock_timeout")
     _thread.limited = True
     connection = connections[alias]
     if connection.connection is not None:
@@ -97,3 +96,7 @@ def _limit(connection: Any, **_: object) -> None:
     if connection.vendor == "mysql" and getattr(_thread, "limited", False):
         with connection.cursor() as cursor:
             cursor.execute(LIMIT)
+
+
+# Once: the signal keeps something for each call, though it connects a receiver once.
+connection_created.connect(_limit, dispatch_uid="sqlqueue.lock_timeout")
