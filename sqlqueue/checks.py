@@ -192,7 +192,7 @@ def pool_problems(threads: int) -> list[CheckMessage]:
 def check_server(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """E002 to E005, E043, W006, W007, W009, W014 to W019: a server that cannot keep the queue's guarantees; E047: a
     session that changes values; E050: one that refuses whole updates, or cuts results; W044: options of a session where
-    a pooler shares sessions. Runs with `check --database`."""
+    a pooler shares sessions; W051: several schemas with the queue's tables. Runs with `check --database`."""
     return [message for alias in _asked(databases) for message in _of_server(alias)]
 
 

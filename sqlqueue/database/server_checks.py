@@ -13,6 +13,7 @@ from sqlqueue.database.cluster import GALERA, cluster
 from sqlqueue.database.error_codes import ErrorKind, classify
 from sqlqueue.database.replication_checks import ServerProblem
 from sqlqueue.database.session_guard import change_of
+from sqlqueue.database.statements import execute
 
 MARIADB_LEAST = (10, 6)  # SKIP LOCKED
 MYSQL_LEAST = (8, 0, 17)  # SKIP LOCKED, expression defaults, a binary collation that does not pad
@@ -157,7 +158,23 @@ def _postgresql(alias: str) -> Iterator[ServerProblem]:
         text = f"the sequence of the offsets has CACHE {caches[0]}: each connection issues offsets of its own"
         hint = 'ALTER TABLE sqlqueue_message ALTER COLUMN "offset" SET CACHE 1, while no process publishes.'
         yield ServerProblem(5, True, text, hint)
+    yield from _several_schemas(alias)
     yield from pooler.findings(alias)
+
+
+# Schemas with tables of the queue.
+SCHEMAS = """
+    SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relname = 'sqlqueue_message' AND c.relkind IN ('r', 'p') ORDER BY 1 LIMIT 3
+"""
+
+
+def _several_schemas(alias: str) -> Iterator[ServerProblem]:
+    schemas = [name for (name,) in execute(alias, SCHEMAS).fetchall()]
+    if len(schemas) > 1:
+        text = f"several schemas have the queue's tables (such as {' and '.join(schemas)}): search_path chooses"
+        hint = "Let one schema have them, in every search_path: consumers see nothing of what is in another one's."
+        yield ServerProblem(51, False, text, hint)
 
 
 def _sqlite(alias: str) -> Iterator[ServerProblem]:
