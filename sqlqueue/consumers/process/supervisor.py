@@ -117,6 +117,7 @@ class Supervisor:
                 self._end_hung()
                 self._reap()
                 self._forget_deaths()
+            self._failed = self._failed or (self.options.drain and self._stops > 0)
         finally:
             close_servers(servers)
             self._shut_down()
@@ -126,7 +127,7 @@ class Supervisor:
             signal.setitimer(signal.ITIMER_REAL, 0)
             if threading.current_thread() is threading.main_thread():
                 signal.set_wakeup_fd(-1)
-        return int(self._failed or (self.options.drain and self._stops > 0))
+        return int(self._failed)
 
     def _open_servers(self) -> list[HttpServer]:
         metrics: Callable[[], bytes] = bytes
