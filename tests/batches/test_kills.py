@@ -57,7 +57,7 @@ def test_counts_are_right_through_kills(consumers: Consumers, topic: str) -> Non
     batch = fill(consumers, topic, sleep=0.005)
     for kill in range(1, KILLS + 1):
         wait_until(lambda: sum(counted(batch.id)) >= MEMBERS * kill // (KILLS + 1))  # noqa: B023
-        pid = sorted(heartbeats().values())[0]
+        pid, *_ = wait_until(lambda: sorted(heartbeats().values()))
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: pid not in heartbeats().values())  # noqa: B023
     wait_until(lambda: standing(batch.id).state == "succeeded", message=lambda: str(standing(batch.id)))
@@ -85,7 +85,7 @@ def test_the_steps_of_a_chain_are_published_once_through_kills(consumers: Consum
     for number in (2, 3, 4):
         published = Message.objects.filter(topic="steady", payload__step=number)
         wait_until(published.exists)
-        pid = sorted(heartbeats().values())[0]
+        pid, *_ = wait_until(lambda: sorted(heartbeats().values()))
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: pid not in heartbeats().values())  # noqa: B023
     wait_until(lambda: standing(it.id).state == "succeeded", message=lambda: str(standing(it.id)))

@@ -117,7 +117,6 @@ class Supervisor:
                 self._end_hung()
                 self._reap()
                 self._forget_deaths()
-            self._failed = self._failed or (self.options.drain and self._stops > 0)
         finally:
             close_servers(servers)
             self._shut_down()
@@ -127,7 +126,7 @@ class Supervisor:
             signal.setitimer(signal.ITIMER_REAL, 0)
             if threading.current_thread() is threading.main_thread():
                 signal.set_wakeup_fd(-1)
-        return int(self._failed)
+        return int(self._failed or (self.options.drain and self._stops > 0))
 
     def _open_servers(self) -> list[HttpServer]:
         metrics: Callable[[], bytes] = bytes
@@ -292,8 +291,8 @@ class Supervisor:
             shard.deaths.forget(each.started for each in working if now > each.started + deaths.SETTLED_IN)
 
     def _exit(self) -> None:
-        """Stop the children at the process's exit, while run() may go on in another thread, as with a reloader: it is to
-        replace none of them."""
+        """Stop the children at the process's exit, while run() may go on in another thread, as with a reloader: it is
+        to replace none of them."""
         self._requests.add()
         self._shut_down()
 
