@@ -33,6 +33,7 @@ OVER: dict[str, str] = {
     "core.setting.shards:MOST_SHARDS": "tests/shards/test_settings.py::test_what_is_wrong_is_said",
     "operations.acknowledge:AT_ONCE": "tests/operations/test_acknowledge.py::test_the_group_does_not_get_them_and_others_do",
     "operations.acknowledge:READ_AT_ONCE": "tests/operations/test_acknowledge.py::test_the_group_does_not_get_them_and_others_do",
+    "models.message:AT_ONCE": "tests/database/test_id_plans.py::test_more_ids_than_one_statement_looks_up_are_all_found",
     "operations.move:ROWS_AT_ONCE": "tests/operations/test_move.py::test_partitions_that_no_process_has_acquired_begin_at_the_target",
     "log.loading:AT_ONCE": "tests/log/test_loading.py::test_a_statement_has_a_bound",
     "log.loading:PARTITIONS_AT_ONCE": "tests/log/test_loading.py::test_a_statement_has_a_bound",

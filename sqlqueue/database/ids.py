@@ -6,14 +6,15 @@ partitions a topic has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlqueue.database.dialects import Dialect
 from sqlqueue.database.insert_sql import LogRow
 
 Identity = tuple[str, str, str]  # topic, id, key
-UNIQUE = "topic, message_id, partition_key"  # the unique columns, of the log and of the schedule
+IDENTITY = ("topic", "message_id", "partition_key")  # the unique columns, of the log and of the schedule
+UNIQUE = ", ".join(IDENTITY)
 
 IN_LOG = "{log_of_wanted} AS found{by_message_id}"
 IN_SCHEDULE = "{schedule_of_wanted} AS found{by_scheduled_id}"
@@ -27,15 +28,21 @@ FIND_SCHEDULED = "SELECT id FROM sqlqueue_scheduled_message WHERE {in_schedule}"
 FIND_EITHER = f"{FIND} UNION ALL SELECT 0 FROM sqlqueue_scheduled_message WHERE {{in_schedule}}"
 # Whether anything of a topic is scheduled. Index: the schedule's unique one, by the topic.
 ANY_SCHEDULED = "SELECT 1 FROM sqlqueue_scheduled_message{by_scheduled_id} WHERE topic = %s LIMIT 1"
+# Columns of many, each looked up by itself. Index: the unique one.
+LOOK_UP = (
+    "SELECT {columns} FROM {wanted} {then} {table} ON "
+    "found.topic = wanted.topic AND found.message_id = wanted.message_id AND found.partition_key = wanted.partition_key"
+)
+# The offsets and keys of an id, under whatever keys. Index: the log's unique one.
+FIND_KEYS = (
+    'SELECT found."offset", found.partition_key FROM {wanted} {then} {log_of_wanted_keys} AS found{by_message_id} ON '
+    "found.topic = wanted.topic AND found.message_id = wanted.message_id LIMIT %s"
+)
 # Which of many are taken. Few keys: a range of ids for each. Many: each is looked up by itself, since ranges are costly
 # to plan, and one id may have any number of keys. Index: the unique one.
 FEW_KEYS = 16
 RANGES = "SELECT topic, message_id, partition_key FROM {table} WHERE "
 RANGE = "topic = %s AND partition_key = %s AND message_id IN "
-LOOK_UP = (
-    "SELECT found.topic, found.message_id, found.partition_key FROM {wanted} {then} {table} ON "
-    "found.topic = wanted.topic AND found.message_id = wanted.message_id AND found.partition_key = wanted.partition_key"
-)
 
 
 def identity_of(row: LogRow) -> Identity:
@@ -61,6 +68,22 @@ def taken(syntax: Dialect, table: str, identities: Iterable[Identity]) -> tuple[
         ranges = (f"({syntax.sql(RANGE)}({', '.join(['%s'] * len(some))}))" for some in ids.values())
         text = syntax.sql(RANGES.replace("{table}", table)) + " OR ".join(ranges)
         return text, [value for identity, some in ids.items() for value in (*identity, *some)]
-    values = [value for (topic, key), some in ids.items() for id in some for value in (topic, id, key)]
-    columns = ("topic", "message_id", "partition_key")
-    return syntax.joined("wanted", columns, len(values) // 3, LOOK_UP.replace("{table}", table)), values
+    each = [(topic, id, key) for (topic, key), some in ids.items() for id in some]
+    return looked_up(syntax, table, each, IDENTITY)
+
+
+def looked_up(
+    syntax: Dialect, table: str, identities: Sequence[Identity], columns: Sequence[str]
+) -> tuple[str, list[Any]]:
+    """Return the statement, in a vendor's SQL, and its parameters, that reads these columns of those identities that a
+    table (IN_LOG or IN_SCHEDULE) has. At most as many as go into one INSERT."""
+    names = ", ".join(f'found."{column}"' for column in columns)
+    text = LOOK_UP.replace("{columns}", names).replace("{table}", table)
+    values = [value for identity in identities for value in identity]
+    return syntax.joined("wanted", IDENTITY, len(identities), text), values
+
+
+def keys_looked_up(syntax: Dialect, topic: str, id: str, most: int) -> tuple[str, list[Any]]:
+    """Return the statement, in a vendor's SQL, and its parameters, that reads the offsets and keys of at most so many
+    messages of an id."""
+    return syntax.joined("wanted", IDENTITY[:2], 1, FIND_KEYS), [topic, id, most]

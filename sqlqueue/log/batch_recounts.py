@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -13,7 +13,6 @@ from django.db import Error, transaction
 from django.db.models import F, Max, QuerySet
 
 from sqlqueue.conf import settings
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.settle_plan import COUNTED
 from sqlqueue.core.slices import slice_of
@@ -31,6 +30,7 @@ from sqlqueue.models import (
     Message,
     Offset,
     Topic,
+    dead_letter_topic,
 )
 
 logger = logging.getLogger("sqlqueue")
@@ -133,8 +133,9 @@ def _count(alias: str, group: str, row: Offset, target: int, keeps_states: bool)
         offsets = list(some)
         states = DeliveryState.objects.using(alias).filter(**mine, message_offset__in=offsets)
         with_row = dict(states.values_list("message_offset", "in_flight"))
-        blocked = _blocked(alias, mine, offsets)
-        failed = _dead_letters(alias, group, row.topic, offsets) if target < max(row.position, high) else set()
+        keys = dict(Message.objects.using(alias).filter(offset__in=offsets).values_list("offset", "partition_key"))
+        blocked = _blocked(alias, mine, keys)
+        failed = _dead_letters(alias, group, row.topic, keys) if target < max(row.position, high) else set()
         for offset, batch in some.items():
             passed = offset <= row.position and offset not in with_row and offset not in blocked
             counted = passed or with_row.get(offset) == COUNTED
@@ -165,17 +166,15 @@ def _members(alias: str, group: str, stream: dict[str, object], low: int, high: 
         low = page[-1]
 
 
-def _blocked(alias: str, mine: dict[str, object], offsets: list[int]) -> set[int]:
-    keys = dict(Message.objects.using(alias).filter(offset__in=offsets).values_list("offset", "partition_key"))
+def _blocked(alias: str, mine: dict[str, object], keys: Mapping[int, str]) -> set[int]:
     ranges = BlockedRange.objects.using(alias).filter(**mine, partition_key__in=set(keys.values()))
     spans = {key: (low, high) for key, low, high in ranges.values_list("partition_key", "low", "high")}
     return {offset for offset, key in keys.items() if key in spans and spans[key][0] < offset <= spans[key][1]}
 
 
-def _dead_letters(alias: str, group: str, topic: str, offsets: list[int]) -> set[int]:
-    ids = [f"{group}:{offset}" for offset in offsets]
-    rows = Message.objects.using(alias).filter(topic=topic + DEAD_LETTER_SUFFIX, message_id__in=ids)
-    return set(rows.values_list("original_offset", flat=True))
+def _dead_letters(alias: str, group: str, topic: str, keys: Mapping[int, str]) -> set[int]:
+    copies = [(dead_letter_topic(topic), f"{group}:{offset}", key) for offset, key in keys.items()]
+    return {one.original_offset or 0 for one in Message.objects.using(alias).of_ids(copies, "original_offset")}
 
 
 def _write(alias: str, where: dict[str, object], acked: int, dead: int) -> None:

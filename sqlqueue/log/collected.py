@@ -40,21 +40,21 @@ def _outcomes(alias: str, topic: str, offsets: Sequence[int]) -> dict[str, list[
     """Return the offsets of messages by their outcome in each group, as JSON text: most have the same."""
     registered = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
     starts = dict(registered.values_list("consumer_group", "start"))
-    messages = Message.objects.using(alias).filter(offset__in=offsets).values_list("offset", "target_group")
+    rows = Message.objects.using(alias).filter(offset__in=offsets)
+    messages = list(rows.values_list("offset", "target_group", "partition_key"))
     found: dict[int, dict[str, dict[str, object]]] = {
         offset: {
             group: {"outcome": ACKED} for group, start in starts.items() if start < offset and target in ("", group)
         }
-        for offset, target in messages
+        for offset, target, _ in messages
     }
-    copies = [f"{group}:{offset}" for offset, groups in found.items() for group in groups]
-    for start in range(0, len(copies), CHUNK):
-        dead = Message.objects.using(alias).filter(
-            topic=dead_letter_topic(topic), message_id__in=copies[start : start + CHUNK]
-        )
-        for group, offset, attempts in dead.values_list("failed_group", "original_offset", "failure_count"):
-            if offset in found and group in found[offset]:
-                found[offset][group] = {"outcome": DEAD, "attempts": attempts}
+    copies = [
+        (dead_letter_topic(topic), f"{group}:{offset}", key) for offset, _, key in messages for group in found[offset]
+    ]
+    dead = Message.objects.using(alias).of_ids(copies, "failed_group", "original_offset", "failure_count")
+    for one in dead:
+        if one.original_offset in found and one.failed_group in found[one.original_offset]:
+            found[one.original_offset][one.failed_group] = {"outcome": DEAD, "attempts": one.failure_count}
     ends = Receipt.objects.using(alias).filter(message_offset__in=offsets, outcome__in=(ACKED, DEAD)).order_by("-id")
     values = ends.values_list("message_offset", "consumer_group", "outcome", "attempts")
     for offset, group, outcome, attempts in reversed(values[: MOST_RECEIPTS * CHUNK]):  # the last one counts

@@ -88,8 +88,8 @@ def _chosen(
             yield from ((alias, some) for some in _of_key(alias, topic, group, key))
         else:
             for start in range(0, len(named), AT_ONCE):  # index: the messages' unique key
-                rows = Message.objects.using(alias).filter(message_id__in=named[start : start + AT_ONCE], topic=topic)
-                yield alias, list(rows.filter(partition_key=key).values_list("offset", flat=True))
+                some = [(topic, id, key) for id in named[start : start + AT_ONCE]]
+                yield alias, [message.offset for message in Message.objects.using(alias).of_ids(some)]
 
 
 def _of_key(alias: str, topic: str, group: str, key: str) -> Iterator[Sequence[int]]:

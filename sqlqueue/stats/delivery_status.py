@@ -214,17 +214,11 @@ def dead_letters_of(alias: str, message: Message, groups: list[str]) -> dict[str
 
 def _dead_letters(alias: str, settled: Sequence[tuple[Message, list[str]]]) -> dict[tuple[int, str], Message]:
     """Return the dead letters of messages in these groups, by offset and group; found by their ids, topics and keys."""
-    conditions = [
-        Q(
-            message_id__in=[f"{group}:{message.offset}" for group in groups],
-            topic=dead_letter_topic(message.topic),
-            partition_key=message.partition_key,
-        )
+    copies = [
+        (dead_letter_topic(message.topic), f"{group}:{message.offset}", message.partition_key)
         for message, groups in settled
-        if groups
+        for group in groups
     ]
-    if not conditions:
-        return {}
-    rows = Message.objects.using(alias).dead_letters().filter(_either(conditions))
-    found = rows.only("offset", "original_offset", "failed_group", "failure_count", "last_error")
-    return {(one.original_offset or 0, one.failed_group): one for one in found}
+    columns = ("original_offset", "failed_group", "failure_count", "last_error")
+    found = Message.objects.using(alias).of_ids(copies, *columns)
+    return {(one.original_offset or 0, one.failed_group): one for one in found if one.failed_group}

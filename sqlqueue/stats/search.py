@@ -57,17 +57,16 @@ def oldest(alias: str, topic: TopicInfo, most: int, low: int = 0, high: int = HI
 def by_id(alias: str, topic: TopicInfo, id: str, most: int, key: str | None = None) -> list[int]:
     """Return the offsets of an id, at most `most`, highest first. key: of this key only; None: of any, one for each."""
     rows = Message.objects.using(alias)
-    found = rows.filter(topic=topic.name, message_id=id) if key is None else rows.of_id(topic.name, id, key)
-    return sorted(found.values_list("offset", flat=True)[:most], reverse=True)
+    found = rows.of_any_key(topic.name, id, most) if key is None else rows.of_id(topic.name, id, key).only("offset")
+    return sorted((message.offset for message in found), reverse=True)
 
 
 def keys_of(alias: str, topic: str, id: str) -> set[str]:
     """Return the keys under which the log, the schedule and kept results have an id, at most MOST_KEYS of each. Three
     statements, by the unique indexes of the ids."""
-    found: set[str] = set()
-    for model in (Message, Result):
-        rows = model._default_manager.using(alias).filter(topic=topic, message_id=id)
-        found.update(rows.values_list("partition_key", flat=True).distinct()[:MOST_KEYS])
+    found = {message.partition_key for message in Message.objects.using(alias).of_any_key(topic, id, MOST_KEYS)}
+    kept = Result.objects.using(alias).filter(topic=topic, message_id=id)
+    found.update(kept.values_list("partition_key", flat=True).distinct()[:MOST_KEYS])
     # In the order of the unique index, and by a range, or PostgreSQL might read all of the topic by the index of keys.
     waiting = ScheduledMessage.objects.using(alias).filter(topic=topic, message_id__range=(id, id))
     waiting = waiting.order_by("topic", "message_id", "partition_key")

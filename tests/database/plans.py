@@ -49,7 +49,7 @@ class Recorder:
         result = execute(sql, params, many, context)
         self.count += 1
         sql = NOT_WAITING.sub("", sql)
-        if re.match(r"\s*\(?\s*(SELECT|UPDATE|DELETE)", sql) and "sqlqueue_" in sql:
+        if re.match(r"\s*\(?\s*(SELECT|UPDATE|DELETE|WITH)\b", sql) and "sqlqueue_" in sql:
             self.statements.setdefault(re.sub(r"(%s, )+", "%s, ", sql), (sql, tuple(params or ())))
         return result
 
@@ -100,7 +100,8 @@ def full_scans(sql: str, params: tuple) -> list[str]:
     bounded = "LIMIT" in sql and "WHERE" not in sql  # the first or last so many, by the primary key
     if connection.vendor == "sqlite":
         details = [str(row["detail"]) for row in plan_of(sql, params)]
-        made_here = r"\(|CONSTANT|\d|above|dead_letters|open_items|late_items|subquery|f$"  # by the statement itself
+        # What the statement makes itself.
+        made_here = r"\(|CONSTANT|\d|above|dead_letters|open_items|late_items|subquery|wanted$|f$"
         return [d for d in details if re.match(f"SCAN (?!{made_here})", d) and " USING " not in d and not bounded]
     if connection.vendor == "postgresql":
         return [

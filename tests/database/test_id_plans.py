@@ -6,12 +6,18 @@ import factory
 import pytest
 from django.db import connection, transaction
 
-from sqlqueue import NewMessage, cancel, get_scheduled, get_status, publish, publish_many
+from sqlqueue import Batch, NewMessage, cancel, get_scheduled, get_status, publish, publish_many
 from sqlqueue.database import gate, scheduling
 from sqlqueue.database.insert_sql import LogRow
+from sqlqueue.log import collected, groups
+from sqlqueue.models import Message
+from sqlqueue.operations.acknowledge import acknowledge
+from sqlqueue.operations.move import move
+from sqlqueue.stats import search
+from sqlqueue.stats.delivery_status import DEAD, statuses_of
 from tests.database.plans import Recorder, plan_of
 from tests.database.statistics import analyze
-from tests.factories import ResultFactory
+from tests.factories import DeadLetterFactory, ResultFactory
 from tests.management.running import run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -19,7 +25,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 UNIQUE = {"sqlqueue_message": "sqlqueue_message_id", "sqlqueue_scheduled_message": "sqlqueue_scheduled_id"}
 RESULTS = {"sqlqueue_result": "sqlqueue_result_message"}
 TOPIC_AND_ID = ("(message_id=? AND topic=?)", "(topic=? AND message_id>? AND message_id<?)")
-KEYS_ALONE = re.compile(r"SELECT (DISTINCT )?\S+partition_key\S (AS \S+ )?FROM")
+OWN = ("SCAN wanted", "SCAN CONSTANT", "SCAN 1 CONSTANT")  # what a statement has made itself
+BY_ID = re.compile("(WHERE|JOIN).*message_id", re.DOTALL)
+SEVERAL = 40
 ALIASES = ("found", "m", "c")
 NUMBERS = ("sqlqueue_message_pkey", "sqlqueue_scheduled_message_pkey", "PRIMARY")  # by these a row is found, too
 WHOLE = (
@@ -66,10 +74,46 @@ def looked_up() -> dict[str, tuple]:
             gate.find_offset("default", row, latest=True)
             scheduling.withdraw("default", [("mails", "not there", "k1")])
         cancel("mails", id="due", key="k1")
+    return by_ids(recorder)
+
+
+def looked_up_together() -> dict[str, tuple]:
+    """Do all that looks several ids up; return those statements, with their parameters."""
+    groups.register("default", "g", "mails", "latest")
+    with Batch() as batch:
+        batch.publish_many("mails", [NewMessage(n, key=f"k{n}") for n in range(SEVERAL)])
+    messages = list(Message.objects.filter(topic="mails").order_by("-offset")[:SEVERAL])
+    move("default", "g", "mails", messages[0].offset)
+    offsets, keys = [one.offset for one in messages], [one.partition_key for one in messages]
+    dead = {"original_topic": "mails", "original_offset": factory.Iterator(offsets)}
+    DeadLetterFactory.insert(SEVERAL, **dead, partition_key=factory.Iterator(keys))
+    recorder = Recorder()
+    with connection.execute_wrapper(recorder):
+        assert {one.state for several in statuses_of("default", messages).values() for one in several} == {DEAD}
+        with transaction.atomic():
+            collected.keep("default", "mails", offsets, 0)
+        move("default", "g", "mails", 0)
+        assert acknowledge("mails", "g", ids=[one.message_id for one in messages[:1]], key=keys[0]) == 1
+        assert acknowledge("mails", "g", ids=[f"mails{n}" for n in range(SEVERAL)], key="k1") == 1
+    return by_ids(recorder)
+
+
+def looked_up_without_keys() -> dict[str, tuple]:
+    """Search the keys and the messages of an id; return those statements, with their parameters."""
+    topic, recorder = search.topic_of("default", "mails"), Recorder()
+    assert topic is not None
+    with connection.execute_wrapper(recorder):
+        assert search.keys_of("default", "mails", "mails1") == {"k1"}
+        assert len(search.by_id("default", topic, "mails1", 10)) == 1
+    return dict(recorder.statements.values())
+
+
+def by_ids(recorder: Recorder) -> dict[str, tuple]:
+    """Return the statements that look ids up in the log or the schedule, with their parameters."""
     return {
         sql: params
         for sql, params in recorder.statements.values()
-        if "message_id" in sql.partition("WHERE")[2] + sql.partition(" JOIN ")[2] and "sqlqueue_result" not in sql
+        if BY_ID.search(sql) and "sqlqueue_result" not in sql
     }
 
 
@@ -84,7 +128,7 @@ def others(sql: str, params: tuple) -> list[str]:
         reads = [row for row in plan if row["table"] in (*UNIQUE, *ALIASES)]
         return [str(row) for row in reads if row["key"] not in (*UNIQUE.values(), *NUMBERS)]
     details = [str(row["detail"]) for row in plan if set(str(row["detail"]).split()) & {*UNIQUE, *ALIASES}]
-    return [detail for detail in details if not detail.endswith(WHOLE)]
+    return [detail for detail in details if not detail.removesuffix(" LEFT-JOIN").endswith(WHOLE)]
 
 
 def read_otherwise(sql: str, params: tuple) -> list[str]:
@@ -95,8 +139,10 @@ def read_otherwise(sql: str, params: tuple) -> list[str]:
         whole = [node for node in reads if "message_id" in str(node.get("Index Cond")) and node["Index Name"] in unique]
         return [str(node) for node in reads if node not in whole]
     if connection.vendor == "mysql":
-        return [str(row) for row in plan if row["key"] not in unique or row["type"] in ("index", "ALL")]
-    details = [str(row["detail"]) for row in plan if str(row["detail"]).startswith(("SEARCH", "SCAN"))]
+        rows = [row for row in plan if not str(row["table"]).startswith("<") and row["table"] is not None]
+        return [str(row) for row in rows if row["key"] not in unique or row["type"] in ("index", "ALL")]
+    lines = [str(row["detail"]) for row in plan]
+    details = [line for line in lines if line.startswith(("SEARCH", "SCAN")) and not line.startswith(OWN)]
     return [detail for detail in details if not detail.endswith(TOPIC_AND_ID)]
 
 
@@ -120,29 +166,48 @@ def test_an_id_is_looked_up_by_its_unique_index(statistics: None) -> None:
     assert [(sql, found) for sql, params in statements.items() if (found := others(sql, params))] == []
 
 
-def test_the_keys_of_an_id_are_looked_up_by_its_unique_index(statistics: None) -> None:
-    """queuestatus --id without --key."""
+def test_several_ids_are_looked_up_by_their_unique_index(statistics: None, settings: object) -> None:
+    """The dead letters of messages, by people, by a group's move and by collection; what is acknowledged by ids."""
+    settings.SQLQUEUE |= {"TOPICS": {"mails": {"keep_collected": 60.0}}}
+    statements = looked_up_together()
+    assert len(statements) >= 4
+    assert [(sql, found) for sql, params in statements.items() if (found := others(sql, params))] == []
+
+
+def test_more_ids_than_one_statement_looks_up_are_all_found(settings: object) -> None:
+    settings.SQLQUEUE = {"WAKE": False}
+    publish_many("mails", [NewMessage(n, id=f"mails{n}", key="k") for n in range(1_100)])
+    wanted = [("mails", f"mails{n}", key) for n in range(1_200) for key in ("k", "another")]
     recorder = Recorder()
     with connection.execute_wrapper(recorder):
-        for id in ("mails1", "later1", "kept1"):
-            said = run("queuestatus", "--topic", "mails", "--id", id)
-            assert (said.code, "k1" in said.out) == (0, True), said
-    statements = [(sql, params) for sql, params in recorder.statements.values() if KEYS_ALONE.match(sql)]
+        found = Message.objects.of_ids(wanted, "payload")
+    assert recorder.count == 5
+    assert sorted(message.payload for message in found) == list(range(1_100))
+
+
+def test_the_keys_of_an_id_are_looked_up_by_its_unique_index(statistics: None) -> None:
+    """queuestatus --id without --key, and the same search in the admin."""
+    for id in ("mails1", "later1", "kept1"):
+        said = run("queuestatus", "--topic", "mails", "--id", id)
+        assert (said.code, "k1" in said.out) == (0, True), said
+    statements = looked_up_without_keys()
     assert len(statements) == 3
-    assert [(sql, found) for sql, params in statements if (found := read_otherwise(sql, params))] == []
+    assert [(sql, found) for sql, params in statements.items() if (found := read_otherwise(sql, params))] == []
 
 
 @pytest.mark.database("postgresql")
 def test_no_other_index_serves_where_the_unique_one_is_gone(settings: object) -> None:
     """What the statistics make of a lookup does not matter then."""
-    settings.SQLQUEUE = {"WAKE": False}
-    statements = looked_up()
+    settings.SQLQUEUE = {"WAKE": False, "TOPICS": {"mails": {"keep_collected": 60.0}}}
+    fill("mails", SEVERAL)
+    statements = looked_up() | looked_up_together() | looked_up_without_keys()
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("ALTER TABLE sqlqueue_message DROP CONSTRAINT sqlqueue_message_id")
         cursor.execute("SET LOCAL enable_seqscan = off")
         used = {
             str(node["Index Name"])
             for sql, params in statements.items()
+            if "INSERT" not in sql  # whose ON CONFLICT names that index
             for node in plan_of(sql, params)
             if "sqlqueue_message" in str(node.get("Index Name")) and "Index Cond" in node
         } - set(NUMBERS)

@@ -16,7 +16,8 @@ other index serves; their parameters are Dialect.range_values(); {descending} is
 present minute's beginning; {begun} that of the transaction, where a guard compares it; {bytes} how many payload,
 headers and body have. {in_log}, {in_schedule} are conditions of the log and of the schedule: the one message of a
 topic, id and key, which are the parameters. {log_of_wanted}, {schedule_of_wanted} are the same tables, joined with the
-topics, message_ids and partition_keys of `wanted`. All four have a form that only the unique index serves.
+topics, message_ids and partition_keys of `wanted`; {log_of_wanted_keys} the log, joined with its topics and
+message_ids. All five have a form that only the unique index serves.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ UNIQUE = {
     "in_log": OF_ID,
     "in_schedule": OF_ID,
     "log_of_wanted": "sqlqueue_message",
+    "log_of_wanted_keys": "sqlqueue_message",
     "schedule_of_wanted": "sqlqueue_scheduled_message",
 }
 

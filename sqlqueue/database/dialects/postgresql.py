@@ -28,6 +28,12 @@ LOG_FOLLOWING = """LATERAL (SELECT * FROM sqlqueue_message
 SCHEDULE_FOLLOWING = """LATERAL (SELECT * FROM sqlqueue_scheduled_message WHERE topic = wanted.topic
     AND (message_id, partition_key) >= (wanted.message_id, wanted.partition_key)
     AND message_id <= wanted.message_id ORDER BY topic, message_id, partition_key LIMIT 1)"""
+# All messages of a topic and id: in that order, for the planner would else take the subquery apart.
+LOG_KEYS = """LATERAL (SELECT * FROM sqlqueue_message
+    WHERE (message_id, topic) >= (wanted.message_id, wanted.topic)
+    AND (message_id, topic) <= (wanted.message_id, wanted.topic)
+    AND message_id >= wanted.message_id AND message_id <= wanted.message_id
+    ORDER BY message_id, topic, partition_key)"""
 # Its number, for a statement that may lock: that finds its row by the primary key. OFFSET 0 keeps the values.
 NUMBER_OF = """FROM (SELECT CAST(%s AS TEXT) AS topic, CAST(%s AS TEXT) AS message_id, CAST(%s AS TEXT) AS partition_key
     OFFSET 0) AS wanted JOIN {following} AS found ON found.topic = wanted.topic
@@ -80,6 +86,7 @@ class PostgreSQL(WithOnConflict):
         "in_log": IN_LOG,
         "in_schedule": IN_SCHEDULE,
         "log_of_wanted": LOG_FOLLOWING,
+        "log_of_wanted_keys": LOG_KEYS,
         "schedule_of_wanted": SCHEDULE_FOLLOWING,
         "ascending": 'topic, "partition", priority, "offset"',
         "descending": 'topic DESC, "partition" DESC, priority DESC, "offset" DESC',
