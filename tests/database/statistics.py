@@ -79,15 +79,18 @@ def states() -> Iterator[str]:
     """Yield what the statistics are, one after another, for a test that has called skew() and filled the tables.
 
     SQLite has none until ANALYZE is run. It then knows of an index only how many rows a value has on average:
-    where all are of one group it reads the table, and skewed ones are left out here.
+    where all are of one group it reads the table, and skewed ones are left out here. MySQL reads a table that it takes
+    for empty by any plan, whatever FORCE INDEX says, but for some seconds only: as soon as it has rows it gathers
+    statistics by itself. So there are none that have none.
     """
+    product = "MySQL" if connection.vendor == "mysql" and not connection.mysql_is_mariadb else connection.vendor
     changes: dict[str, Callable[[], None]] = {
         "skewed": lambda: None,
         "none": lambda: run(*FORGET[connection.vendor]),
         "known": analyze,
     }
     for name, change in changes.items():
-        if (connection.vendor, name) == ("sqlite", "skewed"):
+        if (product, name) in (("sqlite", "skewed"), ("MySQL", "none")):
             continue
         change()
         with an_index_if_there_is_one():
