@@ -4,6 +4,7 @@
 
 history     what processes write down of what they were told and what they did, one file each
 workload    the topics, the handlers' options and what messages ask of them: handlers.py and publisher.py do it
+labor       long jobs, for processes of their own, and messages beside them that must not wait for these
 jobs, named, callers, tasks, periodic
             everyday jobs beside them: messages that expire, tasks, ticks, batches, bursts for a group with limits and
             for one whose partitions are shared, names that are replaced or cancelled, and calls, of which a filter
@@ -20,7 +21,7 @@ phases, acts, person
             what fills windows, packets and keys, and what hangs, beside the faults; and who tidies up
 watch, backlog
             memory, threads and connections over the run, and how far consumers are behind
-records, places, explanations, epochs, progress, checker, tables
+records, places, explanations, epochs, progress, starving, checker, tables
             reads the history and the final tables, knows what faults may cause, whether everything moved on in time,
             and finds what went wrong
 job_records, job_tables, job_checks, ticks, offers, batches, calls, limits, filters

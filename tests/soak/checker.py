@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TypeAlias
 
-from tests.soak import epochs, job_checks
+from tests.soak import epochs, job_checks, starving
 from tests.soak.explanations import ALIKE, LATE, Explanations, overran, rerun
 from tests.soak.progress import Progress
 from tests.soak.records import NEVER, Handling, Record, Settle, Transaction, by_message, settles
+from tests.soak.starving import Starving
 from tests.soak.workload import (
     ADDED,
     ALL_READERS,
@@ -50,6 +51,7 @@ VIOLATIONS = {
     "failed without reason": "a handler's own query failed again and again, and no fault tells why",
     "tasks failing": "a background task of a process failed again and again, and no fault tells why",
     "wrong answers": "a publisher was refused, or told what is not so, and no fault tells why",
+    **starving.VIOLATIONS,
     **epochs.VIOLATIONS,
     **job_checks.VIOLATIONS,
 }
@@ -463,6 +465,9 @@ class Checker:
         self.progress = Progress(self.record, self._explanations, self._handled, settled)
         for standstill in self.progress.standstills():
             self._found("stood still", str(standstill))
+        self.starving = Starving(self.progress)
+        for what in self.starving.found():
+            self._found("starved", what)
 
     def _look_at_what_keeps_failing(self) -> None:
         failed: dict[tuple[str, int, str], list[float]] = defaultdict(list)

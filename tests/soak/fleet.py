@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.soak import jobs as job_publisher
+from tests.soak import labor as labor_publisher
 from tests.soak import publisher
 from tests.soak.history import FOLDER, Journal
 from tests.soak.system import descendants, signal_if_there
-from tests.soak.workload import PHASES, SABOTAGE, SLICES, THREADS
+from tests.soak.workload import APART_TOPICS, ONLY_TOPICS, PHASES, SABOTAGE, SLICES, THREADS
 
 ROOT = Path(__file__).resolve().parents[2]
 RESTART_AFTER = 0.3
@@ -41,7 +42,17 @@ WITHOUT_JOBS = Crew(
     # The witness is never killed or stopped by the nemesis: its memory is watched over the whole run.
     {"supervised": SUPERVISED, "alone": ALONE, "witness": ALONE, "visitor": ALONE},
 )
-ALL = Crew({**WITHOUT_JOBS.publishers, **dict.fromkeys(job_publisher.WAYS, "jobs")}, WITHOUT_JOBS.hosts)
+# Long handlers take all of their threads. The nemesis spares them, too: what is in doubt is begun alone.
+APART = {"four-threads": ALONE, "one-thread": (*ALONE, "--threads=1")}
+SPARED = {"witness", *APART}
+ALL = Crew(
+    {
+        **WITHOUT_JOBS.publishers,
+        **dict.fromkeys(job_publisher.WAYS, "jobs"),
+        **dict.fromkeys(labor_publisher.WAYS, "labor"),
+    },
+    {**WITHOUT_JOBS.hosts, **APART},
+)
 
 
 @dataclass
@@ -149,7 +160,7 @@ class Fleet:
     def consumer_pids(self) -> list[int]:
         """Return the consumer processes that faults are for, in a fixed order of hosts."""
         with self._lock:
-            return [pid for name in self.consumers if name != "witness" for pid in self._pids_of(name)]
+            return [pid for name in self.consumers if name not in SPARED for pid in self._pids_of(name)]
 
     def _pids_of(self, host: str) -> list[int]:
         pid = self.consumers[host].pid
@@ -202,10 +213,12 @@ class Fleet:
         return self._member(way, words, url, has_clock=way in ("single", "sql"))
 
     def _consumer(self, name: str, url: str) -> Member:
-        words = ["manage.py", "runconsumers", *self._crew.hosts[name], f"--threads={THREADS}"]
+        words = ["manage.py", "runconsumers", f"--threads={THREADS}", *self._crew.hosts[name]]
         member = self._member(name, lambda incarnation: words, url, has_clock=name in ("alone", "visitor"))
         if name == "witness":  # which is always there: the others are to say how many slices there are
             member.env[SLICES] = "1"
+        if name in APART:
+            member.env[ONLY_TOPICS] = ",".join(APART_TOPICS)
         return member
 
     def _member(self, name: str, words: Callable[[int], list[str]], url: str, has_clock: bool) -> Member:

@@ -26,6 +26,7 @@ from tests.soak.models import Entry
 from tests.soak.workload import (
     ADDED,
     ALL_READERS,
+    APART_TOPICS,
     BLOCKED,
     DEAD_LETTERS,
     DECORATED,
@@ -79,11 +80,11 @@ def end(deliveries: Sequence[Delivery], outcome: str) -> None:
 
 def pause_of(delivery: Delivery) -> float:
     """Return for how many seconds the message wants its handler to be busy."""
-    do = asked_by(delivery.payload)
-    if do == "extend":
+    do, first = asked_by(delivery.payload), delivery.attempt == 1
+    if do == "extend" or (do == "long" and first):
         delivery.extend(seconds=TOO_LONG + VISIBILITY_TIMEOUT)
-    first = delivery.attempt == 1
-    return {"slow": 0.05, "extend": TOO_LONG, "hang": TOO_LONG if first else 0.0}.get(do, 0.0)
+    at_first = TOO_LONG if first else 0.0
+    return {"slow": 0.05, "extend": TOO_LONG, "hang": at_first, "long": at_first}.get(do, 0.0)
 
 
 def obey(delivery: Delivery, alone: bool = True) -> None:
@@ -195,8 +196,8 @@ def register(reader: Reader) -> None:
 
 
 only = frozenset(filter(None, os.environ.get(ONLY_TOPICS, "").split(",")))
-for each in ALL_READERS if phases else [*READERS, *JOB_READERS]:
-    if not only or each.topic in only:
+for each in ALL_READERS if phases or only else [*READERS, *JOB_READERS]:
+    if each.topic in only or not (only or each.topic in APART_TOPICS):
         register(each)
 
 

@@ -66,6 +66,7 @@ OF_PUBLISHERS = {
     "silence-publishers",
 }
 GroupPartition = tuple[str, str, int]  # topic, group, partition
+Span = tuple[float, float]
 Waiting = tuple[GroupPartition, str, float, float, list[float]]
 """A message that could be delivered from one moment to another, and when those before it were begun, in order."""
 
@@ -162,16 +163,17 @@ class Progress:
     def waits(self) -> Iterable[Wait]:
         """Yield every time longer than the bound in which a message waited, and the line before it did not move."""
         for group_partition, id, since, until, line in (
-            *self._of_first_ones(),
+            *self.of_first_ones(),
             *self._of_failed_ones(),
             *self._of_absent_ones(),
         ):
             for low, high in pauses(line, since, until, self.bound):
-                yield Wait(group_partition, id, low, high, self._unexplained(group_partition, id, low, high))
+                unexplained = longest_gap(low, high, self.explained(group_partition, id, low, high))
+                yield Wait(group_partition, id, low, high, unexplained)
 
     # -- who waited ---------------------------------------------------------------------------------------------------
 
-    def _of_first_ones(self) -> Iterable[Waiting]:
+    def of_first_ones(self) -> Iterable[Waiting]:
         """Yield how long each message waited before it was begun for the first time."""
         of_partition: dict[GroupPartition, list[tuple[int, Handling]]] = defaultdict(list)
         for (topic, group, _), handlings in self.handled.items():
@@ -262,7 +264,8 @@ class Progress:
 
     # -- what explains it ---------------------------------------------------------------------------------------------
 
-    def _unexplained(self, group_partition: GroupPartition, id: str, since: float, until: float) -> float:
+    def explained(self, group_partition: GroupPartition, id: str, since: float, until: float) -> list[Span]:
+        """Return when there was something that explains that a message waited."""
         spans = [(self.record.since, self.record.since + UNSERVED + self.recovery)]
         spans += [span for fault in self.record.faults for span in self._span_of(fault, group_partition, id)]
         for began, ended in self._open:
@@ -272,9 +275,9 @@ class Progress:
                 and self._begun_between(group_partition, began, until) >= WINDOW * NEARLY
             ):
                 spans.append((began, ended))
-        return longest_gap(since, until, spans)
+        return spans
 
-    def _span_of(self, fault: Fault, group_partition: GroupPartition, id: str) -> list[tuple[float, float]]:
+    def _span_of(self, fault: Fault, group_partition: GroupPartition, id: str) -> list[Span]:
         if fault.kind in OF_PUBLISHERS:
             return []
         if fault.shard:

@@ -50,6 +50,7 @@ def figures(result: Result) -> dict[str, Any]:
         "deliveries left at the last fault": result.backlog,
         "longest unexplained standstill (s)": round(result.standstill, 1),
         "the machine's load, as a multiple of a run's own": round(record.crowded, 1),
+        "longest unexplained wait beside long handlers (s)": round(checker.starving.longest(), 1),
         "connections left": result.clients_left,
         "phases": phase_notes(result),
         "not done": sorted(result.impossible),

@@ -11,6 +11,7 @@ from typing import Any
 from sqlqueue.consumers import executor, settler
 from sqlqueue.consumers.limiter import GroupLimiter
 from sqlqueue.consumers.ownership import Ownership
+from sqlqueue.consumers.reserved_threads import ReservedThreads
 from sqlqueue.core.filters import Filter
 from sqlqueue.core.partition.queues import OrderingQueues
 from sqlqueue.core.settle_plan import Attempt, SettleResult
@@ -110,6 +111,11 @@ def slices() -> None:
     database_slices.hashes_of = narrow
 
 
+def starving() -> None:
+    """Reserve no threads, and leave no group to another process."""
+    ReservedThreads.look = lambda self, assigned_partitions, now: None
+
+
 def ends() -> None:
     """Read the end of an epoch too early: by what was published last before its end."""
     highest_offset = layout_changes.highest_offset
@@ -138,6 +144,6 @@ def lists() -> None:
 
 def commit(name: str) -> None:
     """Plant one of workload.PLANTED, or nothing."""
-    kinds = (changes, ends, fencing, grants, horizon, jobs, leases, lists, order, progress, settles, slices)
+    kinds = (changes, ends, fencing, grants, horizon, jobs, leases, lists, order, progress, settles, slices, starving)
     if name:
         {kind.__name__: kind for kind in kinds}[name]()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from sqlqueue.core.keys import partition_of
-from tests.soak import epochs, job_checks
+from tests.soak import epochs, job_checks, starving
 from tests.soak.checker import AGAIN_AND_AGAIN, KEPT, LATE_BEGINS, VIOLATIONS
 from tests.soak.explanations import LATE, THAW
 from tests.soak.progress import BOUND, RECOVERY
@@ -45,7 +45,7 @@ from tests.soak.workload import (
     WINDOW,
 )
 
-OTHERS = job_checks.VIOLATIONS.keys() | epochs.VIOLATIONS.keys()  # tests of their own plant these
+OTHERS = {*job_checks.VIOLATIONS, *epochs.VIOLATIONS, *starving.VIOLATIONS}  # tests of their own plant these
 Story = Callable[[History], None]
 PLANTED: list[tuple[Story, set[str]]] = []
 SOUND: list[Story] = []

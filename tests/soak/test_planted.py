@@ -39,6 +39,15 @@ def test_a_run_in_which_a_partition_is_never_read_is_found_out(tmp_path: Path) -
 
 @pytest.mark.timeout(600)
 @pytest.mark.database("sqlite")
+def test_a_run_in_which_groups_wait_for_the_long_handlers_of_others_is_found_out(tmp_path: Path) -> None:
+    words = ("--database=sqlite", "--seed=1", "--minutes=0.6", "--calm", "--phases=none", "--sabotage=starving")
+    with SoakRun(tmp_path, *words) as run:
+        assert run.wait(550) == 1, run.output
+    assert run.report["violations"]["starved"], run.output
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.database("sqlite")
 def test_a_run_that_forgets_everyday_jobs_is_found_out(tmp_path: Path) -> None:
     words = ("--database=sqlite", "--seed=1", "--minutes=0.3", "--calm", "--phases=none", "--sabotage=jobs")
     with SoakRun(tmp_path, *words) as run:

@@ -10,6 +10,7 @@ reject           raise Reject
 exhaust          fail at every attempt
 hang             run into the visibility timeout at the first attempt
 extend           take longer than the visibility timeout, and say so
+long             likewise, at the first attempt
 die, die-always  end the process with SIGKILL, at the first attempt or at every one
 wait             ask for another attempt in WAIT seconds, at the first one
 later            likewise, in LATER seconds
@@ -40,6 +41,7 @@ PLANTED = (
     "progress",
     "settles",
     "slices",
+    "starving",
 )  # faults of the engine's own; sabotage.py has them
 LEASE_DURATION = 8.0
 BALANCE_INTERVAL = 0.3
@@ -170,6 +172,14 @@ TASK_PARTITIONS = 1  # of ten priorities each
 # whatever was done to its workers. Only "fail" ends as FAILED.
 TASK_WEIGHTS = {"add": 80, "fail": 8, "flaky": 11, "deadly": 1}
 TASK_ERRORS = {"add": 0, "fail": 1, "flaky": 1, "deadly": 0}
+# One with long handlers, and those that must not wait for it. Processes of their own serve them, and nothing else.
+LABOR, BRIEF = "labor", "brief"
+APART_READERS = [
+    Reader(LABOR, "grind", ordering="none"),
+    Reader(BRIEF, "sprint", ordering="none"),
+    Reader(BRIEF, "dash", ordering="none"),
+]
+APART_TOPICS = {LABOR: 2, BRIEF: 2}
 KEPT_RESULTS = 3600.0  # seconds: longer than any run
 # Those that phases need; they are served in runs with phases only.
 DEAD_LETTERS_OF = "doomed"
@@ -181,7 +191,7 @@ PHASE_READERS = [
     Reader("doomed", "judge"),
     Reader(DEAD_LETTERS, "undertaker", ordering="none"),
 ]
-ALL_READERS = [*READERS, *JOB_READERS, *PHASE_READERS]
+ALL_READERS = [*READERS, *JOB_READERS, *APART_READERS, *PHASE_READERS]
 # How long what a killed process owned may be served by no process, even if nothing else is left to be done: until its
 # leases end, and the others have looked, twice if two of them reached for the same.
 UNSERVED = LEASE_DURATION + BALANCE_INTERVAL * 2
@@ -237,7 +247,7 @@ def asked_slices() -> int:
 
 def partitions(topic: str) -> int:
     """Return how many partitions a topic has at first."""
-    return 1 if topic == DEAD_LETTERS else (PHASE_TOPICS | JOB_TOPICS).get(topic, PARTITIONS)
+    return 1 if topic == DEAD_LETTERS else (PHASE_TOPICS | JOB_TOPICS | APART_TOPICS).get(topic, PARTITIONS)
 
 
 def configured_schedules() -> dict[str, dict[str, Any]]:
@@ -252,7 +262,10 @@ def configured_schedules() -> dict[str, dict[str, Any]]:
 
 def options(retention: float) -> dict[str, Any]:
     """Return the SQLQUEUE setting of all processes; retention: seconds that messages are kept."""
-    topics = {topic: {"partitions": partitions(topic), "retention": retention} for topic in [*TOPICS, *PHASE_TOPICS]}
+    names = [*TOPICS, *APART_TOPICS, *PHASE_TOPICS]
+    topics: dict[str, dict[str, Any]] = {
+        topic: {"partitions": partitions(topic), "retention": retention} for topic in names
+    }
     topics["ledger"]["history"] = "all"
     topics |= {topic: {"partitions": count, "retention": None} for topic, count in JOB_TOPICS.items()}
     topics[TASKS.topic] = {"partitions": TASK_PARTITIONS, "retention": retention}
