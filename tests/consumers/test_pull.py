@@ -171,7 +171,7 @@ def test_one_acked_one_rejected_and_one_held_on_leaving_each_end_as_they_should(
         assert held.payload == "held"
     left = survey("default").group("t", "default")
     assert (left.lag, left.in_flight, left.dead_letters) == (1, 0, 1)
-    assert watermark("t") == offsets[1]
+    assert watermark("t") < offsets[2]  # at offsets[1], unless it left before it was known that nothing is below
     assert received(1, ordering=ordering) == ["held"]
     assert received(0, ordering=ordering) == []
     left = survey("default").group("t", "default")
