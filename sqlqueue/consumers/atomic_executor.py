@@ -54,12 +54,31 @@ class HandlerFailed(Exception):
         self.attempt, self.error = attempt, error
 
 
+class EngineFailed(Exception):
+    """A statement of the engine has failed after a handler has ended, in its transaction: that is no attempt's error."""
+
+    def __init__(self, error: Error):
+        super().__init__(error)
+        self.error = error
+
+
+def _engines(operation: Callable[..., Outcome], *args: Any) -> Outcome:
+    """Call what may ask the server what it can keep. Raises EngineFailed for an error that is not for good."""
+    try:
+        return operation(*args)
+    except Error as error:
+        if retries.classify(error) in FOR_GOOD:  # the handler has broken the transaction
+            raise
+        raise EngineFailed(error) from error
+
+
 class AtomicExecutor:
     """Runs the handlers of one atomic consumer."""
 
     def __init__(self, alias: str, name: str, keep_results: float | None = None, grouped: bool = False):
         self.alias, self.name, self._keep_results, self._grouped = alias, name, keep_results, grouped
         self.trouble = Trouble(name)  # of the engine's own statements in its transactions
+        self.schema_differs: Callable[[Error], None] = lambda error: None  # a table or a column is missing
 
     def run(
         self,
@@ -91,7 +110,7 @@ class AtomicExecutor:
             except HandOver as error:  # what the handler did, its ack and the work item are one transaction
                 if len(attempts) > 1:
                     raise
-                said = hand_over(error).handed_over
+                said = _engines(hand_over, error).handed_over
                 assert said is not None
                 handled.items.append(WorkItemWrite(attempts[0].offset, attempts[0].number, said))
                 return  # it has no result yet: a caller would take None for its reply
@@ -100,7 +119,7 @@ class AtomicExecutor:
         if len(attempts) > 1 or (execution.batch and not self._grouped):
             returned = None
         for attempt in wanted:
-            handled.results.append((attempt, outcome_of(self.alias, attempt, returned, keeps)))
+            handled.results.append((attempt, _engines(outcome_of, self.alias, attempt, returned, keeps)))
 
     def commit(
         self, execution: Execution, attempts: Sequence[Attempt], work: Callable[[], Handled | None], tries: int
@@ -157,7 +176,7 @@ class AtomicExecutor:
                     if isinstance(error, Superseded) and len(attempts) > 1:
                         raise  # which one it is, the caller finds out
                     return SUPERSEDED
-                cause = error.error if isinstance(error, HandlerFailed) else error
+                cause = error.error if isinstance(error, (HandlerFailed, EngineFailed)) else error
                 kind = retries.classify(cause) if isinstance(cause, Error) else ErrorKind.OTHER
                 doubtful = isinstance(cause, Error) and kind not in (*FOR_GOOD, ErrorKind.CONTENTION)
                 if settled and doubtful:
@@ -166,11 +185,12 @@ class AtomicExecutor:
                     logger.info(logfmt("handler_rerun", **self._log_fields(attempts), error=cause))
                     time.sleep(0.01 * number)
                     continue
-                if not begun:
-                    return self._put_off(begun, attempts, error)
                 # After the handlers have returned, the statements are the engine's: such an error is no attempt's.
-                if handled is not None and (doubtful or kind is ErrorKind.CONTENTION):
-                    return self._put_off(begun, attempts, error)
+                engines = handled is not None or isinstance(error, EngineFailed)
+                if not begun or (engines and (doubtful or kind is ErrorKind.CONTENTION)):
+                    if isinstance(cause, Error) and kind is ErrorKind.SCHEMA:
+                        self.schema_differs(cause)
+                    return self._put_off(begun, attempts, cause)
                 raise
             forks.leave_if_forked(process)
             self.trouble.over()
@@ -183,7 +203,7 @@ class AtomicExecutor:
             execution.moved(attempts, moved_to)
         return committed_at(moved_to)
 
-    def _put_off(self, begun: bool, attempts: Sequence[Attempt], error: Exception) -> Outcome:
+    def _put_off(self, begun: bool, attempts: Sequence[Attempt], error: BaseException) -> Outcome:
         """Return the outcome after a transaction that could not be begun, or in which the engine's own statements have
         failed: no attempt is charged. The next try waits, longer and longer."""
         self.trouble.failed(error)

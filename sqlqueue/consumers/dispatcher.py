@@ -112,6 +112,7 @@ class Dispatcher:
     def apply_reports(self, now: float) -> bool:
         """Apply the reported outcomes; return whether any of them changed anything."""
         applied = finished = 0
+        ended = self.in_flight.take_ended()  # before their reports, of which none may be missing
         for lease, reports in self.in_flight.take_reports().items():
             count = self.finish(lease, reports, now)
             applied += count
@@ -119,7 +120,7 @@ class Dispatcher:
                 reserved.throttle.finished(count, now)
             else:
                 finished += count
-        self.in_flight.end_reported()
+        self.in_flight.end_all(ended)
         self.throttle.finished(finished, now)
         self._count_dispatched()
         return applied > 0

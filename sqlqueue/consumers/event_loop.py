@@ -88,6 +88,8 @@ class EventLoop:
         self._database.serve()
         try:
             await executor.run_async(execution, self._report)
+        except Exception as error:
+            logger.error(logfmt("execution_failed", error=error), exc_info=error)
         finally:
             self._tasks.pop(execution, None)
             self._forget(execution)

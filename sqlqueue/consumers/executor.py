@@ -7,10 +7,10 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import Error, InternalError
+from django.db import Error, InternalError, connections
 from django.db.transaction import TransactionManagementError
 
 from sqlqueue.consumers.atomic_executor import AtomicExecutor
@@ -34,6 +34,7 @@ from sqlqueue.tracing.delivery_context import DeliveryContext
 now = time.monotonic
 
 Report = Callable[[Attempt, Outcome], None]
+T = TypeVar("T")
 
 # A transaction in which a statement had failed refuses all others: Django's error, and PostgreSQL's.
 REFUSED = (TransactionManagementError, InternalError)
@@ -55,6 +56,10 @@ class HandlerExecutor:
     def trouble(self) -> Trouble:
         """What goes wrong in the transactions of its atomic handler, other than by the handler."""
         return self._transaction.trouble
+
+    def stop_without_tables(self, stop: Callable[[Error], None]) -> None:
+        """Let a table or a column that the engine misses in its atomic handler's transactions call this."""
+        self._transaction.schema_differs = stop
 
     @property
     def ends(self) -> bool:
@@ -138,7 +143,20 @@ class HandlerExecutor:
             )
         returned = undisturbed(self.consumer.handler, given)
         check_has_run(returned, self.consumer.name)
-        return SUCCESS if execution.batch else outcome_of(self.alias, attempts[0], returned, self._keeps)
+        if execution.batch or not (self._keeps or asking(attempts)):
+            return SUCCESS
+        return self._ask(attempts[0], outcome_of, self.alias, attempts[0], returned, self._keeps)
+
+    def _ask(self, attempt: Attempt, operation: Callable[..., T], *args: Any) -> T:
+        """Call, once a handler has ended, what may ask the server what it can keep. An error of the database is the
+        engine's own, and no attempt's: it is called again until it succeeds. Raises LeaseLost when the lease is lost."""
+        attempt.finished = now()  # it does not overrun meanwhile
+        if connections[self.alias].in_atomic_block:  # of a test, which alone can roll back
+            return operation(*args)
+        found = retries.patiently(self.alias, operation, *args, give_up=lambda: attempt.lease.lost)
+        if found is None:
+            raise LeaseLost
+        return found
 
     def _decide(self, error: BaseException, attempt: Attempt, together: Sequence[Attempt]) -> Outcome:
         """Return the outcome of an attempt that raised. LeaseLost supersedes it only if one of the attempts that ran
@@ -146,7 +164,13 @@ class HandlerExecutor:
         is a failure."""
         if isinstance(error, LeaseLost) and any(each.lease.lost or each.outcome is not None for each in together):
             return SUPERSEDED
-        return self.consumer.decide(error, attempt.number, self._retried(error, together))
+        retried = self._retried(error, together)
+        if not isinstance(error, HandOver):
+            return self.consumer.decide(error, attempt.number, retried)
+        try:
+            return self._ask(attempt, self.consumer.decide, error, attempt.number, retried)
+        except LeaseLost:
+            return SUPERSEDED
 
     def _retried(self, error: BaseException, together: Sequence[Attempt]) -> RetryFilter:
         """Return which errors are retried.
@@ -177,17 +201,20 @@ class HandlerExecutor:
             except BaseException as raised:
                 error = raised
             asked = asking(run.attempts) if outcome is SUCCESS and error is None else []
-            run.ended(outcome, error, self._replied(asked))
+            run.ended(outcome, error, self._replied(asked, run.attempts))
             care_for_connections()
 
-    def _replied(self, attempts: Sequence[Attempt]) -> dict[Attempt, Outcome]:
+    def _replied(self, asked: Sequence[Attempt], together: Sequence[Attempt]) -> dict[Attempt, Outcome]:
         """Return the outcomes of messages of a batch whose publishers wait for a reply. One whose reply cannot be
         stored is a dead letter, without its neighbours."""
         found: dict[Attempt, Outcome] = {}
-        for attempt in attempts:
+        if asked:
+            for each in together:
+                each.finished = now()  # none of them overruns while the server is asked
+        for attempt in asked:
             try:
-                found[attempt] = outcome_of(self.alias, attempt, None, self._keeps)
-            except InvalidResult as error:
+                found[attempt] = self._ask(attempt, outcome_of, self.alias, attempt, None, self._keeps)
+            except (InvalidResult, LeaseLost) as error:
                 found[attempt] = self._decide(error, attempt, [attempt])
         return found
 
@@ -222,7 +249,7 @@ class HandlerExecutor:
                 returned = await self._await([attempt], delivery)
             if self._keeps or asking([attempt]):
                 # In the thread of the handlers' database calls: the server may have to be asked what it can keep.
-                return await sync_to_async(outcome_of)(self.alias, attempt, returned, self._keeps)
+                return await sync_to_async(self._ask)(attempt, outcome_of, self.alias, attempt, returned, self._keeps)
             return SUCCESS
         except HandOver as error:  # likewise
             return await sync_to_async(self._decide)(error, attempt, [attempt])
@@ -239,7 +266,7 @@ class HandlerExecutor:
             except BaseException as raised:
                 error = raised
             asked = asking(run.attempts) if error is None else []
-            replied = await sync_to_async(self._replied)(asked) if asked else {}
+            replied = await sync_to_async(self._replied)(asked, run.attempts) if asked else {}
             if isinstance(error, HandOver) and len(run.attempts) == 1:
                 await sync_to_async(run.ended)(SUCCESS, error, replied)
             else:

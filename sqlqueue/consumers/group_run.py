@@ -16,7 +16,7 @@ from typing import Final
 
 from django.db import Error, connections
 
-from sqlqueue.consumers.atomic_executor import AtomicExecutor, Handled, HandlerFailed
+from sqlqueue.consumers.atomic_executor import AtomicExecutor, EngineFailed, Handled, HandlerFailed
 from sqlqueue.consumers.batch_run import Decide, Started
 from sqlqueue.consumers.connections import care_for_connections
 from sqlqueue.consumers.delivery import Delivery
@@ -118,6 +118,8 @@ class GroupRun:
             self._taken.append(attempt)
             try:
                 self._call(attempt, handled)
+            except EngineFailed:
+                raise
             except BaseException as error:
                 raise HandlerFailed(attempt, error) from error
             # The last one's time goes on until the commit: one that never ends must overrun, too.

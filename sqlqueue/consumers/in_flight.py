@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.core.lease import HeldLease
-from sqlqueue.core.outcomes import UNSTARTED, Outcome
+from sqlqueue.core.outcomes import POSTPONED, UNSTARTED, Outcome
+from sqlqueue.core.partition.closed_queues import ClosedQueues
 from sqlqueue.core.settle_plan import Attempt, Execution
 
 
@@ -21,6 +22,10 @@ class ExecutorLoad(NamedTuple):
 
 
 NO_LOAD = ExecutorLoad(0, 0)
+# Of an attempt whose execution was ended by an error of the engine's own, perhaps after the handler had succeeded.
+ENDED_WITHOUT: Final = Outcome(
+    POSTPONED, 1.0, "its execution ended without an outcome: see execution_failed in the log"
+)
 
 
 class InFlight:
@@ -79,10 +84,23 @@ class InFlight:
         if self.executions.pop(execution, None) is not None:
             self._batched -= _behind_first(execution)
 
-    def end_reported(self) -> None:
-        """Remove the executions that have ended."""
-        while self.ended:
-            self.end(self.ended.popleft())
+    def take_ended(self) -> list[Execution]:
+        """Return the executions that have ended since the last time. All that they have reported is in `reports`."""
+        return [self.ended.popleft() for _ in range(len(self.ended))]
+
+    def end_all(self, executions: Iterable[Execution]) -> None:
+        """Remove executions that have ended, once their reports were taken. An attempt that has no outcome even so is
+        tried again, uncharged: otherwise it would be in flight for as long as the process lives."""
+        for execution in executions:
+            subscription = self.executions.get(execution)
+            self.end(execution)
+            if subscription is None or self._attempts.isdisjoint(execution.attempts):
+                continue
+            closed = ClosedQueues(subscription.consumer.options.ordering)
+            for attempt in execution.attempts:
+                if attempt in self._attempts:
+                    self.reports.append((attempt, UNSTARTED if closed.holds(attempt) else ENDED_WITHOUT))
+                    closed.close(attempt)
 
     def running(self, subscription: Subscription) -> int:
         """Return how many executions of a subscription run, or are about to."""

@@ -109,6 +109,8 @@ class Subscriber:
             self._fail,
         )
         self.settler.schema_differs = self._schema_differs
+        for subscription in self.subscriptions:
+            subscription.executor.stop_without_tables(self._schema_differs)
         self.loop.meet_server, self.loop.renew_name = self._keep_server_named, self._renew_name
         self.failed = False  # it ended because too many handlers hang, or a table is missing
         self.renew = False  # it was stopped because it serves too few topics: another one is to take its place

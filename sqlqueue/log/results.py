@@ -8,11 +8,14 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
+from django.db import Error
+
 from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import ACKED, DEAD, SUCCESS, Outcome, charged
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import Attempt, SettlePlan
 from sqlqueue.database.chunks import insert_all
+from sqlqueue.database.error_codes import FOR_GOOD, classify
 from sqlqueue.database.limits import check_result
 from sqlqueue.database.statements import dialect
 from sqlqueue.exceptions import InvalidMessage, InvalidResult
@@ -47,9 +50,13 @@ def outcome_of(alias: str, attempt: Attempt, returned: Any, keeps: bool) -> Outc
 
 def reply_text(alias: str, value: Any) -> str | None:
     """Return the JSON text of a reply, None for None. On an event loop, which may not ask the server what it can keep,
-    that is left to outcome_of. Raises InvalidResult."""
+    that is left to outcome_of; also where the server does not answer. Raises InvalidResult."""
     if value is None or _get_running_loop() is None:
-        return result_text(alias, value)
+        try:
+            return result_text(alias, value)
+        except Error as error:  # the engine's own statement, which is no error of the handler's
+            if classify(error) in FOR_GOOD:
+                raise
     try:
         return encode(value, "result")
     except InvalidMessage as error:
