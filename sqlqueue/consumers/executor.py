@@ -149,7 +149,8 @@ class HandlerExecutor:
 
     def _ask(self, attempt: Attempt, operation: Callable[..., T], *args: Any) -> T:
         """Call, once a handler has ended, what may ask the server what it can keep. An error of the database is the
-        engine's own, and no attempt's: it is called again until it succeeds. Raises LeaseLost when the lease is lost."""
+        engine's own, and no attempt's: it is called again until it succeeds. Raises LeaseLost once the lease is lost.
+        """
         attempt.finished = now()  # it does not overrun meanwhile
         if connections[self.alias].in_atomic_block:  # of a test, which alone can roll back
             return operation(*args)

@@ -1,5 +1,5 @@
-"""What the engine asks the server after a handler has ended, and what ends an execution, is no attempt's error: the work
-is not done again, and nothing stays in flight."""
+"""What the engine asks the server after a handler has ended, and what ends an execution, is no attempt's error: the
+work is not done again, and nothing stays in flight."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta

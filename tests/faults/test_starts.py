@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from django.db import connection
 
+from sqlqueue.consumers.process.start import wait_for_database
 from sqlqueue.models import Receipt
 from tests.consumer_processes import GROUP, Consumers
 from tests.processes import ROOT, ManageCommands
@@ -26,21 +27,37 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.mark.session
 @pytest.mark.database("mariadb", "mysql", "postgresql")
-@pytest.mark.parametrize("processes", [0, 1])
+@pytest.mark.parametrize(("processes", "drain"), [(0, False), (1, False), (1, True)])
 def test_a_process_that_starts_before_its_database_waits_for_it(
-    consumers: Consumers, database_server: PrivateServer, processes: int
+    consumers: Consumers, database_server: PrivateServer, processes: int, drain: bool
 ) -> None:
     consumers.publish("steady", "a")
     connection.close()
     database_server.stop()
-    command = consumers.start("steady", processes=processes)
+    command = consumers.start("steady", processes=processes, drain=drain)
     command.wait_for_line("event=database_unreachable .*retry_in=2", timeout=60)
     database_server.start()
     wait_until_settled("steady", GROUP)
     assert consumers.noted("end") == {("a", 1): 1}
     assert "process_died" not in command.output
-    command.terminate()
+    if not drain:
+        command.terminate()
     assert command.wait() == 0
+
+
+@pytest.mark.database("mariadb", "mysql")
+def test_an_error_of_connecting_is_waited_for_whatever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> bool:
+        pauses.append(seconds)
+        monkeypatch.undo()
+        return True
+
+    connection.close()
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "init_command", "SET SESSION unheard_of = 1")  # 1193
+    assert wait_for_database("default", pause)
+    assert pauses
 
 
 @pytest.mark.session

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from django.apps import apps
-from django.db import Error, connections
+from django.db import Error, NotSupportedError, connections
 
 from sqlqueue.consumers.trouble import Trouble
 from sqlqueue.core.logfmt import logfmt
@@ -38,10 +38,14 @@ def slept(seconds: float) -> bool:
 
 def wait_for_database(alias: str, pause: Callable[[float], bool] = slept) -> bool:
     """Wait until a database answers and takes writes, and say so while it does not; return False if `pause`, which is
-    called with seconds, says that the wait is over. Raises errors of a database that answers."""
+    called with seconds, says that the wait is over. Errors of connecting are the server's, whatever they are. Raises
+    those of a version that is too old, of tables that are missing, and of what no retry helps against."""
     trouble = Trouble("start")
     while True:
+        connected = False
         try:
+            connections[alias].ensure_connection()
+            connected = True
             with connections[alias].cursor() as cursor:
                 cursor.execute("SELECT 1")
             refused = write_refused(alias)
@@ -51,7 +55,8 @@ def wait_for_database(alias: str, pause: Callable[[float], bool] = slept) -> boo
             facts = {"alias": alias, "error": refused, "retry_in": trouble.pause}
             logger.warning(logfmt("database_takes_no_writes", **facts, meaning=f"{WAITS} it takes writes"))
         except Error as error:
-            if retries.classify(error) is not retries.ErrorKind.GONE:
+            lasts = connected and retries.classify(error) in (*retries.FOR_GOOD, retries.ErrorKind.SCHEMA)
+            if lasts or isinstance(error, NotSupportedError):
                 raise
             trouble.failed(error)
             facts = {"alias": alias, "error": error, "retry_in": trouble.pause}

@@ -153,8 +153,8 @@ def _subscriber(
 
 
 def _ready(options: WorkerOptions, pipe: Connection | None, liveness: Liveness) -> bool:
-    """Wait until the database answers, unless this drains; return False if the process is to stop, or its supervisor
-    has ended, meanwhile. Exits with status 1 if a table or a column is missing."""
+    """Wait until the database answers, unless this drains one of several shards; return False if the process is to
+    stop, or its supervisor has ended, meanwhile. Exits with status 1 if a table or a column is missing."""
     from sqlqueue.conf import settings
     from sqlqueue.consumers.process.start import missing_table, slept, wait_for_database
     from sqlqueue.core.logfmt import logfmt
@@ -165,7 +165,7 @@ def _ready(options: WorkerOptions, pipe: Connection | None, liveness: Liveness) 
 
     undone = int(options.drain and pipe is None)
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(undone))  # nothing has begun
-    if not options.drain and not wait_for_database(settings.DATABASE, pause):
+    if not (options.drain and options.alias) and not wait_for_database(settings.DATABASE, pause):
         return False
     if (missing := missing_table(settings.DATABASE)) is not None:
         meaning = "a table or a column is missing: run `python manage.py migrate sqlqueue`; the process ends"
