@@ -55,7 +55,7 @@ class HandlerFailed(Exception):
 
 
 class EngineFailed(Exception):
-    """A statement of the engine has failed after a handler has ended, in its transaction: that is no attempt's error."""
+    """A statement of the engine has failed in a transaction whose handler has ended: that is no attempt's error."""
 
     def __init__(self, error: Error):
         super().__init__(error)
