@@ -11,7 +11,7 @@ OVER: dict[str, str] = {
     "admin.consumer_groups:MOST_PARTITIONS": "tests/admin/test_groups_and_topics.py::test_the_page_says_how_many_partitions_it_does_not_show",
     "admin.dead_letters:PAGE": "tests/admin/test_dead_letters.py::test_the_dead_letters_are_paged",
     "admin.actions.dead_letter_actions:MOST_DISCARDED": "tests/admin/test_dead_letters.py::test_what_one_action_leaves_is_said_and_the_next_discards_it",
-    "admin.readable:MOST_INDENTED": "tests/admin/test_readable.py::test_a_form_has_all_of_a_value_and_indents_it_up_to_a_bound",
+    "core.indented:MOST_INDENTED": "tests/admin/test_readable.py::test_a_form_has_all_of_a_value_and_indents_it_up_to_a_bound",
     "admin.messages:MOST_RECEIPTS": "tests/admin/test_messages.py::test_a_page_says_what_it_does_not_show",
     "admin.messages:MOST_ITEMS": "tests/admin/test_work_items.py::test_a_message_says_that_there_are_more_items",
     "admin.messages:MOST_SHOWN": "tests/admin/test_messages.py::test_a_page_says_what_it_does_not_show",

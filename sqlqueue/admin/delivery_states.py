@@ -7,6 +7,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.admin.keyset import KeysetAdmin
+from sqlqueue.admin.readable import harmless
 from sqlqueue.core.settle_plan import ALONE, NOT_IN_FLIGHT, TOGETHER
 from sqlqueue.models import DeliveryState
 from sqlqueue.models.delivery_state import IN_FLIGHT
@@ -61,4 +62,4 @@ class DeliveryStateAdmin(KeysetAdmin):
     @admin.display(description=_("last error"))
     def error(self, row: DeliveryState) -> str:
         """Show the last line of the last error."""
-        return Truncator((row.last_error or "").strip().rpartition("\n")[2]).chars(200) or "–"
+        return Truncator(harmless((row.last_error or "").strip().rpartition("\n")[2])).chars(200) or "–"

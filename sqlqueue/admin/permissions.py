@@ -8,7 +8,9 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.urls import URLPattern
 
+from sqlqueue.admin.readable import with_harmless_page
 from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import storable
 
@@ -38,6 +40,14 @@ def user_name(request: HttpRequest) -> str:
 
 class ReadOnlyAdmin(ModelAdmin):
     """Shows a table of the queue's database to users who may view it. Only operations change it."""
+
+    @property
+    def urls(self) -> list[URLPattern]:
+        """The URLs of its pages, on which nothing is obeyed by a browser."""
+        patterns: list[URLPattern] = self.get_urls()
+        for one in patterns:
+            one.callback = with_harmless_page(one.callback)
+        return patterns
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the rows on the queue's database, whether its router is installed or not."""

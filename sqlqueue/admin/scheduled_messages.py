@@ -15,6 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from sqlqueue.admin.cells import code, key_id, tag
 from sqlqueue.admin.keyset import KeysetChangeList, Page
 from sqlqueue.admin.previews import show_previews
+from sqlqueue.admin.readable import harmless
 from sqlqueue.admin.scheduled_pages import ScheduledPages, WaitingPages
 from sqlqueue.models import ScheduledMessage
 
@@ -56,7 +57,7 @@ class WaitingList(WaitingPages):
     def state(self, message: Any) -> str:
         """Show why it was refused, or that it waits."""
         if message.refused:
-            return format_html("{} {}", tag(_("refused")), Truncator(message.refusal or "").chars(300))
+            return format_html("{} {}", tag(_("refused")), Truncator(harmless(message.refusal or "")).chars(300))
         return str(_("waits"))
 
 

@@ -22,7 +22,7 @@ from sqlqueue.admin.keyset import KeysetAdmin
 from sqlqueue.admin.links import page_url
 from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import user_name
-from sqlqueue.admin.readable import indented
+from sqlqueue.admin.readable import harmless, indented
 from sqlqueue.admin.replica import remember_change
 from sqlqueue.admin.work_forms import AssignForm, CommentForm, DecisionForm, LaterForm, ReviewForm, TakeForm
 from sqlqueue.admin.work_permissions import (
@@ -145,7 +145,7 @@ class WorkItemAdmin(KeysetAdmin):
     @admin.display(description=gettext_lazy("reason"))
     def why(self, item: WorkItem) -> str:
         """Show the beginning of the reason."""
-        return Truncator(item.reason or "").chars(MOST_OF_A_REASON) or "–"
+        return Truncator(harmless(item.reason or "")).chars(MOST_OF_A_REASON) or "–"
 
     @admin.display(description=gettext_lazy("key and id"))
     def key_and_id(self, item: WorkItem) -> str:

@@ -18,6 +18,7 @@ from django.db import DEFAULT_DB_ALIAS
 from django.db import Error as DatabaseError
 
 from sqlqueue.conf import settings
+from sqlqueue.core.indented import indented_or_compact
 from sqlqueue.core.logfmt import printable
 from sqlqueue.database import retries
 from sqlqueue.database.tables import pending_migrations
@@ -191,9 +192,13 @@ class QueueCommand(BaseCommand):
         """Print a text of several lines; other control characters are escaped."""
         self.stdout.write(printable(text, keep="\n"))
 
-    def as_json(self, value: Any, indent: int | None = 2) -> None:
-        """Print a value as JSON; dataclasses become objects, and times ISO 8601."""
-        self.say_lines(json.dumps(value, default=_plain, ensure_ascii=False, indent=indent))
+    def as_json(self, value: Any, one_line: bool = False) -> None:
+        """Print a value as JSON, indented unless one line is wanted or that makes it very long; dataclasses become
+        objects, and times ISO 8601."""
+        if one_line:
+            self.say_lines(json.dumps(value, default=_plain, ensure_ascii=False))
+        else:
+            self.say_lines(indented_or_compact(value, default=_plain))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """Print rows under their columns' names."""

@@ -6,6 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.keys import GROUP_LENGTH
+from sqlqueue.core.logfmt import printable
 from sqlqueue.core.setting.shards import SHARD_LENGTH
 from sqlqueue.database.fields import DatabaseNow, ExactField, ShownJSON, UnicodeField
 from sqlqueue.models.topic import TOPIC_COLUMN
@@ -51,7 +52,7 @@ class Batch(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.name or self.id
+        return printable(self.name) or self.id  # Django's log of changes keeps it
 
 
 class BatchGroup(models.Model):

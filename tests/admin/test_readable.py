@@ -12,6 +12,7 @@ from django.test import Client
 
 from sqlqueue import Delivery, Reject, publish
 from sqlqueue.admin import readable
+from sqlqueue.core import indented
 from sqlqueue.models import Message
 from tests.admin.test_overview import page
 from tests.consuming import Consuming
@@ -46,13 +47,13 @@ def test_a_page_costs_what_it_shows_however_deeply_a_payload_is_nested(admin_cli
 def test_a_form_has_all_of_a_value_and_indents_it_up_to_a_bound(monkeypatch: Any) -> None:
     value = {"a": [1, 2, 3]}
     assert readable.editable(value) == json.dumps(value, indent=2)
-    monkeypatch.setattr(readable, "MOST_INDENTED", 10)
+    monkeypatch.setattr(indented, "MOST_INDENTED", 10)
     assert json.loads(readable.editable(value)) == value
     assert "\n" not in readable.editable(value)
 
 
 @pytest.mark.once
-def test_characters_that_a_browser_obeys_or_hides_are_escaped_on_every_page(
+def test_characters_that_a_browser_obeys_or_hides_are_escaped_in_what_a_publisher_and_a_handler_have_written(
     admin_client: Client, consuming: Consuming
 ) -> None:
     def fail(delivery: Delivery) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -11,6 +12,7 @@ from sqlqueue.core.logfmt import printable
 from sqlqueue.models import Message, Replay
 from sqlqueue.operations.replay_requests import request_replay
 from tests.consuming import Consuming
+from tests.factories import ResultFactory
 from tests.management.running import run
 
 # A new line, ESC (a title, a clear screen), BEL, CR, DEL, CSI of C1, and what turns the direction of writing.
@@ -93,3 +95,16 @@ def test_what_plain_sql_has_put_in_is_shown_all_the_same(letter: Message) -> Non
     for words in (["queuetail", "t", "--from", "earliest", "--no-follow"], ["queuedlq", "show", letter.offset]):
         said = run(*words)
         assert (said.code, harmless(said.out), r"\ud83d" in said.out) == (0, True, True)
+
+
+def test_a_deeply_nested_result_is_printed_as_long_as_it_is(consuming: Consuming) -> None:
+    consuming.consumer("t", lambda delivery: None, group="g")
+    published = publish("t", 1, id="deep")
+    consuming.drain()
+    value: Any = [1] * 20_000
+    for _ in range(30):
+        value = [value]
+    ResultFactory(message_id="deep", message_offset=published.offset, result=value)
+    said = run("queuestatus", "--topic", "t", "--id", "deep", "--json")
+    assert json.loads(said.out)["groups"]["g"]["result"] == value
+    assert len(said.out) < 100_000

@@ -91,7 +91,7 @@ class Command(QueueCommand):
         published = publish(options["topic"], payload, **named)
         if options["json"]:
             values = {name: getattr(published, name) for name in ("offset", "id", "created", "status")}
-            self.as_json(values, indent=None)
+            self.as_json(values, one_line=True)
         elif published.status == "ignored":
             state = "scheduled" if published.offset is None else f"at offset {published.offset}"
             self.say(f"There was nothing to do: id {published.id} is {state} already.")
@@ -139,7 +139,7 @@ class Command(QueueCommand):
                 done = f" The first {read} messages are published." if read and not options["dry_run"] else ""
                 raise CommandError(f"{name}: {error}{done}") from error
         if options["json"]:
-            self.as_json({"read": read, "created": created, "updated": updated}, indent=None)
+            self.as_json({"read": read, "created": created, "updated": updated}, one_line=True)
         elif options["dry_run"]:
             self.say(f"{read} messages could be published. Nothing was.")
         else:

@@ -113,7 +113,7 @@ class Command(QueueCommand):
 
     def _show_message(self, options: dict[str, Any], status: MessageStatus, last_error: str = "") -> None:
         if options["json"]:
-            self.as_json(asdict(status), indent=None if options["watch"] else 2)
+            self.as_json(asdict(status), one_line=options["watch"])
             return
         where = "is scheduled" if status.offset is None else f"at offset {status.offset}"
         published = f", published {status.published_at:%Y-%m-%d %H:%M:%S} UTC" if status.published_at else ""
@@ -142,7 +142,7 @@ class Command(QueueCommand):
         ]
         topics = [topic for topic in stats.topics if not wanted_topics or topic.name in wanted_topics]
         if options["json"]:
-            self.as_json(_plain(stats, topics, groups), indent=None if options["watch"] else 2)
+            self.as_json(_plain(stats, topics, groups), one_line=options["watch"])
             return
         self.say(
             f"{stats.taken_at:%Y-%m-%d %H:%M:%S} UTC, {alias}: {describe(alias)}."
