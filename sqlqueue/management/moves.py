@@ -11,8 +11,8 @@ from sqlqueue.core.epochs import numbers_of
 from sqlqueue.log import layouts
 from sqlqueue.management import terminal
 from sqlqueue.management.base import QueueCommand
-from sqlqueue.models import Topic
-from sqlqueue.operations.move import move
+from sqlqueue.models import ConsumerGroup, Topic
+from sqlqueue.operations.move import check_part, move
 from sqlqueue.stats.rewind_preview import RewindPreview, count_above
 
 
@@ -29,9 +29,12 @@ def checked_partition(alias: str, topic: Topic, partition: int | None) -> int | 
 
 
 class Moves:
-    """A move of a topic's groups to the offset `target`, above which they read next, with a preview of each group."""
+    """A move of a topic's groups to the offset `target`, above which they read next, with a preview of each group.
+    Raises ConfigurationError for one that check_part refuses, before any is moved."""
 
     def __init__(self, alias: str, topic: str, groups: Sequence[str], target: int, partition: int | None):
+        for one in ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group__in=groups):
+            check_part(alias, one, target, partition)
         self.topic, self.target, self.partition = topic, target, partition
         self.previews = {group: count_above(alias, topic, target, partition, group) for group in groups}
 

@@ -36,9 +36,9 @@ def move(
     above the target are deleted; those at or below it are kept, and so are the blocked ranges there. Returns the
     offset that was used.
 
-    Raises ConfigurationError for a group, topic or partition that is not there, with `forward_only` if the group has
-    read further than the target somewhere, and inside a transaction: the horizon cannot be known in one. Raises
-    HorizonUnknown if a transaction that publishes stays open for `timeout` seconds.
+    Raises ConfigurationError for a group, topic or partition that is not there, for what check_part refuses, with
+    `forward_only` if the group has read further than the target somewhere, and inside a transaction: the horizon cannot
+    be known in one. Raises HorizonUnknown if a transaction that publishes stays open for `timeout` seconds.
     """
     leases = PartitionLease.objects.using(alias).filter(topic=topic, consumer_group=group)
     if not leases.filter(**({} if partition is None else {"partition": partition})).exists():
@@ -69,11 +69,11 @@ def _move(
     one = registered.first()
     if one is None:
         raise ConfigurationError(f"group {group!r} has nothing to move in topic {topic!r}: it is not registered there")
-    below = target < one.start  # then it gets messages from before it began
-    numbers = layouts.numbers(alias, topic) if partition is None or below else [partition]
+    check_part(alias, one, target, partition)
+    numbers = layouts.numbers(alias, topic) if partition is None else [partition]
     add_missing_offsets(alias, one, locked, numbers)
     # No old checkpoint may undo this.
-    registered.update(streamed_to=0, **({"start": target} if below else {}))
+    registered.update(streamed_to=0, start=min(one.start, target))
     offsets = Offset.objects.using(alias).filter(**mine)
     states = DeliveryState.objects.using(alias).filter(**mine)
     ranges = BlockedRange.objects.using(alias).filter(**mine)
@@ -90,6 +90,17 @@ def _move(
     lower_watermarks(offsets, states, ranges)
     server.confirm()
     return target
+
+
+def check_part(alias: str, group: ConsumerGroup, target: int, partition: int | None) -> None:
+    """Raise ConfigurationError if one of several partitions is to be moved to below the start of a group. The start is
+    that of all partitions: what the others have from before it would count as acked, and the group never got it."""
+    if partition is None or target >= group.start or layouts.numbers(alias, group.topic) == [partition]:
+        return
+    raise ConfigurationError(
+        f"group {group.consumer_group!r} began at offset {group.start} of {group.topic!r}, in all partitions: it is "
+        f"moved to offset {target} in all of them, not in partition {partition} alone"
+    )
 
 
 def lower_watermarks(offsets: QuerySet[Offset], states: DeliveryStateQuerySet, ranges: QuerySet[BlockedRange]) -> None:

@@ -101,6 +101,13 @@ class TestRewind:
         assert told["done"] is True
         assert _lag("mail") == of_it
 
+    def test_one_partition_is_refused_for_all_groups_where_one_began_later(self, read: list[int]) -> None:
+        register("default", "new", "orders", start="latest")
+        words = ("orders", "--all-groups", "--from", "earliest", "--no-input", "--partition", "0")
+        refused = run("queuegroup", "rewind", *words)
+        assert (refused.code, "group 'new' began at offset" in refused.err) == (1, True)
+        assert _lag("mail") == 0
+
     def test_it_never_skips(self, read: list[int]) -> None:
         refused = run("queuegroup", "rewind", "orders", "--all-groups", "--from", read[5], "--no-input")
         assert refused.code == 1

@@ -10,6 +10,7 @@ import pytest
 from django.db import connection, transaction
 
 from sqlqueue import (
+    ConfigurationError,
     InvalidMessage,
     NewMessage,
     Postpone,
@@ -22,7 +23,7 @@ from sqlqueue import (
     replay,
 )
 from sqlqueue.log import groups
-from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, Receipt
+from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset, Receipt
 from sqlqueue.operations.move import move
 from sqlqueue.operations.purge import purge
 from sqlqueue.stats.message_status import STATES, GroupStatus, MessageStatus
@@ -507,9 +508,19 @@ class TestAfterAMove:
         consuming.consumer("t", lambda delivery: None, group="late", start="latest")
         consuming.drain()
         assert asked("a").groups == {}
-        move("default", "late", "t", 0, Message.objects.get(message_id="a").partition)
+        move("default", "late", "t", 0)
         consuming.drain()
         assert state("a", "late") == ("acked", None)
+
+    def test_of_a_partition_it_was_not_moved_back_in_nothing_is_told_as_acked(self, consuming: Consuming) -> None:
+        publish_many("t", [NewMessage(1, id=key, key=key) for key in "abcdefgh"])
+        groups.register("default", "late", "t", start="latest")
+        start = ConsumerGroup.objects.get().start
+        with pytest.raises(ConfigurationError, match=f"began at offset {start} of 't', in all partitions"):
+            move("default", "late", "t", 0, Message.objects.get(message_id="a").partition)
+        assert ConsumerGroup.objects.get().start == start
+        assert all(asked(key, key=key).groups == {} for key in "abcdefgh")
+        move("default", "late", "t", start, 0)
 
 
 class TestReplayed:
