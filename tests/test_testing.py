@@ -371,7 +371,6 @@ class TestErrorsOfHandlers(Handlers, TestCase):
         assert drain(raise_errors=True) == 3
         assert [message.payload for message in published("t2_dlq")] == [2]
 
-    @pytest.mark.of_time
     def test_an_interrupt_by_the_person_is_never_swallowed(self) -> None:
         for interrupted in (self.fail, self.fail_async):
             self.consuming.end()
@@ -379,10 +378,8 @@ class TestErrorsOfHandlers(Handlers, TestCase):
             self.addCleanup(self.consuming.end)
             interrupted(KeyboardInterrupt())
             publish("orders", 1)
-            began = time.monotonic()
             with pytest.raises(KeyboardInterrupt):
                 drain()
-            assert time.monotonic() - began < 10
 
     def fail_async(self, error: BaseException) -> None:
         @self.consuming.consumer("orders", group="async")
