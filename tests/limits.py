@@ -369,6 +369,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "consumers.limiter:EARLY",
         "consumers.limiter:HEADROOM",
         "consumers.limiter:TAKES",
+        "consumers.limiter:TRIAL_WAITS",
         "core.token_stock:ROUNDING",
         "core.token_stock:STEP",
         "core.partition.key_rate:ROUNDING",

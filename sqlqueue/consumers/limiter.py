@@ -17,6 +17,7 @@ from datetime import datetime
 from django.db import Error
 
 from sqlqueue.conf import settings
+from sqlqueue.core.breaker import wait
 from sqlqueue.core.flow import Flow
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import ACKED, DEAD, EXPIRED, RETRIED, Outcome
@@ -29,6 +30,7 @@ logger = logging.getLogger("sqlqueue")
 
 TAKES = 2  # in each BALANCE_INTERVAL
 EARLY = 0.25  # of the time between two takes: so long waits who has nothing left
+TRIAL_WAITS = 2  # of the times between two trials: so long a trial is awaited, since a handler may hang
 HEADROOM = 1.25  # of what is drawn ahead: a process that was late has not lost its tokens
 
 
@@ -50,6 +52,8 @@ class GroupLimiter:
         self._open = self._tried = self._succeeded = False
         self._trial: datetime | None = None  # one message may be tried here, and none elsewhere before that
         self._attempt: Attempt | None = None  # of the message that is tried
+        self._overdue_at = 0.0  # then another one may be tried beside it
+        self._overdue: list[Attempt] = []  # of messages whose trials were not awaited any longer
 
     # -- what may start -----------------------------------------------------------------------------------------------
 
@@ -93,7 +97,13 @@ class GroupLimiter:
             self._failed += 1
         if attempt is self._attempt:
             self._attempt = None
-            self._tried, self._succeeded = is_attempt, outcome.kind == ACKED
+            self._tried = is_attempt or self._succeeded
+        elif attempt in self._overdue:
+            self._overdue.remove(attempt)
+        else:
+            return
+        if outcome.kind == ACKED:
+            self._tried = self._succeeded = True
 
     # -- the share ----------------------------------------------------------------------------------------------------
 
@@ -161,7 +171,7 @@ class GroupLimiter:
         wait = share.next_token if share.flow.rate is not None and not share.tokens else 0.0
         self._early_at = now + min(ahead, max(ahead * EARLY, wait))
         self._used, self._since, self.held_back = 0, now, False
-        self._follow_breaker(share)
+        self._follow_breaker(share, now)
         if self._open:
             self._early_at = self._take_at
 
@@ -183,7 +193,7 @@ class GroupLimiter:
         told = (self._failed, self._tried, self._succeeded, unused)
         return Need(demand, self._stock.left, self.running, wanted, held_back, *told)
 
-    def _follow_breaker(self, share: Share) -> None:
+    def _follow_breaker(self, share: Share, now: float) -> None:
         if share.turned:
             fields = {"group": self.group, "topic": self.topic, "budget": share.flow.budget}
             if share.open:
@@ -192,6 +202,11 @@ class GroupLimiter:
                 logger.info(logfmt("retry_budget_restored", **fields))
         self._failed, self._open, self._succeeded = 0, share.open, False
         self._trial = share.trial
-        tried = self._attempt
-        self._tried = share.open and tried is not None and tried.outcome is None and not tried.lease.lost
-        self._attempt = tried if self._tried else None
+        tried = [one for one in (*self._overdue, self._attempt) if one is not None] if share.open else []
+        tried = [one for one in tried if one.outcome is None and not one.lease.lost]
+        awaited = self._attempt in tried and now < self._overdue_at
+        self._tried, self._attempt = awaited, self._attempt if awaited else None
+        self._overdue = [one for one in tried if one is not self._attempt]
+        if share.trial is not None and share.flow.budget is not None:
+            between = wait(share.flow.budget.seconds, settings.BALANCE_INTERVAL)
+            self._overdue_at = now + TRIAL_WAITS * between.total_seconds()

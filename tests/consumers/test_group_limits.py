@@ -4,13 +4,14 @@ import threading
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from sqlqueue import publish_many
 from sqlqueue.conf import settings as options
 from sqlqueue.consumers.limiter import GroupLimiter
 from sqlqueue.core.flow import checked_flow
 from sqlqueue.core.lease import HeldLease
-from sqlqueue.core.outcomes import EXPIRED, RETRIED, Outcome
+from sqlqueue.core.outcomes import EXPIRED, POSTPONED, RETRIED, UNSTARTED, Outcome
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.log.flow import override
@@ -178,3 +179,15 @@ def test_what_is_too_late_for_its_handler_gives_its_token_back() -> None:
     assert limiter.messages(0.0) == 1
     limiter.finished(late, EXPIRED)
     assert limiter.messages(0.0) == 1, "one of an earlier draw is not given back to this one"
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("outcome", [UNSTARTED, EXPIRED, Outcome(POSTPONED)])
+def test_in_the_place_of_what_is_no_attempt_another_message_is_tried(outcome: Outcome) -> None:
+    limiter = GroupLimiter("default", **GROUP_TOPIC, flow=checked_flow({"retry_budget": "1/h"}, []), batch=False)
+    limiter._open, limiter._trial, limiter._deadline = True, timezone.now(), 10.0
+    tried = attempt()
+    limiter.started([Execution(tried.lease, [tried])])
+    assert limiter.messages(0.0) == 0
+    limiter.finished(tried, outcome)
+    assert limiter.messages(0.0) == 1

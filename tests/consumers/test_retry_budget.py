@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.consuming import QUICK, Consuming
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
+WANTED = ["good", "expired", "postponed"]  # kinds
 
 
 class Partner:
@@ -96,24 +98,32 @@ def wait_for_trials(count: int) -> None:
         wait_until(lambda before=before: before != ConsumerGroup.objects.get().trial_at)
 
 
-def test_while_a_message_is_tried_no_other_one_is(consuming: Consuming, settings: Any) -> None:
-    """The process that tries it says so every half BALANCE_INTERVAL: it may be late by as much."""
+def test_for_two_of_the_times_between_trials_no_other_message_is_tried(consuming: Consuming, settings: Any) -> None:
+    """There is a second between two trials. A trial that was not awaited any longer closes the budget all the same."""
     settings.SQLQUEUE = {**QUICK, "BALANCE_INTERVAL": 1.0}
-    partner = Partner()
-    consuming.consumer("calls", partner.call, ordering="none", backoff=0, max_attempts=None, retry_budget="9/s")
+    partner, began, gates = Partner(), [], [consuming.gate(), consuming.gate()]
+
+    def call(delivery: Any) -> None:
+        if partner.well:
+            began.append(time.monotonic())
+            if len(began) <= 2:
+                gates[len(began) - 1].wait()
+        partner.call(delivery)
+
+    consuming.consumer("calls", call, ordering="none", backoff=0, max_attempts=None, retry_budget="9/s")
     publish_many("calls", [{"n": n} for n in range(300)])
     consuming.start()
     consuming.start()
     wait_until(spent)
     wait_for_trials(3)  # by then both know that it is spent
     wait_until(lambda: not partner.now)
-    partner.answers.clear()
-    wait_until(lambda: partner.now)
-    wait_for_trials(3)  # the trial lasts for longer than the time between two
-    assert partner.now == 1
     partner.well = True
-    partner.answers.set()
-    wait_until(lambda: partner.served == 300)
+    wait_until(lambda: len(began) == 2)
+    assert began[1] - began[0] >= 2.0
+    assert spent()
+    gates[0].set()
+    wait_until(lambda: partner.served == 299)
+    wait_until(lambda: not spent())
 
 
 def test_what_waits_is_charged_nothing(consuming: Consuming) -> None:
@@ -127,7 +137,7 @@ def test_what_waits_is_charged_nothing(consuming: Consuming) -> None:
     assert partner.calls < 2_000
 
 
-@pytest.mark.parametrize("kind", ["expired", "postponed"])
+@pytest.mark.parametrize("kind", ["expired", "postponed", "filtered"])
 def test_what_is_no_attempt_is_no_trial(consuming: Consuming, settings: Any, kind: str) -> None:
     """There is a second between two trials: twenty would take longer than this test waits."""
     settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1, "BALANCE_INTERVAL": 1.0}
@@ -138,14 +148,37 @@ def test_what_is_no_attempt_is_no_trial(consuming: Consuming, settings: Any, kin
             raise Postpone(delay=600)
         partner.call(delivery)
 
-    consuming.consumer("calls", call, max_attempts=1, retry_budget="3/s")
-    publish_many("calls", ["first"] * 4)
+    consuming.consumer("calls", call, max_attempts=1, retry_budget="3/s", where={"headers.kind": WANTED})
+    publish_many("calls", [NewMessage("first", headers={"kind": "good"})] * 4)
     consuming.start(threads=1)
     wait_until(spent)
     partner.well = True
-    publish_many("calls", [NewMessage(kind, expires=0.001 if kind == "expired" else None) for _ in range(20)])
-    publish_many("calls", ["good"] * 3)
+    publish_many(
+        "calls",
+        [NewMessage(kind, headers={"kind": kind}, expires=0.001 if kind == "expired" else None) for _ in range(20)],
+    )
+    publish_many("calls", [NewMessage("good", headers={"kind": "good"})] * 3)
     wait_until(lambda: partner.served == 3, timeout=10, message=lambda: f"{partner.served} of {partner.calls}")
+    wait_until(lambda: not spent())
+
+
+def test_a_trial_that_hangs_puts_off_no_other_one_for_good(consuming: Consuming) -> None:
+    gate, tried, partner = consuming.gate(), threading.Event(), Partner()
+
+    def call(delivery: Any) -> None:
+        if partner.well and not tried.is_set():
+            tried.set()
+            gate.wait()
+        partner.call(delivery)
+
+    options = {"ordering": "none", "backoff": 0, "max_attempts": None, "retry_budget": "9/s"}
+    consuming.consumer("calls", call, **options, visibility_timeout=3600)
+    publish_many("calls", range(50))
+    consuming.start()
+    wait_until(spent)
+    wait_until(lambda: not partner.now)
+    partner.well = True
+    wait_until(lambda: partner.served == 49, timeout=20, message=lambda: f"{partner.served} of {partner.calls}")
     wait_until(lambda: not spent())
 
 
