@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Sequence
 from typing import Any
@@ -161,6 +162,30 @@ def check_replica(databases: Sequence[str] | None = None, **kwargs: Any) -> list
     except DatabaseError as error:
         return [Error(f"the replica {alias!r} (READ_ALIAS) does not answer: {error}", id="sqlqueue.E032")]
     return [Error(missing_tables(alias), id="sqlqueue.E032")] if lacks else []
+
+
+def replica_sessions(timeout: float) -> list[CheckMessage]:
+    """Return E047 if the sessions of READ_ALIAS, a replica, change values; a warning if it has not answered within so
+    many seconds: a start goes on without it."""
+    alias = settings.reading_alias
+    if not settings.is_replica(alias):
+        return []
+    text, hint = f"the replica {alias!r} (READ_ALIAS) does not answer", f"`check --database {alias}` asks it again."
+    found: list[CheckMessage] = [Caution(text, hint=hint, id="sqlqueue.E032")]
+
+    def ask() -> None:
+        try:
+            changed = change_of(alias)
+            found[:] = [_message(alias_checks.of_change(alias, changed))] if changed else []
+        except Exception as error:  # Django's own, too, which reads the server's version
+            found[:] = [Caution(f"{text}: {error}", hint=hint, id="sqlqueue.E032")]
+        finally:
+            connections[alias].close()
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(timeout)
+    return list(found)
 
 
 @register(TAG)

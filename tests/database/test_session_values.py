@@ -26,6 +26,7 @@ SMILE = "smile 😀 é ' \" \\ %"
 SENT = ({"text": SMILE, "empty": "", "number": 0.1}, f"key-{SMILE}", {"head": "😀"})
 MYSQL, POSTGRESQL = pytest.mark.database("mariadb", "mysql"), pytest.mark.database("postgresql")
 MARIADB = pytest.mark.database("mariadb")
+REPLICA = '{"READ_ALIAS": "replica"}'
 
 
 @pytest.fixture
@@ -155,11 +156,28 @@ def test_a_connection_of_sparks_executors_is_refused(options: Any) -> None:
 @MYSQL
 @pytest.mark.parametrize("words", [("check",), ("check", "--database=replica")])
 def test_a_replica_is_read_over_no_such_connection(manage: ManageCommands, words: tuple[str, ...]) -> None:
-    env = {"SHARD_URLS": f"replica={database_url()}?charset=utf8", "SQLQUEUE": '{"READ_ALIAS": "replica"}'}
+    env = {"SHARD_URLS": f"replica={database_url()}?charset=utf8", "SQLQUEUE": REPLICA}
     command = manage(*words, env=env)
     assert command.wait() == 1
     assert "'replica'" in command.output
     assert command.output.count("sqlqueue.E047") == 1
+
+
+@POSTGRESQL
+def test_consumers_do_not_start_where_a_replicas_sessions_change_values(manage: ManageCommands) -> None:
+    env = {"SHARD_URLS": f"replica={database_url()}?options=-c%20DateStyle%3DGerman", "SQLQUEUE": REPLICA}
+    command = manage("runconsumers", "--check", env=env)
+    assert command.wait() == 1, command.output
+    assert "alias 'replica'" in command.output
+    assert command.output.count("sqlqueue.E047") == 1
+
+
+@pytest.mark.once
+def test_a_replica_that_does_not_answer_keeps_no_consumers_from_starting(manage: ManageCommands) -> None:
+    env = {"SHARD_URLS": "replica=sqlite:////nowhere/db", "DATABASE_URL": database_url(), "SQLQUEUE": REPLICA}
+    command = manage("runconsumers", "--check", env=env)
+    assert command.wait() == 0
+    assert "the replica 'replica' (READ_ALIAS) does not answer" in command.output
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 from django.utils import autoreload
 
-from sqlqueue.checks import POOL, TAG, pool_problems
+from sqlqueue.checks import POOL, TAG, pool_problems, replica_sessions
 from sqlqueue.conf import settings
 from sqlqueue.consumers.background.settings import SettingsTask
 from sqlqueue.consumers.process.endpoints import Address, Endpoints
@@ -47,7 +47,7 @@ from sqlqueue.monitoring.http_server import refusal
 PURPOSES = ("health", "metrics")
 LONG = 600.0  # seconds: a handler that sets a limit beyond this is named
 LONG_MEANING = "while these take all threads, other groups have one each: give them a process of their own (--group)"
-ANSWER_TIMEOUT = 5.0  # seconds that one of several shards has to answer: one that hangs is not to hold up the others
+ANSWER_TIMEOUT = 5.0  # seconds that one of several shards has to answer, or READ_ALIAS: a hang holds up nothing else
 
 
 class Command(BaseCommand):
@@ -183,6 +183,8 @@ class Command(BaseCommand):
         found = run_checks(tags=[TAG], databases=self._answering or list(self._aliases[:1]))
         if options["threads"] and not settings.problems():  # not THREADS, which the check goes by
             found = [message for message in found if message.id != POOL] + pool_problems(options["threads"])
+        if not any(message.level >= ERROR for message in found):
+            found += replica_sessions(ANSWER_TIMEOUT)
         for message in found:
             if message.level >= ERROR:
                 problems.append(f"{message.msg} ({message.id})" + (f": {message.hint}" if message.hint else ""))
