@@ -138,7 +138,7 @@ def standing(found: Iterable[Manifest]) -> list[Manifest]:
 def without_gaps(found: Sequence[Manifest], first: int, last: int | None) -> list[Manifest]:
     """Return the segments that hold the offsets from `first` to `last`, oldest first.
 
-    Raises DamagedArchive if some of these offsets are in no segment, or in two.
+    Raises DamagedArchive if some of these offsets are in no segment (also behind the last one), or in two.
     """
     ordered = sorted(found, key=lambda manifest: manifest.first)
     wanted = [each for each in ordered if each.last >= first and (last is None or each.first <= last)]
@@ -152,6 +152,11 @@ def without_gaps(found: Sequence[Manifest], first: int, last: int | None) -> lis
         if each.first <= reached and each is not wanted[0]:
             raise DamagedArchive(f"{each.path} overlaps the segment before it, which ends at {reached}")
         reached = each.last
+    if ordered and last is not None and (end := ordered[-1].last) < last:
+        raise DamagedArchive(
+            f"the archive of {ordered[-1].topic} ends at offset {end}: it has no segment with the offsets "
+            f"{max(first, end + 1)}-{last}: name a range without them by --to"
+        )
     return wanted
 
 
