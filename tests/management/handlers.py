@@ -7,6 +7,7 @@ import time
 
 from sqlqueue import consumer
 from sqlqueue.signals import delivery_settled
+from sqlqueue.tasks import task_options
 from tests.app.models import Effect
 
 
@@ -25,6 +26,10 @@ def take_a_second(delivery) -> None:
     Effect.objects.create(name="began", value=str(delivery.payload))
     time.sleep(1)
     Effect.objects.create(name="ended", value=str(delivery.payload))
+
+
+@task_options(visibility_timeout=float(os.environ.get("SLOW_LIMIT", "30")))
+def slow_task() -> None: ...
 
 
 @consumer("gated", group="aircraft")

@@ -47,6 +47,9 @@ def assert_no_process_is_left() -> None:
     assert not DeliveryState.objects.filter(in_flight__gt=0).exists()
 
 
+TASKS = {"BACKEND": "sqlqueue.tasks.SqlQueueBackend", "QUEUES": ["default"]}
+
+
 @pytest.mark.once
 class TestCheck:
     def test_it_tells_everything_that_would_run_and_starts_nothing(self, run: Run, database_name: str) -> None:
@@ -247,6 +250,20 @@ def test_it_names_handlers_that_set_a_long_limit(run: Run) -> None:
     assert "aircraft/slow (timeout=1200s)" in line
     assert "give them a process of their own" in line
     assert not named("600")
+
+
+@pytest.mark.once
+def test_of_tasks_it_names_what_sets_a_long_limit_and_no_default(run: Run) -> None:
+    def named(limit: str, **options: int) -> list[str]:
+        queues = {"default": {**TASKS, "OPTIONS": options}, "other": {**TASKS, "QUEUES": ["other"]}}
+        words = ("--topic", "tasks.default", "--topic", "tasks.other")
+        command = run("--drain", *words, env={"SLOW_LIMIT": limit, "TASKS": json.dumps(queues)})
+        assert command.wait() == 0, command.output
+        return [line for line in command.output.splitlines() if "event=long_handlers" in line]
+
+    assert not named("600")
+    (line,) = named("1200", visibility_timeout=900)
+    assert 'handlers="tasks/tasks.default (timeout=900s), tests.management.handlers.slow_task (timeout=1200s)"' in line
 
 
 @pytest.mark.once

@@ -43,6 +43,7 @@ from sqlqueue.management.drained import what_waits
 from sqlqueue.models import Topic
 from sqlqueue.monitoring import logs
 from sqlqueue.monitoring.http_server import refusal
+from sqlqueue.tasks.queues import limits_set
 
 PURPOSES = ("health", "metrics")
 LONG = 600.0  # seconds: a handler that sets a limit beyond this is named
@@ -134,9 +135,8 @@ class Command(BaseCommand):
             options["partitions"],
         )
         logs.logger.info(self._plan(consumers, options))
-        if long := [c for c in consumers if c.options.visibility_timeout > LONG]:
-            handlers = ", ".join(f"{c.group}/{c.topic} (timeout={c.options.visibility_timeout:g}s)" for c in long)
-            logs.logger.info(logfmt("long_handlers", handlers=handlers, meaning=LONG_MEANING))
+        if long := [f"{name} (timeout={limit:g}s)" for name, limit in limits_set(consumers) if limit > LONG]:
+            logs.logger.info(logfmt("long_handlers", handlers=", ".join(long), meaning=LONG_MEANING))
         # A shard that does not answer has its settings applied once it does.
         late = [SettingsTask(each) for each in self._aliases if each not in self._answering or apply_settings(each)]
         connections.close_all()
