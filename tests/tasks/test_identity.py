@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 from django.db import connection, connections, transaction
+from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
 from sqlqueue import ConfigurationError, InvalidMessage, cancel, get_status
@@ -34,6 +36,15 @@ def test_a_task_is_found_by_its_id() -> None:
     finished = get_status(TOPIC, id=result.id)
     assert finished is not None
     assert [group.state for group in finished.groups.values()] == ["acked"]
+
+
+def test_the_admins_search_finds_a_task_by_its_id(admin_client: Client) -> None:
+    mine, yours = (samples.note.enqueue(n) for n in (1, 2))
+    address = reverse("admin:sqlqueue_message_changelist")
+    html = admin_client.get(address, {"topic": TOPIC, "message_id": mine.id}).content.decode()
+    offset = Message.objects.get(message_id=mine.id).offset
+    assert reverse("admin:sqlqueue_message_change", args=[offset]) in html
+    assert yours.id not in html
 
 
 def test_a_task_that_waits_is_cancelled_by_its_id_and_no_other() -> None:
