@@ -3,7 +3,7 @@ up to date."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sqlqueue.core.membership import HEADER as BATCH
@@ -14,7 +14,8 @@ from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 RESERVED = "sqlqueue-"
 VERSION = f"{RESERVED}version"
 CONTENT_TYPE = f"{RESERVED}content-type"
-OWN = frozenset({VERSION, CONTENT_TYPE, BATCH, REPLY})  # the headers that the queue adds
+OF_PAYLOAD = frozenset({VERSION, CONTENT_TYPE})
+OWN = OF_PAYLOAD | {BATCH, REPLY}  # the headers that the queue adds
 
 Upcasts = Mapping[int, Callable[[Any], Any]]
 
@@ -30,8 +31,7 @@ def with_own(
     how many seconds the reply to it is stored; version 1 is not written. Raises InvalidMessage if the caller's own have
     names that are the queue's."""
     if headers and isinstance(headers, dict):
-        for name in headers:
-            _refuse_reserved(name)
+        refuse_reserved(headers)
     plain = version == 1 and content_type is None and batch is None and reply_kept is None
     if plain or not (headers is None or isinstance(headers, dict)):
         return headers
@@ -39,11 +39,13 @@ def with_own(
     return {**(headers or {}), **{name: value for name, value in own.items() if value is not None}}
 
 
-def _refuse_reserved(name: object) -> None:
-    if isinstance(name, str) and name.lower().startswith(RESERVED):
-        raise InvalidMessage(
-            f"headers: {name!r} begins with {RESERVED!r}, which is for the queue's own: use another name"
-        )
+def refuse_reserved(names: Iterable[object]) -> None:
+    """Raise InvalidMessage if one of these names of headers is the queue's."""
+    for name in names:
+        if isinstance(name, str) and name.lower().startswith(RESERVED):
+            raise InvalidMessage(
+                f"headers: {name!r} begins with {RESERVED!r}, which is for the queue's own: use another name"
+            )
 
 
 def corrected(headers: Any, stored: Mapping[str, Any] | None) -> Any:
@@ -52,9 +54,7 @@ def corrected(headers: Any, stored: Mapping[str, Any] | None) -> Any:
     if headers is not None and not isinstance(headers, dict):
         return headers  # what encodes them says so
     own = {name: value for name, value in (stored or {}).items() if name in OWN}
-    for name, value in (headers or {}).items():
-        if name not in own or own[name] != value:
-            _refuse_reserved(name)
+    refuse_reserved(name for name, value in (headers or {}).items() if name not in own or own[name] != value)
     return {**(headers or {}), **own} or headers
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     DateType,
-    DoubleType,
     StringType,
     StructField,
     StructType,
@@ -18,12 +16,14 @@ from pyspark.sql.types import (
 )
 
 from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.spark.floats import why_no_float
 from sqlqueue.spark.ids import TEXT, TEXTS, quoted
 from sqlqueue.spark.session import refuse_other_zone
 
 FORMATS = ("csv", "json", "orc", "parquet")
 DEFAULTS: dict[str, dict[str, str]] = {"csv": {"header": "true", "inferSchema": "true", "enforceSchema": "false"}}
 FILE, BLOCK, ROW = POSITION = ("_sqlqueue_file", "_sqlqueue_block", "_sqlqueue_row")
+NUMBERED = "sqlqueue.numbered"  # in the metadata of ROW: it is the number of the row in its file, from 0
 RECORD = "_sqlqueue_record"  # the text of a row that could not be read; else NULL
 UNFIT = "_sqlqueue_unfit"  # why a row does not fit; NULL: it does
 HIDDEN = (*POSITION, TEXTS, RECORD, UNFIT)
@@ -35,7 +35,6 @@ UNREADABLE = {"csv": "it has not as many columns as the header", "json": "it is 
 AS_TEXT = {"csv": "inferSchema=false", "json": "prefersDecimal=true"}  # keeps all digits of numbers
 # Options that apply to whole lines: the parser of a single value must not get them.
 OF_LINES = {"header", "sep", "delimiter", "mode"}
-MOST_DIGITS = 17  # that a float keeps
 
 
 def read_files(
@@ -64,11 +63,14 @@ def read_files(
         columns = [_typed(kind, form, given).alias(kind.name, metadata={TEXT: kind.name}) for kind in kinds]
         columns.append(F.struct(*(quoted(kind.name) for kind in kinds)).alias(TEXTS))
         columns += [F.col(RECORD), _unfit(kinds, form, given).alias(UNFIT)]
+    row = F.monotonically_increasing_id().alias(ROW)  # grows along each block
+    if form == "parquet":
+        row = F.col("_metadata.row_index").alias(ROW, metadata={NUMBERED: True})
     return files.select(
         *columns,
         F.col("_metadata.file_path").alias(FILE),
         F.col("_metadata.file_block_start").alias(BLOCK),
-        F.monotonically_increasing_id().alias(ROW),  # grows along each block
+        row,
     )
 
 
@@ -95,10 +97,10 @@ def _typed(kind: StructField, form: str, options: Mapping[str, str]) -> Column:
     text = F.col(quoted(kind.name))
     if isinstance(kind.dataType, StringType):
         return text
-    schema = f"value {kind.dataType.simpleString()}"
     some = {name: value for name, value in options.items() if name.lower() not in OF_LINES}
     if form == "csv":
-        return F.from_csv(text, schema, {**some, "sep": "\x01"})["value"]
+        return F.from_csv(text, f"value {kind.dataType.simpleString()}", {**some, "sep": "\x01"})["value"]
+    schema = StructType([StructField("value", kind.dataType)])
     if isinstance(kind.dataType, (DateType, TimestampType, TimestampNTZType)):
         return F.from_json(F.to_json(F.struct(text.alias("value"))), schema, some)["value"]
     return F.from_json(F.concat(F.lit('{"value":'), text, F.lit("}")), schema, some)["value"]
@@ -113,11 +115,6 @@ def _unfit(kinds: Sequence[StructField], form: str, options: Mapping[str, str]) 
         text, value = F.col(quoted(kind.name)), _typed(kind, form, options)
         no_value = f"column {kind.name!r} has no {kind.dataType.simpleString()}: "
         reasons.append(F.when(text.isNotNull() & value.isNull(), F.concat(F.lit(no_value), text)))
-        if isinstance(kind.dataType, DoubleType):
-            no_number = f"column {kind.name!r} has what JSON has no number for: "
-            unsayable = F.isnan(value) | value.isin(math.inf, -math.inf)
-            reasons.append(F.when(unsayable, F.concat(F.lit(no_number), text)))
-            digits = F.regexp_replace(F.regexp_replace(text, "[eE].*$|[^0-9]", ""), "^0+|0+$", "")
-            loses = f"column {kind.name!r} has more digits than a float keeps (--option {AS_TEXT[form]} keeps all): "
-            reasons.append(F.when(F.length(digits) > MOST_DIGITS, F.concat(F.lit(loses), text)))
+        if (why := why_no_float(kind.dataType, f"--option {AS_TEXT[form]} keeps all")) is not None:
+            reasons.append(F.concat(F.lit(f"column {kind.name!r} has "), why(text)))
     return F.coalesce(*reasons)

@@ -14,8 +14,8 @@ import pyarrow as pa
 from pyspark.sql.types import VariantVal
 
 from sqlqueue.core.codec import checked_json, encode, encode_headers
-from sqlqueue.core.membership import HEADER
 from sqlqueue.exceptions import InvalidMessage
+from sqlqueue.payloads.versions import OF_PAYLOAD, OWN, refuse_reserved
 
 
 def payload_of(kind: Any) -> Callable[[Any], str]:
@@ -26,10 +26,18 @@ def payload_of(kind: Any) -> Callable[[Any], str]:
 
 
 def headers_of(kind: Any) -> Callable[[Any], str | None]:
-    """Return a function that makes JSON text of a headers column's values: JSON text of an object, structs or maps."""
-    if _is_text(kind):
-        return _headers_text
-    return lambda value: encode_headers(plain(value, kind))
+    """Return a function that makes JSON text of a headers column's values: JSON text of an object, structs or maps.
+
+    It raises InvalidMessage for names that are the queue's, as publish() does; a text may be that of a message that was
+    read, and keeps what the queue said of its payload, but neither its batch nor the wish for a reply.
+    """
+    return _headers_text if _is_text(kind) else lambda value: _callers_headers(plain(value, kind))
+
+
+def _callers_headers(headers: Any) -> str | None:
+    if isinstance(headers, dict):
+        refuse_reserved(headers)
+    return encode_headers(headers)
 
 
 def _headers_text(value: str | None) -> str | None:
@@ -37,11 +45,13 @@ def _headers_text(value: str | None) -> str | None:
         return None
     try:
         headers = json.loads(value)
-        if isinstance(headers, dict):
-            headers.pop(HEADER, None)  # its batch has counted it, or is gone
-        return encode_headers(headers)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidMessage(f"headers are not JSON text: {error}") from None
+    if isinstance(headers, dict):
+        for name in OWN - OF_PAYLOAD:  # its batch has counted it, or is gone, and nobody waits for its reply
+            headers.pop(name, None)
+        refuse_reserved(headers.keys() - OF_PAYLOAD)
+    return encode_headers(headers)
 
 
 def json_texts(values: pa.Array) -> pa.Array:

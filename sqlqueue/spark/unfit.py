@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
+import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
 
+from sqlqueue.core.codec import encode
 from sqlqueue.exceptions import InvalidMessage
-from sqlqueue.spark.files import FILE, RECORD, UNFIT
+from sqlqueue.spark.files import FILE, HIDDEN, NUMBERED, RECORD, ROW, UNFIT
 from sqlqueue.spark.ids import named, text_of
+from sqlqueue.spark.plain_json import plain
 
 # What Spark says of a CSV file whose header is another one.
 HEADER = re.compile(
@@ -35,15 +41,38 @@ def why_unfit(rows: DataFrame, time: str = "") -> Column:
     return F.coalesce(known, F.when(text.isNotNull() & time_of(rows, time).isNull(), no_time))
 
 
-def refuse_unfit(rows: DataFrame, time: str = "") -> None:
+def _why_unsayable(values: pa.Array) -> pa.Array:
+    """Return why JSON cannot say a column of a struct, NULL if it can say them all."""
+    return pa.array([_unsayable(value, values.type) for value in values], pa.string())
+
+
+def _unsayable(value: Any, kind: Any) -> str | None:
+    for field in kind:
+        try:
+            encode(plain(value[field.name].as_py(), field.type), f"column {field.name!r}")
+        except InvalidMessage as error:
+            return str(error) if str(error).startswith("column") else f"column {field.name!r}: {error}"
+        except (ValueError, ArithmeticError) as error:  # times beyond Python's
+            return f"column {field.name!r}: {error}"
+    return None
+
+
+why_unsayable = F.arrow_udf(_why_unsayable, StringType())
+
+
+def refuse_unfit(rows: DataFrame, time: str = "", columns: Sequence[str] = ()) -> None:
     """Read all rows of files; raise InvalidMessage for one that does not fit, or a CSV file with another header.
 
-    time: a column that must hold times. Only CSV and JSON are read for this, and others if `time` is named.
+    time: a column that must hold times. columns: those that are published; all if it is empty.
     """
-    if UNFIT not in rows.columns and not time:
-        return
-    record = F.col(RECORD) if RECORD in rows.columns else F.lit(None).cast("string")
-    broken = rows.select("*", why_unfit(rows, time).alias("why"), record.alias("record")).where("why IS NOT NULL")
+    why, record = why_unfit(rows, time), F.lit(None).cast("string")
+    if UNFIT in rows.columns:  # what is inferred from text JSON can say, and else UNFIT has said it
+        record = F.col(RECORD)
+    else:
+        names = columns or [name for name in rows.columns if name not in HIDDEN]
+        why = F.coalesce(why, why_unsayable(F.struct(*(F.col(named(rows, name)) for name in names))))
+    known = [name for name in HIDDEN if name in rows.columns]  # Python may have no such times as other columns have
+    broken = rows.select(*known, why.alias("why"), record.alias("record")).where("why IS NOT NULL")
     try:
         found = broken.limit(1).collect()
     except (PySparkException, Py4JJavaError) as error:
@@ -57,9 +86,13 @@ def refuse_unfit(rows: DataFrame, time: str = "") -> None:
             "by themselves. Nothing was published"
         ) from None
     for row in found:
-        line = _line_of(rows.sparkSession, row[FILE], row["record"]) if row["record"] is not None else None
-        where = row[FILE] if line is None else f"{row[FILE]}, line {line}"
-        shown = "" if row["record"] is None else f": {row['record'][:SHOWN]}"
+        where, shown = row[FILE], ""
+        if row["record"] is not None:
+            shown = f": {row['record'][:SHOWN]}"
+            if (line := _line_of(rows.sparkSession, row[FILE], row["record"])) is not None:
+                where += f", line {line}"
+        elif NUMBERED in rows.schema[ROW].metadata:
+            where += f", row {row[ROW] + 1}"
         raise InvalidMessage(f"{where}: {row['why']}{shown}. Nothing was published")
 
 

@@ -111,6 +111,32 @@ def test_csv_files_with_other_columns_are_refused(spark: SparkSession, tmp_path:
             (),
             r"a\.csv: column 'n' has more digits than a float keeps.*\.12",
         ),
+        (
+            "a.csv",
+            "n\n90071992547409.91\n90071992547409.93\n",
+            (),
+            r"'n' has more digits than .* all\): 90071992547409\.93",
+        ),
+        (
+            "a.csv",
+            "n\n12345678901234.56\n12345678901234.567\n",
+            (),
+            r"'n' has more digits than .*: 12345678901234\.567",
+        ),
+        (
+            "a.json",
+            '{"a": {"n": 0.5}}\n{"a": {"n": 12345678901234567890.12}}\n',
+            (),
+            r"a\.json: column 'a' has more digits than .*prefersDecimal=true keeps all\): 12345678901234567890\.12\.",
+        ),
+        (
+            "a.json",
+            '{"l": [{"n of": [0.5, 9007199254740993]}]}',
+            (),
+            r"'l' has more digits than .*: 9007199254740993\.",
+        ),
+        ("a.json", '{"l": [0.5, NaN]}', (), r"a\.json: column 'l' has what JSON has no number for: NaN"),
+        ("a.json", "{'a': {'n': 0.5}}", (), r"a\.json: column 'a' has floats in what is no plain JSON"),
         ("a.csv", "n,at\n1,2024-02-29\n2,2023-02-29\n", ("--time=at",), r"a\.csv: column 'at' has no time: 2023-02-29"),
         ("a.csv", "_sqlqueue_row\n1\n", (), "a column '_sqlqueue_row'"),
     ],
@@ -130,6 +156,56 @@ def test_a_row_that_does_not_fit_is_not_published_by_the_functions_either(spark:
     with pytest.raises(Exception, match=r"a\.csv: it has not as many columns as the header"):
         publish(in_order(messages, writers=1), "t")
     assert not payloads()
+
+
+def test_numbers_that_floats_keep_are_published_wherever_they_stand(spark: SparkSession, tmp_path: Path) -> None:
+    texts = ["0.123456789012345", "90071992547409.94", "0.10000000000000001", "8.409999999999999E21", "-1.50", "0.0"]
+    texts += ["5.684341886080802e-14", "9007199254740992", "1e-7", "12.50000000000000000000"]
+    (tmp_path / "a.csv").write_text("\n".join(["n", *texts]) + "\n")
+    backfill(tmp_path / "a.csv")
+    assert sorted(row["n"] for row in payloads()) == sorted(map(float, texts))
+    Message.objects.all().delete()
+    numbers = f"[{', '.join(texts)}]"
+    row = f'{{"a": {{"b c": {numbers}, "whole": 12345678901234567890}}, "text": ["12345678901234567890.12"], "n": 1}}'
+    (tmp_path / "a.json").write_text(row)
+    backfill(tmp_path / "a.json")
+    (payload,) = payloads()
+    assert payload["a"] == {"b c": list(map(float, texts)), "whole": "12345678901234567890"}
+    assert payload["text"] == ["12345678901234567890.12"]
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "said"),
+    [
+        (
+            "parquet",
+            "named_struct('n', array(if(id = 1500, double('NaN'), 0.5D)))",
+            r"row 1501: column 'v' is not JSON",
+        ),
+        ("orc", "if(id = 1500, double('Infinity'), 0.5D)", r"\.orc: column 'v' is not JSON"),
+        ("parquet", "if(id = 1500, map(7, 'x'), map())", r"row 1501: column 'v': the keys of a map must be strings"),
+        (
+            "orc",
+            "interval 100000000 days + make_dt_interval(0, 0, 0, if(id = 1500, 0.000001, 0))",
+            r"\.orc: column 'v': .*the interval",
+        ),
+        ("parquet", "make_date(if(id = 1500, 12024, 2024), 1, 1)", r"row 1501: column 'v': "),
+    ],
+)
+def test_what_json_cannot_say_is_refused_with_its_file_before_a_row_is_published(
+    spark: SparkSession, tmp_path: Path, form: str, value: str, said: str
+) -> None:
+    rows = spark.range(0, 2000, 1, 1).selectExpr("id", f"{value} AS v")
+    rows.write.format(form).save(str(tmp_path / "rows"))
+    with pytest.raises(CommandError, match=rf"part-.*{said}.*\. Nothing was published"):
+        backfill(tmp_path / "rows", f"--format={form}", "--writers=1")
+    assert not payloads()
+
+
+def test_columns_that_are_not_published_may_hold_what_json_cannot_say(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql("SELECT 1 AS n, double('NaN') AS v").write.parquet(str(tmp_path / "rows"))
+    backfill(tmp_path / "rows", "--format=parquet", "--payload=n", "--id=n")
+    assert payloads() == [{"n": 1}]
 
 
 def test_numbers_of_long_files_keep_their_digits_as_texts(spark: SparkSession, tmp_path: Path) -> None:

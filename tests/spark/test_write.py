@@ -77,6 +77,21 @@ def test_rows_become_messages(spark: SparkSession) -> None:
     assert not publish("flights", "the same", key="N1 ✈", id="first").created
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        "map('sqlqueue-batch', 'theirs')",
+        "named_struct('sqlqueue-reply', 60)",
+        "map('SQLQueue-Batch', 'theirs')",
+        """'{"sqlqueue-mine": 1}'""",
+    ],
+)
+def test_headers_that_are_the_queues_are_refused_as_publish_does(spark: SparkSession, headers: str) -> None:
+    with pytest.raises(Exception, match=r"begins with 'sqlqueue-', which is for the queue's own"):
+        write(spark.sql(f"SELECT 'a' AS id, '1' AS payload, {headers} AS headers"), topic="t")
+    assert not Message.objects.exists()
+
+
 def test_what_is_written_again_is_there_once(spark: SparkSession) -> None:
     frame = spark.range(5_000).select(
         F.concat(F.lit("row "), F.col("id")).alias("id"),

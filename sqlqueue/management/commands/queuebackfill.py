@@ -74,17 +74,19 @@ class Command(SparkCommand):
 
             try:
                 rows = read_files(spark, options["paths"], format_of(options), dict(options["option"]))
+                key, id, payload = (columns(options[name]) for name in ("key", "id", "payload"))
                 messages = as_messages(
                     rows,
-                    key=columns(options["key"]),
-                    id=columns(options["id"]),
-                    payload=columns(options["payload"]),
+                    key=key,
+                    id=id,
+                    payload=payload,
                     time=options["time"] or "",
                     order=columns(options["order"]),
                 )
             except AnalysisException as error:  # a missing file or column: the message says which there are
                 raise CommandError(str(error)) from error
-            refuse_unfit(rows, options["time"] or "")
+            # Without a list of columns all are published.
+            refuse_unfit(rows, options["time"] or "", list(dict.fromkeys(payload and [*payload, *key, *id])))
             if options["dry_run"]:
                 self.preview(messages)
                 return
