@@ -289,7 +289,6 @@ OVER: dict[str, str] = {
     "spark.archiving:ROWS_OF_A_FILE": "tests/spark/test_archive.py::test_is_everything_where_one_file_is_not_enough",
     "spark.arrow:BYTES": "tests/spark/test_plan.py::test_every_row_is_read_once",
     "spark.arrow:ROWS": "tests/spark/test_plan.py::test_every_row_is_read_once",
-    "spark.files:MOST_DIGITS": "tests/spark/test_values_of_files.py::test_what_does_not_fit_is_refused_with_its_file_and_line",
     "spark.object_files:MOST_TASKS": "tests/spark/test_object_archive.py::test_more_than_one_batch_of_rows_and_more_files_than_tasks_are_read",
     "spark.object_files:ROWS_OF_A_BATCH": "tests/spark/test_object_archive.py::test_more_than_one_batch_of_rows_and_more_files_than_tasks_are_read",
     "spark.plan:LEAST_ROWS": "tests/spark/test_plan.py::test_every_row_is_read_once",

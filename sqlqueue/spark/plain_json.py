@@ -48,7 +48,7 @@ def _headers_text(value: str | None) -> str | None:
     except (ValueError, RecursionError) as error:
         raise InvalidMessage(f"headers are not JSON text: {error}") from None
     if isinstance(headers, dict):
-        for name in OWN - OF_PAYLOAD:  # its batch has counted it, or is gone, and nobody waits for its reply
+        for name in OWN - OF_PAYLOAD:  # its batch has counted it, or is gone, and its caller has got the reply
             headers.pop(name, None)
         refuse_reserved(headers.keys() - OF_PAYLOAD)
     return encode_headers(headers)
