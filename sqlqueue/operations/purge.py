@@ -65,7 +65,7 @@ class Purged:
 def preview(alias: str, topic: str, through: int | None = None) -> PurgePreview:
     """Count what purge() would concern; change nothing. through: up to this offset; None: all messages.
 
-    Exact up to sampling.EXACT messages; beyond that, and where messages are blocked, the counts are estimates. Messages
+    Exact up to sampling.EXACT messages of each group; beyond that, and where messages are blocked, the counts are estimates. Messages
     for another target group count, too. Raises ConfigurationError for what cannot be purged.
     """
     options = _purgeable(alias, topic)
@@ -77,8 +77,8 @@ def preview(alias: str, topic: str, through: int | None = None) -> PurgePreview:
     for name in names:
         each = positions_of(alias, topic, name).each(topic, partitions, options.priorities)
         parts[name] = [empty._replace(low=min(to, position), high=to) for empty, position in each]
-    distinct = list(dict.fromkeys(one for some in parts.values() for one in some))
-    figures, estimated = count_ranges(alias, distinct)
+    distinct = {one: name for name, some in reversed(parts.items()) for one in some}
+    figures, estimated = count_ranges(alias, [one._replace(part_of=name) for one, name in distinct.items()])
     counts = dict(zip(distinct, figures))
     unread = {name: sum(counts[one] for one in some) for name, some in parts.items()}
     remembered = {group: int(rows or 0) for group, rows in execute(alias, REMEMBERED, (topic, to)).fetchall()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ class Backlog(NamedTuple):
 
 
 def backlogs_of(alias: str, partitions: Sequence[StoredPartition]) -> dict[StoredPartition, Backlog]:
-    """Return the backlog above each position: exact if all have no more than sampling.EXACT messages together."""
+    """Return the backlog above each position: exact for groups that have no more than sampling.EXACT messages."""
     sql = dialect(alias)
     both = " UNION ALL ".join([sql.branch.format(HEAD.strip()), sql.branch.format(TAIL.strip())])
     found: dict[StoredPartition, Backlog] = {}
@@ -52,10 +53,11 @@ def backlogs_of(alias: str, partitions: Sequence[StoredPartition]) -> dict[Store
             (messages, first, upto, claimed), (_, _, last, _) = ends[index], ends[-1 - index]
             found[stored] = Backlog(messages, claimed, False, first, last)
             if messages == sampling.SAMPLE:
-                longer[stored] = Range(
-                    stored.topic, stored.partition, stored.priority, upto, last, stored.slice, stored.slices
-                )
-    counted = sum(one.messages for one in found.values())
+                stream = (stored.topic, stored.partition, stored.priority)
+                longer[stored] = Range(*stream, upto, last, stored.slice, stored.slices, stored.group)
+    counted: Counter[tuple[str, str]] = Counter()
+    for stored, backlog in found.items():
+        counted[stored.topic, stored.group] += backlog.messages
     for stored, more in zip(longer, count(alias, list(longer.values()), counted)):
         found[stored] = found[stored]._replace(
             messages=found[stored].messages + more.messages, estimated=more.estimated

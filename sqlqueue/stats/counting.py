@@ -1,10 +1,12 @@
-"""Counts the messages of ranges of offsets: all of them up to a bound, and beyond that by windows over the range."""
+"""Counts the messages of ranges of offsets: of each group all of them up to a bound, and beyond that by windows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from random import Random
+from types import MappingProxyType
 from typing import NamedTuple
 
 from sqlqueue.database.slices import in_slice
@@ -23,7 +25,10 @@ LAST = """
 
 
 class Range(NamedTuple):
-    """Offsets of one partition and priority, or a slice of it: above `low`, up to `high`."""
+    """Offsets of one partition and priority, or a slice of it: above `low`, up to `high`.
+
+    part_of: ranges of a topic that say the same here (a consumer group's) are counted together.
+    """
 
     topic: str
     partition: int
@@ -32,6 +37,12 @@ class Range(NamedTuple):
     high: int
     slice: int = 0
     slices: int = 1
+    part_of: str = ""
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """Return what is counted together."""
+        return self.topic, self.part_of
 
     def divided(self, number: int) -> Iterator[Range]:
         """Yield so many parts of the same width, one after another; fewer if there are not so many offsets."""
@@ -49,31 +60,47 @@ class Count(NamedTuple):
 
 
 NONE = Count(0, False)
+NOTHING: Mapping[tuple[str, str], int] = MappingProxyType({})
 
 
-def count(alias: str, ranges: Sequence[Range], counted: int = 0) -> list[Count]:
-    """Return the count of each range.
+def count(alias: str, ranges: Sequence[Range], counted: Mapping[tuple[str, str], int] = NOTHING) -> list[Count]:
+    """Return the count of each range: exact if all of its group have no more than sampling.EXACT messages together,
+    beyond that an estimate.
 
-    counted: how many messages were counted before. If these and those of the ranges are no more than sampling.EXACT,
-    no count is an estimate. Reads a bounded number of messages, with a number of statements that grows by a few for
-    every hundred ranges.
+    counted: how many messages of a group were counted before. Bounds: of each group, which no other one takes anything from, EXACT messages; if it is estimated, at least
+    LEAST_WINDOWS windows in each of ROUNDS, of SAMPLE messages, and as many probes. The number of statements grows by
+    a few for every hundred ranges, and by seven for each group that is estimated (by 25 for up to four).
     """
     messages = [0] * len(ranges)
     rest = dict(enumerate(ranges))
-    budget = sampling.EXACT - counted
-    # Each round gives every range the same share, and the next one has what was left over. It asks for one message more
-    # than the share: a range that has it is longer.
-    while rest and (share := budget // len(rest)) > 0:
-        for index, (found, upto) in zip(list(rest), _read(alias, FIRST, list(rest.values()), share + 1)):
+    budgets = {one.group: sampling.EXACT - counted.get(one.group, 0) for one in ranges}
+    # Each round gives every range of a group the same share, and the next one has what was left over. It asks for one
+    # message more than the share: a range that has it is longer.
+    while shares := _shares(rest, budgets):
+        some = [rest[index] for index in shares]
+        counted = _read(alias, FIRST, some, *(share + 1 for share in shares.values()))
+        for (index, share), (found, upto) in zip(shares.items(), counted):
             messages[index] += found
-            budget -= min(found, share)
+            budgets[rest[index].group] -= min(found, share)
             if found <= share:
                 del rest[index]
             else:
                 rest[index] = rest[index]._replace(low=upto)
-    for index, more in zip(rest, _estimates(alias, list(rest.values()))):
-        messages[index] += more
+    together: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for index, one in rest.items():
+        together[one.group].append(index)
+    windows = max(sampling.WINDOWS // max(1, len(together)), sampling.LEAST_WINDOWS)
+    for indexes in together.values():
+        for index, more in zip(indexes, _estimates(alias, [rest[index] for index in indexes], windows)):
+            messages[index] += more
     return [Count(found, index in rest) for index, found in enumerate(messages)]
+
+
+def _shares(rest: Mapping[int, Range], budgets: Mapping[tuple[str, str], int]) -> dict[int, int]:
+    """Return how many messages of each range are counted next, without those of groups whose budget is used up."""
+    number = Counter(one.group for one in rest.values())
+    shares = {index: budgets[one.group] // number[one.group] for index, one in rest.items()}
+    return {index: share for index, share in shares.items() if share > 0}
 
 
 class Unseen(NamedTuple):
@@ -84,13 +111,12 @@ class Unseen(NamedTuple):
     rest: Range
 
 
-def _estimates(alias: str, ranges: Sequence[Range]) -> list[int]:
+def _estimates(alias: str, ranges: Sequence[Range], number: int) -> list[int]:
     """Return about how many messages each range has. Its first messages speak for what follows them, so it is divided
-    into windows; and those of which the most was not seen are divided again. What is unseen then is probed."""
-    if not ranges:
-        return []
+    into windows, about so many of all; and those of which the most was not seen are divided again. What is unseen then
+    is probed."""
     ends = _read(alias, LAST, ranges, 1)
-    each = max(sampling.WINDOWS // len(ranges), 2 if len(ranges) > sampling.WINDOWS // sampling.LEAST_WINDOWS else 1)
+    each = max(number // len(ranges), 2)
     windows = [
         (index, window)
         for index, (one, (_, last)) in enumerate(zip(ranges, ends))
@@ -108,21 +134,21 @@ def _estimates(alias: str, ranges: Sequence[Range]) -> list[int]:
         if not left or sum(one.messages for one in unseen) <= sampling.CLOSE * sum(totals):
             break
         unseen.sort(reverse=True)
-        most = sampling.WINDOWS // sampling.PARTS
+        most = number // sampling.PARTS
         windows = [(one.of, part) for one in unseen[:most] for part in one.rest.divided(sampling.PARTS)]
         del unseen[:most]
-    for index, more in _probed(alias, unseen):
+    for index, more in _probed(alias, unseen, number):
         totals[index] += more
     return [round(total) for total in totals]
 
 
-def _probed(alias: str, unseen: Sequence[Unseen]) -> Iterator[tuple[int, float]]:
+def _probed(alias: str, unseen: Sequence[Unseen], number: int) -> Iterator[tuple[int, float]]:
     """Yield the index of a range and about how many of its messages were not seen, by parts.
 
     What was expected of them is biased: where messages come in bulks, the first ones of a window end in the middle of
-    one. So it only says where to look: more of the WINDOWS probes are where more is expected. A probe is of so many
+    one. So it only says where to look: more of so many probes are where more is expected. A probe is of so many
     offsets, and may overlap the ends of what is unseen: each offset is as likely to be in one."""
-    each = sum(one.messages for one in unseen) / sampling.WINDOWS  # messages expected for each probe
+    each = sum(one.messages for one in unseen) / number  # messages expected for each probe
     random, past = Random(0), 0.0
     expected: list[float] = []
     probes: list[tuple[int, Range]] = []
@@ -141,16 +167,17 @@ def _probed(alias: str, unseen: Sequence[Unseen]) -> Iterator[tuple[int, float]]
         yield index, each * messages / wanted
 
 
-def _read(alias: str, text: str, ranges: Sequence[Range], most: int) -> list[tuple[int, int]]:
-    """Return how many messages each range has, up to so many, and the last offset of those, 0 without any."""
+def _read(alias: str, text: str, ranges: Sequence[Range], *most: int) -> list[tuple[int, int]]:
+    """Return how many messages each range has, up to so many (of each, or of all), and the last offset of those, 0
+    without any."""
     syntax = dialect(alias)
     branch = syntax.branch.format(text.strip())
     found = [(0, 0)] * len(ranges)
     for some in sampling.chunks(range(len(ranges)), sampling.TABLES_AT_ONCE):
         values: list[object] = []
         for index in some:
-            values += (index, *syntax.range_values(*ranges[index][:5]), most)
-        texts = [branch.replace("{slice}", in_slice('"offset"', *ranges[index][5:])) for index in some]
+            values += (index, *syntax.range_values(*ranges[index][:5]), most[index % len(most)])
+        texts = [branch.replace("{slice}", in_slice('"offset"', *ranges[index][5:7])) for index in some]
         for index, messages, upto in execute(alias, " UNION ALL ".join(texts), values).fetchall():
             found[index] = (int(messages), int(upto or 0))
     return found

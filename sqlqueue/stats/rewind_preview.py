@@ -42,8 +42,8 @@ def count_above(
 ) -> RewindPreview:
     """Count the messages of a topic (or one partition) above an offset, and what moving a group there would do.
 
-    Exact up to sampling.EXACT messages of all ranges together, beyond that estimated. A few statements for every 60
-    partitions and priorities. Messages for another target group count, too.
+    Exact up to sampling.EXACT messages on each side of the group's positions, beyond that estimated. A few statements
+    for every 60 partitions and priorities. Messages for another target group count, too.
     """
     options = Topic.objects.using(alias).filter(name=topic).first()
     if options is None:
@@ -53,7 +53,7 @@ def count_above(
     highest = highest_offset(alias)
     between, beyond, read = [], [], []
     for empty, position in positions.each(topic, partitions, options.priorities):
-        between.append(empty._replace(low=min(offset, position), high=max(offset, position)))
+        between.append(empty._replace(low=min(offset, position), high=max(offset, position), part_of="between"))
         beyond.append(empty._replace(low=max(offset, position), high=max(offset, position, highest)))
         read.append(position > offset)
     counts, estimated = count_ranges(alias, [*between, *beyond])
