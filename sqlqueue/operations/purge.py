@@ -65,8 +65,8 @@ class Purged:
 def preview(alias: str, topic: str, through: int | None = None) -> PurgePreview:
     """Count what purge() would concern; change nothing. through: up to this offset; None: all messages.
 
-    Exact up to sampling.EXACT messages of each group; beyond that, and where messages are blocked, the counts are estimates. Messages
-    for another target group count, too. Raises ConfigurationError for what cannot be purged.
+    Exact up to sampling.EXACT messages of each group; beyond that, and where messages are blocked, the counts are
+    estimates. Messages for another target group count, too. Raises ConfigurationError for what cannot be purged.
     """
     options = _purgeable(alias, topic)
     to = highest_offset(alias) if through is None else max(0, through)

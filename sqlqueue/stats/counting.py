@@ -67,9 +67,10 @@ def count(alias: str, ranges: Sequence[Range], counted: Mapping[tuple[str, str],
     """Return the count of each range: exact if all of its group have no more than sampling.EXACT messages together,
     beyond that an estimate.
 
-    counted: how many messages of a group were counted before. Bounds: of each group, which no other one takes anything from, EXACT messages; if it is estimated, at least
-    LEAST_WINDOWS windows in each of ROUNDS, of SAMPLE messages, and as many probes. The number of statements grows by
-    a few for every hundred ranges, and by seven for each group that is estimated (by 25 for up to four).
+    counted: how many messages of a group were counted before. Reads at most, of each group, which no other one takes
+    anything from, EXACT messages; and of one that is estimated LEAST_WINDOWS windows of SAMPLE messages (WINDOWS for
+    all, if these are more) in each of ROUNDS, and as many probes. The number of statements grows by a few for every
+    hundred ranges, and by 7 for each group that is estimated (at most 25 for up to four).
     """
     messages = [0] * len(ranges)
     rest = dict(enumerate(ranges))
@@ -78,8 +79,8 @@ def count(alias: str, ranges: Sequence[Range], counted: Mapping[tuple[str, str],
     # message more than the share: a range that has it is longer.
     while shares := _shares(rest, budgets):
         some = [rest[index] for index in shares]
-        counted = _read(alias, FIRST, some, *(share + 1 for share in shares.values()))
-        for (index, share), (found, upto) in zip(shares.items(), counted):
+        read = _read(alias, FIRST, some, *(share + 1 for share in shares.values()))
+        for (index, share), (found, upto) in zip(shares.items(), read):
             messages[index] += found
             budgets[rest[index].group] -= min(found, share)
             if found <= share:

@@ -1,7 +1,7 @@
 """The survey: stats of every topic and group, read from the tables in a few statements.
 
-Their number grows by a few for every few hundred partitions and for every long backlog, and what they read of a group is
-bounded: its backlog is counted up to EXACT messages, beyond that estimated from windows over it.
+Their number grows by a few for every few hundred partitions and for every long backlog, and what they read of a group
+is bounded: its backlog is counted up to EXACT messages, beyond that estimated from windows over it.
 """
 
 from __future__ import annotations
