@@ -70,7 +70,7 @@ def count(alias: str, ranges: Sequence[Range], counted: Mapping[tuple[str, str],
     counted: how many messages of a group were counted before. Reads at most, of each group, which no other one takes
     anything from, EXACT messages; and of one that is estimated LEAST_WINDOWS windows of SAMPLE messages (WINDOWS for
     all, if these are more) in each of ROUNDS, and as many probes. The number of statements grows by a few for every
-    hundred ranges, and by 7 for each group that is estimated (at most 25 for up to four).
+    hundred ranges, and by 7 for each group that is estimated (25 for one alone, 13 for each of two or three).
     """
     messages = [0] * len(ranges)
     rest = dict(enumerate(ranges))
