@@ -119,7 +119,7 @@ BESIDE: dict[str, tuple[int, int, list[list[int]]]] = {
 def test_every_group_is_told_within_a_fifth_whatever_else_is_behind(
     monkeypatch: pytest.MonkeyPatch, beside: str
 ) -> None:
-    for name, value in ("EXACT", 1_000), ("SAMPLE", 10), ("WINDOWS", 100), ("LEAST_WINDOWS", 40):
+    for name, value in ("EXACT", 1_000), ("SAMPLE", 10), ("WINDOWS", 100), ("LEAST_WINDOWS", 20):
         monkeypatch.setattr(sampling, name, value)
     many, partitions, others = BESIDE[beside]
     expected = {}
@@ -135,7 +135,7 @@ def test_every_group_is_told_within_a_fifth_whatever_else_is_behind(
 def test_a_survey_reads_a_bounded_number_of_messages_in_a_bounded_number_of_statements(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in ("EXACT", 500), ("WINDOWS", 80), ("LEAST_WINDOWS", 40), ("SAMPLE", 20), ("CLOSE", 0.0):
+    for name, value in ("EXACT", 500), ("WINDOWS", 80), ("LEAST_WINDOWS", 20), ("SAMPLE", 20), ("CLOSE", 0.0):
         monkeypatch.setattr(sampling, name, value)
     for number in range(4):
         backlog(f"t{number}", list(range(1 + number * 10_000, 2_000 + number * 10_000)))
@@ -152,8 +152,8 @@ def test_a_survey_reads_a_bounded_number_of_messages_in_a_bounded_number_of_stat
         seen = lags()
     assert sum(lag for lag, _ in seen.values()) == pytest.approx(4 * 1_999, rel=0.2)
     windows = [windows for windows, _ in read if windows > 4]
-    assert windows == [40] * sampling.ROUNDS * 4, "over each group, divided as often as that"
-    assert sum(messages for _, messages in read) <= 4 * (500 + 2 + 40 * sampling.ROUNDS * sampling.SAMPLE)
+    assert windows == [20] * sampling.ROUNDS * 4, "over each group, divided as often as that"
+    assert sum(messages for _, messages in read) <= 4 * (500 + 2 + 20 * sampling.ROUNDS * sampling.SAMPLE)
     assert len([each for each in captured if "sqlqueue_message" in each["sql"] and "UNION" in each["sql"]]) <= 4 + 4 * 7
 
 
