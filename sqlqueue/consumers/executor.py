@@ -145,16 +145,22 @@ class HandlerExecutor:
         check_has_run(returned, self.consumer.name)
         if execution.batch or not (self._keeps or asking(attempts)):
             return SUCCESS
-        return self._ask(attempts[0], outcome_of, self.alias, attempts[0], returned, self._keeps)
+        return self._ask(attempts, outcome_of, self.alias, attempts[0], returned, self._keeps)
 
-    def _ask(self, attempt: Attempt, operation: Callable[..., T], *args: Any) -> T:
+    def _ask(self, together: Sequence[Attempt], operation: Callable[..., T], *args: Any) -> T:
         """Call, once a handler has ended, what may ask the server what it can keep. An error of the database is the
-        engine's own, and no attempt's: it is called again until it succeeds. Raises LeaseLost once the lease is lost.
-        """
-        attempt.finished = now()  # it does not overrun meanwhile
-        if connections[self.alias].in_atomic_block:  # of a test, which alone can roll back
+        engine's own, and no attempt's: it is called again until it succeeds, and the attempts that have run together
+        overrun only if one call takes as long as a handler may. Raises LeaseLost once the lease is lost."""
+
+        @functools.wraps(operation)
+        def once() -> T:
+            for attempt in together:
+                attempt.deadline = now() + self._timeout
             return operation(*args)
-        found = retries.patiently(self.alias, operation, *args, give_up=lambda: attempt.lease.lost)
+
+        if connections[self.alias].in_atomic_block:  # of a test, which alone can roll back
+            return once()
+        found = retries.patiently(self.alias, once, give_up=lambda: together[0].lease.lost)
         if found is None:
             raise LeaseLost
         return found
@@ -169,7 +175,7 @@ class HandlerExecutor:
         if not isinstance(error, HandOver):
             return self.consumer.decide(error, attempt.number, retried)
         try:
-            return self._ask(attempt, self.consumer.decide, error, attempt.number, retried)
+            return self._ask(together, self.consumer.decide, error, attempt.number, retried)
         except LeaseLost:
             return SUPERSEDED
 
@@ -209,12 +215,9 @@ class HandlerExecutor:
         """Return the outcomes of messages of a batch whose publishers wait for a reply. One whose reply cannot be
         stored is a dead letter, without its neighbours."""
         found: dict[Attempt, Outcome] = {}
-        if asked:
-            for each in together:
-                each.finished = now()  # none of them overruns while the server is asked
         for attempt in asked:
             try:
-                found[attempt] = self._ask(attempt, outcome_of, self.alias, attempt, None, self._keeps)
+                found[attempt] = self._ask(together, outcome_of, self.alias, attempt, None, self._keeps)
             except (InvalidResult, LeaseLost) as error:
                 found[attempt] = self._decide(error, attempt, [attempt])
         return found
@@ -250,7 +253,7 @@ class HandlerExecutor:
                 returned = await self._await([attempt], delivery)
             if self._keeps or asking([attempt]):
                 # In the thread of the handlers' database calls: the server may have to be asked what it can keep.
-                return await sync_to_async(self._ask)(attempt, outcome_of, self.alias, attempt, returned, self._keeps)
+                return await sync_to_async(self._ask)([attempt], outcome_of, self.alias, attempt, returned, self._keeps)
             return SUCCESS
         except HandOver as error:  # likewise
             return await sync_to_async(self._decide)(error, attempt, [attempt])

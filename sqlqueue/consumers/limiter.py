@@ -30,7 +30,7 @@ logger = logging.getLogger("sqlqueue")
 
 TAKES = 2  # in each BALANCE_INTERVAL
 EARLY = 0.25  # of the time between two takes: so long waits who has nothing left
-TRIAL_WAITS = 2  # of the times between two trials: so long a trial is awaited, since a handler may hang
+TRIAL_WAITS = 2  # of the times between two trials: so long the first trial is awaited, since a handler may hang
 HEADROOM = 1.25  # of what is drawn ahead: a process that was late has not lost its tokens
 
 
@@ -209,4 +209,5 @@ class GroupLimiter:
         self._overdue = [one for one in tried if one is not self._attempt]
         if share.trial is not None and share.flow.budget is not None:
             between = wait(share.flow.budget.seconds, settings.BALANCE_INTERVAL)
-            self._overdue_at = now + TRIAL_WAITS * between.total_seconds()
+            # Twice as long after each that hangs, so that few threads do.
+            self._overdue_at = now + TRIAL_WAITS * 2 ** len(self._overdue) * between.total_seconds()

@@ -41,36 +41,38 @@ def why_unfit(rows: DataFrame, time: str = "") -> Column:
     return F.coalesce(known, F.when(text.isNotNull() & time_of(rows, time).isNull(), no_time))
 
 
-def _why_unsayable(values: pa.Array) -> pa.Array:
-    """Return why JSON cannot say a column of a struct, NULL if it can say them all."""
-    return pa.array([_unsayable(value, values.type) for value in values], pa.string())
+def why_unsayable(rows: DataFrame, names: Sequence[str]) -> Column:
+    """Return why JSON cannot say one of these columns, or fields of them; NULL if it can say them all."""
+
+    def why(values: pa.Array) -> pa.Array:
+        return pa.array([_unsayable(value, values.type, names) for value in values], pa.string())
+
+    columns = [F.col(named(rows, name)).alias(f"_{number}") for number, name in enumerate(names)]
+    return F.arrow_udf(why, StringType())(F.struct(*columns))
 
 
-def _unsayable(value: Any, kind: Any) -> str | None:
-    for field in kind:
+def _unsayable(value: Any, kind: Any, names: Sequence[str]) -> str | None:
+    for field, name in zip(kind, names):
         try:
-            encode(plain(value[field.name].as_py(), field.type), f"column {field.name!r}")
+            encode(plain(value[field.name].as_py(), field.type), f"column {name!r}")
         except InvalidMessage as error:
-            return str(error) if str(error).startswith("column") else f"column {field.name!r}: {error}"
+            return str(error) if str(error).startswith("column") else f"column {name!r}: {error}"
         except (ValueError, ArithmeticError) as error:  # times beyond Python's
-            return f"column {field.name!r}: {error}"
+            return f"column {name!r}: {error}"
     return None
-
-
-why_unsayable = F.arrow_udf(_why_unsayable, StringType())
 
 
 def refuse_unfit(rows: DataFrame, time: str = "", columns: Sequence[str] = ()) -> None:
     """Read all rows of files; raise InvalidMessage for one that does not fit, or a CSV file with another header.
 
-    time: a column that must hold times. columns: those that are published; all if it is empty.
+    time: a column that must hold times. columns: those that the payload is made of; all if it is empty.
     """
     why, record = why_unfit(rows, time), F.lit(None).cast("string")
     if UNFIT in rows.columns:  # what is inferred from text JSON can say, and else UNFIT has said it
         record = F.col(RECORD)
     else:
         names = columns or [name for name in rows.columns if name not in HIDDEN]
-        why = F.coalesce(why, why_unsayable(F.struct(*(F.col(named(rows, name)) for name in names))))
+        why = F.coalesce(why, why_unsayable(rows, names))
     known = [name for name in HIDDEN if name in rows.columns]  # Python may have no such times as other columns have
     broken = rows.select(*known, why.alias("why"), record.alias("record")).where("why IS NOT NULL")
     try:

@@ -68,13 +68,16 @@ def count(alias: str, ranges: Sequence[Range], counted: Mapping[tuple[str, str],
     beyond that an estimate.
 
     counted: how many messages of a group were counted before. Reads at most, of each group, which no other one takes
-    anything from, EXACT messages; and of one that is estimated LEAST_WINDOWS windows of SAMPLE messages (WINDOWS for
-    all, if these are more) in each of ROUNDS, and as many probes. The number of statements grows by a few for every
-    hundred ranges, and by 7 for each group that is estimated (25 for one alone, 13 for each of two or three).
+    anything from, EXACT messages, or its share of EXACT_OF_ALL; and of one that is estimated LEAST_WINDOWS windows of
+    SAMPLE messages (WINDOWS for all, if these are more) in each of ROUNDS, and as many probes. The number of statements
+    grows by a few for every hundred ranges, and by 7 for each group that is estimated (25 for one alone, 13 for each of
+    two or three).
     """
     messages = [0] * len(ranges)
     rest = dict(enumerate(ranges))
-    budgets = {one.group: sampling.EXACT - counted.get(one.group, 0) for one in ranges}
+    groups = {one.group for one in ranges}
+    each = min(sampling.EXACT, sampling.EXACT_OF_ALL // max(1, len(groups)))
+    budgets = {group: each - counted.get(group, 0) for group in groups}
     # Each round gives every range of a group the same share, and the next one has what was left over. It asks for one
     # message more than the share: a range that has it is longer.
     while shares := _shares(rest, budgets):

@@ -9,6 +9,7 @@ T = TypeVar("T")
 
 SAMPLE = 200  # messages counted at the beginning of a backlog, or of a window over it
 EXACT = 100_000  # messages that are counted of each group; beyond that a survey estimates
+EXACT_OF_ALL = 1_000_000  # messages that are counted of all groups together: each has the same share
 WINDOWS, LEAST_WINDOWS = 400, 20  # over all that is estimated, and over each of many groups
 PARTS, ROUNDS = 4, 5  # into which a window of which too much was not seen is divided, and how often that is done
 PROBED, MOST_PROBED = 2, 10  # times SAMPLE: how many messages a probe of the rest is to have, and may have

@@ -39,6 +39,7 @@ from sqlqueue.log.succession import leased
 from sqlqueue.models import (
     AckedMark,
     BlockedRange,
+    ConsumerGroup,
     DeliveryState,
     Message,
     Offset,
@@ -242,7 +243,7 @@ def workload() -> None:
     batches.stop(timeout=0.0)
     batches.close()
     replay.replay("t", limit=3)
-    move.move("default", "g", "t", 10, partition=1)
+    move.move("default", "g", "t", ConsumerGroup.objects.get(consumer_group="g", topic="t").start + 10, partition=1)
     report_absent("default")
     groups.remove("default", "away", "t")
     collect("default", subscriber.reader.log_end.horizon)

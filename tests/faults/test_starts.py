@@ -27,21 +27,20 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.mark.session
 @pytest.mark.database("mariadb", "mysql", "postgresql")
-@pytest.mark.parametrize(("processes", "drain"), [(0, False), (1, False), (1, True)])
+@pytest.mark.parametrize("processes", [0, 1])
 def test_a_process_that_starts_before_its_database_waits_for_it(
-    consumers: Consumers, database_server: PrivateServer, processes: int, drain: bool
+    consumers: Consumers, database_server: PrivateServer, processes: int
 ) -> None:
     consumers.publish("steady", "a")
     connection.close()
     database_server.stop()
-    command = consumers.start("steady", processes=processes, drain=drain)
+    command = consumers.start("steady", processes=processes)
     command.wait_for_line("event=database_unreachable .*retry_in=2", timeout=60)
     database_server.start()
     wait_until_settled("steady", GROUP)
     assert consumers.noted("end") == {("a", 1): 1}
     assert "process_died" not in command.output
-    if not drain:
-        command.terminate()
+    command.terminate()
     assert command.wait() == 0
 
 

@@ -56,6 +56,16 @@ def test_lags_are_exact_up_to_a_bound_of_each_group(monkeypatch: pytest.MonkeyPa
     assert sum(one.lag for one in partition_stats(ALIAS, "b", "g")) == seen["b"][0]
 
 
+def test_where_many_groups_are_far_behind_each_is_counted_up_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "EXACT_OF_ALL", 3_000)
+    for number in range(3):
+        backlog(f"t{number}", list(range(10_000 * number + 1, 10_000 * number + 1_001 + (number == 2))))
+    seen = lags()
+    assert (seen["t0"], seen["t1"]) == ((1_000, False), (1_000, False))
+    assert seen["t2"] == (pytest.approx(1_001, rel=0.2), True)
+    assert lags("t2") == {"t2": (1_001, False)}
+
+
 @pytest.mark.once
 def test_a_hundred_thousand_are_counted_in_a_survey_of_all() -> None:
     assert sampling.EXACT == 100_000

@@ -6,6 +6,7 @@ import faulthandler
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -113,7 +114,9 @@ def serve(
     for number in numbers:
         signal.signal(number, leave_or_stop)
     let_children_end(leave_or_stop, numbers)
-    if pipe is not None:
+    if pipe is None:
+        _end_in_time(numbers, settings.SHUTDOWN_TIMEOUT + LATEST_END)
+    else:
         listened = pipe, partial(stop, subscriber.stop)
         threading.Thread(target=_listen, args=listened, name="sqlqueue-supervisor-listener", daemon=True).start()
     servers: list[HttpServer] = []
@@ -153,8 +156,8 @@ def _subscriber(
 
 
 def _ready(options: WorkerOptions, pipe: Connection | None, liveness: Liveness) -> bool:
-    """Wait until the database answers, unless this drains one of several shards; return False if the process is to
-    stop, or its supervisor has ended, meanwhile. Exits with status 1 if a table or a column is missing."""
+    """Wait until the database answers, unless this drains: who calls that is told at once. Return False if the process
+    is to stop, or its supervisor has ended, meanwhile. Exits with status 1 if a table or a column is missing."""
     from sqlqueue.conf import settings
     from sqlqueue.consumers.process.start import missing_table, slept, wait_for_database
     from sqlqueue.core.logfmt import logfmt
@@ -165,13 +168,29 @@ def _ready(options: WorkerOptions, pipe: Connection | None, liveness: Liveness) 
 
     undone = int(options.drain and pipe is None)
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(undone))  # nothing has begun
-    if not (options.drain and options.alias) and not wait_for_database(settings.DATABASE, pause):
+    if not options.drain and not wait_for_database(settings.DATABASE, pause):
         return False
     if (missing := missing_table(settings.DATABASE)) is not None:
         meaning = "a table or a column is missing: run `python manage.py migrate sqlqueue`; the process ends"
         logger.error(logfmt("tables_missing", error=missing, meaning=meaning))
         sys.exit(1)
     return True
+
+
+def _end_in_time(numbers: Sequence[int], seconds: float) -> None:
+    """Let the system end this process so long after one of these signals, even if its main thread, in which Python
+    handles signals, waits for a server's answer."""
+    told, teller = socket.socketpair()
+    teller.setblocking(False)
+
+    def watch() -> None:
+        while number := told.recv(1):
+            if number[0] in numbers:
+                signal.setitimer(signal.ITIMER_REAL, seconds)
+                return
+
+    signal.set_wakeup_fd(teller.detach(), warn_on_full_buffer=False)
+    threading.Thread(target=watch, name="sqlqueue-signals", daemon=True).start()
 
 
 def _listen(pipe: Connection, stop: Callable[[], None]) -> None:

@@ -86,7 +86,7 @@ class Command(SparkCommand):
             except AnalysisException as error:  # a missing file or column: the message says which there are
                 raise CommandError(str(error)) from error
             # Without a list of columns all are published.
-            refuse_unfit(rows, options["time"] or "", list(dict.fromkeys(payload and [*payload, *key, *id])))
+            refuse_unfit(rows, options["time"] or "", payload)
             if options["dry_run"]:
                 self.preview(messages)
                 return

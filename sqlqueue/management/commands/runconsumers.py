@@ -92,7 +92,7 @@ class Command(BaseCommand):
         let_sigterm_end_pid_1(int(options["check"] or options["drain"]))
         refuse_broken_texts(options)
         logs.show(options["verbosity"])
-        if not (options["check"] or settings.problems() or settings.sharded):
+        if not (options["check"] or options["drain"] or settings.problems() or settings.sharded):
             wait_for_database(settings.DATABASE)
         reload = (
             django_settings.DEBUG
