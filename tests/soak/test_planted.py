@@ -30,20 +30,18 @@ def test_runs_without_fencing_and_without_order_are_found_out(tmp_path: Path) ->
 
 @pytest.mark.timeout(600)
 @pytest.mark.database("sqlite")
-def test_a_run_in_which_a_partition_is_never_read_is_found_out(tmp_path: Path) -> None:
-    words = ("--database=sqlite", "--seed=1", "--minutes=0.2", "--calm", "--phases=none", "--sabotage=progress")
-    with SoakRun(tmp_path, *words) as run:
+@pytest.mark.parametrize(
+    ("sabotage", "minutes", "violation"),
+    [("progress", 0.2, "stood still"), ("starving", 0.6, "starved")],
+    ids=["a partition is never read", "groups wait for the long handlers of another one"],
+)
+def test_a_calm_run_in_which_messages_wait_is_found_out(
+    tmp_path: Path, sabotage: str, minutes: float, violation: str
+) -> None:
+    words = ("--database=sqlite", "--seed=1", "--calm", "--phases=none")
+    with SoakRun(tmp_path, *words, f"--minutes={minutes}", f"--sabotage={sabotage}") as run:
         assert run.wait(550) == 1, run.output
-    assert run.report["violations"]["stood still"], run.output
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.database("sqlite")
-def test_a_run_in_which_groups_wait_for_the_long_handlers_of_others_is_found_out(tmp_path: Path) -> None:
-    words = ("--database=sqlite", "--seed=1", "--minutes=0.6", "--calm", "--phases=none", "--sabotage=starving")
-    with SoakRun(tmp_path, *words) as run:
-        assert run.wait(550) == 1, run.output
-    assert run.report["violations"]["starved"], run.output
+    assert run.report["violations"][violation], run.output
 
 
 @pytest.mark.timeout(600)
