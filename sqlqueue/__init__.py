@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from sqlqueue.operations.acknowledge import acknowledge
     from sqlqueue.operations.replay import discard, replay
     from sqlqueue.stats.batch_status import BatchStatus, cancel_batch, get_batch
-    from sqlqueue.stats.message_status import GroupStatus, MessageStatus, aget_status, get_status
+    from sqlqueue.stats.group_status import GroupStatus
+    from sqlqueue.stats.message_status import MessageStatus, aget_status, get_status
 
 # Names resolve at their first use, so that `from sqlqueue import publish` works in models.py too, before the apps are
 # ready.
@@ -47,7 +48,7 @@ _MODULES = {
     "CallFailed": "sqlqueue.exceptions",
     "ConfigurationError": "sqlqueue.exceptions",
     "Delivery": "sqlqueue.consumers.delivery",
-    "GroupStatus": "sqlqueue.stats.message_status",
+    "GroupStatus": "sqlqueue.stats.group_status",
     "HandOver": "sqlqueue.exceptions",
     "IndexHeader": "sqlqueue.database.index_header",
     "InvalidMessage": "sqlqueue.exceptions",

@@ -32,10 +32,9 @@ from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED
 from sqlqueue.models import Message, Receipt, WorkItem
 from sqlqueue.operations.replay import copy_id
-from sqlqueue.stats import message_status
 from sqlqueue.stats.bodies import bodies
-from sqlqueue.stats.delivery_status import FAILING, IN_FLIGHT, OTHER_GROUP, UNREAD, WAITING
-from sqlqueue.stats.message_status import EXPIRED, RETRYING, SCHEDULED, GroupStatus, status_of
+from sqlqueue.stats.group_status import EXPIRED, IN_FLIGHT, LIMITED, RETRYING, SCHEDULED, WAITING, GroupStatus
+from sqlqueue.stats.message_status import status_of
 from sqlqueue.stats.replayed import copy_of, original_of
 
 MOST_SHOWN = 100_000  # characters of a payload
@@ -43,27 +42,17 @@ ALL_ACTIONS: dict[str, type[MessageAction]] = {**MESSAGE_ACTIONS, Delete.name: D
 MOST_RECEIPTS = 100  # on the page of a message
 MOST_ITEMS = 100  # work items on it: a group makes another one only after a rewind
 STATES = {
-    UNREAD: gettext_lazy("not read yet"),
-    IN_FLIGHT: gettext_lazy("in flight"),
-    FAILING: gettext_lazy("failing, waits for its next attempt"),
-    WAITING: gettext_lazy("waiting"),
-    ACKED: gettext_lazy("acknowledged"),
-    DEAD: gettext_lazy("dead letter"),
-    OTHER_GROUP: gettext_lazy("for another group"),
-}
-UNUSUAL = (FAILING, DEAD)
-# On the page of a message.
-GROUP_STATES = {
     SCHEDULED: gettext_lazy("scheduled"),
-    message_status.WAITING: gettext_lazy("waiting"),
-    message_status.LIMITED: gettext_lazy("limited"),
-    message_status.IN_FLIGHT: gettext_lazy("in flight"),
+    WAITING: gettext_lazy("waiting"),
+    LIMITED: gettext_lazy("limited"),
+    IN_FLIGHT: gettext_lazy("in flight"),
     RETRYING: gettext_lazy("failing, waits for its next attempt"),
     ACKED: gettext_lazy("acknowledged"),
     DEAD: gettext_lazy("dead letter"),
     EXPIRED: gettext_lazy("expired"),
     REPLAYED: gettext_lazy("replayed"),
 }
+UNUSUAL = (RETRYING, DEAD, EXPIRED)
 
 
 def _original(alias: str, dead_letter: Message) -> Message | None:
@@ -88,7 +77,7 @@ def _statuses(alias: str, message: Message) -> Iterator[ShownStatus]:
     for one in status_of(alias, message).groups.values():
         result = "" if one.result is None else indented(one.result, MOST_SHOWN)
         copy = copy_of(alias, message.topic, *one.replayed_as) if one.replayed_as else None
-        yield ShownStatus(one, GROUP_STATES[one.state], result, GROUP_STATES.get(one.copy_state, ""), copy)
+        yield ShownStatus(one, STATES[one.state], result, STATES.get(one.copy_state, ""), copy)
 
 
 def _work_items(request: HttpRequest, offsets: Iterable[int]) -> list[WorkItem]:

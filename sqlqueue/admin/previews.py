@@ -16,7 +16,7 @@ from sqlqueue.core.outcomes import REPLAYED
 from sqlqueue.log.encoding import NOTHING
 from sqlqueue.models import Message, Receipt
 from sqlqueue.stats.bodies import bodies
-from sqlqueue.stats.delivery_status import statuses_of
+from sqlqueue.stats.group_status import statuses_of
 
 BEGINNING = 100  # characters of a payload
 MOST_RECEIPTS_READ = 2_000  # for a page of messages

@@ -156,7 +156,7 @@ def _all_of(found: dict[str, Unsettled], kind: str) -> set[int]:
 
 def _open(alias: str, topic: str, messages: Collection[Message]) -> dict[str, Unsettled]:
     """Return by group which of these messages it has not settled; groups that have settled all are left out. The tables
-    are read in the order of stats.delivery_status: what moves from one to the next meanwhile is found there."""
+    are read in the order of stats.group_status: what moves from one to the next meanwhile is found there."""
     groups = list(ConsumerGroup.objects.using(alias).filter(topic=topic))
     starts = {one.consumer_group: one.start for one in groups}
     if not messages or not starts:

@@ -17,7 +17,7 @@ from sqlqueue.models.replay import DONE, FAILED, NEW, RUNNING, TRIAL
 from sqlqueue.operations import requests
 from sqlqueue.operations.replay import DeadLetterSelection, replay_some
 from sqlqueue.operations.requests import AT_ONCE, checked_rate
-from sqlqueue.stats.delivery_status import status
+from sqlqueue.stats.group_status import EXPIRED, status
 
 logger = logging.getLogger("sqlqueue")
 
@@ -195,7 +195,7 @@ def _check_trial(alias: str, replay: Replay) -> None:
     outcome = status(alias, message, group)
     if outcome.state == ACKED:
         replay.state = RUNNING
-    elif outcome.state == DEAD:
+    elif outcome.state in (DEAD, EXPIRED):
         replay.state, replay.note = FAILED, f"the first one, offset {message.offset}, died again"
     elif not ConsumerGroup.objects.using(alias).filter(topic=message.topic, consumer_group=group).exists():
         text = f"group {group} is not registered any more: no process tries the first one, offset {message.offset}"

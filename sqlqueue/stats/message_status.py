@@ -5,80 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
 
 from sqlqueue.conf import settings
-from sqlqueue.core.flow import Flow, in_effect
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text
-from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED, TOO_LATE
+from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import progress, relay_hold
 from sqlqueue.log.placement import first_found
-from sqlqueue.log.progress import Progress
 from sqlqueue.log.topics import require_declared
 from sqlqueue.models import ConsumerGroup, Message, Receipt, RelayedMessage, Result, ScheduledMessage
 from sqlqueue.models.topic import TOPIC_COLUMN
-from sqlqueue.stats import delivery_status
-from sqlqueue.stats.delivery_status import DeliveryStatus
+from sqlqueue.stats.group_status import (
+    IN_FLIGHT,
+    SCHEDULED,
+    WAITING,
+    GroupStatus,
+    dead_letters_of,
+    ended_as,
+    registered_groups,
+    settled_as,
+    statuses_in,
+)
 from sqlqueue.stats.waiting import until_finished
 from sqlqueue.twins import async_twin, refuse_in_async
 
-SCHEDULED: Final = "scheduled"  # it is not in the log yet: its time, or its way to its shard, lies ahead
-WAITING: Final = "waiting"  # for its turn, or postponed before its first attempt
-LIMITED: Final = "limited"  # a limit of its key holds it back
-IN_FLIGHT: Final = "in_flight"  # with a handler, or claimed for one
-RETRYING: Final = "retrying"  # an attempt has failed, and there will be another
-EXPIRED: Final = "expired"  # a dead letter that was too late for its handler
-# REPLAYED: its dead letter was published anew, as a copy for this group
-
-FINISHED: Final = frozenset({ACKED, DEAD, EXPIRED})
-STATES: Final = (SCHEDULED, WAITING, LIMITED, IN_FLIGHT, RETRYING, ACKED, DEAD, EXPIRED, REPLAYED)
 MOST_FOLLOWED = 10  # replays of one message, each of the one before it
 MOST_RECEIPTS = 100  # that are read of one message
-
-_STATES = {
-    delivery_status.UNREAD: WAITING,
-    delivery_status.WAITING: WAITING,
-    delivery_status.IN_FLIGHT: IN_FLIGHT,
-    delivery_status.FAILING: RETRYING,
-    ACKED: ACKED,
-    DEAD: DEAD,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class GroupStatus:
-    """How a message stands in one group.
-
-    state: scheduled, waiting, limited, in_flight, retrying, acked, dead, expired (dead once that dead letter is
-    discarded, and only a receipt is left: it has no reason) or replayed; replayed_as: the (id, key) of the copy as
-    which its dead letter was delivered again, and copy_state: the copy's state in this group, of the last one if that
-    was replayed, too ("acked" once it is unknown, since it was collected); attempts: how many were charged so far, None
-    where that is not stored (a message that was acked, without keep_results or a receipt); result: what the handler
-    returned, if its consumer keeps results; error: of the last failed attempt, "" for none; progress: what the handler
-    that has it now has said last (done, total, note, updated_at), None if it has said nothing; next_attempt_at: of a
-    message that waits for a time, else None; started_at, finished_at: of the attempt that has settled it, as far as
-    they are stored; dead_letter: the dead letter's offset.
-    """
-
-    group: str
-    state: str
-    attempts: int | None = 0
-    result: Any = None
-    error: str = ""
-    progress: Progress | None = None
-    next_attempt_at: datetime | None = None
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
-    dead_letter: int | None = None
-    replayed_as: tuple[str, str] | None = None
-    copy_state: str = ""
-
-    @property
-    def finished(self) -> bool:
-        """Whether this group is done with it: it is acked, dead or expired, or it was replayed and the copy is so."""
-        return (self.copy_state if self.state == REPLAYED else self.state) in FINISHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,34 +141,28 @@ aget_status = async_twin(get_status)
 def status_of(alias: str, message: Message, followed: int = 0) -> MessageStatus:
     """Return the status of a message that is in the log. At most twelve statements, and fifteen for each replay.
     followed: how many replays have led to it."""
-    registered = ConsumerGroup.objects.using(alias).filter(topic=message.topic).order_by("consumer_group")
-    starts, flows = {}, {}
-    for name, start, declared, overrides in registered.values_list("consumer_group", "start", "flow", "flow_overrides"):
-        starts[name], flows[name] = start, in_effect(declared, overrides)
-    deliveries = delivery_status.statuses_since(alias, message, starts)
-    deliveries = [each for each in deliveries if each.state != delivery_status.OTHER_GROUP]
+    of_topic = registered_groups(alias, [message.topic])
+    registered = of_topic[message.topic]
+    found = statuses_in(alias, [message], of_topic)[message.offset]
     # After the delivery states: what these say was acked has its result.
-    results = {
-        row.consumer_group: row
-        for row in _results(alias, message.topic, message.message_id, message.partition_key)
-        if row.message_offset == message.offset
-    }
-    settled = {each.group for each in deliveries if each.state in (ACKED, DEAD)}
+    kept = _results(alias, message.topic, message.message_id, message.partition_key)
+    results = {row.consumer_group: row for row in kept if row.message_offset == message.offset}
+    settled = {one.group for one in found if one.finished}
     acked = {name for name, row in results.items() if row.outcome == ACKED}
     receipts = _receipts(alias, message.offset, settled - acked)
-    running = any(each.state == delivery_status.IN_FLIGHT for each in deliveries)
+    running = any(one.state == IN_FLIGHT for one in found)
     reported = progress.present(alias, message.offset, message.partition, message.priority) if running else {}
     groups: dict[str, GroupStatus] = {}
-    for each in deliveries:
-        if each.group not in settled:
-            groups[each.group] = _unsettled(each, reported.get(each.group), flows[each.group])
-        elif each.group in results:
-            groups[each.group] = _of_result(results[each.group], each.dead_letter)
-        elif each.group in receipts or each.dead_letter is not None:
-            groups[each.group] = _settled(each, receipts.get(each.group))
-        elif message.offset > starts[each.group]:  # else it was published before the group began
-            groups[each.group] = GroupStatus(each.group, ACKED, None)
-    if message.target_group and message.target_group not in starts:
+    for one in found:
+        if one.group not in settled:
+            shown = reported.get(one.group) if one.state == IN_FLIGHT else None
+            groups[one.group] = replace(one, progress=shown)
+        elif one.group in results:
+            groups[one.group] = _of_result(results[one.group], one.dead_letter)
+        elif one.group in receipts or one.dead_letter is not None or message.offset > registered[one.group].start:
+            groups[one.group] = _with_receipt(one, receipts.get(one.group))
+        # else it was published before the group began
+    if message.target_group and message.target_group not in registered:
         groups[message.target_group] = GroupStatus(message.target_group, WAITING)
     groups = _with_replays(message.topic, message.partition_key, groups, receipts, followed)
     named = message.topic, message.message_id, message.partition_key
@@ -225,14 +172,9 @@ def status_of(alias: str, message: Message, followed: int = 0) -> MessageStatus:
 def _after_collection(alias: str, status: MessageStatus) -> dict[str, GroupStatus]:
     """Return what is known of a message that was collected while its status was read again and again."""
     gone = Message(topic=status.topic, offset=status.offset, partition_key=status.key)
-    dead = delivery_status.dead_letters_of(alias, gone, list(status.groups))
+    dead = dead_letters_of(alias, gone, list(status.groups))
     receipts = _receipts(alias, gone.offset, set(status.groups))
-    groups = {
-        name: _settled(delivery_status.settled_as(name, dead.get(name)), receipts.get(name))
-        if name in dead or name in receipts
-        else GroupStatus(name, ACKED, None)
-        for name in status.groups
-    }
+    groups = {name: _with_receipt(settled_as(name, dead.get(name)), receipts.get(name)) for name in status.groups}
     return _with_replays(status.topic, status.key, groups, receipts, 0)
 
 
@@ -307,49 +249,26 @@ def _receipts(alias: str, offset: int, groups: set[str]) -> dict[str, Receipt]:
     return {row.consumer_group: row for row in reversed(list(ends))}
 
 
-def _unsettled(each: DeliveryStatus, reported: Progress | None, flow: Flow) -> GroupStatus:
-    shown = reported if each.state == delivery_status.IN_FLIGHT else None
-    state = _STATES[each.state]
-    if each.state == delivery_status.WAITING and _limited(each, flow):
-        state = LIMITED
-    return GroupStatus(each.group, state, each.attempts, None, each.error, shown, next_attempt_at=each.due_at)
-
-
-def _limited(each: DeliveryStatus, flow: Flow) -> bool:
-    """Tell whether a limit of its key holds a waiting message back. With its rate it has a row and a time, as one that
-    was postponed has; with its concurrency it is in the range of its key."""
-    return (flow.concurrency_per_key if each.due_at is None else flow.rate_per_key) is not None
-
-
-def _settled(each: DeliveryStatus, receipt: Receipt | None) -> GroupStatus:
-    if each.dead_letter is not None:
-        state, attempts = _ended(DEAD, each.error), each.attempts
-    else:  # a receipt of death, or of a replay, without its dead letter
-        assert receipt is not None
-        state, attempts = _ended(receipt.outcome), receipt.attempts
-    started_at, finished_at = (receipt.started_at, receipt.finished_at) if receipt else (None, None)
-    times = started_at, finished_at
-    return GroupStatus(each.group, state, attempts, None, each.error, None, None, *times, each.dead_letter)
+def _with_receipt(settled: GroupStatus, receipt: Receipt | None) -> GroupStatus:
+    """Return the status of a settled message with what its last receipt adds."""
+    if receipt is None:
+        return settled
+    settled = replace(settled, started_at=receipt.started_at, finished_at=receipt.finished_at)
+    if settled.dead_letter is not None:
+        return settled
+    # A receipt of a replay is one of a death, until _with_replays says more.
+    return replace(settled, state=ended_as(receipt.outcome), attempts=receipt.attempts)
 
 
 def _of_result(row: Result, dead_letter: int | None = None) -> GroupStatus:
+    error = row.error or ""
     return GroupStatus(
         row.consumer_group,
-        _ended(row.outcome, row.error or ""),
+        ended_as(row.outcome, error),
         row.attempts,
         row.result,
-        row.error or "",
-        None,
-        None,
-        row.started_at,
-        row.finished_at,
-        dead_letter,
+        error,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        dead_letter=dead_letter,
     )
-
-
-def _ended(outcome: str, error: str = "") -> str:
-    """Return the state of a message that was settled with this outcome and error."""
-    if outcome == ACKED:
-        return ACKED
-    # A receipt of a replay is one of a death, until _with_replays says more.
-    return EXPIRED if error == TOO_LATE else DEAD

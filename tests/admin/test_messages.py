@@ -22,7 +22,7 @@ from sqlqueue.log.schedule import move_due
 from sqlqueue.models import DeliveryState, Message, Progress, Receipt, Result
 from sqlqueue.operations.replay import replay
 from sqlqueue.stats import search
-from sqlqueue.stats.delivery_status import FAILING, status
+from sqlqueue.stats.group_status import RETRYING, status
 from sqlqueue.stats.moments import moment
 from tests.admin.stage import EVIL, Stage
 from tests.consuming import Consuming
@@ -299,7 +299,7 @@ def test_a_wrong_priority_changes_nothing(admin_client: Client, stage: Stage) ->
             assert answer.status_code == 200, wanted
             assert "errorlist" in answer.content.decode() or "errornote" in answer.content.decode()
     assert Message.objects.count() == before
-    assert status("default", Message.objects.get(offset=stage.failing), "g").state == FAILING
+    assert status("default", Message.objects.get(offset=stage.failing), "g").state == RETRYING
     assert not LogEntry.objects.exists()
 
 

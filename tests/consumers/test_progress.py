@@ -19,7 +19,7 @@ from sqlqueue.log import progress
 from sqlqueue.log.groups import revoke
 from sqlqueue.log.progress import Reported
 from sqlqueue.models import Message, Offset, Progress
-from sqlqueue.stats.message_status import GroupStatus
+from sqlqueue.stats.group_status import GroupStatus
 from tests.consuming import QUICK, Consuming
 from tests.factories import MessageValueFactory
 from tests.processes import wait_until

@@ -14,7 +14,7 @@ from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.log import settle as settles
 from sqlqueue.log.groups import revoke
 from sqlqueue.models import Message, Result
-from sqlqueue.stats.message_status import GroupStatus
+from sqlqueue.stats.group_status import GroupStatus
 from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming
 from tests.processes import wait_until

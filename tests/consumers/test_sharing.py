@@ -37,7 +37,7 @@ from sqlqueue.operations.delete import delete, unsettled
 from sqlqueue.operations.move import move
 from sqlqueue.operations.purge import preview, purge
 from sqlqueue.operations.reschedule import acknowledge, reschedule
-from sqlqueue.stats.delivery_status import statuses_of
+from sqlqueue.stats.group_status import statuses_of
 from sqlqueue.stats.partitions import partition_stats
 from sqlqueue.stats.rewind_preview import count_above
 from sqlqueue.stats.survey import survey
@@ -487,9 +487,9 @@ class TestUnevenSlices:
     def test_each_message_has_the_status_that_its_slice_says(self, uneven: list[int]) -> None:
         messages = {message.offset: message for message in Message.objects.all()}
         found = statuses_of(ALIAS, list(messages.values()))
-        unread = {messages[offset].payload for offset, (one,) in found.items() if one.state == "unread"}
+        unread = {messages[offset].payload for offset, (one,) in found.items() if one.state == "waiting"}
         assert unread == set(uneven)
-        assert {one.state for (one,) in found.values()} == {"unread", "acked"}
+        assert {one.state for (one,) in found.values()} == {"waiting", "acked"}
 
     def test_collection_waits_for_the_slowest(self, uneven: list[int], settings: Any) -> None:
         Topic.objects.update(retention=0.0)

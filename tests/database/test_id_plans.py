@@ -14,7 +14,7 @@ from sqlqueue.models import Message
 from sqlqueue.operations.acknowledge import acknowledge
 from sqlqueue.operations.move import move
 from sqlqueue.stats import search
-from sqlqueue.stats.delivery_status import DEAD, statuses_of
+from sqlqueue.stats.group_status import DEAD, statuses_of
 from tests.database.plans import Recorder, plan_of
 from tests.database.statistics import analyze
 from tests.factories import DeadLetterFactory, ResultFactory

@@ -7,7 +7,7 @@ import pytest
 
 from sqlqueue import get_status
 from sqlqueue.models import Result
-from sqlqueue.stats.message_status import GroupStatus
+from sqlqueue.stats.group_status import GroupStatus
 from tests.consumer_processes import GROUP, Consumers, effects, heartbeats
 from tests.processes import wait_until
 

@@ -10,7 +10,7 @@ from sqlqueue.log.groups import register
 from sqlqueue.models import BlockedRange, DeliveryState, Message
 from sqlqueue.operations import delete as deleting
 from sqlqueue.operations.delete import Deleted, Unsettled, delete, unsettled
-from sqlqueue.stats.delivery_status import UNREAD, status
+from sqlqueue.stats.group_status import WAITING, status
 from tests.consuming import QUICK, Consuming, offset_row
 from tests.processes import wait_until
 from tests.transactions import OpenTransaction
@@ -102,7 +102,7 @@ def test_what_was_read_ahead_is_not_dispatched_from_memory(consuming: Consuming)
     consuming.start(threads=1)
     wait_until(lambda: seen == ["0"])
     assert delete(ALIAS, "t", offsets("0"), also_unsettled=True) == Deleted(0, 0, 1)  # in flight
-    assert status(ALIAS, Message.objects.get(payload="2"), "g").state == UNREAD
+    assert status(ALIAS, Message.objects.get(payload="2"), "g").state == WAITING
     assert delete(ALIAS, "t", offsets("2", "3"), also_unsettled=True) == Deleted(2, 0, 0)
     gate.set()
     wait_until(lambda: offset_row("t", "g").offset_acked >= offsets("1")[0])

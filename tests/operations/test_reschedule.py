@@ -13,7 +13,7 @@ from sqlqueue.log.groups import register
 from sqlqueue.models import BlockedRange, DeliveryState, Message, PartitionLease
 from sqlqueue.operations.republish import republish
 from sqlqueue.operations.reschedule import CHUNK, Changed, acknowledge, reprioritize, reschedule, reschedule_rows
-from sqlqueue.stats.delivery_status import FAILING, UNREAD, WAITING, status, statuses
+from sqlqueue.stats.group_status import RETRYING, WAITING, status, statuses_of
 from tests.consuming import QUICK, Consuming, watermark
 from tests.factories import DeliveryStateFactory
 from tests.processes import wait_until
@@ -43,7 +43,7 @@ def test_what_waits_is_delivered_when_a_person_wants_it(consuming: Consuming, er
     offset = publish("t", 1, key="a").offset
     host = consuming.start()
     wait_until(lambda: DeliveryState.objects.filter(in_flight=0).exists())
-    assert state_of(offset) == (FAILING if isinstance(error, Retry) else WAITING)
+    assert state_of(offset) == (RETRYING if isinstance(error, Retry) else WAITING)
     assert reschedule(ALIAS, GROUP, "t", [offset]) == Changed(1, 0)
     wait_until(lambda: len(attempts) == 2, message="the rescheduled message was not delivered")
     assert attempts[1] == (2 if isinstance(error, Retry) else 1)
@@ -90,7 +90,7 @@ def test_what_a_group_has_not_read_can_be_cancelled(consuming: Consuming) -> Non
     consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
     register(ALIAS, GROUP, "t")
     offsets = [publish("t", number, key="a").offset for number in range(3)]
-    assert [state_of(offset) for offset in offsets] == [UNREAD] * 3
+    assert [state_of(offset) for offset in offsets] == [WAITING] * 3
     assert acknowledge(ALIAS, GROUP, "t", offsets[:2]) == Changed(2, 0)
     consuming.drain()
     assert seen == [2]
@@ -112,14 +112,15 @@ def test_what_waits_behind_its_key_can_be_cancelled(consuming: Consuming) -> Non
     offsets = [publish("t", number, key="a").offset for number in range(5)]
     consuming.drain()
     assert BlockedRange.objects.get().low < offsets[1] <= offsets[4] <= BlockedRange.objects.get().high
-    assert [state_of(offset) for offset in offsets] == [FAILING, *[WAITING] * 4]
-    assert [one.state for one in statuses(ALIAS, Message.objects.get(offset=offsets[2]))] == [WAITING]
+    assert [state_of(offset) for offset in offsets] == [RETRYING, *[WAITING] * 4]
+    blocked = Message.objects.get(offset=offsets[2])
+    assert [one.state for one in statuses_of(ALIAS, [blocked])[blocked.offset]] == [WAITING]
     assert reschedule(ALIAS, GROUP, "t", offsets[1:]) == Changed(0, 4)
     consuming.start()
     wait_until(lambda: not PartitionLease.objects.filter(holder="").exists())
     assert acknowledge(ALIAS, GROUP, "t", [offsets[2]]) == Changed(1, 0)
     assert acknowledge(ALIAS, GROUP, "t", [offsets[2]]) == Changed(0, 1)
-    assert [state_of(offset) for offset in offsets] == [FAILING, WAITING, ACKED, WAITING, WAITING]
+    assert [state_of(offset) for offset in offsets] == [RETRYING, WAITING, ACKED, WAITING, WAITING]
     broken.clear()
     reschedule(ALIAS, GROUP, "t", offsets[:1])
     wait_until(lambda: len(seen) == 4, message=f"{seen}")
@@ -187,7 +188,7 @@ def test_another_priority_is_a_copy_and_an_ack_in_one(consuming: Consuming, sett
     failing = publish("t", 1, key="a", priority=1).offset
     consuming.drain()
     unread = publish("t", 2, key="a", priority=1).offset
-    assert (state_of(failing), state_of(unread)) == (FAILING, UNREAD)
+    assert (state_of(failing), state_of(unread)) == (RETRYING, WAITING)
     broken.clear()
     assert reprioritize(ALIAS, GROUP, "t", [failing, unread], 0) == Changed(2, 0)
     assert reprioritize(ALIAS, GROUP, "t", [failing, unread], 0) == Changed(0, 2)
@@ -199,7 +200,7 @@ def test_another_priority_is_a_copy_and_an_ack_in_one(consuming: Consuming, sett
         (0, GROUP),
         (0, GROUP),
     ]
-    assert status(ALIAS, Message.objects.get(offset=failing), "others").state == UNREAD
+    assert status(ALIAS, Message.objects.get(offset=failing), "others").state == WAITING
     with pytest.raises(InvalidMessage, match="priority 2"):
         reprioritize(ALIAS, GROUP, "t", [failing], 2)
 
@@ -219,11 +220,11 @@ def test_many_groups_cost_no_more_statements_than_one(consuming: Consuming) -> N
     message = Message.objects.get(offset=offset)
     register(ALIAS, "g0", "t")
     with CaptureQueriesContext(connection) as one:
-        assert len(statuses(ALIAS, message)) == 1
+        assert len(statuses_of(ALIAS, [message])[message.offset]) == 1
     for number in range(1, 20):
         register(ALIAS, f"g{number}", "t")
     with CaptureQueriesContext(connection) as many:
-        assert [delivery_status.state for delivery_status in statuses(ALIAS, message)] == [UNREAD] * 20
+        assert [one.state for one in statuses_of(ALIAS, [message])[message.offset]] == [WAITING] * 20
     assert len(many) == len(one)
 
 

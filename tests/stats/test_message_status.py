@@ -26,7 +26,8 @@ from sqlqueue.log import groups
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset, Receipt
 from sqlqueue.operations.move import move
 from sqlqueue.operations.purge import purge
-from sqlqueue.stats.message_status import STATES, GroupStatus, MessageStatus
+from sqlqueue.stats.group_status import STATES, GroupStatus
+from sqlqueue.stats.message_status import MessageStatus
 from tests.consuming import QUICK, Consuming
 from tests.database.plans import TABLES, Recorder, an_index_if_there_is_one, full_scans
 from tests.factories import (

@@ -23,8 +23,9 @@ from sqlqueue.management.topic_cells import by_settings
 from sqlqueue.stats import change_texts
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.finding_kinds import ERROR
+from sqlqueue.stats.group_status import GroupStatus
 from sqlqueue.stats.groups import GroupSurvey
-from sqlqueue.stats.message_status import GroupStatus, MessageStatus
+from sqlqueue.stats.message_status import MessageStatus
 from sqlqueue.stats.other_shards import FAILED
 from sqlqueue.stats.search import HIGHEST
 from sqlqueue.stats.survey import Survey, survey
