@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType, VariantType
 
-from sqlqueue.spark.plain_json import json_texts
+from sqlqueue.spark.arrow_json import json_texts
 
 TEXTS = "_sqlqueue_texts"  # a struct of the columns' texts in the files
 TEXT = "sqlqueue.text"  # in a column's metadata: the name of its text; a computed column has none

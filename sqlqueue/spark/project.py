@@ -1,25 +1,31 @@
-"""The parts of a Django project that Spark's processes need: its databases and its SQLQUEUE setting.
+"""The parts of a Django project that Spark's processes need, its databases and its SQLQUEUE setting, and Django there.
 
-Spark plans a query in processes of its own, beside the driver. They get these with the pickled class of the data
-source, so that no option, plan, log line or page of Spark's UI contains a password.
+Spark plans a query in processes of its own, beside the driver, and carries it out in those of the executors. All of
+them get these parts pickled inside of the data source, so that no option, plan, log line or page of Spark's UI contains
+a password.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import django
+from django.apps import apps
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error, connections
+
+from sqlqueue.conf import settings as queue_settings
 from sqlqueue.core.keys import did_you_mean
-from sqlqueue.core.periodic import PERIODIC_TOPIC
-from sqlqueue.database.dbapi import Access, access
 from sqlqueue.database.dialects import DIALECTS
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown, LeaseLost, SqlqueueError
 from sqlqueue.spark.options import SourceOptions
-from sqlqueue.spark.topics import Topics, TopicValues
 
 
 class ShardFailed(SqlqueueError):
@@ -31,11 +37,8 @@ class Project:
     """The databases that sqlqueue runs on, by alias, and the settings."""
 
     default: str
-    accesses: Mapping[str, Access] = field(repr=False)
     databases: Mapping[str, dict[str, Any]] = field(repr=False)  # settings_dict of Django's connections
     options: Mapping[str, Any] = field(repr=False)  # SQLQUEUE
-    topics: Topics  # how topics are created
-    most_bytes: int  # of a payload and its headers
     reading: str = ""  # the alias of batch reads; "": default
     shards: Mapping[str, str] = field(default_factory=dict)  # the aliases of several shards by name; empty without them
 
@@ -55,10 +58,10 @@ class Project:
 
     def sources(self, options: SourceOptions, reading: str = "") -> dict[str, str]:
         """Return the aliases that a read may be of, by their shards ("" without SHARDS): the one that the options name,
-        or all. reading: the alias to read instead of DATABASE's. Raises ConfigurationError for a shard that there is
-        not."""
+        or all. reading: the alias to read instead of DATABASE's. Raises ConfigurationError for a shard or an alias that
+        there is not."""
         if options.alias:
-            return {self._shard_of(options.alias): options.alias}
+            return {self._shard_of(options.alias): self._checked(options.alias)}
         if options.shard and options.shard not in self.shards:
             hint = did_you_mean(options.shard, self.shards) or " SQLQUEUE has no SHARDS."
             raise ConfigurationError(f"there is no shard {options.shard!r}.{hint}")
@@ -67,46 +70,51 @@ class Project:
             return {options.shard: found[options.shard]}
         return dict(sorted(found.items())) or {"": reading or self.default}
 
-    def written(self, options: SourceOptions) -> dict[str, Access]:
-        """Return how to connect to the databases that a write is to, by their shards. Raises ConfigurationError for an
-        alias beside shards: a message's key says which."""
-        if self.sharded and options.alias:
+    def written(self, options: SourceOptions) -> Project:
+        """Return the project whose DATABASE is the one that the options name. Raises ConfigurationError for an alias
+        that there is not, or beside shards: a message's key says which."""
+        if not options.alias:
+            return self
+        if self.sharded:
             raise ConfigurationError(
                 "with SHARDS each message goes to the shard of its key: leave the option alias out"
             )
-        return {shard: self.access(alias) for shard, alias in self.sources(options).items()}
-
-    def access(self, alias: str = "") -> Access:
-        """Return the connection parameters of an alias; raise ConfigurationError for an unknown one."""
-        alias = alias or self.default
-        if alias not in self.accesses:
-            raise ConfigurationError(
-                f"DATABASES has no alias {alias!r} for sqlqueue.{did_you_mean(alias, self.accesses)}"
-            )
-        return self.accesses[alias]
+        return replace(self, default=self._checked(options.alias))
 
     def engine(self, alias: str = "") -> str:
-        """Set up Django in this process with these databases unless it is set up; return its own alias of the database.
-        Only the driver's processes call it."""
-        import django
-        from django.conf import settings
-        from django.db import connections
-
-        self.access(alias)
+        """Set up Django in this process, one of Spark's, with these databases beside those that it has; return its own
+        alias of one of them. SQLQUEUE is the project's from then on. Raises ConfigurationError if the process has set
+        up a Django without sqlqueue."""
         if not settings.configured:
-            databases = {"default": {}, **self.databases}
-            apps = ["django.contrib.contenttypes", "sqlqueue"]
-            settings.configure(DATABASES=databases, INSTALLED_APPS=apps, TIME_ZONE="UTC", LOGGING_CONFIG=None)
+            given = ["django.contrib.contenttypes", "sqlqueue"]
+            settings.configure(
+                DATABASES={"default": {}}, INSTALLED_APPS=given, TIME_ZONE="UTC", LOGGING_CONFIG=None, USE_TZ=True
+            )
+        if not apps.ready:
             django.setup()
+        if not apps.is_installed("sqlqueue"):
+            raise ConfigurationError(
+                "this process of Spark's has a Django without sqlqueue: add it to INSTALLED_APPS there, too"
+            )
         for each, database in self.databases.items():
             connections.settings.setdefault(self._own(each), database)
-        settings.SQLQUEUE = self._own_options()
-        from sqlqueue.conf import settings as queue_settings
-        from sqlqueue.log.topics import forget_topics
-
-        queue_settings.forget()
-        forget_topics()  # of the last query's project
+        self._use(self._own_options())
         return self._own(alias or self.default)
+
+    @contextmanager
+    def task(self, alias: str = "") -> Iterator[str]:
+        """Do so for one task of an executor, and yield the alias. The process may run the user's own code as well, for
+        which it has the Django that DJANGO_SETTINGS_MODULE names, and at the end the SQLQUEUE that it had."""
+        if os.environ.get("DJANGO_SETTINGS_MODULE") and not apps.ready:
+            django.setup()
+        before = getattr(settings, "SQLQUEUE", {}) if settings.configured else {}
+        own = self.engine(alias)
+        try:
+            yield own
+        finally:
+            for each in self.databases:
+                connections[self._own(each)].close()
+            self._use(before)
 
     def placed(self, sources: Mapping[str, str], topics: Iterable[str]) -> dict[str, list[str]]:
         """Return which of the topics are on each shard that has one; all of a read that names no topic. Only after
@@ -125,6 +133,13 @@ class Project:
         others = {shard: names for shard in sources if shard not in self.shards}
         return {shard: some for shard, some in on.items() if some} | others
 
+    def _checked(self, alias: str) -> str:
+        if alias not in self.databases:
+            raise ConfigurationError(
+                f"DATABASES has no alias {alias!r} for sqlqueue.{did_you_mean(alias, self.databases)}"
+            )
+        return alias
+
     def _own(self, alias: str) -> str:
         """Return this process's alias of a database: one serves several queries, perhaps of several projects of one
         driver."""
@@ -140,6 +155,14 @@ class Project:
             options["SHARDS"] = {name: {"alias": options["DATABASE"]} for name in options["SHARDS"]}
         return options
 
+    @staticmethod
+    def _use(options: Mapping[str, Any]) -> None:
+        from sqlqueue.log.topics import forget_topics
+
+        settings.SQLQUEUE = options
+        queue_settings.forget()
+        forget_topics()  # of the former project
+
     def _shard_of(self, alias: str) -> str:
         alias = self.default if self.is_replica(alias) else alias
         return next((name for name, each in self.shards.items() if each == alias), "")
@@ -148,8 +171,6 @@ class Project:
 @contextmanager
 def at_shard(shard: str) -> Iterator[None]:
     """Let an error in this block say on which shard it was; "" where there is one only."""
-    from django.db import Error
-
     try:
         yield
     except (HorizonUnknown, LeaseLost, ConfigurationError) as error:
@@ -168,55 +189,23 @@ def of_django() -> Project:
 
     Raises ConfigurationError if there is none.
     """
-    import django
-    from django.apps import apps
-    from django.conf import settings
-    from django.core.exceptions import ImproperlyConfigured
-    from django.db import connections
-
     try:
         if not apps.ready:
             django.setup()
     except ImproperlyConfigured as error:
         raise ConfigurationError(f"Spark needs the Django project: set DJANGO_SETTINGS_MODULE ({error})") from None
-    from sqlqueue.conf import settings as queue_settings
-
-    aliases = [alias for alias in connections if _vendor(alias) in DIALECTS]
-    shards = dict(queue_settings.shards) if queue_settings.sharded else {}
     return Project(
         default=queue_settings.home,
-        accesses={alias: access(alias) for alias in aliases},
-        databases={alias: dict(connections[alias].settings_dict) for alias in aliases},
+        databases={alias: dict(connections[alias].settings_dict) for alias in connections if _is_readable(alias)},
         options=dict(getattr(settings, "SQLQUEUE", {})),
-        topics=_topics(queue_settings),
-        most_bytes=queue_settings.MAX_PAYLOAD_BYTES,
         reading=str(queue_settings.READ_ALIAS or queue_settings.home),
-        shards=shards,
+        shards=dict(queue_settings.shards) if queue_settings.sharded else {},
     )
 
 
-def _vendor(alias: str) -> str:
-    """Return an alias's vendor; "" if its driver is not installed, so that this process cannot read it."""
-    from django.core.exceptions import ImproperlyConfigured
-    from django.db import connections
-
+def _is_readable(alias: str) -> bool:
+    """Tell whether sqlqueue knows an alias's vendor, and its driver is installed."""
     try:
-        return connections[alias].vendor
+        return connections[alias].vendor in DIALECTS
     except ImproperlyConfigured:
-        return ""
-
-
-def _topics(queue_settings: Any) -> Topics:
-    def values(name: str) -> TopicValues:
-        found = queue_settings.topic(name)
-        return found.partitions, found.priorities, found.retention, found.history
-
-    named = {name: values(name) for name in queue_settings.TOPICS}
-    shards = {name: queue_settings.shards_of(name) for name in ("", *_known_topics(queue_settings))}
-    home = queue_settings.shard_name(queue_settings.home) if queue_settings.sharded else ""
-    return Topics(named, values(""), queue_settings.STRICT_TOPICS, shards, home)
-
-
-def _known_topics(queue_settings: Any) -> set[str]:
-    """Return the names of the topics whose shards are not those of any other topic."""
-    return {*queue_settings.TOPICS, *queue_settings.declared_elsewhere(), PERIODIC_TOPIC}
+        return False

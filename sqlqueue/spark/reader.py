@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from django.db import connections
 from pyspark.sql.datasource import DataSourceReader
 
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.spark.options import SourceOptions
 from sqlqueue.spark.project import Project, at_shard
@@ -23,21 +25,12 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, project: Project, options: SourceOptions, tasks: int):
         self._sources = project.sources(options, project.reading)
-        accesses = {shard: project.access(alias) for shard, alias in self._sources.items()}
-        self._scan = TableScan(accesses, options.table, options.table.chosen(options.columns, project.sharded))
-        self._project: Project | None = project
-        self._options = options
+        self._scan = TableScan(options.table, options.table.chosen(options.columns, project.sharded))
+        self._project, self._options = project, options
         self._tasks = options.tasks or tasks
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state for the executors: the parameters of the databases that are read, not the project."""
-        return {**self.__dict__, "_project": None}
 
     def partitions(self) -> list[Any]:
         """Return the portions of the tasks: of each shard at least one."""
-        from django.db import connections
-
-        assert self._project is not None
         project = self._project
         project.engine(self._sources.get(project.home, ""))
         try:
@@ -54,11 +47,9 @@ class BatchReader(DataSourceReader):
             connections.close_all()
 
     def _portions(self, shard: str, tasks: int) -> list[Any]:
-        from sqlqueue.database.server_identity import ServerIdentity
         from sqlqueue.spark import plan
         from sqlqueue.stats.replica import replicated_horizon  # its models need Django set up
 
-        assert self._project is not None
         name = self._sources[shard]
         alias = self._project.engine(name)
         with at_shard(shard):
@@ -71,4 +62,5 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: Any) -> Iterator[Any]:
         """Yield a portion's rows as Arrow batches."""
-        return self._scan.read(partition)
+        with self._project.task(self._sources[partition.shard]) as alias:
+            yield from self._scan.read(alias, partition)

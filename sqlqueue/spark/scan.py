@@ -1,20 +1,24 @@
-"""The read of one task. Executors import this module, which needs no Django."""
+"""The read of one task."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
+from django.db import connections, transaction
 from pyspark.sql.datasource import InputPartition
 
-from sqlqueue.database.dbapi import Access, Connection
-from sqlqueue.database.dialects import DIALECTS
-from sqlqueue.database.server_session import Session
+from sqlqueue.database import retries
+from sqlqueue.database.server_identity import PROVEN, ServerIdentity
+from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.spark import arrow
 from sqlqueue.spark.tables import JSON, TIME, Column, Table
 
-PROVEN, REFUTED = 1, 2
+ROWS_AT_ONCE = 100  # of streamed(): in memory besides what its reader keeps
+# An unbuffered result is sent as it is read: its reader may be busy with what it has for longer than a minute.
+LONG_WRITES = ("SET SESSION net_write_timeout = 3600", "SET SESSION net_read_timeout = 3600")
 # A task reads a batch, if that is the group's last one. Index: (topic, consumer_group).
 NOTE_READ = (
     "UPDATE sqlqueue_consumer_group SET streamed_read = %s WHERE topic IN ({topics}) AND consumer_group = %s"
@@ -76,11 +80,29 @@ def between(table: Table, low: int, high: int) -> Condition:
     return Condition(f"{table.offset_column} >= %s AND {table.offset_column} <= %s", (low, high))
 
 
-def note_read(connection: Connection, batch: StreamBatch) -> None:
+def note_read(alias: str, batch: StreamBatch) -> None:
     """Let a group know that a task reads its last batch. Only the first task of a batch writes."""
     text = NOTE_READ.replace("{topics}", ", ".join(["%s"] * len(batch.topics)))
     values = (True, *batch.topics, batch.group, batch.end, batch.checkpoint, False)
-    connection.again(connection.execute, text, values)
+    retries.run_statement(alias, execute, alias, text, values)
+
+
+def streamed(alias: str, text: str, values: Sequence[object]) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the rows of a query as they come, a hundred at a time; a result of any size needs no memory here."""
+    connection: Any = connections[alias]
+    connection.ensure_connection()
+    # Where such a cursor lives on PostgreSQL.
+    with transaction.atomic(using=alias) if connection.vendor == "postgresql" else nullcontext():
+        if connection.vendor == "mysql":
+            from MySQLdb.cursors import SSCursor
+
+            cursor = connection.connection.cursor(SSCursor)
+        else:
+            cursor = connection.chunked_cursor()
+        cursor.execute(dialect(alias).sql(text), tuple(values))
+        while rows := cursor.fetchmany(ROWS_AT_ONCE):
+            yield list(rows)
+        cursor.close()
 
 
 class OtherServer(SqlqueueError):
@@ -95,12 +117,12 @@ class OtherServer(SqlqueueError):
 
 
 def accepted(chunks: Iterable[list[tuple[Any, ...]]]) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield the rows of a proven SELECT without the one that says which server has run it. Raises OtherServer at the
-    end if it was another one, or if nothing said so."""
+    """Yield the rows of a proven SELECT without the one that says which server has run it, in the last column. Raises
+    OtherServer at the end if it was another one, or if nothing said so."""
     said = 0
     for chunk in chunks:
         if any(row[-1] for row in chunk):
-            said = max(row[-1] for row in chunk)
+            said = next(row[-1] for row in chunk if row[-1])
             yield [row for row in chunk if not row[-1]]
         else:
             yield chunk
@@ -109,47 +131,46 @@ def accepted(chunks: Iterable[list[tuple[Any, ...]]]) -> Iterator[list[tuple[Any
 
 
 class TableScan:
-    """Reads a table's columns. It holds no connection, since it is sent to other machines. accesses: by shard."""
+    """Reads a table's columns. It holds no connection, since it is sent to other machines."""
 
-    def __init__(self, accesses: Mapping[str, Access], table: Table, columns: Sequence[Column]):
-        self.accesses, self.table, self.columns = dict(accesses), table, tuple(columns)
+    def __init__(self, table: Table, columns: Sequence[Column]):
+        self.table, self.columns = table, tuple(columns)
 
-    def read(self, portion: Any) -> Iterator[Any]:
-        """Yield a portion's rows as Arrow batches, over one connection that is closed at the end.
+    def read(self, alias: str, portion: Any) -> Iterator[Any]:
+        """Yield a portion's rows as Arrow batches.
 
         Each statement proves that the server runs it for which the portion was planned: another one may lack rows, and
         have given their offsets to others. Raises OtherServer.
         """
-        with Connection(self.accesses[portion.shard]) as connection:
-            server = connection.server() if portion.server else Session("")
-            if server.identity != portion.server:
-                raise OtherServer
-            if portion.batch is not None:
-                note_read(connection, portion.batch)
-            for low, high, index in portion.ranges:
-                rows = connection.stream(*self._select(portion, low, high, index, server))
-                yield from arrow.batches(accepted(rows) if server.text else rows, self.columns)
+        server = ServerIdentity(alias) if portion.server else None
+        if server is not None and server.identity != portion.server:
+            raise OtherServer
+        if connections[alias].vendor == "mysql":
+            for statement in LONG_WRITES:
+                execute(alias, statement)
+        if portion.batch is not None:
+            note_read(alias, portion.batch)
+        for low, high, index in portion.ranges:
+            rows = streamed(alias, *self._select(alias, portion, low, high, index, server))
+            yield from arrow.batches(rows if server is None else accepted(rows), self.columns)
 
-    def _select(self, portion: Any, low: int, high: int, index: str, server: Session) -> tuple[str, list[Any]]:
+    def _select(
+        self, alias: str, portion: Any, low: int, high: int, index: str, server: ServerIdentity | None
+    ) -> tuple[str, Sequence[Any]]:
         conditions = list(portion.conditions)
         if self.table.offset_column:
             conditions.append(between(self.table, low, high))
         text, values = where(conditions)
-        dialect = DIALECTS[self.accesses[portion.shard].vendor]
         chosen = []
         for column in self.columns:
             if not column.stored:
                 chosen.append("%s")
                 values.insert(0, portion.shard)
             elif column.kind == TIME:
-                chosen.append(dialect.microseconds(column.stored))
+                chosen.append(dialect(alias).microseconds(column.stored))
             else:
-                chosen.append(dialect.json_text(column.stored) if column.kind == JSON else column.stored)
+                chosen.append(dialect(alias).json_text(column.stored) if column.kind == JSON else column.stored)
         source = f"FROM {self.table.stored}{index} WHERE {text}"
-        if not server.text:
+        if server is None:
             return f"SELECT {', '.join(chosen)} {source}", values
-        # A row more says which server has run it, in a column more, which is 0 in all others.
-        said = f"CASE WHEN {server.text} THEN {PROVEN} ELSE {REFUTED} END"
-        nothing = "NULL, " * len(chosen)
-        text = f"SELECT {', '.join(chosen)}, 0 {source} UNION ALL SELECT {nothing}{said}"
-        return text, [*values, *server.values]
+        return server.proven(f"SELECT {', '.join(chosen)}, 0 {source}", values, len(chosen) + 1, len(chosen))

@@ -24,7 +24,7 @@ TYPES = {LONG: LongType, INT: IntegerType, STRING: StringType, TIME: TimestampTy
 class SqlqueueSource(DataSource):
     """The format `sqlqueue` of `read`, `readStream`, `write` and `writeStream`; spark.session registers it."""
 
-    packed: ClassVar[bytes] = b""  # the pickled project: executors get this class, too, and never unpickle it
+    packed: ClassVar[bytes] = b""  # the pickled project
     tasks: ClassVar[int] = 2
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -67,8 +67,7 @@ class SqlqueueSource(DataSource):
         if overwrite:
             raise ConfigurationError("messages are only added to the log: call .mode('append')")
         values = options.read(self.given, options.WRITE, doing)
-        project = self._project()
-        return Publishing(project.written(values), project.topics, values, schema.fieldNames(), project.most_bytes)
+        return Publishing(self._project(), values, schema.fieldNames())
 
     def _project(self) -> Project:
         if not self.packed:

@@ -12,11 +12,14 @@ import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from django.db import Error, connections
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.core.logfmt import logfmt
+from sqlqueue.database.retries import ErrorKind, classify, close_lost_connections
+from sqlqueue.database.server_identity import ServerChanged, SessionReplaced
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.spark.options import SourceOptions
 from sqlqueue.spark.project import Project, at_shard
@@ -39,10 +42,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not options.group or not options.topics:
             raise ConfigurationError("a stream is a consumer group: give it the options group and topic")
         self._sources = project.sources(options)
-        accesses = {shard: project.access(alias) for shard, alias in self._sources.items()}
-        self._scan = TableScan(accesses, MESSAGES, MESSAGES.chosen(options.columns, project.sharded))
-        self._project: Project | None = project
-        self._options = options
+        self._scan = TableScan(MESSAGES, MESSAGES.chosen(options.columns, project.sharded))
+        self._project, self._options = project, options
         self._tasks = options.tasks or tasks
         self._joined: dict[str, Membership] = {}
         self._former: dict[str, str] = {}  # under which names this stream has joined, by shard
@@ -50,8 +51,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._new_checkpoint = uuid.uuid4().hex
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for the executors: the parameters of the databases that are read, and no membership."""
-        return {**self.__dict__, "_project": None, "_joined": {}}
+        """Return the state for the executors, which are no members."""
+        return {**self.__dict__, "_joined": {}}
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the offsets up to which the group has settled everything."""
@@ -101,8 +102,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return as_offset(ends, checkpoint)
 
     def _abandon(self, error: Exception) -> None:
-        from django.db import connections
-
         logger.warning(logfmt("stream_rejoins", group=self._options.group, error=error))
         joined, self._joined = self._joined, {}
         for member in joined.values():
@@ -143,7 +142,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: Any) -> Iterator[Any]:
         """Yield a portion's rows as Arrow batches."""
-        return self._scan.read(partition)
+        with self._project.task(self._sources[partition.shard]) as alias:
+            yield from self._scan.read(alias, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: latestOffset() settles."""
@@ -179,7 +179,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _ends(self, offset: dict[str, Any]) -> Ends:
-        assert self._project is not None
         settled = {shard: member.settled for shard, member in self._members().items()}
         return ends_of(offset, settled.keys(), self._project.home, settled)
 
@@ -198,12 +197,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _go_on(self) -> None:
         """Close connections that were lost: a batch may take longer than an idle one lasts."""
         if self._joined:
-            from sqlqueue.database.retries import close_lost_connections
-
             close_lost_connections()
 
     def _join(self) -> None:
-        assert self._project is not None
         options, project = self._options, self._project
         home = project.engine(self._sources.get(project.home, ""))
         from sqlqueue.log.placement import placement
@@ -239,12 +235,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def of_the_server(error: BaseException | None) -> bool:
     """Tell whether an error is of a server that is away, was started again, or is another one; or whether its cause
     is."""
-    from django.db import Error
-
-    from sqlqueue.database.error_codes import ErrorKind
-    from sqlqueue.database.retries import classify
-    from sqlqueue.database.server_identity import ServerChanged, SessionReplaced
-
     while error is not None:
         if isinstance(error, (ServerChanged, SessionReplaced)):
             return True

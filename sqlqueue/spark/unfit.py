@@ -15,9 +15,9 @@ from pyspark.sql.types import StringType
 
 from sqlqueue.core.codec import encode
 from sqlqueue.exceptions import InvalidMessage
+from sqlqueue.spark.arrow_json import plain
 from sqlqueue.spark.files import FILE, HIDDEN, NUMBERED, RECORD, ROW, UNFIT
 from sqlqueue.spark.ids import named, text_of
-from sqlqueue.spark.plain_json import plain
 
 # What Spark says of a CSV file whose header is another one.
 HEADER = re.compile(

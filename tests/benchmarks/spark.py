@@ -134,7 +134,6 @@ class Bench:
     def batch(self) -> None:
         from sqlqueue.spark.options import READ, read
         from sqlqueue.spark.plan import batch
-        from sqlqueue.spark.project import of_django
         from sqlqueue.spark.scan import TableScan
 
         def source(columns: str = "") -> Any:
@@ -152,13 +151,12 @@ class Bench:
             }
             return self.spark.read.format("jdbc").options(**options, **bounds).load()
 
-        project = of_django()
         said = read({"topic": "bench"}, READ, "a batch read")
 
         def plain(few: bool, sink: Callable[[Any], None]) -> None:
-            scan = TableScan({"": project.access()}, said.table, said.table.chosen(FEW.split(",") if few else ()))
+            scan = TableScan(said.table, said.table.chosen(FEW.split(",") if few else ()))
             for portion in batch("default", said, 1):
-                for found in scan.read(portion):
+                for found in scan.read("default", portion):
                     sink(found)
 
         def noop(frame: Any) -> None:

@@ -14,7 +14,6 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import ConfigurationError, cancel, get_status, publish, publish_many
 from sqlqueue.checks import TAG
-from sqlqueue.database.dbapi import Connection, access
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage
 from tests.consuming import Consuming
@@ -144,13 +143,6 @@ def test_a_process_with_such_a_connection_does_not_start(manage: ManageCommands,
     assert "sqlqueue.E047" in command.output
     assert "'charset'] = 'utf8mb4'" in command.output
     assert "Traceback" not in command.output
-
-
-@MYSQL
-def test_a_connection_of_sparks_executors_is_refused(options: Any) -> None:
-    options(charset="utf8")
-    with pytest.raises(ConfigurationError, match="utf8mb4"):
-        Connection(access("default"))
 
 
 @MYSQL

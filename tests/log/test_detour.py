@@ -21,7 +21,6 @@ from sqlqueue.consumers.background.scheduler import SchedulerTask
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.core.outcomes import ACKED
 from sqlqueue.database import detour, named_server, server_identity
-from sqlqueue.database.dbapi import Connection, access
 from sqlqueue.database.detour import GateElsewhere
 from sqlqueue.database.error_codes import ErrorKind, classify
 from sqlqueue.database.gate import insert_new
@@ -41,7 +40,6 @@ from tests.consuming import QUICK, Consuming
 from tests.processes import wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("mariadb", "mysql")]
-NOWHERE = "SELECT 1 FROM DUAL WHERE CONCAT(%s, %s, %s, %s, %s, %s) IS NULL"
 WRITTEN = "UPDATE sqlqueue_publish_gate SET writer = %s, generation = CASE WHEN %s = '' THEN {plain} ELSE {named} END"
 
 
@@ -174,24 +172,10 @@ def test_an_id_counts_once_and_is_found_in_the_detour() -> None:
     assert log() == [1, 3, 8]
 
 
-def test_an_id_is_scheduled_once_beside_the_detour_whoever_has_looked_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_id_is_scheduled_once_beside_the_detour_whoever_has_looked_before() -> None:
     publish("t", 1, id="a")
     assert insert_new_scheduled("default", [Due(LogRow("t", 0, 0, "", "a", "2", None, ""), 60.0, None)]) == set()
-    with Connection(access("default")) as plain:
-        monkeypatch.setattr("sqlqueue.database.dbapi.FIND_EITHER", NOWHERE)
-        assert not plain.schedule(LogRow("t", 0, 0, "", "a", "3", None, ""), 60.0)
     assert waiting() == [1]
-
-
-def test_a_writer_without_django_enters_the_log_on_the_named_server_alone() -> None:
-    row = LogRow("t", 0, 0, "", "a", "1", None, "")
-    with Connection(access("default")) as plain:
-        with pytest.raises(ConfigurationError, match="on the server 'another' of this cluster, and this is") as raised:
-            plain.insert([row], may_repeat=True)
-        assert isinstance(raised.value.__cause__, Exception)
-        name(here())
-        assert plain.insert([row], may_repeat=True) == 1
-    assert log() == [1]
 
 
 def test_what_took_the_detour_can_be_cancelled() -> None:

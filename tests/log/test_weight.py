@@ -9,9 +9,7 @@ from django.db import DatabaseError, connection, connections, transaction
 from sqlqueue import InvalidMessage, NewMessage, publish, publish_many, publish_on_commit, replay
 from sqlqueue.conf import settings as options
 from sqlqueue.core.outcomes import ERROR_LENGTH
-from sqlqueue.database.dbapi import Connection, access
 from sqlqueue.database.limits import packet
-from sqlqueue.database.weight import OVERHEAD
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import DeliveryState, Message, Receipt, ScheduledMessage
 from sqlqueue.operations.republish import republish
@@ -275,15 +273,3 @@ class TestOneThatIsTooHeavyAtAll:
             publish("t", "x" * PACKET)
         with pytest.raises(InvalidMessage):
             publish("t", "x" * PACKET)
-
-
-def test_a_connection_without_django_knows_what_its_server_takes() -> None:
-    with Connection(access("default")) as plain:
-        assert plain.statement_bytes() <= PACKET
-        plain.check_sendable(PACKET - OVERHEAD)
-        if connection.vendor == "mysql":
-            assert plain.statement_bytes() == PACKET - OVERHEAD
-            with pytest.raises(InvalidMessage, match="max_allowed_packet"):
-                plain.check_sendable(PACKET)
-        else:
-            plain.check_sendable(10 * PACKET)

@@ -15,9 +15,7 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.database import insert_sql, turning
-from sqlqueue.database.dbapi import Connection, access
 from sqlqueue.database.horizon import Horizon
-from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.known_layouts import forget_layouts, known_layouts
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
@@ -92,19 +90,6 @@ def test_whatever_enters_the_log_goes_to_the_open_epoch() -> None:
         assert message.partition == 4 + crc(message.partition_key or message.message_id) % 3
     assert Message.objects.filter(topic=TOPIC).count() == 42
     assert Message.objects.get(topic="other").partition == crc("a") % 32
-
-
-def test_what_publishes_without_django_goes_there_too() -> None:
-    """As Spark's tasks do."""
-    row = LogRow(TOPIC, 1, 0, "a", "x", "1", None, "")
-    with Connection(access("default")) as executor:
-        assert executor.insert([row], may_repeat=True) == 1
-        alter(6)
-        assert executor.insert([row], may_repeat=True) == 0
-        assert executor.insert([row._replace(id="y"), row._replace(id="x")], may_repeat=True) == 1
-        assert executor.insert([row._replace(id="z", key="")], may_repeat=False) == 1
-    assert Message.objects.get(message_id="y").partition == 4 + crc("a") % 6
-    assert Message.objects.get(message_id="z").partition == 4 + crc("z") % 6
 
 
 def test_an_id_stays_unique_over_epochs() -> None:

@@ -11,8 +11,7 @@ from django.db import connections, transaction
 
 from sqlqueue import NewMessage, publish, publish_many, publish_on_commit
 from sqlqueue.database import gate, insert_sql, known_layouts, retries, turning
-from sqlqueue.database.dbapi import Connection, access
-from sqlqueue.database.insert_sql import SLOTS, LogRow
+from sqlqueue.database.insert_sql import SLOTS
 from sqlqueue.log.change_state import under_way
 from sqlqueue.models import Message, Topic
 from sqlqueue.operations import repartition
@@ -86,24 +85,3 @@ def test_a_row_that_turns_while_a_publisher_asks_keeps_no_message_out(
     WAYS[way]()
     assert turned
     assert Message.objects.count() == before + 1
-
-
-def test_nor_one_that_is_written_without_django(last_row: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Spark's tasks do."""
-    at = insert_sql.slot()
-    monkeypatch.setattr("sqlqueue.database.dbapi.slot", lambda: at)
-    learned = Connection._learned
-    turned: list[bool] = []
-
-    def learn(self: Connection, at: int) -> object:
-        if not turned and self._known.generation:
-            turned.append(True)
-            last_row()
-        return learned(self, at)
-
-    with Connection(access(ALIAS)) as executor:
-        executor._known = known_layouts.known_layouts(ALIAS)
-        monkeypatch.setattr(Connection, "_learned", learn)
-        assert executor.insert([LogRow(TOPIC, 1, 0, "a", "x", "1", None, "")], may_repeat=False) == 1
-    assert turned
-    assert Message.objects.filter(message_id="x").count() == 1

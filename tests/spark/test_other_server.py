@@ -10,7 +10,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sqlqueue import publish_many
-from sqlqueue.database.dbapi import Connection, access
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import LeaseLost
 from sqlqueue.models import Message, Offset
@@ -40,10 +39,10 @@ class Task:
         identity = self.server.identity
         (planned,) = plan.batch("default", self.options, 1, None, self.server)
         self.portion = planned.on("", identity)
-        self._scan = TableScan({"": access("default")}, MESSAGES, MESSAGES.chosen(("offset",)))
+        self._scan = TableScan(MESSAGES, MESSAGES.chosen(("offset",)))
 
     def run(self) -> list[int]:
-        return sorted(row["offset"] for batch in self._scan.read(self.portion) for row in batch.to_pylist())
+        return sorted(row["offset"] for batch in self._scan.read("default", self.portion) for row in batch.to_pylist())
 
 
 def clients(proxy: ReroutingProxy) -> int:
@@ -63,14 +62,14 @@ def test_a_task_that_is_led_to_a_lagging_replica_fails(
     assert task.run() == mine
     wait_until(lambda: clients(proxy) == 1)  # this thread's
     with monkeypatch.context() as patch:
-        look = Connection.server
+        select = TableScan._select
 
-        def led_after_its_look(connection: Connection) -> Any:
-            found = look(connection)
+        def led_after_its_look(*planned: Any) -> Any:
+            found = select(*planned)
             proxy.lead_to(pair.replica.port)
             return found
 
-        patch.setattr(Connection, "server", led_after_its_look)
+        patch.setattr(TableScan, "_select", led_after_its_look)
         with pytest.raises(OtherServer):
             task.run()
     with pytest.raises(OtherServer):  # led there before it looks

@@ -7,12 +7,10 @@ import pyarrow as pa
 import pytest
 
 from sqlqueue import NewMessage, publish_many
-from sqlqueue.database import dbapi
-from sqlqueue.database.dbapi import access
 from sqlqueue.models import Message
-from sqlqueue.spark import arrow, plan, ranges
+from sqlqueue.spark import arrow, plan, ranges, scan
 from sqlqueue.spark.options import SourceOptions
-from sqlqueue.spark.scan import TableScan
+from sqlqueue.spark.scan import ROWS_AT_ONCE, TableScan, streamed
 from sqlqueue.spark.tables import MESSAGES
 from tests.consuming import QUICK
 
@@ -32,9 +30,9 @@ def messages(settings: Any) -> None:
 
 def read() -> list[list[pa.RecordBatch]]:
     """Plan a read of topic t, and carry it out; return the batches of each task."""
-    scan = TableScan({"": access("default")}, MESSAGES, MESSAGES.chosen(("offset", "payload")))
+    reading = TableScan(MESSAGES, MESSAGES.chosen(("offset", "payload")))
     portions = plan.batch("default", SourceOptions(topics=("t",)), TASKS)
-    return [list(scan.read(portion)) for portion in portions]
+    return [list(reading.read("default", portion)) for portion in portions]
 
 
 def offsets(tasks: list[list[pa.RecordBatch]]) -> list[int]:
@@ -56,7 +54,7 @@ def offsets(tasks: list[list[pa.RecordBatch]]) -> list[int]:
 def test_every_row_is_read_once(monkeypatch: pytest.MonkeyPatch, module: Any, lowered: dict[str, int]) -> None:
     expected = list(Message.objects.filter(topic="t").order_by("offset").values_list("offset", flat=True))
     assert sorted(offsets(read())) == expected
-    monkeypatch.setattr(dbapi, "ROWS_AT_ONCE", 2)  # of which a batch for Spark is made
+    monkeypatch.setattr(scan, "ROWS_AT_ONCE", 2)  # of which a batch for Spark is made
     for name, few in lowered.items():
         monkeypatch.setattr(module, name, few)
     if most := lowered.get("ROWS_OF_ONE_QUERY"):  # a default, too
@@ -80,3 +78,12 @@ def test_a_batch_of_a_stream_ends_where_it_may_however_little_is_counted_at_once
         done = end
     assert sum(ends) == Message.objects.filter(topic="t").count()
     assert max(ends) <= 7
+
+
+def test_a_result_is_read_past_what_is_fetched_at_once() -> None:
+    Message.objects.all().delete()
+    publish_many("t", range(2 * ROWS_AT_ONCE + 1))
+    chunks = list(streamed("default", 'SELECT "offset" FROM sqlqueue_message ORDER BY "offset"', ()))
+    assert len(chunks) == 3
+    found = [offset for chunk in chunks for (offset,) in chunk]
+    assert found == list(Message.objects.order_by("offset").values_list("offset", flat=True))

@@ -141,11 +141,9 @@ def test_a_skipped_batch_without_messages_of_the_group_is_settled(files: Files) 
 @pytest.fixture
 def noting(transactional_db: None) -> Callable[[StreamBatch], bool]:
     """Note that a batch was read, as a task does; tell whether the group knows."""
-    from sqlqueue.database.dbapi import Connection, access
 
     def note(batch: StreamBatch) -> bool:
-        with Connection(access("default")) as connection:
-            note_read(connection, batch)
+        note_read("default", batch)
         return ConsumerGroup.objects.get(topic="flights").streamed_read
 
     return note

@@ -1,14 +1,16 @@
 """Publishing a DataFrame: once, whatever is run again."""
 
 import json
+from collections.abc import Callable, Iterator
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import InterfaceError, connection
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -16,10 +18,16 @@ from pyspark.sql import types as T
 
 from sqlqueue import ConfigurationError, publish
 from sqlqueue.core.keys import partition_of
+from sqlqueue.log.adding import add_offers
 from sqlqueue.models import Message, ScheduledMessage, Topic
+from sqlqueue.spark import publisher
 from sqlqueue.spark.membership import Membership
+from sqlqueue.spark.options import SourceOptions
+from sqlqueue.spark.scan import Portion, TableScan
 from sqlqueue.spark.session import register
+from sqlqueue.spark.tables import MESSAGES
 from sqlqueue.testing import published
+from tests.database.test_session_values import options as options
 
 LARGE = 16 * 2**20
 
@@ -239,3 +247,47 @@ def test_topics_that_nothing_declares_and_those_of_dead_letters_are_refused(
     for topic in ("orders", "former"):
         write(row, topic=topic)
     assert set(Message.objects.filter(message_id="a").values_list("topic", flat=True)) == {"orders", "former"}
+
+
+def outage(times: int) -> Callable[..., object]:
+    """Return what adds messages once the server, which is away, was asked so many times."""
+    asked: list[object] = []
+
+    def add(*given: Any) -> object:
+        asked.append(given)
+        if len(asked) <= times:
+            raise InterfaceError("connection already closed")
+        return add_offers(*given)
+
+    return add
+
+
+def rows_of(*ids: str | None) -> Iterator[Any]:
+    yield pa.RecordBatch.from_pylist([{"topic": "t", "id": id, "payload": "1"} for id in ids])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_server_that_is_away_is_waited_for_unless_something_would_be_there_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publisher, "add_offers", outage(2))
+    publisher.publish(SourceOptions(), rows_of("a", "b"))
+    assert sorted(Message.objects.values_list("message_id", flat=True)) == ["a", "b"]
+    monkeypatch.setattr(publisher, "add_offers", outage(1))
+    with pytest.raises(InterfaceError):
+        publisher.publish(SourceOptions(ids="none"), rows_of(None))
+    monkeypatch.setattr(publisher, "PATIENCE", 0.2)
+    monkeypatch.setattr(publisher, "add_offers", outage(1_000))
+    with pytest.raises(InterfaceError):
+        publisher.publish(SourceOptions(), rows_of("c"))
+    assert Message.objects.count() == 2
+
+
+@pytest.mark.database("mariadb", "mysql")
+@pytest.mark.django_db(transaction=True)
+def test_a_connection_that_changes_values_is_refused(options: Callable[..., None]) -> None:
+    options(charset="utf8")
+    with pytest.raises(ConfigurationError, match="utf8mb4"):
+        publisher.publish(SourceOptions(), rows_of("a"))
+    with pytest.raises(ConfigurationError, match="utf8mb4"):
+        list(TableScan(MESSAGES, MESSAGES.columns).read("default", Portion([], [(1, 2, "")], server="another")))
