@@ -1,4 +1,4 @@
-"""Error codes: classifies database errors by number or SQLSTATE. Needs no Django.
+"""Error codes: classifies database errors by number or SQLSTATE.
 
 What is in no list is OTHER: it may be the environment's, and may pass. Only DATA is for good.
 """

@@ -1,4 +1,4 @@
-"""Generations: which partitions publishers put the topics' keys into, and since when. Needs no Django.
+"""Generations: which partitions publishers put the topics' keys into, and since when.
 
 A publish statement says by which generation of the layouts its rows were placed, and adds nothing where another one is
 in force (see insert_sql). Then its publisher learns that one and places them anew. What a generation means never

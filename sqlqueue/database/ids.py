@@ -1,4 +1,4 @@
-"""Message identities: the statements that find ids which the log or the schedule already has. Needs no Django.
+"""Message identities: the statements that find ids which the log or the schedule already has.
 
 The scope of an id is (topic, id, key): the same id under another key is another message, however many
 partitions a topic has.

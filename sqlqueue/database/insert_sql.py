@@ -1,4 +1,4 @@
-"""How messages enter the log: the statements, which hold the publish gate before they take an offset. Needs no Django.
+"""How messages enter the log: the statements, which hold the publish gate before they take an offset.
 
 They have the placeholders of the dialects; the modules that have a connection run them as they are.
 """

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from django.db import connections, models
 
 from sqlqueue.core.codec import DEEPEST, check_depth
-from sqlqueue.database import validation
 from sqlqueue.database.insert_sql import LogRow, Stored
 from sqlqueue.database.pooler import is_pooled
 from sqlqueue.database.statements import dialect
-from sqlqueue.database.validation import DEEPEST_OF_MARIADB, DEEPEST_OF_MYSQL
 from sqlqueue.database.weight import LIGHT, OVERHEAD, STATEMENT, weight
 from sqlqueue.exceptions import InvalidMessage
 
+DEEPEST_OF_MARIADB, DEEPEST_OF_MYSQL = 31, 100  # JSON_DEPTH_LIMIT; JSON_DOCUMENT_MAX_DEPTH
 # Bytes of a value: SQLITE_MAX_LENGTH; what an array or object of jsonb may hold (JENTRY_OFFLENMASK).
 LONGEST = {"sqlite": 1_000_000_000, "postgresql": 0x0FFFFFFF}
 # Each handler thread has one, and there are as many threads again while some groups wait for the handlers of others.
@@ -98,7 +96,28 @@ def check_row(alias: str, row: LogRow, most: int) -> None:
 def check_storable(alias: str, row: LogRow, most: int) -> None:
     """Raise InvalidMessage for a message that this server cannot keep, or Python could not read again, or that has
     more bytes than `most`."""
-    validation.check_storable(row, most, partial(deepest_json, alias))
+    if row.body is not None:
+        size = len(row.body)
+    else:
+        size = _stored_bytes(alias, row.payload, "payload") if isinstance(row.payload, str) else 0
+    if row.headers is not None:
+        size += _stored_bytes(alias, row.headers, "headers")
+    check_size(size, most)
+
+
+def _stored_bytes(alias: str, text: str, kind: str) -> int:
+    if text.count("[") + text.count("{") > DEEPEST_OF_MARIADB:
+        check_depth(text, kind, deepest_json(alias))
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def check_size(size: int, most: int) -> None:
+    """Raise InvalidMessage for a message of too many bytes."""
+    if size > most:
+        raise InvalidMessage(
+            f"payload and headers have {size} bytes; {most} is the most (SQLQUEUE['MAX_PAYLOAD_BYTES']): keep what is "
+            "large elsewhere, and publish where it is"
+        )
 
 
 def _check_sendable(alias: str, row: LogRow) -> None:
@@ -114,9 +133,7 @@ def check_result(alias: str, text: str, most: int) -> None:
     """Raise InvalidMessage for the JSON text of a result that this server cannot keep or does not take in one
     statement, or that has more bytes than `most`."""
     dialect(alias).check_json(text, "result")
-    if text.count("[") + text.count("{") > DEEPEST_OF_MARIADB:
-        check_depth(text, "result", deepest_json(alias))
-    size = len(text) if text.isascii() else len(text.encode())
+    size = _stored_bytes(alias, text, "result")
     to_send = weight((text,)) + OVERHEAD
     fits = most if size > most or to_send <= LIGHT else packet(alias)
     if size > most or to_send > fits:

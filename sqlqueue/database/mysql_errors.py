@@ -1,4 +1,4 @@
-"""The errors of MySQL, of MariaDB and of their client libraries, by what they mean. Needs no Django.
+"""The errors of MySQL, of MariaDB and of their client libraries, by what they mean.
 
 The names are those of the servers' own lists: performance_schema.events_errors_summary_global_by_error of MySQL,
 errmsg-utf8.txt of MariaDB, and errmsg.h (CR_). A number that both servers have means the same, or is met on one of them

@@ -128,7 +128,7 @@ def _look_at_mysql(alias: str) -> Session:
     elsewhere: list[Any] = []
     try:
         for _ in range(CONNECTIONS_TRIED):
-            session = session_of_mysql(partial(execute, alias), connection.mysql_is_mariadb, with_writer=True)
+            session = session_of_mysql(partial(execute, alias), connection.mysql_is_mariadb)
             if session.writer:
                 _named.add(alias)
             if session.writer in ("", session.here):

@@ -1,6 +1,6 @@
 """A look at the server that a connection leads to: what tells it, and each of its starts, from every other one.
 
-It needs no Django: Spark's tasks look, too. sqlqueue.database.server_identity says what it is for.
+sqlqueue.database.server_identity says what it is for.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ AGE = f"UNIX_TIMESTAMP() - CAST(({START}) & 4294967295 AS SIGNED)"  # seconds
 # In a cluster of several writable servers, which one is named, see database.named_server. Index: the primary key.
 WHICH_NAMED = f"(SELECT writer FROM sqlqueue_publish_gate WHERE slot = {NAMED})"
 LOOK_MYSQL = f"""
-    SELECT {AGE}, {{named}}, {HERE}, @sqlqueue_session, 'server_uuid', @@server_uuid, {START}, @@hostname, @@port,
+    SELECT {AGE}, {WHICH_NAMED}, {HERE}, @sqlqueue_session, 'server_uuid', @@server_uuid, {START}, @@hostname, @@port,
     @@datadir
 """
 # MariaDB has the identifier from some release of each series on.
 LOOK_MARIADB = f"""
-    SELECT {AGE}, {{named}}, {HERE}, @sqlqueue_session,
+    SELECT {AGE}, {WHICH_NAMED}, {HERE}, @sqlqueue_session,
     (SELECT LOWER(VARIABLE_NAME) FROM INFORMATION_SCHEMA.GLOBAL_VARIABLES WHERE VARIABLE_NAME = 'server_uid'),
     (SELECT VARIABLE_VALUE FROM INFORMATION_SCHEMA.GLOBAL_VARIABLES WHERE VARIABLE_NAME = 'server_uid'),
     {START}, @@hostname, @@port, @@datadir, @@server_id
@@ -64,11 +64,10 @@ class Session(NamedTuple):
     here: str = ""
 
 
-def session_of_mysql(run: Run, is_mariadb: bool, with_writer: bool = False) -> Session:
-    """Return a connection's session on MySQL or MariaDB. with_writer: look at the gate, too."""
+def session_of_mysql(run: Run, is_mariadb: bool) -> Session:
+    """Return a connection's session on MySQL or MariaDB."""
     run(SET_SESSION)
     text = LOOK_MARIADB if is_mariadb else LOOK_MYSQL
-    text = text.replace("{named}", WHICH_NAMED if with_writer else "''")
     for _ in range(YOUNG):
         age, writer, here, mark, variable, server, *rest = run(text).fetchone()
         if age:  # its next start will be in another second than this one; below 0: its clock was set back
@@ -81,7 +80,7 @@ def session_of_mysql(run: Run, is_mariadb: bool, with_writer: bool = False) -> S
     return Session(identity, proof, (mark, server), shared=False, writer=writer or "", here=here)
 
 
-def session_of_postgresql(run: Run, version: int, may_fail: bool = True) -> Session:
+def session_of_postgresql(run: Run, version: int, may_fail: bool) -> Session:
     """Return a connection's session on PostgreSQL; version: such as 150004; may_fail: the connection is of use after a
     statement that has failed."""
     text = POSTGRESQL.strip().replace("{crash}", CRASH if version >= CHEAP_STATISTICS else "")

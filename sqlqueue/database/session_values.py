@@ -1,4 +1,4 @@
-"""Session settings that change values between Python and the server: whether a session has one. Needs no Django.
+"""Session settings that change values between Python and the server: whether a session has one.
 
 Values are sent, read and compared. The character sets are compared by their names as well: where all of them are the
 same wrong one, a text comes back as it was sent, and is another one in the table.

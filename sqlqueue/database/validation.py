@@ -1,11 +1,10 @@
-"""Validation: a message, checked and assigned to a partition, as a row of the log. Needs no Django."""
+"""Validation: a message, checked and assigned to a partition, as a row of the log."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from sqlqueue.core.codec import check_depth
 from sqlqueue.core.keys import (
     DEAD_LETTER_SUFFIX,
     GROUP_LENGTH,
@@ -22,7 +21,6 @@ from sqlqueue.database.dialects import Dialect
 from sqlqueue.database.insert_sql import MARK, LogRow
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 
-DEEPEST_OF_MARIADB, DEEPEST_OF_MYSQL = 31, 100  # JSON_DEPTH_LIMIT; JSON_DOCUMENT_MAX_DEPTH
 CREATE_TOPIC = (
     "INSERT INTO sqlqueue_topic (name, partitions, priorities, retention, history) VALUES (%s, %s, %s, %s, %s) "
 )
@@ -111,33 +109,6 @@ def log_row(
     if headers is not None:
         syntax.check_json(headers, "headers")
     return LogRow(info.name, partition, priority, key, id, payload, headers, group or "")
-
-
-def check_storable(row: LogRow, most: int, deepest: Callable[[], int]) -> None:
-    """Raise InvalidMessage for a message of more bytes than `most`, and for one whose JSON is nested deeper than the
-    server keeps it; `deepest` is asked only if that is possible."""
-    if row.body is not None:
-        size = len(row.body)
-    else:
-        size = _stored_bytes(row.payload, "payload", deepest) if isinstance(row.payload, str) else 0
-    if row.headers is not None:
-        size += _stored_bytes(row.headers, "headers", deepest)
-    check_size(size, most)
-
-
-def _stored_bytes(text: str, kind: str, deepest: Callable[[], int]) -> int:
-    if text.count("[") + text.count("{") > DEEPEST_OF_MARIADB:
-        check_depth(text, kind, deepest())
-    return len(text) if text.isascii() else len(text.encode())
-
-
-def check_size(size: int, most: int) -> None:
-    """Raise InvalidMessage for a message of too many bytes."""
-    if size > most:
-        raise InvalidMessage(
-            f"payload and headers have {size} bytes; {most} is the most (SQLQUEUE['MAX_PAYLOAD_BYTES']): keep what is "
-            "large elsewhere, and publish where it is"
-        )
 
 
 def scheduled(row: LogRow) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""How many bytes a statement sends to its server, which takes no more than so many at once. Needs no Django."""
+"""How many bytes a statement sends to its server, which takes no more than so many at once."""
 
 from __future__ import annotations
 

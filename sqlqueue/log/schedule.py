@@ -20,11 +20,11 @@ from sqlqueue.database.gate import SCHEDULER, insert_new, take_duty
 from sqlqueue.database.generations import Moved
 from sqlqueue.database.ids import identity_of
 from sqlqueue.database.insert_sql import LogRow, Stored
-from sqlqueue.database.limits import check_storable
+from sqlqueue.database.limits import check_size, check_storable
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.server_identity import forget_session
 from sqlqueue.database.statements import dialect, execute
-from sqlqueue.database.validation import check_size, refuse_dead_letters
+from sqlqueue.database.validation import refuse_dead_letters
 from sqlqueue.database.weight import LIGHT
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE, InvalidMessage, SqlqueueError
 from sqlqueue.log import batch_parts, relay
