@@ -295,7 +295,7 @@ OVER: dict[str, str] = {
     "spark.ranges:BUCKETS": "tests/spark/test_plan.py::test_every_row_is_read_once",
     "spark.ranges:ROWS_OF_ONE_QUERY": "tests/spark/test_plan.py::test_every_row_is_read_once",
     "spark.ranges:ROWS_WORTH_PARTING": "tests/spark/test_plan.py::test_every_row_is_read_once",
-    "spark.publisher:PATIENCE": "tests/spark/test_write.py::test_a_server_that_is_away_is_waited_for_unless_something_would_be_there_twice",
+    "spark.publisher:LONGEST_OUTAGE": "tests/spark/test_write.py::test_a_server_that_is_away_is_waited_for_unless_something_would_be_there_twice",
     "spark.scan:ROWS_AT_ONCE": "tests/spark/test_plan.py::test_a_result_is_read_past_what_is_fetched_at_once",
     "spark.unfit:SHOWN": "tests/spark/test_values_of_files.py::test_what_does_not_fit_is_refused_with_its_file_and_line",
 }

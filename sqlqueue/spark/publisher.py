@@ -24,7 +24,7 @@ from sqlqueue.spark.arrow_json import headers_of, payload_of
 from sqlqueue.spark.options import SourceOptions
 from sqlqueue.spark.writer import COLUMNS, IDS
 
-PATIENCE = 30.0  # seconds for which a server that is away is waited for, until the task fails
+LONGEST_OUTAGE = 30.0  # seconds for which a server that is away is waited for, until the task fails
 
 
 class _Pending:
@@ -99,7 +99,7 @@ def _send(alias: str, offers: Sequence[Offer]) -> None:
     if not all(offer.named for offer in offers):
         retries.run_statement(alias, add_offers, alias, offers)
         return
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + LONGEST_OUTAGE
     if retries.patiently(alias, add_offers, alias, offers, give_up=lambda: time.monotonic() > end) is None:
         add_offers(alias, offers)
 

@@ -276,7 +276,7 @@ def test_a_server_that_is_away_is_waited_for_unless_something_would_be_there_twi
     monkeypatch.setattr(publisher, "add_offers", outage(1))
     with pytest.raises(InterfaceError):
         publisher.publish(SourceOptions(ids="none"), rows_of(None))
-    monkeypatch.setattr(publisher, "PATIENCE", 0.2)
+    monkeypatch.setattr(publisher, "LONGEST_OUTAGE", 0.2)
     monkeypatch.setattr(publisher, "add_offers", outage(1_000))
     with pytest.raises(InterfaceError):
         publisher.publish(SourceOptions(), rows_of("c"))
