@@ -24,11 +24,13 @@ class SqlqueueConfig(AppConfig):
         from sqlqueue import checks, deploy_checks, topic_checks  # noqa: F401  the import registers them
         from sqlqueue.consumers import people
         from sqlqueue.consumers.registry import registry
+        from sqlqueue.core.effects import register
         from sqlqueue.monitoring import logs
         from sqlqueue.tasks import set_up
 
         logs.connect()
         people.connect(registry)
+        register(people.WORK_ITEMS)
         set_up.connect()
         if find_spec("prometheus_client") is not None:
             from sqlqueue.monitoring import metrics

@@ -34,7 +34,7 @@ PERMISSIONS = {
     finding_kinds.LATE: "view_scheduledmessage",
     finding_kinds.RELAY_REFUSED: "view_relayedmessage",
     finding_kinds.RELAY_LATE: "view_relayedmessage",
-    finding_kinds.OVERDUE_WORK: "view_workitem",
+    "overdue_work_items": "view_workitem",
 }
 
 Link = tuple[str, str]  # text and URL, "" if the user may not see the page
@@ -72,5 +72,5 @@ def _links(request: HttpRequest, finding: Finding, group_url: Callable[[tuple[st
         yield _("Scheduled messages"), page_url(request, "scheduledmessage", "changelist")
     if finding.kind in (finding_kinds.RELAY_REFUSED, finding_kinds.RELAY_LATE):
         yield _("Relayed messages"), page_url(request, "relayedmessage", "changelist")
-    if finding.kind == finding_kinds.OVERDUE_WORK:
+    if finding.kind == "overdue_work_items":
         yield _("My work"), page_url(request, "workitem", "mine")

@@ -20,6 +20,7 @@ from sqlqueue.admin.navigation import arrange, internals
 from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import ReadOnlyAdmin
 from sqlqueue.admin.replica import list_alias, replica
+from sqlqueue.core.effects import texts
 from sqlqueue.models import ConsumerGroup, Overview
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.durations import duration
@@ -69,6 +70,11 @@ class TopicRow:
     def retention(self) -> str:
         """Its retention as a text."""
         return _("for ever") if self.stats.retention is None else duration(self.stats.retention)
+
+    @property
+    def counts(self) -> list[str]:
+        """What effects have of it, as texts."""
+        return texts(self.stats.counts)
 
 
 def drained(group: GroupSurvey) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from django.db import Error, transaction
 
 from sqlqueue.consumers.commit_hooks import part_commit_hooks
 from sqlqueue.consumers.connections import Undisturbed, restore, states
 from sqlqueue.consumers.trouble import Trouble
-from sqlqueue.core import forks
+from sqlqueue.core import effects, forks
+from sqlqueue.core.effects import EffectWrite, effect_of
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.not_run import check_has_run
 from sqlqueue.core.outcomes import (
@@ -21,19 +22,19 @@ from sqlqueue.core.outcomes import (
     Outcome,
     committed_at,
 )
-from sqlqueue.core.settle_plan import Attempt, Execution, WorkItemWrite
+from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database import retries
 from sqlqueue.database.retries import FOR_GOOD, ErrorKind
 from sqlqueue.database.server_identity import ServerChanged, SessionReplaced, lead
 from sqlqueue.database.statements import dialect
 from sqlqueue.database.transaction_guard import Guard
-from sqlqueue.exceptions import HandOver, LeaseLost, Settlement
-from sqlqueue.log import work_items
+from sqlqueue.exceptions import LeaseLost, Settlement
 from sqlqueue.log.atomic import Superseded, settle_execution, was_committed
 from sqlqueue.log.results import asking, outcome_of, write_own
-from sqlqueue.log.work_items import hand_over
 
 logger = logging.getLogger("sqlqueue")
+
+T = TypeVar("T")
 
 TRIES = 3  # of a handler whose transaction met a deadlock and was rolled back
 
@@ -43,7 +44,7 @@ class Handled(NamedTuple):
 
     attempts: list[Attempt]
     results: list[tuple[Attempt, Outcome]]
-    items: list[WorkItemWrite]
+    effects: list[EffectWrite]
 
 
 class HandlerFailed(Exception):
@@ -62,7 +63,7 @@ class EngineFailed(Exception):
         self.error = error
 
 
-def _engines(operation: Callable[..., Outcome], *args: Any) -> Outcome:
+def _engines(operation: Callable[..., T], *args: Any) -> T:
     """Call what may ask the server what it can keep. Raises EngineFailed for an error that is not for good."""
     try:
         return operation(*args)
@@ -107,12 +108,13 @@ class AtomicExecutor:
             try:
                 returned = handle()
                 check_has_run(returned, self.name)
-            except HandOver as error:  # what the handler did, its ack and the work item are one transaction
-                if len(attempts) > 1:
+            except Settlement as error:
+                effect = effect_of(error)
+                if effect is None or len(attempts) > 1:
                     raise
-                said = _engines(hand_over, error).handed_over
-                assert said is not None
-                handled.items.append(WorkItemWrite(attempts[0].offset, attempts[0].number, said))
+                # What the handler did, its ack and what the effect writes are one transaction.
+                value = _engines(effect.decide, error)
+                handled.effects.append(EffectWrite(attempts[0].offset, attempts[0].number, effect, value))
                 return  # it has no result yet: a caller would take None for its reply
         keeps = self._keep_results is not None
         wanted = attempts if keeps else asking(attempts)
@@ -153,8 +155,8 @@ class AtomicExecutor:
                     attempts = handled.attempts
                     guard.release()
                     moved_to = settle_execution(self.alias, execution, handled.attempts, guard)
-                    if handled.items:
-                        work_items.write(self.alias, execution.lease, handled.items)
+                    if handled.effects:
+                        effects.write(self.alias, execution.lease, handled.effects)
                     write_own(self.alias, execution.lease.ref, handled.results, self._keep_results)
                     if self._grouped:
                         part_commit_hooks(self.alias)

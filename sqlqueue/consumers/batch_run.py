@@ -13,10 +13,11 @@ from time import monotonic as now
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core.bisection import Bisection
+from sqlqueue.core.effects import effect_of
 from sqlqueue.core.outcomes import ACKED, EXPIRED, POSTPONED, RETRIED, SUPERSEDED, UNSTARTED, Outcome
 from sqlqueue.core.partition.closed_queues import ClosedQueues
 from sqlqueue.core.settle_plan import Attempt, Execution
-from sqlqueue.exceptions import HandOver, Settlement
+from sqlqueue.exceptions import Settlement
 
 Started = Callable[[Sequence[Attempt]], bool]
 Decide = Callable[[BaseException, Attempt, Sequence[Attempt]], Outcome]
@@ -123,8 +124,8 @@ class BatchRun:
 
     def _is_divided(self, error: BaseException) -> bool:
         """Tell whether any of several messages may have caused an error. Retry, Postpone and Reject are said of all of
-        them; HandOver is said of one."""
-        if isinstance(error, HandOver):
+        them; what asks for an effect is said of one."""
+        if effect_of(error) is not None:
             return True
         if not self._divides or not isinstance(error, Exception) or isinstance(error, Settlement):
             return False

@@ -21,13 +21,14 @@ from sqlqueue.consumers.group_run import GroupRun
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.consumers.trouble import Trouble
 from sqlqueue.core import forks, outcomes
+from sqlqueue.core.effects import effect_of
 from sqlqueue.core.not_run import check_has_run
 from sqlqueue.core.outcomes import EXPIRED, SUCCESS, SUPERSEDED, UNSTARTED, Outcome
 from sqlqueue.core.retry_policy import ALL, RetryFilter
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
-from sqlqueue.exceptions import HandOver, InvalidResult, LeaseLost
+from sqlqueue.exceptions import InvalidResult, LeaseLost
 from sqlqueue.log.results import asking, outcome_of
 from sqlqueue.tracing.delivery_context import DeliveryContext
 
@@ -172,7 +173,7 @@ class HandlerExecutor:
         if isinstance(error, LeaseLost) and any(each.lease.lost or each.outcome is not None for each in together):
             return SUPERSEDED
         retried = self._retried(error, together)
-        if not isinstance(error, HandOver):
+        if effect_of(error) is None:
             return self.consumer.decide(error, attempt.number, retried)
         try:
             return self._ask(together, self.consumer.decide, error, attempt.number, retried)
@@ -255,9 +256,9 @@ class HandlerExecutor:
                 # In the thread of the handlers' database calls: the server may have to be asked what it can keep.
                 return await sync_to_async(self._ask)([attempt], outcome_of, self.alias, attempt, returned, self._keeps)
             return SUCCESS
-        except HandOver as error:  # likewise
-            return await sync_to_async(self._decide)(error, attempt, [attempt])
         except BaseException as error:
+            if effect_of(error) is not None:  # likewise
+                return await sync_to_async(self._decide)(error, attempt, [attempt])
             return self._decide(error, attempt, [attempt])
 
     async def _run_batch_async(self, execution: Execution, report: Report) -> None:
@@ -271,7 +272,7 @@ class HandlerExecutor:
                 error = raised
             asked = asking(run.attempts) if error is None else []
             replied = await sync_to_async(self._replied)(asked, run.attempts) if asked else {}
-            if isinstance(error, HandOver) and len(run.attempts) == 1:
+            if error is not None and len(run.attempts) == 1 and effect_of(error) is not None:
                 await sync_to_async(run.ended)(SUCCESS, error, replied)
             else:
                 run.ended(SUCCESS, error, replied)

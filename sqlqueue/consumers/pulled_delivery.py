@@ -13,12 +13,12 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core import outcomes
+from sqlqueue.core.effects import effect_of
 from sqlqueue.core.outcomes import SUPERSEDED, Outcome
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.exceptions import ConfigurationError, HandOver, LeaseLost, Postpone, Reject, Retry, Settlement
 from sqlqueue.log.atomic import settle_execution
 from sqlqueue.log.results import asking, outcome_of, write_own
-from sqlqueue.log.work_items import hand_over
 
 DROPPED = (
     "no caller waits for the result, and it would be dropped: subscribe(…, keep_results=timedelta(days=1)) keeps it"
@@ -131,8 +131,16 @@ class PulledDelivery(Delivery):
     def hand_over(self, reason: str = "", *, form: dict[str, Any] | None = None) -> None:
         """Make it a work item, as a handler's HandOver does. Raises InvalidMessage for a form that cannot be stored:
         then it is not settled."""
-        if not self._is_settled("hand_over"):
-            self._settle("hand_over", hand_over(HandOver(reason, form=form)))
+        self.settle_with_effect("hand_over", HandOver(reason, form=form))
+
+    def settle_with_effect(self, how: str, error: Settlement) -> None:
+        """Settle it as if a handler had raised this error, which asks for an effect. Raises InvalidMessage for one that
+        cannot be stored: then it is not settled. how: the name of the function that does so."""
+        if self._is_settled(how):
+            return
+        effect = effect_of(error)
+        assert effect is not None
+        self._settle(how, outcomes.with_effect(effect, error))
 
     def fail(self, error: BaseException) -> None:
         """Settle it as if a handler had raised this error: see max_attempts, retry_for, reject_for and backoff.

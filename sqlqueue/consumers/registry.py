@@ -13,6 +13,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core import outcomes
 from sqlqueue.core.backoff import Backoff
 from sqlqueue.core.bounds import DAY, SHORTEST, duration, whole
+from sqlqueue.core.effects import effect_of
 from sqlqueue.core.filters import Filter
 from sqlqueue.core.flow import NO_FLOW, Flow, checked_flow
 from sqlqueue.core.keys import GROUP_LENGTH, checked_consumed, checked_name, did_you_mean
@@ -22,9 +23,8 @@ from sqlqueue.core.partition.ref import ConsumerOptions
 from sqlqueue.core.periodic import ScheduleDefinition
 from sqlqueue.core.retry_policy import ALL, BackoffFunction, RetryFilter, checked_filter, checked_function
 from sqlqueue.core.slices import MOST_SLICES
-from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError, HandOver, InvalidMessage
+from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError, InvalidMessage
 from sqlqueue.log.groups import EARLIEST, LATEST
-from sqlqueue.log.work_items import hand_over
 from sqlqueue.payloads.reader import PayloadReader
 
 if TYPE_CHECKING:
@@ -107,9 +107,9 @@ class Consumer:
 
     def decide(self, error: BaseException, attempt: int, retried: RetryFilter | None = None) -> Outcome:
         """Return the outcome of a delivery whose handler raised; retried: another filter than the consumer's own."""
-        if isinstance(error, HandOver):
+        if (effect := effect_of(error)) is not None:
             try:
-                return hand_over(error)
+                return outcomes.with_effect(effect, error)
             except InvalidMessage as refused:  # the handler's mistake, as any other exception
                 error = refused
         return outcomes.decide(error, attempt, self.options.max_attempts, self.backoff, retried or self.retried)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from sqlqueue.core.backoff import Backoff
+from sqlqueue.core.effects import Effect, EffectValue
 from sqlqueue.core.retry_policy import ALL, BackoffFunction, RetryFilter, wait_before_retry
 from sqlqueue.core.tracebacks import text_of
-from sqlqueue.exceptions import BrokenTransaction, HandOver, InvalidResult, Postpone, Reject, Retry
+from sqlqueue.exceptions import BrokenTransaction, InvalidResult, Postpone, Reject, Retry
 
 ACKED: Final = "acked"
 RETRIED: Final = "retried"
@@ -25,19 +26,12 @@ class VisibilityTimeout(Exception):
     """The handler was still running when its visibility timeout had passed."""
 
 
-class HandedOver(NamedTuple):
-    """What a handler says to the people who go on with its message. form: JSON text, None for no values."""
-
-    reason: str
-    form: str | None
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """kind: one of the constants above; delay: seconds until the next delivery; error: what went wrong, as text;
     result: what an acked one's handler returned, as JSON text, if its consumer keeps that, or its publisher waits for a
-    reply; kept: for how many seconds that publisher has it stored, None if there is none; handed_over: an acked one
-    that becomes a work item."""
+    reply; kept: for how many seconds that publisher has it stored, None if there is none; effect: what
+    is written with the settle of an acked one, whose handler has asked for that by an exception."""
 
     kind: str
     delay: float = 0.0
@@ -46,7 +40,7 @@ class Outcome:
     moved_to: int | None = None  # and moved the stored position there
     result: str | None = None
     kept: float | None = None
-    handed_over: HandedOver | None = None
+    effect: EffectValue | None = None
 
 
 SUCCESS: Final = Outcome(ACKED)
@@ -68,9 +62,10 @@ def committed_at(moved_to: int | None) -> Outcome:
     return COMMITTED if moved_to is None else Outcome(ACKED, committed=True, moved_to=moved_to)
 
 
-def handed_over(error: HandOver, form: str | None) -> Outcome:
-    """Return the outcome of a handler that has handed its message over. form: as JSON text."""
-    return Outcome(ACKED, handed_over=HandedOver(_told(error), form))
+def with_effect(effect: Effect, error: BaseException) -> Outcome:
+    """Return the outcome of a handler that has asked for an effect. Raises InvalidMessage for one that cannot be
+    stored."""
+    return Outcome(ACKED, effect=EffectValue(effect, effect.decide(error)))
 
 
 def describe(error: BaseException) -> str:
@@ -89,7 +84,7 @@ def message_of(error: BaseException) -> str:
         return f"{type(error).__qualname__}, which cannot be described: {another!r}"
 
 
-def _told(error: BaseException) -> str:
+def told(error: BaseException) -> str:
     """Return an error's own message as it is stored; "" if it has none."""
     text = storable(message_of(error))
     return f"{type(error).__name__}: {text}" if text == TOO_LATE else text
@@ -116,14 +111,14 @@ def decide(
     if error is None:
         return SUCCESS
     if isinstance(error, Postpone):
-        return Outcome(POSTPONED, error.delay, _told(error))
+        return Outcome(POSTPONED, error.delay, told(error))
     if isinstance(error, Reject):
-        return Outcome(DEAD, error=_told(error) or "rejected")
+        return Outcome(DEAD, error=told(error) or "rejected")
     if isinstance(error, InvalidResult):  # what it does has been done: to run it again would return the same
-        return Outcome(DEAD, error=_told(error))
+        return Outcome(DEAD, error=told(error))
     always = isinstance(error, (Retry, VisibilityTimeout))  # whatever the filter names
     by_message = always or isinstance(error, BrokenTransaction)
-    text = (_told(error) or type(error).__name__) if by_message else storable(describe(error))
+    text = (told(error) or type(error).__name__) if by_message else storable(describe(error))
     if (max_attempts is not None and attempt >= max_attempts) or (not always and retried.rejects(error)):
         return Outcome(DEAD, error=text)
     if isinstance(error, Retry) and error.delay is not None:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
+from sqlqueue.core.effects import EffectWrite
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.membership import Member
-from sqlqueue.core.outcomes import COMMITTED, SUCCESS, HandedOver, Outcome
+from sqlqueue.core.outcomes import COMMITTED, SUCCESS, Outcome
 from sqlqueue.core.partition.blocked import StoredRange
 from sqlqueue.core.replies import reply_kept
 
@@ -98,14 +99,6 @@ class DeadLetter(NamedTuple):
     message: FetchedMessage
     attempts: int
     error: str
-
-
-class WorkItemWrite(NamedTuple):
-    """A message to copy to the work items, with what its handler said at this attempt."""
-
-    offset: int
-    attempts: int
-    handed_over: HandedOver
 
 
 class Attempt:
@@ -276,7 +269,7 @@ class SettlePlan:
     plan; release: this is the last plan under the lease; keep_results: for how many seconds what the handlers returned
     is stored, None for not at all; filtered: how many messages it acks that the consumer's filter has left out;
     members: the messages of batches that are settled for good with this plan, which leaves no row of them, by offset;
-    work_items: messages to copy to those; ahead: `claimed` is above what was dispatched; falls_back: it was, and is
+    effects: what effects write; ahead: `claimed` is above what was dispatched; falls_back: it was, and is
     to be no more.
     """
 
@@ -296,7 +289,7 @@ class SettlePlan:
     keep_results: float | None = None
     filtered: int = 0
     members: Mapping[int, Member] = field(default_factory=dict)
-    work_items: Sequence[WorkItemWrite] = ()
+    effects: Sequence[EffectWrite] = ()
     ahead: bool = False
     falls_back: bool = False
 
@@ -316,7 +309,7 @@ class SettlePlan:
                 offset: Member(member.batch) if offset in committed else member
                 for offset, member in self.members.items()
             },
-            work_items=tuple(item for item in self.work_items if item.offset not in committed),
+            effects=tuple(each for each in self.effects if each.offset not in committed),
         )
 
 

@@ -127,7 +127,7 @@ def _kept(attempt: Attempt, outcome: Outcome, keep_results: float | None) -> flo
     """Return for how many seconds what came of an attempt is stored; None for not at all."""
     if outcome.kind == DEAD:
         asked_for = attempt.message.reply_kept
-    elif outcome.kind == ACKED and not outcome.committed and outcome.handed_over is None:
+    elif outcome.kind == ACKED and not outcome.committed and outcome.effect is None:
         asked_for = outcome.kept
     else:
         return None

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from django.db import connections
 
+from sqlqueue.core import effects
 from sqlqueue.core.codec import as_text
 from sqlqueue.core.fingerprint import fingerprint
 from sqlqueue.core.logfmt import logfmt
@@ -20,7 +21,7 @@ from sqlqueue.database.gate import insert_failed
 from sqlqueue.database.insert_sql import FailedRow, LogRow, Stored
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.weight import LIGHT, weight
-from sqlqueue.log import batch_counts, blocked_ranges, fence, progress, task_states, topics, work_items
+from sqlqueue.log import batch_counts, blocked_ranges, fence, progress, task_states, topics
 from sqlqueue.log.results import are_asked_for, write_results
 
 logger = logging.getLogger("sqlqueue")
@@ -81,7 +82,7 @@ def settle(
 def _is_plain(plan: SettlePlan, histories: dict[str, str]) -> bool:
     receipts = plan.settled and histories.get(plan.lease.ref.topic) == "all"
     results = plan.settled and (plan.lease.stored_progress or are_asked_for(plan))
-    written = plan.rows or plan.deletes or plan.ranges or plan.dead or plan.members or plan.work_items
+    written = plan.rows or plan.deletes or plan.ranges or plan.dead or plan.members or plan.effects
     # What lowers C needs a transaction: a statement that a lost connection left behind could run after the next claim.
     return not (plan.falls_back or written or receipts or results)
 
@@ -103,8 +104,8 @@ def _settle(
     blocked_ranges.write(alias, written.values())
     for plan in written.values():
         _write_dead_letters(alias, plan)
-        if plan.work_items:
-            work_items.write(alias, plan.lease, plan.work_items)
+        if plan.effects:
+            effects.write(alias, plan.lease, plan.effects)
     _write_receipts(alias, written.values(), worker, histories, now)
     write_results(alias, written.values(), now)
     progress.delete_settled(alias, written.values())

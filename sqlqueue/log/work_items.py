@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlqueue.conf import settings
+from sqlqueue.core.effects import EffectWrite
 from sqlqueue.core.lease import HeldLease
-from sqlqueue.core.outcomes import HandedOver, Outcome, handed_over
-from sqlqueue.core.settle_plan import WorkItemWrite
+from sqlqueue.core.outcomes import told
 from sqlqueue.core.shards import numbered
 from sqlqueue.database.dialects.base import marks_of
 from sqlqueue.database.limits import check_result
@@ -35,20 +35,27 @@ NEW = "handed over"  # the event of a notice
 CHUNK = 500
 
 
-def hand_over(error: HandOver) -> Outcome:
-    """Return the outcome of a handler that has raised this. Raises InvalidMessage if its form cannot be stored, or
-    would not come back equal."""
+class HandedOver(NamedTuple):
+    """What a handler says to the people who go on with its message. form: JSON text, None for no values."""
+
+    reason: str
+    form: str | None
+
+
+def hand_over(error: HandOver) -> HandedOver:
+    """Return what a handler that has raised this says. Raises InvalidMessage if its form cannot be stored, or would not
+    come back equal."""
     if error.form is None:
-        return handed_over(error, None)
+        return HandedOver(told(error), None)
     try:
         text = encode(error.form, "form")
         check_result(settings.DATABASE, text, settings.MAX_PAYLOAD_BYTES)
     except InvalidMessage as refused:
         raise InvalidMessage(f"HandOver: {refused}") from refused
-    return handed_over(error, text)
+    return HandedOver(told(error), text)
 
 
-def write(alias: str, lease: HeldLease, items: Sequence[WorkItemWrite]) -> None:
+def write(alias: str, lease: HeldLease, items: Sequence[EffectWrite]) -> None:
     """Copy messages of a partition to the work items, in the current transaction, which holds the fence.
 
     It may be run again after an unknown outcome. A message of which the group has an open item gets no second one: the
@@ -60,7 +67,7 @@ def write(alias: str, lease: HeldLease, items: Sequence[WorkItemWrite]) -> None:
         present = _present(alias, lease, [item.offset for item in some])
         for item in some:
             if item.offset not in present:
-                alike[item.attempts, item.handed_over].append(item.offset)
+                alike[item.attempts, item.value].append(item.offset)
         for (attempts, said), offsets in alike.items():
             _copy(alias, lease, attempts, said, offsets)
         if (notices := settings.worked(lease.ref.topic).notices) is not None:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from django.utils import translation
 
+from sqlqueue.core.effects import Count, registered
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.database.limits import OWN_CONNECTIONS
 from sqlqueue.monitoring.diagnostics import Diagnostics
@@ -50,7 +51,6 @@ ABOUT = {  # the title under which the doctor lists each kind of finding
     finding_kinds.LATE: "scheduled messages",
     finding_kinds.RELAY_REFUSED: "relayed messages",
     finding_kinds.RELAY_LATE: "relayed messages",
-    finding_kinds.OVERDUE_WORK: "work items",
     finding_kinds.SERVERS: "servers",
     finding_kinds.OPEN_TRANSACTION: "horizon",
 }
@@ -209,10 +209,11 @@ def queue(read: Diagnostics) -> Iterator[Diagnosis]:
     assert read.survey is not None
     with translation.override(None):
         shared = attention.findings(read.survey)
-    found = [Diagnosis(one.severity, ABOUT[one.kind], one.text, one.advice, one.command) for one in shared]
+    about = ABOUT | {figure.name: effect.subject for effect in registered() for figure in effect.figures}
+    found = [Diagnosis(one.severity, about[one.kind], one.text, one.advice, one.command) for one in shared]
     found += [*_unhandled(read, read.survey), *_never_published(read, read.survey), *_refusals(read)]
-    for about, text in _well(read.survey).items():
-        yield from [one for one in found if one.about == about] or [Diagnosis(OK, about, text)]
+    for subject, text in _well(read.survey).items():
+        yield from [one for one in found if one.about == subject] or [Diagnosis(OK, subject, text)]
 
 
 def _well(seen: Survey) -> dict[str, str]:
@@ -228,10 +229,24 @@ def _well(seen: Survey) -> dict[str, str]:
         "topics": f"all {len(seen.topics)} have a group that reads them",
         "scheduled messages": "none is refused or overdue",
         **relayed,
-        "work items": f"{sum(topic.work_items for topic in seen.topics)} open, none is overdue",
+        **_well_with_effects(seen),
         "servers": "consumers write to one",
         "horizon": f"{seen.horizon_lag} offsets behind the log's end",
     }
+
+
+def _well_with_effects(seen: Survey) -> dict[str, str]:
+    found = {}
+    for effect in registered():
+        if effect.figures:
+            with translation.override(None):
+                found[effect.subject] = ", ".join(figure.text(_total(seen, figure.name)) for figure in effect.figures)
+    return found
+
+
+def _total(seen: Survey, name: str) -> Count:
+    counts = [topic.counts[name] for topic in seen.topics if name in topic.counts]
+    return Count(sum(one.count for one in counts), any(one.more for one in counts))
 
 
 def _unhandled(read: Diagnostics, seen: Survey) -> Iterator[Diagnosis]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from prometheus_client.core import GaugeMetricFamily
 
 from sqlqueue.conf import settings
+from sqlqueue.core.effects import figures
 from sqlqueue.exceptions import ConfigurationError, Unreachable
 from sqlqueue.stats.cached import recent_survey
 from sqlqueue.stats.groups import GroupSurvey
@@ -52,8 +53,6 @@ OF_TOPIC: dict[str, tuple[str, Callable[[TopicSurvey], float]]] = {
         "For how long a change of the topic's partitions or shards has been under way; 0 without one.",
         lambda t: t.change.age or 0.0 if t.change else 0.0,
     ),
-    "sqlqueue_open_work_items": ("Work items that people have not done.", lambda t: t.work_items),
-    "sqlqueue_overdue_work_items": ("Open work items whose time is over.", lambda t: t.overdue_work),
 }
 OF_GROUP: dict[str, tuple[str, Callable[[GroupSurvey], float | None]]] = {
     "sqlqueue_lag_messages": ("Messages that are not settled.", lambda g: g.lag),
@@ -158,6 +157,13 @@ def _families(surveys: Mapping[str, Survey | None], sharded: bool) -> Iterator[G
         for name, survey in known.items():
             for topic in survey.topics:
                 family.add_metric(labels(name, topic.name), float(of_topic(topic)))
+        yield family
+    for figure in figures():
+        family = GaugeMetricFamily(f"sqlqueue_{figure.name}", figure.help, labels=[*shard, "topic"])
+        for name, survey in known.items():
+            for topic in survey.topics:
+                if (count := topic.counts.get(figure.name)) is not None:
+                    family.add_metric(labels(name, topic.name), float(count.count))
         yield family
     for metric, (text, of_group) in OF_GROUP.items():
         family = GaugeMetricFamily(metric, text, labels=[*shard, "topic", "group"])

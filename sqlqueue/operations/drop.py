@@ -1,5 +1,5 @@
 """Drops a topic: its messages, scheduled messages and dead letters, its groups with all that they know, its
-open work items, and its row.
+what effects are not done with, and its row.
 
 In several transactions: first the topic is paused, so that nothing of it is delivered any more, and what would be lost
 is counted again, up to the horizon; then its groups are removed, and what was counted is deleted, in bounded batches;
@@ -9,11 +9,13 @@ last its row. One that is interrupted is repeated.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from sqlqueue.conf import settings
+from sqlqueue.core import effects
+from sqlqueue.core.effects import Count, Effect, registered
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
@@ -35,24 +37,21 @@ from sqlqueue.models import (
     ScheduledMessage,
     SubscriberHeartbeat,
     Topic,
-    WorkItem,
     dead_letter_topic,
 )
-from sqlqueue.models.work_item import UNFINISHED
 from sqlqueue.operations.purge import HORIZON_TIMEOUT, preview
-from sqlqueue.stats.work import open_items
 
 DELETED_AT_ONCE: Final = 500  # rows
 
-Lost: TypeAlias = type[Message] | type[ScheduledMessage] | type[WorkItem]
+Lost: TypeAlias = type[Message] | type[ScheduledMessage]
 
 
 @dataclass(frozen=True, slots=True)
 class DropPreview:
     """What a drop deletes. messages: how many, retained ones that all groups have settled included; estimated: that and
     `unsettled` may be estimates; unsettled: by group, how many of them it has not settled; unread: no group is
-    registered, so none of them was delivered; work_items: how many people have not done, dead letters' ones
-    included; subscribers: how many live consumer processes serve it."""
+    registered, so none of them was delivered; effects: what effects lose, by the
+    names of their figures; subscribers: how many live consumer processes serve it."""
 
     messages: int
     estimated: bool
@@ -60,15 +59,20 @@ class DropPreview:
     unread: bool
     scheduled: int
     dead_letters: int
-    work_items: int
+    effects: Mapping[str, Count]
     subscribers: int
 
     @property
     def loses(self) -> bool:
-        """Whether something is deleted that was not delivered to every group, failed and was not replayed, or was
-        handed over to people who have not done it."""
+        """Whether something is deleted that was not delivered to every group, failed and was not replayed, or that
+        an effect is not done with."""
         undelivered = self.messages if self.unread else sum(self.unsettled.values())
-        return bool(undelivered or self.scheduled or self.dead_letters or self.work_items)
+        return bool(undelivered or self.scheduled or self.dead_letters or self.of_effects)
+
+    @property
+    def of_effects(self) -> int:
+        """How much effects lose, all figures together."""
+        return sum(each.count for each in self.effects.values())
 
 
 def preview_drop(alias: str, topic: str) -> DropPreview:
@@ -85,7 +89,7 @@ def preview_drop(alias: str, topic: str) -> DropPreview:
         not found.unsettled,
         ScheduledMessage.objects.using(alias).filter(topic=topic).count(),
         Message.objects.using(alias).filter(topic=dead_letter_topic(topic)).count(),
-        open_items(alias, topic),
+        effects.unsettled(alias, topic),
         _subscribers(alias, topic),
     )
 
@@ -98,8 +102,8 @@ def drop(
     timeout: float = HORIZON_TIMEOUT,
     deleted: Callable[[int], None] = lambda count: None,
 ) -> None:
-    """Delete a topic with everything of it, its dead letters included; receipts, kept results and work items that are
-    done stay until their own time is over. deleted: is called with how many rows are gone so far.
+    """Delete a topic with everything of it, its dead letters included; receipts, kept results and what
+    effects are done with stay until their own time is over. deleted: is called with how many rows are gone so far.
 
     Without `unsettled` a topic that would lose something (see DropPreview) is refused. So is one that live consumer
     processes serve, which would make it anew. End its publishers before, too: one that still runs remembers the topic,
@@ -128,11 +132,15 @@ def drop(
     for name in names:
         kinds: list[tuple[Lost, dict[str, Any]]] = [(Message, {} if unsettled else {"offset__lte": through})]
         if unsettled:
-            kinds += [(ScheduledMessage, {}), (WorkItem, {"state__in": UNFINISHED})]
+            kinds.append((ScheduledMessage, {}))
         for model, which in kinds:
             while some := _delete(alias, model, {"topic": name, **which}, server):
                 count += some
                 deleted(count)
+    for effect in registered() if unsettled else ():
+        while some := _drop(alias, effect, topic, server):
+            count += some
+            deleted(count)
     retries.run(alias, _delete_topic, alias, topic)
     forget_topics()
 
@@ -145,8 +153,8 @@ def _subscribers(alias: str, topic: str) -> int:
 def _refuse_losses(alias: str, topic: str, unsettled: bool) -> None:
     if preview_drop(alias, topic).loses and not unsettled:
         raise ConfigurationError(
-            f"topic {topic!r} has messages that are not settled, scheduled messages, dead letters or open work items,"
-            " and they would be lost: settle them first, or say that they may be"
+            f"topic {topic!r} has messages that are not settled, scheduled messages, dead letters or work that is not"
+            " done, and they would be lost: settle them first, or say that they may be"
         )
 
 
@@ -189,6 +197,18 @@ def _delete_some(alias: str, model: Lost, which: dict[str, Any], server: ServerI
     rows.filter(pk__in=ids).only("pk").delete()
     server.confirm()
     return len(ids)
+
+
+def _drop(alias: str, effect: Effect, topic: str, server: ServerIdentity) -> int:
+    """Let an effect delete some of what it has, on the server whose horizon is known; return how many."""
+    with on_one_server(alias):
+        return retries.run(alias, _drop_some, alias, effect, topic, server)
+
+
+def _drop_some(alias: str, effect: Effect, topic: str, server: ServerIdentity) -> int:
+    count = effect.drop(alias, topic, DELETED_AT_ONCE)
+    server.confirm()
+    return count
 
 
 def _delete_topic(alias: str, topic: str) -> None:

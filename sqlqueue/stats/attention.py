@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from sqlqueue.core.effects import figures
 from sqlqueue.stats import change_texts
 from sqlqueue.stats.durations import duration
 from sqlqueue.stats.finding_commands import with_commands
@@ -21,7 +22,6 @@ from sqlqueue.stats.finding_kinds import (
     NOTE,
     OPEN_TRANSACTION,
     ORDER,
-    OVERDUE_WORK,
     REFUSED,
     RELAY_LATE,
     RELAY_REFUSED,
@@ -153,20 +153,9 @@ def _of_topic(topic: TopicSurvey, groups: list[GroupSurvey]) -> Iterator[Finding
             topic.name,
         )
     yield from _of_scheduled(topic.name, topic.refused, topic.overdue, topic.more_refused, topic.more_scheduled)
-    if topic.overdue_work:
-        yield Finding(
-            OVERDUE_WORK,
-            NOTE,
-            _("Overdue work"),
-            ngettext(
-                "%(count)s work item of %(topic)s is overdue.",
-                "%(count)s work items of %(topic)s are overdue.",
-                topic.overdue_work,
-            )
-            % {"topic": topic.name, "count": at_least(topic.overdue_work, topic.more_work)},
-            _("People should have done them by now. “My work” lists them first."),
-            topic.name,
-        )
+    for figure in figures():
+        if (count := topic.counts.get(figure.name)) and (finding := figure.finding(topic.name, count)) is not None:
+            yield finding
 
 
 def _of_scheduled(topic: str, refused: int, overdue: int, more_refused: bool, more_overdue: bool) -> Iterator[Finding]:

@@ -37,7 +37,6 @@ COMMANDS = {
     kinds.DEAD_LETTERS: "queuedlq replay {topic} --group {group} --trial",
     kinds.REFUSED: OF_TOPIC,
     kinds.LATE: OF_TOPIC,
-    kinds.OVERDUE_WORK: OF_TOPIC,
     kinds.RELAY_REFUSED: "queuereschedule relayed",
     kinds.RELAY_LATE: "queuereschedule relayed",
 }
@@ -47,7 +46,7 @@ OF_NO_GROUP = {kinds.DEAD_LETTERS: "queuedlq list --topic {topic}"}  # of groups
 def with_commands(findings: Iterable[Finding], shard: str) -> Iterator[Finding]:
     """Yield the findings, each with its command. shard: the name of theirs, "" without SHARDS."""
     for one in findings:
-        text = COMMANDS[one.kind]
+        text = COMMANDS.get(one.kind, OF_TOPIC)  # else of an effect
         if "{group}" in text and not one.group:
             text = OF_NO_GROUP[one.kind]
         if "{topic}" in text and not one.topic:

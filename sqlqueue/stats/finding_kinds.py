@@ -36,7 +36,6 @@ REFUSED: Final = "refused"
 LATE: Final = "late"
 RELAY_REFUSED: Final = "relay_refused"
 RELAY_LATE: Final = "relay_late"
-OVERDUE_WORK: Final = "overdue_work"
 OPEN_TRANSACTION: Final = "open_transaction"
 
 ORDER = (ERROR, WARNING, NOTE)

@@ -14,6 +14,8 @@ from datetime import datetime
 from django.db import connections
 
 from sqlqueue.conf import settings
+from sqlqueue.core import effects
+from sqlqueue.core.effects import Count
 from sqlqueue.core.epochs import Epoch
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import clock, write_probe
@@ -31,7 +33,6 @@ from sqlqueue.stats.epochs import group_epochs
 from sqlqueue.stats.full_partitions import may_be_full
 from sqlqueue.stats.groups import GroupSurvey, StoredGroup, limited_groups, states_of, stored_groups
 from sqlqueue.stats.horizon_lag import horizon_lag, probed
-from sqlqueue.stats.open_work import NO_WORK, OpenWork, open_work
 from sqlqueue.stats.other_shards import OtherShards
 from sqlqueue.stats.positions import StoredPartition, all_partitions, first_unacked, partitions_of
 from sqlqueue.stats.processes import Death, Late, Processes, late_ones
@@ -101,7 +102,7 @@ class Reads:
     refused: dict[str, tuple[int, int]]
     limits: dict[StoredPartition, str]
     in_flight: set[StoredPartition]  # whose oldest message is dispatched
-    work: OpenWork
+    counts: dict[str, dict[str, Count]]  # of effects, by topic and name
     epochs: dict[str, tuple[Epoch, ...]]  # of the topics whose partitions were changed
     changes: dict[str, ChangeSurvey]  # by topic
     ungranted: dict[tuple[str, str], tuple[Ungranted, ...]]
@@ -109,7 +110,7 @@ class Reads:
 
 def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
     """Read the stats of the whole queue, or of only one topic and its groups, or of one of these. `subscribers` always
-    counts all that are alive; what people have not done is counted unless one group is asked for."""
+    counts all that are alive; what effects have is counted unless one group is asked for."""
     probe = None if only or in_test_case(connections[alias]) else write_probe.start(_primary(alias))
     reads = _read(alias, only, only_group)
     alive, highest, taken_at = reads.processes.alive, reads.highest, database_time(alias)
@@ -172,7 +173,7 @@ def _read(alias: str, only: str, only_group: str) -> Reads:
         refused,
         limits,
         dispatched(alias, first),
-        NO_WORK if only_group else open_work(alias),
+        {} if only_group else _effects_of(alias, [topic.name for topic in topics]),
         epochs,
         changes(alias, topics, others),
         ungranted(alias, epochs, groups, others),
@@ -250,12 +251,18 @@ def _topic_surveys(reads: Reads) -> Iterator[TopicSurvey]:
             reads.refused.get(topic.name, (0, 0))[0],
             more_scheduled,
             more_refused,
-            work_items=reads.work.items[topic.name],
-            overdue_work=reads.work.overdue[topic.name],
-            more_work=reads.work.more,
+            counts=reads.counts.get(topic.name, {}),
             epoch=reads.epochs[topic.name][-1].number if topic.name in reads.epochs else 0,
             change=reads.changes.get(topic.name),
         )
+
+
+def _effects_of(alias: str, topics: list[str]) -> dict[str, dict[str, Count]]:
+    found: dict[str, dict[str, Count]] = {}
+    for effect in effects.registered():
+        for topic, counts in effect.survey(alias, topics).items():
+            found.setdefault(topic, {}).update(counts)
+    return found
 
 
 def database_time(alias: str) -> datetime:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from django.db.models import Exists, OuterRef
 
+from sqlqueue.core.effects import Count
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.layouts import with_present
@@ -38,8 +39,7 @@ class TopicSurvey:
     retention: seconds, None for ever; overridden: options that an operator has overridden; unread: it has messages and
     no group; dead_letters: of all groups, registered or not, up to 10,000 (more_dead_letters: there are more);
     scheduled, overdue, refused: scheduled messages, of the first 10,000 of all topics (more_scheduled, more_refused:
-    there are more, perhaps of this topic); work_items, overdue_work: what people have not done, and what of that
-    should be done by now, dead letters' ones included (more_work: there are more, perhaps of this topic);
+    there are more, perhaps of this topic); counts: what effects have of it, by the names of their figures;
     epoch: the number of the newest epoch, whose partitions these are: how often they were changed; change: of its
     partitions or shards, if one is under way.
     """
@@ -59,9 +59,7 @@ class TopicSurvey:
     refused: int
     more_scheduled: bool
     more_refused: bool
-    work_items: int = 0
-    overdue_work: int = 0
-    more_work: bool = False
+    counts: Mapping[str, Count] = field(default_factory=dict)
     epoch: int = 0
     change: ChangeSurvey | None = None
 

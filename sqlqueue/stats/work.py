@@ -8,18 +8,12 @@ from typing import Any, NamedTuple
 from django.db.models import Q
 
 from sqlqueue.database.fields import DatabaseNow
-from sqlqueue.models import WorkItem, dead_letter_topic
+from sqlqueue.models import WorkItem
 from sqlqueue.models.work_item import UNFINISHED
 
 MOST_LISTED = 50  # items of a section
 HEAVY = ("payload", "headers", "body", "form", "result")
 OVERDUE, OWN, LATER, TEAM, UNASSIGNED = "overdue", "own", "later", "team", "unassigned"
-
-
-def open_items(alias: str, topic: str) -> int:
-    """Count what people have not done of a topic, and of its dead letters. Index: (state, topic)."""
-    names = [topic, dead_letter_topic(topic)]
-    return WorkItem.objects.using(alias).filter(state__in=UNFINISHED, topic__in=names).count()
 
 
 class Section(NamedTuple):

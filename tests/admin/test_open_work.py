@@ -10,9 +10,11 @@ from django.test import Client
 from django.utils import timezone
 
 from sqlqueue import publish
+from sqlqueue.core.effects import Count
 from sqlqueue.models import WorkItem
-from sqlqueue.monitoring.gauges import OF_TOPIC
-from sqlqueue.stats import attention, finding_kinds, sampling
+from sqlqueue.monitoring.gauges import StatsCollector
+from sqlqueue.stats import attention, sampling
+from sqlqueue.stats.cached import recent_survey
 from sqlqueue.stats.survey import survey
 from sqlqueue.stats.topics import TopicSurvey
 from tests.admin.test_overview import page, words
@@ -42,20 +44,27 @@ def topic(name: str) -> TopicSurvey:
     return next(one for one in survey("default").topics if one.name == name)
 
 
+def gauges() -> list[Any]:
+    recent_survey.forget()
+    return [sample for family in StatsCollector().collect() for sample in family.samples]
+
+
 def test_the_survey_counts_them(work: None, monkeypatch: pytest.MonkeyPatch) -> None:
     refunds, plain = topic("refunds"), topic("plain")
-    assert (refunds.work_items, refunds.overdue_work, refunds.more_work) == (3, 2, False)
-    assert (plain.work_items, plain.overdue_work) == (0, 0)
-    assert [OF_TOPIC[f"sqlqueue_{name}_work_items"][1](refunds) for name in ("open", "overdue")] == [3, 2]
+    assert refunds.counts == {"open_work_items": Count(3), "overdue_work_items": Count(2)}
+    assert plain.counts == {"open_work_items": Count(0), "overdue_work_items": Count(0)}
+    samples = {(one.name, one.labels["topic"]): one.value for one in gauges() if "topic" in one.labels}
+    found = [samples[f"sqlqueue_{name}_work_items", of] for of in ("refunds", "plain") for name in ("open", "overdue")]
+    assert found == [3, 2, 0, 0]
     monkeypatch.setattr(sampling, "MOST_ROWS", 1)
     refunds = topic("refunds")
-    assert (refunds.work_items, refunds.overdue_work, refunds.more_work) == (2, 2, True)
+    assert refunds.counts == {"open_work_items": Count(2, more=True), "overdue_work_items": Count(2, more=True)}
 
 
 def test_commands_and_the_overview_tell_them(work: None, staff: Callable[..., Client]) -> None:
-    assert "work items of refunds: 3 open, 2 of them overdue" in run("queuestatus").out
+    assert "refunds: 3 open work items, 2 overdue work items" in run("queuestatus").out
     told = {one["name"]: one for one in json.loads(run("queuestatus", "--json").out)["topics"]}
-    assert (told["refunds"]["work_items"], told["refunds"]["overdue_work"]) == (3, 2)
+    assert told["refunds"]["counts"]["open_work_items"] == {"count": 3, "more": False}
     assert "2 work items of refunds are overdue." in run("queuedoctor").out
     html = page(staff("view_overview", "view_workitem"))
     assert "3 open work items · 2 overdue work items" in words(html)
@@ -67,6 +76,6 @@ def test_commands_and_the_overview_tell_them(work: None, staff: Callable[..., Cl
 def test_without_any_nothing_is_said(work: None, staff: Callable[..., Client]) -> None:
     WorkItem.objects.update(state="done")
     assert "work items" not in run("queuestatus").out
-    assert "0 open, none is overdue" in run("queuedoctor").out
+    assert "0 open work items, 0 overdue work items" in run("queuedoctor").out
     assert "work item" not in words(page(staff("view_overview", "view_workitem"))).partition("Attention")[2]
-    assert not [one for one in attention.findings(survey("default")) if one.kind == finding_kinds.OVERDUE_WORK]
+    assert not [one for one in attention.findings(survey("default")) if one.kind == "overdue_work_items"]

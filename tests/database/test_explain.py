@@ -12,13 +12,13 @@ from django.db import connection, transaction
 from django.db.models import F, Max
 
 from sqlqueue import Postpone, Reject, Retry, cancel, cancel_all, get_scheduled, publish, publish_many
+from sqlqueue.consumers.people import WORK_ITEMS
 from sqlqueue.consumers.pools import InlinePool
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.core.effects import EffectWrite
 from sqlqueue.core.lease import HeldLease
-from sqlqueue.core.outcomes import HandedOver
 from sqlqueue.core.partition.ref import PartitionRef
-from sqlqueue.core.settle_plan import WorkItemWrite
 from sqlqueue.database.horizon import SHARED, highest_offset
 from sqlqueue.database.scheduling import REPLACE, TAKE
 from sqlqueue.database.server_identity import ServerIdentity
@@ -36,6 +36,7 @@ from sqlqueue.log.schedule import move_due
 from sqlqueue.log.seek import offset_before
 from sqlqueue.log.streams import ABOVE
 from sqlqueue.log.succession import leased
+from sqlqueue.log.work_items import HandedOver
 from sqlqueue.models import (
     AckedMark,
     BlockedRange,
@@ -333,10 +334,10 @@ def test_work_items_are_found_by_an_index(topics: None, recorder: Recorder, sett
     with connection.execute_wrapper(recorder):
         lease = HeldLease(PartitionRef("g", "t", 0, 0), 1, 2)
         with transaction.atomic():
-            work_items.write("default", lease, [WorkItemWrite(offset, 1, HandedOver("", None))])
+            work_items.write("default", lease, [EffectWrite(offset, 1, WORK_ITEMS, HandedOver("", None))])
         item = WorkItem.objects.get(message_offset=offset, fencing_token=2)
         own_work("default", "user7", ["t"], ["many"])
-        open_work("default")
+        open_work("default", ["t"])
         people.add_comment(item.pk, "ann", "hm")
         people.finish(item.pk, 0, "ann", {})
         list(item.events.order_by("-pk")[:10])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from sqlqueue.conf import settings
 from sqlqueue.consumers.background.task import BackgroundTask
+from sqlqueue.core.effects import registered
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
 from sqlqueue.leases import heartbeat, release
-from sqlqueue.log import batch_collect, duties, task_states, unique_messages, work_collect
+from sqlqueue.log import batch_collect, duties, task_states, unique_messages
 from sqlqueue.log.change_state import Progress
 from sqlqueue.log.collect import collect, report_absent
 from sqlqueue.operations import reshard
@@ -17,9 +18,9 @@ from sqlqueue.operations.repartition import Repartition
 
 class CollectorTask(BackgroundTask):
     """Carries on the change of a topic's partitions, collects, deletes the states of tasks that have expired, batches
-    and work items whose retention is over and what is known of unique messages that are settled, reports groups that
-    are away, deletes heartbeats of dead subscribers, and shortens stale leases. One process of all does it, about every
-    interval."""
+    whose retention is over and what is known of unique messages that are settled, lets effects sweep, reports groups
+    that are away, deletes heartbeats of dead subscribers, and shortens stale leases. One process of all does it, about
+    every interval."""
 
     name = "collector"
 
@@ -57,7 +58,7 @@ class CollectorTask(BackgroundTask):
         collected = collect(self.alias, self._horizon, stop=lambda: self._stopping)
         expired = task_states.expire(self.alias)
         batches = batch_collect.collect(self.alias)
-        items = work_collect.collect(self.alias)
+        swept = [effect.sweep(self.alias) for effect in registered()]
         report_absent(self.alias)
         heartbeat.remove_dead(self.alias, self._lease_duration)
         release.shorten_stale(self.alias, self._lease_duration)
@@ -65,7 +66,7 @@ class CollectorTask(BackgroundTask):
         self._unique_beyond = unique.beyond
         more = collected.more or bool(unique.rows and unique.beyond)
         more = more or expired >= task_states.MOST_AT_ONCE or batches >= batch_collect.MOST_AT_ONCE
-        return more or items >= work_collect.MOST_AT_ONCE
+        return more or any(swept)
 
     def _carry_on(self) -> None:
         """Go on with a change of a topic's partitions that another process has left, for as long as steps succeed. One

@@ -208,7 +208,7 @@ class Settling:
         for offset in released:
             self._rows.add_acked(offset)
         written = self._writes.take(self._window.position, keeps)
-        rows, deletes, dead, settled, taken_up, filtered, members, work_items = written
+        rows, deletes, dead, settled, taken_up, filtered, members, effects = written
         return SettlePlan(
             self._lease,
             self._window.position,
@@ -226,7 +226,7 @@ class Settling:
             self._options.keep_results,
             filtered,
             members,
-            work_items,
+            effects,
             ahead > self._writes.claimed,
             falls_back,
         )

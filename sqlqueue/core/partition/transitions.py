@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from itertools import islice
 
+from sqlqueue.core.effects import EffectWrite
 from sqlqueue.core.outcomes import ACKED, DEAD, LOST, POSTPONED, RELEASED, RETRIED, SUCCESS, Outcome, charged
 from sqlqueue.core.partition.blocked import KeyRanges
 from sqlqueue.core.partition.delays import Delays
@@ -27,7 +28,6 @@ from sqlqueue.core.settle_plan import (
     Filtered,
     RowWrite,
     SettledAttempt,
-    WorkItemWrite,
 )
 
 
@@ -92,8 +92,8 @@ class Transitions:
             self._succeed(entry, attempt, now)
             return True
         kind = outcome.kind
-        if kind == ACKED and outcome.handed_over is not None and not outcome.committed:
-            self._writes.work_items.append(WorkItemWrite(entry.offset, attempt.number, outcome.handed_over))
+        if kind == ACKED and outcome.effect is not None and not outcome.committed:
+            self._writes.effects.append(EffectWrite(entry.offset, attempt.number, *outcome.effect))
             self._settle_with_row(entry, attempt, outcome, NOT_IN_FLIGHT, position, now)
             return True
         if kind == ACKED:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
+from sqlqueue.core.effects import EffectWrite
 from sqlqueue.core.membership import Member, member_of
 from sqlqueue.core.outcomes import ACKED, Outcome
 from sqlqueue.core.partition.blocked import KeyRanges
@@ -18,7 +19,6 @@ from sqlqueue.core.settle_plan import (
     Filtered,
     RowWrite,
     SettledAttempt,
-    WorkItemWrite,
 )
 
 
@@ -32,7 +32,7 @@ class Gathered(NamedTuple):
     taken_up: Set[int]
     filtered: int
     members: Mapping[int, Member]
-    work_items: Sequence[WorkItemWrite]
+    effects: Sequence[EffectWrite]
 
 
 class WriteBuffer:
@@ -50,7 +50,7 @@ class WriteBuffer:
         self.dead: list[DeadLetter] = []
         self.settled: list[SettledAttempt] = []
         self.filtered = 0  # how many of what is settled the consumer's filter has left out
-        self.work_items: list[WorkItemWrite] = []
+        self.effects: list[EffectWrite] = []
         self._rows, self._ranges = rows, ranges
         self._members = members
         self._counted: dict[int, Member] = {}
@@ -64,7 +64,7 @@ class WriteBuffer:
     def only_acks(self) -> bool:
         """Whether all that is to be written is acks that need no row, or have it already (a handler's transaction wrote
         it), and no publisher waits for a reply to one."""
-        if self.rows or self.dead or self.work_items or self._ranges.changed or self._members:
+        if self.rows or self.dead or self.effects or self._ranges.changed or self._members:
             return False
         return all(outcome.kind == ACKED and not _is_awaited(attempt, outcome) for attempt, outcome in self.settled)
 
@@ -131,10 +131,10 @@ class WriteBuffer:
             frozenset(self.taken_up),
             self.filtered,
             self._counted,
-            tuple(self.work_items),
+            tuple(self.effects),
         )
         self.rows, self.dead, self.settled, self.taken_up = {}, [], [], set()
-        self.filtered, self._counted, self.work_items = 0, {}, []
+        self.filtered, self._counted, self.effects = 0, {}, []
         return gathered
 
     # -- members of batches -------------------------------------------------------------------------------------------

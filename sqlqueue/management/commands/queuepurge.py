@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import CommandError
+from django.utils import translation
 
+from sqlqueue.core import effects
+from sqlqueue.core.effects import texts
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.positions import HELP, known_topic, offset_above
 from sqlqueue.management.terminal import about
 from sqlqueue.operations.purge import PurgePreview, delete_purged, preview, purge
-from sqlqueue.stats.work import open_items
 
 BATCHES = 1  # of 1,000 messages, between two steps of the progress bar
 
@@ -43,8 +46,9 @@ class Command(QueueCommand):
             raise CommandError("--json needs --no-input or --dry-run: it asks no questions")
         if not options["json"]:
             self._show(found)
-            if items := open_items(self.alias, topic.name):
-                self.say(f"{items} open work items stay: each has a copy of its message.")
+            with translation.override(None):
+                for text in texts(effects.unsettled(self.alias, topic.name)):
+                    self.say(f"{text}: the purge leaves them.")
         deleted, skipped = 0, []
         if not options["dry_run"]:
             over = " Groups skip what they have not settled." if unsettled else ""
@@ -59,7 +63,10 @@ class Command(QueueCommand):
                 "messages": found.messages,
                 "estimated": found.estimated,
             }
-            counted |= {"unsettled": found.unsettled, "work_items": open_items(self.alias, topic.name)}
+            counted |= {
+                "unsettled": found.unsettled,
+                "effects": {name: asdict(each) for name, each in effects.unsettled(self.alias, topic.name).items()},
+            }
             self.as_json({**counted, "deleted": deleted, "skipped": skipped})
         elif options["dry_run"]:
             self.say("Nothing was done.")

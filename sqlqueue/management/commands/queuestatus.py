@@ -12,6 +12,7 @@ from django.db import Error as DatabaseError
 from django.utils import translation
 
 from sqlqueue.core.bounds import DAY
+from sqlqueue.core.effects import texts
 from sqlqueue.database import retries
 from sqlqueue.database.server_checks import describe
 from sqlqueue.log.topic_options import differences, of_settings, told
@@ -168,9 +169,9 @@ class Command(QueueCommand):
             return
         self.table(TOPICS, map(_topic, topics))
         for topic in topics:
-            if topic.work_items or topic.overdue_work:
-                items, late = (_at_least(count, topic.more_work) for count in (topic.work_items, topic.overdue_work))
-                self.say(f"work items of {topic.name}: {items} open, {late} of them overdue")
+            with translation.override(None):
+                if counted := texts(topic.counts):
+                    self.say(f"{topic.name}: {', '.join(counted)}")
         for topic in topics:
             if topic.change is not None:
                 with translation.override(None):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
 from django.core.management import call_command
 from django.core.management.base import CommandError
+from django.utils import translation
 
 from sqlqueue.conf import settings
+from sqlqueue.core.effects import Count, texts
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.setting.topics import ACKED, HISTORIES, MOST_PARTITIONS, MOST_PRIORITIES
 from sqlqueue.database import clock
@@ -244,7 +247,8 @@ class Command(QueueCommand):
                 )
             self.confirm(f"Drop topic {name!r} with everything of it?", options)
             with self.progress(
-                "drop", found.messages + found.scheduled + found.dead_letters + found.work_items
+                "drop",
+                found.messages + found.scheduled + found.dead_letters + found.of_effects,
             ) as progress:
                 drop(self.alias, name, unsettled=options["unsettled"], deleted=progress.reach)
         if options["json"]:
@@ -267,7 +271,7 @@ class Command(QueueCommand):
     def _show_losses(self, name: str, found: DropPreview) -> None:
         self.say(
             f"Topic {name!r}: {about(found.messages, found.estimated)} messages, {found.scheduled} scheduled ones,"
-            f" {found.dead_letters} dead letters, {found.work_items} open work items; {found.subscribers} consumer"
+            f" {found.dead_letters} dead letters{_of_effects(found.effects)}; {found.subscribers} consumer"
             " processes serve it."
         )
         if found.unread and found.messages:
@@ -276,6 +280,11 @@ class Command(QueueCommand):
             self.table(("group", "not-settled"), list(found.unsettled.items()))
         if settings.names(name):
             self.note(f"SQLQUEUE['TOPICS'] names {name!r}: the first use makes it anew")
+
+
+def _of_effects(counts: Mapping[str, Count]) -> str:
+    with translation.override(None):
+        return "".join(f", {text}" for text in texts(counts))
 
 
 def _overrides(options: dict[str, Any]) -> dict[str, Any]:
