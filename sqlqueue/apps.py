@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from django.apps import AppConfig
-from django.db.models.signals import post_migrate
+from django.db.models.signals import post_migrate, pre_migrate
 from django.utils.translation import gettext_lazy as _
 
 
@@ -25,6 +25,7 @@ class SqlqueueConfig(AppConfig):
         from sqlqueue.consumers import people
         from sqlqueue.consumers.registry import registry
         from sqlqueue.core.effects import register
+        from sqlqueue.database.tables import refuse_development_version
         from sqlqueue.monitoring import logs
         from sqlqueue.tasks import set_up
 
@@ -36,6 +37,7 @@ class SqlqueueConfig(AppConfig):
             from sqlqueue.monitoring import metrics
 
             metrics.connect()
+        pre_migrate.connect(refuse_development_version, sender=self, dispatch_uid="sqlqueue.development")
         post_migrate.connect(prepare, sender=self, dispatch_uid="sqlqueue.gate")
 
 

@@ -22,7 +22,7 @@ from sqlqueue.database.limits import OWN_CONNECTIONS
 from sqlqueue.database.replication_checks import ServerProblem
 from sqlqueue.database.server_checks import findings, same_kind
 from sqlqueue.database.session_guard import change_of
-from sqlqueue.database.tables import pending_migrations
+from sqlqueue.database.tables import OF_DEVELOPMENT, REFUSED, pending_migrations, recorded_migrations, remedy
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.encoding import writer
 from sqlqueue.payloads.topic_types import type_of
@@ -251,6 +251,21 @@ def _of_server(alias: str) -> list[CheckMessage]:
 def _message(problem: ServerProblem) -> CheckMessage:
     kind, initial = (Error, "E") if problem.error else (Caution, "W")
     return kind(problem.text, hint=problem.hint, id=f"sqlqueue.{initial}{problem.number:03}")
+
+
+@register(TAG, Tags.database)
+def check_tables(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """E052: the tables are those of a development version. Runs with `check --database`."""
+    return [message for alias in examined(databases) for message in _of_tables(alias)]
+
+
+def _of_tables(alias: str) -> list[CheckMessage]:
+    try:
+        if OF_DEVELOPMENT not in recorded_migrations(alias):
+            return []
+        return [Error(REFUSED.format(alias=alias), hint=remedy(alias), id="sqlqueue.E052")]
+    except DatabaseError:  # E008 says so
+        return []
 
 
 @register(TAG, Tags.database)
