@@ -13,7 +13,7 @@ MINUTES ?= 20
 # Several servers with failovers, in place of DATABASE: mariadb-async, mariadb-semisync, postgresql-streaming, galera, galera-writable, group-replication
 TOPOLOGY ?=
 EXAMPLES ?= 2000
-# The earlier version of test-upgrade: a revision or a wheel; empty: the last release.
+# The earlier version of test-upgrade: a revision; empty: the oldest one that migrations lead from.
 SINCE ?=
 # Words for the comparison with peers: --peers, --rounds, --messages, --seconds, --minutes, --only, --json, --publish
 PEERS_ARGS ?= --publish=docs
@@ -121,7 +121,7 @@ test-long: system system-topologies system-spark system-browser $(VENV)/.mysql $
 	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/database tests/faults tests/management tests/soak tests/protocol
 	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/browser
 
-test-upgrade: system system-postgresql $(VENV)/.mysql $(VENV)/.postgresql ## An earlier version beside this one, on SQLite, MariaDB and PostgreSQL (SINCE=HEAD~1, or a wheel: that in place of the last release)
+test-upgrade: system system-postgresql $(VENV)/.mysql $(VENV)/.postgresql ## An earlier version beside this one, on SQLite, MariaDB and PostgreSQL (SINCE=HEAD~1: that of a commit)
 	env -u DATABASE_URL DATABASE=sqlite SINCE="$(SINCE)" LONG=1 $(PYTEST) tests/upgrade
 	env -u DATABASE_URL DATABASE=mariadb SINCE="$(SINCE)" LONG=1 $(PYTEST) tests/upgrade
 	env -u DATABASE_URL DATABASE=postgresql SINCE="$(SINCE)" LONG=1 $(PYTEST) tests/upgrade

@@ -1,4 +1,4 @@
-"""Processes of an earlier sqlqueue and of the present one, side by side on databases of their own."""
+"""Processes of an earlier sqlqueue and of the present one, side by side on a database of their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 from django.db import connections
 
 from tests.processes import ManageCommand, ManageCommands, wait_until
-from tests.shards.aliases import url_of
 from tests.upgrade.earlier import ROOT
 
 PROJECT = Path(__file__).resolve().parent / "project"
@@ -28,28 +27,20 @@ PATIENCE = 240  # seconds
 
 
 @contextmanager
-def databases(*names: str, folder: Path) -> Iterator[dict[str, dict[str, Any]]]:
-    """Make empty databases beside the test database, "default" first; the value is the setting DATABASES."""
+def empty_database(folder: Path) -> Iterator[dict[str, Any]]:
+    """Make an empty database beside the test database; the value is its settings."""
     config = connections["default"].settings_dict
-    made = {}
-    for alias, name in zip(("default", *names), (f"upgrade_{number}" for number in range(len(names) + 1))):
-        database = url_of(name, folder)
-        kept = {key: config[key] for key in ("ENGINE", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")}
-        sqlite = connections["default"].vendor == "sqlite"
-        made[alias] = kept | {"NAME": str(folder / f"{name}.sqlite3") if sqlite else _name_in(database)}
-        if not sqlite:
-            _execute(f"DROP DATABASE IF EXISTS {made[alias]['NAME']}", f"CREATE DATABASE {made[alias]['NAME']}")
-    yield made
-    if connections["default"].vendor != "sqlite":
-        for one in made.values():
-            _execute(f"DROP DATABASE {one['NAME']}")
+    kept = {key: config[key] for key in ("ENGINE", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")}
+    if connections["default"].vendor == "sqlite":
+        yield kept | {"NAME": str(folder / "upgrade.sqlite3")}
+        return
+    name = f"{config['NAME']}_upgrade"
+    _on_server(f"DROP DATABASE IF EXISTS {name}", f"CREATE DATABASE {name}")
+    yield kept | {"NAME": name}
+    _on_server(f"DROP DATABASE {name}")
 
 
-def _name_in(url: str) -> str:
-    return url.rpartition("/")[2].partition("?")[0]
-
-
-def _execute(*texts: str) -> None:
+def _on_server(*texts: str) -> None:
     with connections["default"]._nodb_cursor() as cursor:
         for text in texts:
             cursor.execute(text)
@@ -65,33 +56,19 @@ class Side:
         """Start a command."""
         return self._course.manage(*words, script=PROJECT / "manage.py", env=self._environment())
 
-    def run(self, *words: str) -> str:
-        """Run a command that succeeds; return what it said."""
-        command = self.manage(*words)
-        assert command.wait(300) == 0, command.output
-        return command.output
-
     def migrate(self) -> None:
-        """Migrate all databases; again, as the documentation says, where a table is in use."""
-        for alias in self._course.databases:
-            for _ in range(LOCKED):
-                command = self.manage("migrate", "--database", alias)
-                if command.wait(300) == 0:
-                    break
-                assert "waited too long" in command.output, command.output
-            else:
-                raise AssertionError(command.output)
+        """Migrate the database; again, as the documentation says, where a table is in use."""
+        for _ in range(LOCKED):
+            command = self.manage("migrate")
+            if command.wait(300) == 0:
+                return
+            assert "waited too long" in command.output, command.output
+        raise AssertionError(command.output)
 
     def consume(self) -> ManageCommand:
         """Start consumers; return when they have begun."""
         command = self.manage("runconsumers", "--processes=1", "--threads=2")
         command.wait_for_line("subscriber_started")
-        return command
-
-    def batch(self, name: str, members: int) -> ManageCommand:
-        """Start a publisher of a batch of topic "spread", one member of each key; return when it has published."""
-        command = self.manage("publish_batch", name, str(members))
-        command.wait_for_line(f"published {members}")
         return command
 
     def publish(self, name: str) -> ManageCommand:
@@ -108,18 +85,16 @@ class Side:
             "DJANGO_SETTINGS_MODULE": "shop.settings",
             "SIDE": self.name,
             "NOTES": str(self._course.notes),
-            "SQLQUEUE": json.dumps(self._course.options),
-            "DATABASES": json.dumps(self._course.databases),
+            "SQLQUEUE": json.dumps(QUICK),
+            "DATABASES": json.dumps({"default": self._course.database}),
         }
 
 
 class Course:
     """What is published and handled on both sides, in the tables and in files."""
 
-    def __init__(
-        self, manage: ManageCommands, folder: Path, databases: dict[str, dict[str, Any]], options: dict[str, Any]
-    ) -> None:
-        self.manage, self.folder, self.databases, self.options = manage, folder, databases, QUICK | options
+    def __init__(self, manage: ManageCommands, folder: Path, database: dict[str, Any]) -> None:
+        self.manage, self.folder, self.database = manage, folder, database
         self.notes = folder / "notes"
         self.notes.touch()
         self.new = Side("new", ROOT, self)
@@ -127,6 +102,15 @@ class Course:
     def old(self, package: Path) -> Side:
         """Return the side of an earlier sqlqueue."""
         return Side("old", package, self)
+
+    def execute(self, *texts: str) -> None:
+        """Execute statements on the database."""
+        connection = connections["default"].copy()
+        connection.settings_dict = {**connection.settings_dict, **self.database}
+        with connection.cursor() as cursor:
+            for text in texts:
+                cursor.execute(text)
+        connection.close()
 
     def numbers(self, name: str) -> Path:
         """Return the file of a publisher's numbers."""

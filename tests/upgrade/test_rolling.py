@@ -3,18 +3,18 @@ order of docs/operations/upgrade.md. Nothing is lost, nothing is handled twice, 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.upgrade.conftest import BEFORE_LAST_MIGRATION, RELEASE, Earlier
 from tests.upgrade.sides import Course, end
 
 pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("since", [RELEASE, BEFORE_LAST_MIGRATION])
-def test_publishers_and_consumers_go_over_one_after_another(course: Course, earlier: Earlier, since: str) -> None:
-    old, new = course.old(earlier(since)), course.new
+def test_publishers_and_consumers_go_over_one_after_another(course: Course, earlier: Path) -> None:
+    old, new = course.old(earlier), course.new
     old.migrate()
     old_consumer, old_publisher = old.consume(), old.publish("x")
     course.wait_for_more("x", "old", old_consumer)
@@ -39,9 +39,9 @@ def test_publishers_and_consumers_go_over_one_after_another(course: Course, earl
 
 
 @pytest.mark.long
-def test_the_way_back_leads_over_the_new_tables(course: Course, earlier: Earlier) -> None:
+def test_the_way_back_leads_over_the_new_tables(course: Course, earlier: Path) -> None:
     """Processes of the earlier version start on them, and go on with what those of the present one have left."""
-    old, new = course.old(earlier(RELEASE)), course.new
+    old, new = course.old(earlier), course.new
     old.migrate()
     new.migrate()
     new_consumer, new_publisher = new.consume(), new.publish("x")
@@ -59,10 +59,8 @@ def test_the_way_back_leads_over_the_new_tables(course: Course, earlier: Earlier
 
 
 @pytest.mark.once
-def test_what_an_earlier_publisher_sends_while_tables_are_migrated_is_consumed(
-    course: Course, earlier: Earlier
-) -> None:
-    old, new = course.old(earlier(RELEASE)), course.new
+def test_what_an_earlier_publisher_sends_while_tables_are_migrated_is_consumed(course: Course, earlier: Path) -> None:
+    old, new = course.old(earlier), course.new
     old.migrate()
     publisher = old.publish("x")
     new.migrate()

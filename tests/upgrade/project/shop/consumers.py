@@ -6,7 +6,6 @@ from sqlqueue import Delivery, consumer
 
 
 @consumer("orders", backoff=0.1, jitter=0)
-@consumer("spread", backoff=0.1, jitter=0)
 def handle(delivery: Delivery) -> None:
     """Append a line; lines of several processes do not mix."""
     file = os.open(os.environ["NOTES"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -14,5 +14,4 @@ USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 INSTALLED_APPS = ["django.contrib.contenttypes", "sqlqueue", "shop"]
 DATABASES = json.loads(os.environ["DATABASES"])
-DATABASE_ROUTERS = ["sqlqueue.database.router.Router"] if len(DATABASES) > 1 else []
 SQLQUEUE = json.loads(os.environ["SQLQUEUE"])

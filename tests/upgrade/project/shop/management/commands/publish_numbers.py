@@ -1,6 +1,5 @@
 """Publishes the numbered messages of its own keys, one after another, until SIGTERM."""
 
-import contextlib
 import itertools
 import json
 import signal
@@ -8,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from django.conf import settings
 from django.core.management import BaseCommand, CommandParser
 from django.db import transaction
 
@@ -36,10 +34,7 @@ class Command(BaseCommand):
             if stopping:
                 return
             keys = {f"{name}{(turn + further) % KEYS}" for further in range(1 + turn % 2)}
-            together = transaction.atomic()
-            if "SHARDS" in settings.SQLQUEUE:  # the keys may be on several
-                keys, together = {f"{name}{turn % KEYS}"}, contextlib.nullcontext()
-            with together:
+            with transaction.atomic():
                 for key in sorted(keys):
                     publish("orders", {"turn": turn}, key=key, id=f"{key}-{nexts.get(key, 0)}")
             for key in keys:
