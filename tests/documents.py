@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.forking import INHERITED, fork_server, write_stand_in
+
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^(?P<indent> *)(?P<fence>```+|~~~+) *(?P<language>[\w+-]*)(?P<rest>[^`]*)$")
 COMMENT = re.compile(r"^\s*<!-- *(?P<mark>file:|append:|run|shown|spark)(?P<argument>.*?) *-->\s*$")
@@ -18,6 +20,7 @@ SHELLS = ("console", "bash", "sh")
 COMPILED = ("python",)
 UNMARKED = (*COMPILED, *SHELLS, "sql", "text", "ini", "toml")
 COMMAND_TIMEOUT = 120
+COMMANDS = ".commands"  # the project's folder that is first in the path
 MARKS = """\
 Write one of these on a line of its own before the block:
   <!-- file: shop/consumers.py -->    the block is written to that file of a temporary Django project
@@ -84,6 +87,9 @@ class Rehearsal:
     taken: list[str] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)  # by each command that has run
 
+    def __post_init__(self) -> None:
+        write_stand_in(self.folder / COMMANDS)
+
     def take_all(self, document: Path) -> None:
         for block in blocks(document):
             self.take(block)
@@ -133,13 +139,14 @@ class Rehearsal:
 
     def start_project(self) -> None:
         if not (self.folder / "manage.py").exists():
-            self.execute([sys.executable, "-m", "django", "startproject", "mysite", "."], "startproject")
+            self.execute(["python", "-m", "django", "startproject", "mysite", "."], "startproject")
 
     def execute(self, command: list[str], said: str) -> None:
         inherited = ("HOME", "LANG", "TMPDIR")
         environment = {name: os.environ[name] for name in inherited if name in os.environ}
-        environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        environment["PYTHONPATH"] = str(ROOT)
+        folders = [str(self.folder / COMMANDS), str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+        server = fork_server().fileno()
+        environment |= {"PATH": os.pathsep.join(folders), "PYTHONPATH": str(ROOT), INHERITED: str(server)}
         with subprocess.Popen(
             command,
             cwd=self.folder,
@@ -149,6 +156,7 @@ class Rehearsal:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            pass_fds=[server],
         ) as process:
             try:
                 output, _ = process.communicate(timeout=COMMAND_TIMEOUT)

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from django.db import connections
+
+from tests.forking import start_python
 
 T = TypeVar("T")
 
@@ -80,15 +81,7 @@ class ManageCommand:
         self.arguments = arguments
         self._output = output
         with output.open("wb") as file:
-            self._process = subprocess.Popen(
-                [sys.executable, str(script), *arguments],
-                cwd=ROOT,
-                env=environment(**(env or {})),
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            self._process = start_python([str(script), *arguments], environment(**(env or {})), file)
 
     @property
     def pid(self) -> int:
