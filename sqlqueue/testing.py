@@ -21,7 +21,6 @@ from sqlqueue.consumers.subscriber import Subscriber, refuse_transaction
 from sqlqueue.core.periodic import tick_id
 from sqlqueue.database import clock
 from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError, seconds
-from sqlqueue.log import grants
 from sqlqueue.log.batch_ends import sweep
 from sqlqueue.log.calls import carried_out
 from sqlqueue.log.due_times import move, next_due
@@ -166,9 +165,6 @@ def _run_hosted(consumers: Sequence[Consumer], deadline: float, timeout: float, 
                 pass
             subscriber.renew_leases()
             subscriber.run_once()
-            held = settings.sharded and subscriber.idle and grants.waits(subscriber.alias)
-            if held and not grants.seek_everywhere(subscriber.alias):
-                break  # what is due there comes after other shards'
             if subscriber.idle and not subscriber.anything_due():
                 if swept:
                     break

@@ -15,7 +15,7 @@ from sqlqueue.consumers.registry import registry
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import topic_options
-from sqlqueue.log.stored_topics import Placement, current, missing_shards, require_declared, stored_placements
+from sqlqueue.log.stored_topics import Placement, missing_shards, require_declared, stored_placements
 
 MOST_LISTED = 5  # topics of a warning
 
@@ -36,13 +36,10 @@ def check_topics(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
 
 
 def _agree(name: str, said: Sequence[Placement]) -> bool:
-    """Tell whether shards say the same of a topic, as far as each knows of its lists of shards: while one is changed,
-    some know more. A topic of dead letters follows its own."""
-    if len({(one.partitions, one.priorities) for one in said}) > 1:
-        return False
-    known = [one.spread.all_lists for one in said]
-    least = min(map(len, known))
-    return name.endswith(DEAD_LETTER_SUFFIX) or len({lists[:least] for lists in known}) == 1
+    """Tell whether shards say the same of a topic. One of dead letters follows its own topic."""
+    if name.endswith(DEAD_LETTER_SUFFIX):
+        return len({one[:2] for one in said}) == 1
+    return len(set(said)) == 1
 
 
 def _of_placements(aliases: Sequence[str]) -> list[CheckMessage]:
@@ -64,20 +61,16 @@ def _of_placements(aliases: Sequence[str]) -> list[CheckMessage]:
             )
             found.append(Error(text, hint=hint, id="sqlqueue.E029"))
             continue
-        newest = max((one.spread for one in said.values()), key=lambda spread: len(spread.all_lists))
-        shards = newest.coming or newest.present
-        if missing := missing_shards(current(newest)):
+        shards = next(iter(said.values())).shards
+        if missing := missing_shards(shards):
             text = f"topic {name!r} is on shard {missing[0]!r}, which SQLQUEUE['SHARDS'] does not have"
             hint = "Name it there again: without it, the topic's keys would move to other shards."
             found.append(Error(text, hint=hint, id="sqlqueue.E029"))
             continue
         wanted = settings.shards_of(name) if settings.sharded else shards
-        if wanted not in (shards, newest.present) and not name.endswith(DEAD_LETTER_SUFFIX):
+        if wanted != shards and not name.endswith(DEAD_LETTER_SUFFIX):
             text = f"topic {name!r} is on the shards {', '.join(shards)}, and the settings say {', '.join(wanted)}"
-            hint = (
-                f"`queuetopic alter {name} --shards {','.join(wanted)}` changes that; or say {list(shards)} in"
-                f" SQLQUEUE['TOPICS'][{name!r}]['shards']."
-            )
+            hint = f"They cannot be changed: say {list(shards)} in SQLQUEUE['TOPICS'][{name!r}]['shards']."
             found.append(Caution(text, hint=hint, id="sqlqueue.W030"))
     return found
 

@@ -25,8 +25,6 @@ PERMISSIONS = {
     finding_kinds.FAILS: "view_consumergroup",
     finding_kinds.FALLS_BEHIND: "view_consumergroup",
     finding_kinds.EPOCH: "view_consumergroup",
-    finding_kinds.UNREGISTERED: "view_consumergroup",
-    finding_kinds.UNGRANTED: "view_consumergroup",
     finding_kinds.CHANGE: "view_topic",
     finding_kinds.DEAD_LETTERS: "view_message",
     finding_kinds.UNREAD: "view_topic",

@@ -101,10 +101,6 @@ def states(group: GroupSurvey) -> list[str]:
         found.append(_("retry budget spent"))
     elif group.limited:
         found.append(_("limited"))
-    if missing := [one.shard for one in group.unregistered]:
-        found.append(_("missing on shard %(shards)s") % {"shards": ", ".join(missing)})
-    elif waits := [one.shard for one in group.ungranted]:
-        found.append(_("waits for shard %(shards)s") % {"shards": ", ".join(waits)})
     if group.stuck:
         found.append(_("stuck"))
     if group.unowned and group.subscribers:

@@ -106,15 +106,12 @@ class TopicAdmin(PurgeableAdmin):
 
 
 def _change(topic: TopicSurvey) -> dict[str, Any] | None:
-    """Return what the page says of a change of the topic's partitions or shards; None while none is under way."""
+    """Return what the page says of a change of the topic's partitions; None while none is under way."""
     if topic.change is None:
         return None
     return {
         "what": change_texts.what(topic.name, topic.change),
-        "on_shards": [
-            (one.shard, change_texts.on_shard(one), "–" if one.age is None else duration(one.age))
-            for one in topic.change.on_shards
-        ],
+        "far": change_texts.far(topic.change),
         "advice": change_texts.advice(topic.name, topic.change),
     }
 

@@ -10,12 +10,9 @@ from django.db import Error
 from sqlqueue.conf import settings
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core.logfmt import logfmt
-from sqlqueue.core.shards import spread_from
 from sqlqueue.database import retries
-from sqlqueue.log.placement import newest_placement
-from sqlqueue.log.reshard_state import answering
+from sqlqueue.log.placement import existing_placement
 from sqlqueue.log.topics import topic_info
-from sqlqueue.models import Topic
 
 logger = logging.getLogger("sqlqueue")
 
@@ -37,23 +34,11 @@ def of_shard(consumers: Sequence[Consumer]) -> list[Consumer] | None:
         return None
 
 
-def lacks_some(consumers: Sequence[Consumer], served: Sequence[Consumer]) -> bool:
-    """Tell whether messages of more of these consumers' topics can come to this process's shard than it serves: keys of
-    one go over to it. One statement, on DATABASE's shard; False if that does not answer."""
-    missing = {consumer.topic for consumer in consumers} - {consumer.topic for consumer in served}
-    if not missing:
-        return False
-    rows = Topic.objects.using(settings.home).filter(name__in=missing).values_list("shards", flat=True)
-    name = settings.shard_name(settings.DATABASE)
-    stored: list[str] = answering(settings.home, list, rows) or []
-    return any(name in each for text in stored for each in spread_from(text).all_lists)
-
-
 def _is_on(topic: str, name: str, alias: str) -> bool:
-    placed = newest_placement(topic)
+    placed = existing_placement(topic)
     if placed is None:
         return name in settings.shards_of(topic)
-    if name in placed.everywhere:
+    if name in placed.shards:
         topic_info(alias, topic)  # so that this shard knows it while DATABASE's is down
         return True
     return False

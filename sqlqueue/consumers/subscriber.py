@@ -78,7 +78,6 @@ class Subscriber:
         liveness: Liveness | None = None,
         limited: bool = True,
         partitions: Numbers | None = None,
-        outdated: Callable[[], bool] | None = None,
     ):
         self.alias: str = settings.DATABASE
         self.name = name or heartbeat.subscriber_name()
@@ -113,8 +112,6 @@ class Subscriber:
             subscription.executor.stop_without_tables(self._schema_differs)
         self.loop.meet_server, self.loop.renew_name = self._keep_server_named, self._renew_name
         self.failed = False  # it ended because too many handlers hang, or a table is missing
-        self.renew = False  # it was stopped because it serves too few topics: another one is to take its place
-        self._outdated = outdated
         self._stop_deadline = 0.0
         self._with_background_tasks = background_tasks
         self._background_tasks: list[BackgroundTask] = []
@@ -182,18 +179,11 @@ class Subscriber:
             self._background_tasks = [self._lease_renewer, collector, stats_recorder, *looking]
             if self.alias == settings.home and (schedules := declared()):
                 self._background_tasks.append(PeriodicTask(self.alias, schedules))
-            for relay in sorted(relays, key=lambda relay: not relay.asks_home)[:1]:
-                relay.also = self._look_whether_outdated
             for task in self._background_tasks:
                 task.start()
         group_topics = [subscription.group_topic for subscription in self.subscriptions]
         self.liveness.mark_started()
         announce(subscriber_started, Subscriber, subscriber=self.name, subscriptions=group_topics)
-
-    def _look_whether_outdated(self) -> None:
-        if self._outdated is not None and not self.stopping and self._outdated():
-            self.renew = True
-            self.stop()
 
     def _keep_server_named(self) -> None:
         """Start what keeps a server named, where that is of any use: the present server may be a node of a cluster, or

@@ -7,33 +7,18 @@ from dataclasses import dataclass
 from math import gcd
 
 from sqlqueue.core.keys import partition_of
-from sqlqueue.core.shards import lists_from
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
     """One layout of a topic's partitions. It owns the numbers base … base + partitions - 1, which no other epoch ever
     has. end: the offset at or below which all of its messages are, once it is closed; None while it is open, or being
-    closed. shards: the lists of shards that its topic's keys had been spread over, see core.shards; "" for none."""
+    closed."""
 
     number: int
     base: int
     partitions: int
     end: int | None = None
-    shards: str = ""
-
-    @property
-    def version(self) -> int:
-        """The version of its list of shards."""
-        return max(len(lists_from(self.shards)) - 1, 0)
-
-    def is_on(self, shard: str) -> bool:
-        """Tell whether messages of it can come to a shard."""
-        return not self.shards or shard in lists_from(self.shards)[-1]
-
-    def sources(self, shard: str) -> set[str]:
-        """Return the other shards from which keys can have come."""
-        return {name for each in lists_from(self.shards)[:-1] for name in each} - {shard}
 
     @property
     def numbers(self) -> range:

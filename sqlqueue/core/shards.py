@@ -1,44 +1,12 @@
-"""Shards: which one a key belongs to, and the lists of shards that a topic has had one after another."""
+"""Shards: which one a key belongs to, and the list of a topic's shards as it is stored."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple
 
 SEPARATOR = ","  # of the names that a topic's row holds
-NEXT = ";"  # before a further list: keys have gone over to it
-COMING, CLOSING = ">", ">>"  # before the last one, while keys go over: none can have yet, or some may have
 DIGITS = 15  # of the hexadecimal hash: a number that MySQL's CONV() keeps, too
-
-ShardList = tuple[str, ...]
-Lists = tuple[ShardList, ...]
-
-
-class Spread(NamedTuple):
-    """The lists of shards that a topic's keys have been spread over, oldest first; `coming`: the one that they go over
-    to, None if there is none; `closing`: keys may have gone over. A list's place here is its version."""
-
-    lists: Lists = ()
-    coming: ShardList | None = None
-    closing: bool = False
-
-    @property
-    def present(self) -> ShardList:
-        """The list that holds, or held until keys began to go over."""
-        return self.lists[-1] if self.lists else ()
-
-    @property
-    def all_lists(self) -> Lists:
-        """All lists, the coming one included."""
-        return self.lists if self.coming is None else (*self.lists, self.coming)
-
-    def stored(self) -> str:
-        """Return what a topic's row holds."""
-        text = lists_text(self.lists)
-        if self.coming is not None:
-            text += (CLOSING if self.closing else COMING) + as_stored(self.coming)
-        return text
 
 
 def shard_of(text: str, shards: Sequence[str]) -> str:
@@ -60,24 +28,10 @@ def numbered(number: int, shard: str) -> str:
 
 
 def as_stored(shards: Sequence[str]) -> str:
-    """Return a list of shards as it is stored."""
+    """Return a list of shards as a topic's row holds it."""
     return SEPARATOR.join(sorted(shards))
 
 
-def lists_text(lists: Sequence[Sequence[str]]) -> str:
-    """Return lists of shards as they are stored, oldest first."""
-    return NEXT.join(map(as_stored, lists))
-
-
-def lists_from(text: str) -> Lists:
-    """Return the lists that lists_text() has made a text of."""
-    return tuple(tuple(one.split(SEPARATOR)) for one in text.split(NEXT)) if text else ()
-
-
-def spread_from(text: str) -> Spread:
-    """Return what a topic's row says of its shards."""
-    done, going, coming = text.partition(COMING)
-    if not going:
-        return Spread(lists_from(done))
-    closing = coming.startswith(COMING)
-    return Spread(lists_from(done), tuple(coming.removeprefix(COMING).split(SEPARATOR)), closing)
+def from_stored(text: str) -> tuple[str, ...]:
+    """Return the list of shards that a topic's row holds; () if it names none."""
+    return tuple(text.split(SEPARATOR)) if text else ()

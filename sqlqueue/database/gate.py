@@ -14,7 +14,6 @@ from sqlqueue.database import detour, insert_sql
 from sqlqueue.database.chunks import in_chunks
 from sqlqueue.database.detour import GateElsewhere
 from sqlqueue.database.error_codes import is_refusal
-from sqlqueue.database.generations import Moved
 from sqlqueue.database.ids import (
     ANY_SCHEDULED,
     FIND,
@@ -224,9 +223,8 @@ def _insert(alias: str, rows: Sequence[Sequence[Any]], ending: str = "", overtak
     """Insert rows in one statement; return the cursor. If they were placed by another generation of the layouts than is
     in force, nothing was added: they are placed anew, and the statement is run again, through the same slot.
 
-    Raises Moved if their publisher has to choose the shard anew; GateElsewhere if the gate names another server than
-    this one; and, for rows that do not overtake, while messages that took the detour are still on their way into the
-    log.
+    Raises GateElsewhere if the gate names another server than this one; and, for rows that do not overtake, while
+    messages that took the detour are still on their way into the log.
     """
     at = insert_sql.slot()
     try:
@@ -242,16 +240,14 @@ def _insert(alias: str, rows: Sequence[Sequence[Any]], ending: str = "", overtak
 
 def _placed(alias: str, rows: Sequence[Sequence[Any]], ending: str, overtakes: bool, at: int) -> Any:
     """Do so, as often as something new is learned; if it is not, raise the database's refusal."""
-    vendor, known, sure = dialect(alias).vendor, known_layouts(alias), True
+    vendor, known = dialect(alias).vendor, known_layouts(alias)
     overtakes = overtakes or isinstance(rows[0][PAYLOAD], Stored)
     while True:
         if known.named and not overtakes and detour.in_use(alias):
             raise GateElsewhere
         refused: Exception | None = None
         try:
-            cursor = execute(alias, *insert_sql.insertion(vendor, rows, ending, known, at, sure))
-        except Moved as error:  # or what is known here is older than what has led here
-            refused = error
+            cursor = execute(alias, *insert_sql.insertion(vendor, rows, ending, known, at))
         except IntegrityError as error:
             if not is_refusal(error):
                 raise
@@ -259,9 +255,9 @@ def _placed(alias: str, rows: Sequence[Sequence[Any]], ending: str, overtakes: b
         else:
             if cursor.rowcount or not insert_sql.REFUSES_SILENTLY[vendor]:
                 return cursor
-        before, known, sure = known, learn(alias, at, known), False
+        before, known = known, learn(alias, at, known)
         if known == before:  # the gate lacks a row, or names another server; or there was nothing new to add
-            if known.named and not isinstance(refused, Moved) and detour.is_named(alias, at):
+            if known.named and detour.is_named(alias, at):
                 raise GateElsewhere
             if refused is not None:
                 raise refused

@@ -3,8 +3,6 @@
 A publish statement says by which generation of the layouts its rows were placed, and adds nothing where another one is
 in force (see insert_sql). Then its publisher learns that one and places them anew. What a generation means never
 changes, so what is known of one stays true.
-
-Where a topic's keys go over to other shards, a generation also says which of them are still here: see `Moved`.
 """
 
 from __future__ import annotations
@@ -12,9 +10,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
-
-from sqlqueue.core.shards import Lists, lists_from, shard_of
-from sqlqueue.exceptions import InvalidMessage
 
 EPOCH_SLOTS = 64  # the parts of a topic's keys that go over to a new epoch one after another (MySQL)
 STEADY, TURNING = "steady", "turning"
@@ -26,25 +21,11 @@ PRESENT = {
     "sqlite": "SELECT generation FROM sqlqueue_publish_gate WHERE slot = 0",
     "postgresql": "SELECT last_value FROM sqlqueue_generation",
 }
-NOT_FOR_US = -1  # the generation of the row that only former versions read, see refuse_former_publishers
 # Tables of a few rows; index of the first: the unique key of (topic, generation).
-LAYOUTS = f"""
-    SELECT topic, epoch, phase, partitions, base, shards, shard FROM sqlqueue_layout
-    WHERE generation > {NOT_FOR_US} AND generation <= %s ORDER BY topic, generation
+LAYOUTS = """
+    SELECT topic, epoch, phase, partitions, base FROM sqlqueue_layout WHERE generation <= %s ORDER BY topic, generation
 """
 TURNED = "SELECT slot FROM sqlqueue_epoch_slot WHERE topic = %s AND epoch = %s"
-
-
-class Moved(InvalidMessage):
-    """A message belongs to another shard, or may: its publisher has to choose one anew, by what this process has
-    learned meanwhile of the topic's layout."""
-
-    def __init__(self, topic: str, key: str):
-        what = f"key {key!r}" if key else "a message without a key"
-        super().__init__(
-            f"{what} of topic {topic!r} has moved to another shard, with which the open transaction does not commit:"
-            " use publish_on_commit, or relay=True; or publish it once more"
-        )
 
 
 class Block(NamedTuple):
@@ -56,26 +37,10 @@ class Block(NamedTuple):
 
 
 class Placing(NamedTuple):
-    """Where a topic's keys go. earlier: where those of a slot go until that has turned; None if all have. lists: the
-    shards over which the keys have been spread, the last ones with this block; empty if they never were over others;
-    former: the same with the earlier block; here: this shard's name."""
+    """Where a topic's keys go. earlier: where those of a slot go until that has turned; None if all have."""
 
     block: Block
     earlier: Block | None = None
-    lists: Lists = ()
-    former: Lists = ()
-    here: str = ""
-
-    @property
-    def going_over(self) -> bool:
-        """Whether keys are going over to other shards."""
-        return self.earlier is not None and len(self.former) < len(self.lists)
-
-    def version(self, turned: bool) -> int:
-        """Return the version of the list of shards that holds for keys that were here. turned: their slot has."""
-        if self.going_over and not turned:
-            return len(self.lists) - 2
-        return max(len(self.lists) - 1, 0)
 
 
 class Known(NamedTuple):
@@ -92,13 +57,6 @@ class Known(NamedTuple):
     def stored(self) -> int:
         """The generation as the gate's rows have it."""
         return stored(self.generation) if self.named else self.generation
-
-    def has_turned(self, topic: str, text: str) -> bool:
-        """Tell whether the slot of a key, or of a keyless message's id, has turned, if its topic is turning."""
-        placing = self.placings.get(topic)
-        if placing is None or placing.earlier is None:
-            return True
-        return slot_of(zlib.crc32(text.encode())) in self.turned
 
 
 class Condition(NamedTuple):
@@ -124,51 +82,28 @@ def read(stored: int) -> int:
     return -1 - stored if stored < 0 else stored
 
 
-def placed(
-    rows: Sequence[Any], known: Known, named: bool = False, sure: bool = True
-) -> tuple[Sequence[Any], list[Condition]]:
+def placed(rows: Sequence[Any], known: Known) -> tuple[Sequence[Any], list[Condition]]:
     """Return rows in the partitions that they belong to, and the conditions under which that is true. Rows of topics
-    that were never altered stay as they are.
-
-    Raises Moved for a row of another shard. sure: the shard was chosen with all this in mind. Else also for rows that
-    this shard alone cannot say it of: where they belong by an earlier list, or have ids of their own (`named`) and no
-    key.
-    """
+    that were never altered stay as they are."""
     if not any(row[0] in known.placings for row in rows):
         return rows, []
     conditions: set[Condition] = set()
-    return [_placed(row, known, conditions, named, sure) for row in rows], sorted(conditions)
+    return [_placed(row, known, conditions) for row in rows], sorted(conditions)
 
 
-def _placed(row: Any, known: Known, conditions: set[Condition], named: bool, sure: bool) -> Any:
+def _placed(row: Any, known: Known, conditions: set[Condition]) -> Any:
     topic, _, _, key, id, *_ = row
     placing = known.placings.get(topic)
     if placing is None:
         return row
     crc = zlib.crc32((key or id).encode())
-    slot = slot_of(crc)
-    block, conditional = placing.block, placing.earlier is not None
-    if placing.earlier is not None and slot not in known.turned:
-        block = placing.earlier
-    if placing.lists:
-        was_here, is_here = _is_here(placing, key)
-        if not sure and (not was_here or (named and not key)):
-            raise Moved(topic, key)
-        if placing.going_over and not was_here:  # its slot says nothing: it is another shard that has let it go
-            block, conditional = placing.block, False
-        if block == placing.block and not is_here:
-            raise Moved(topic, key)
-    if conditional:
+    block = placing.block
+    if placing.earlier is not None:
+        slot = slot_of(crc)
+        if slot not in known.turned:
+            block = placing.earlier
         conditions.add(Condition(topic, slot, block.epoch))
     return row._replace(partition=block.base + crc % block.partitions)
-
-
-def _is_here(placing: Placing, key: str) -> tuple[bool, bool]:
-    """Tell whether a key belongs here by the list before the present one, and by that. One that is none, to any."""
-    before, now = placing.lists[-2:] if len(placing.lists) > 1 else (placing.lists[-1],) * 2
-    if not key:
-        return placing.here in before, placing.here in now
-    return shard_of(key, before) == placing.here, shard_of(key, now) == placing.here
 
 
 def slot_of(crc: int) -> int:
@@ -183,15 +118,9 @@ def as_of(found: int, run: Reads) -> Known:
     if not generation:
         return Known(named=named)
     placings: dict[str, Placing] = {}
-    for topic, epoch, phase, partitions, base, shards, here in run(LAYOUTS, (generation,)):
-        before = placings[topic] if phase == TURNING else None
-        placings[topic] = Placing(
-            Block(epoch, base, partitions),
-            None if before is None else before.block,
-            lists_from(shards),
-            () if before is None else before.lists,
-            here,
-        )
+    for topic, epoch, phase, partitions, base in run(LAYOUTS, (generation,)):
+        earlier = placings[topic].block if phase == TURNING else None
+        placings[topic] = Placing(Block(epoch, base, partitions), earlier)
     turning = next((topic for topic, placing in placings.items() if placing.earlier is not None), "")
     if not turning:
         return Known(generation, placings, named=named)

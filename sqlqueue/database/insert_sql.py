@@ -150,12 +150,11 @@ def insertion(
     ending: str = "",
     known: Known = FIRST,
     at: int | None = None,
-    sure: bool = True,
 ) -> tuple[str, list[Any]]:
     """Return the statement, and its parameters, that inserts rows (all LogRows, or all with a FailedRow too) and
     holds the gate before it takes an offset. A row whose payload is Stored comes alone. known: by what they are placed;
-    at: the gate's slot, None for that of this moment; sure: see `placed`, which raises Moved."""
-    rows, conditions = placed(rows, known, bool(ending), sure) if known.placings else (rows, [])
+    at: the gate's slot, None for that of this moment."""
+    rows, conditions = placed(rows, known) if known.placings else (rows, [])
     gated, held = _gate(vendor, known, slot() if at is None else at, conditions)
     source = rows[0][PAYLOAD]
     if isinstance(source, Stored):

@@ -13,7 +13,6 @@ from django.db import Error, connections, transaction
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database.driver import may_be_lost
 from sqlqueue.database.error_codes import FOR_GOOD, ErrorKind, classify
-from sqlqueue.database.generations import Moved
 from sqlqueue.database.lock_timeouts import limit_transaction
 from sqlqueue.database.session_guard import refuse_changing_session
 from sqlqueue.database.statements import dialect
@@ -24,7 +23,6 @@ T = TypeVar("T")
 logger = logging.getLogger("sqlqueue")
 
 RERUNS = 10
-MOVES = 3
 
 __all__ = ["FOR_GOOD", "RERUNS", "ErrorKind", "classify", "close_lost_connections", "drop_connection", "patiently"]
 __all__ += ["run", "run_once", "run_statement", "unreachable"]
@@ -73,9 +71,6 @@ def _again(alias: str, name: str, once: Callable[[], T]) -> T:
             logger.info(logfmt("operation_rerun", operation=name, attempt=attempt, error=error))
             announce(operation_retried, run, operation=name, error_kind=ErrorKind.CONTENTION.name, error=error)
             time.sleep(random.uniform(0.001, 0.01) * attempt)
-        except Moved:  # by what was learned meanwhile it does something else
-            if not alone or attempt >= MOVES:
-                raise
     raise AssertionError("unreachable")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from sqlqueue.conf import settings
@@ -10,7 +10,6 @@ from sqlqueue.database.gate import insert_many, insert_one
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.scheduling import Due
 from sqlqueue.log.conflicts import Offer, add_many, add_one
-from sqlqueue.log.look_back import found_elsewhere
 from sqlqueue.log.notifier import notify_after_commit
 from sqlqueue.log.published import CREATED, IGNORED, Status
 from sqlqueue.log.uniqueness import add_unique, add_unique_many
@@ -27,7 +26,7 @@ def add_all(alias: str, messages: Sequence[LogRow | Offer]) -> tuple[list[Status
     """Add messages, of which the plain ones are just rows, all or none of them, and notify their consumers; return
     statuses, ids, and how many of them have entered the log."""
     rows = [one for one in messages if isinstance(one, LogRow)]
-    if len(rows) == len(messages) and not settings.sharded:
+    if len(rows) == len(messages):
         if rows:
             insert_many(alias, rows, may_repeat=False)
             notify_after_commit(alias, rows)
@@ -40,8 +39,6 @@ def add_all(alias: str, messages: Sequence[LogRow | Offer]) -> tuple[list[Status
 
 def add_offer(alias: str, offer: Offer) -> tuple[int | None, str, Status]:
     """Add one message; return its offset, id and status."""
-    if settings.sharded and (found := found_elsewhere(alias, [offer])):
-        return None, found[0], IGNORED
     if offer.unique_for is not None:
         return add_unique(alias, offer)
     offset, status = add_one(alias, offer)
@@ -50,22 +47,6 @@ def add_offer(alias: str, offer: Offer) -> tuple[int | None, str, Status]:
 
 def add_offers(alias: str, offers: Sequence[Offer]) -> tuple[list[Status], list[str]]:
     """Add messages, all or none of them; return statuses and ids."""
-    if settings.sharded and (found := found_elsewhere(alias, offers)):
-        return _add_others(alias, offers, found)
-    return _add_offers(alias, offers)
-
-
-def _add_others(alias: str, offers: Sequence[Offer], found: Mapping[int, str]) -> tuple[list[Status], list[str]]:
-    """Add those of the messages that no other shard has. found: the ids of those that keep the others out."""
-    rest = [index for index in range(len(offers)) if index not in found]
-    statuses: list[Status] = [IGNORED] * len(offers)
-    ids = [found.get(index, "") for index in range(len(offers))]
-    for index, status, id in zip(rest, *_add_offers(alias, [offers[index] for index in rest])):
-        statuses[index], ids[index] = status, id
-    return statuses, ids
-
-
-def _add_offers(alias: str, offers: Sequence[Offer]) -> tuple[list[Status], list[str]]:
     if any(offer.unique_for is not None for offer in offers):
         return add_unique_many(alias, offers)
     return add_many(alias, offers) if offers else [], [offer.message.row.id for offer in offers]

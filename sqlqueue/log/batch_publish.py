@@ -52,9 +52,6 @@ class Adding:
         """Publish a member: in a caller's transaction, which relays those of other shards, or in one of its own. One
         that is ignored, because its id is taken, becomes no member."""
         message.batch = self.batch
-        return shard_publish.until_placed(lambda: self._publish(topic, message))
-
-    def _publish(self, topic: str, message: NewMessage) -> Published:
         if not settings.sharded:
             to = Destination(settings.DATABASE)
         else:
@@ -73,9 +70,6 @@ class Adding:
         """Publish many members, in the same way. Outside of a transaction all or none of those of each shard."""
         for message in messages:
             message.batch = self.batch
-        return shard_publish.until_placed(lambda: self._publish_some(topic, messages))
-
-    def _publish_some(self, topic: str, messages: Sequence[NewMessage]) -> PublishedMany:
         to = Destination(settings.DATABASE)
         if settings.sharded:
             placed = shard_publish.only_destination(topic, relay=True)
@@ -119,9 +113,5 @@ def publish_member(batch: str, topic: str, message: NewMessage, to: Destination)
 
 def publish_step(alias: str, batch: str, topic: str, message: NewMessage) -> None:
     """Publish a member of a chain's step in the transaction that is open on DATABASE's shard."""
-
-    def publish() -> Published:
-        to = destination(topic, message.key, message.id, relay=True) if settings.sharded else Destination(alias)
-        return publish_member(batch, topic, message, to)
-
-    shard_publish.until_placed(publish)
+    to = destination(topic, message.key, message.id, relay=True) if settings.sharded else Destination(alias)
+    publish_member(batch, topic, message, to)

@@ -29,7 +29,6 @@ from sqlqueue.log.collect import watermarks
 from sqlqueue.log.placement import destination
 from sqlqueue.log.publish import publish_message
 from sqlqueue.log.settle_notices import SettleWatch
-from sqlqueue.log.shard_publish import until_placed
 from sqlqueue.models import ConsumerGroup, Message, Result
 from sqlqueue.twins import refuse_in_async
 
@@ -69,9 +68,7 @@ class Call:
         self._pause: float = settings.POLL_INTERVAL
         self._ask_groups_at = time.monotonic() + ASK_GROUPS_EVERY
         message.unique_for = False  # each call is its own
-        in_test = (
-            until_placed(lambda: self._publish(message, within)) if settings.sharded else self._publish(message, within)
-        )
+        in_test = self._publish(message, within)
         self._offset, self._key, self._group = self._published.offset or 0, message.key, message.group
         if in_test:
             _carry_out[-1](topic)

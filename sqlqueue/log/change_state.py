@@ -1,6 +1,6 @@
-"""Which change of a topic's partitions or shards is under way on a database, and how far it is.
+"""Which change of a topic's partitions is under way on a database, and how far it is.
 
-operations.repartition and operations.reshard take its steps; what is here only looks.
+operations.repartition takes its steps; what is here only looks.
 """
 
 from __future__ import annotations
@@ -17,23 +17,19 @@ GATE: Final = "publishers"
 KEYS: Final = "keys"
 END: Final = "end"
 LAST: Final = "publishers again"
-OTHERS: Final = "shards"
 TABLE: Final = "table"
 TRANSACTIONS: Final = "transactions"
 
 
 class Change(NamedTuple):
     """A topic's change from an epoch to a later one, as of its newest layout. going: publishers go over; else they all
-    have, or none of them will; shards: the lists of shards of the later epoch if its keys go over to others, see
-    core.shards; announced: no key has gone over, for not all shards are known to be ready."""
+    have, or none of them will."""
 
     topic: str
     generation: int
     earlier: Block
     later: Block
     going: bool
-    shards: str = ""
-    announced: bool = False
 
 
 class Progress(NamedTuple):
@@ -50,39 +46,27 @@ def under_way(alias: str) -> Change | None:
     if topic is None:
         return None
     layouts = Layout.objects.using(alias).filter(topic=topic).order_by("-generation")
-    last = layouts.values_list("generation", "phase", "shards", "epoch", "base", "partitions").first()
+    last = layouts.values_list("generation", "phase", "epoch", "base", "partitions").first()
     if last is None:  # the topic was dropped between the two looks
         return None
-    generation, phase, shards, later = last[0], last[1], last[2], Block(*last[3:])
-    steady = phase == Layout.STEADY
-    if steady and (dialect(alias).slotted or layouts.filter(epoch__gt=later.epoch).exists()):
+    generation, phase, later = last[0], last[1], Block(*last[2:])
+    if phase == Layout.STEADY and dialect(alias).slotted:
         return Change(topic, generation, later, later, False)  # all slots are in the epoch that remains
     before = layouts.filter(phase=Layout.STEADY).exclude(epoch=later.epoch)
-    former, *earlier = before.values_list("shards", "epoch", "base", "partitions")[0]
-    spread = shards if shards != former else ""
-    announced = bool(spread) and not steady
-    return Change(topic, generation, Block(*earlier), later, True, spread, announced)
+    return Change(topic, generation, Block(*before.values_list("epoch", "base", "partitions")[0]), later, True)
 
 
-def standing(alias: str, change: Change, closing: bool) -> Progress:
-    """Return what a change waits for, by what the tables say. closing: of its shards: keys may go over."""
+def standing(alias: str, change: Change) -> Progress:
+    """Return what a change waits for, by what the tables say."""
     if dialect(alias).slotted:
-        return _slotted(alias, change, closing)
-    if turning.newest_generation(alias) < change.generation:
-        return Progress(GATE if change.going else LAST, 1, 1)
-    if not change.going:
-        return Progress(LAST, 0, 1)
-    if change.announced:
-        return Progress(KEYS if closing else OTHERS, 1, 1)
-    return Progress(TRANSACTIONS if dialect(alias).gated else END, 1, 1)
+        return _slotted(alias, change)
+    return Progress(GATE if turning.newest_generation(alias) < change.generation else TRANSACTIONS, 1, 1)
 
 
-def _slotted(alias: str, change: Change, closing: bool) -> Progress:
+def _slotted(alias: str, change: Change) -> Progress:
     behind = len(turning.gate_rows_behind(alias, change.generation))
     if behind or not change.going:
         return Progress(GATE if change.going else LAST, behind, SLOTS)
-    if change.shards and not closing:
-        return Progress(OTHERS, 1, 1)
     unturned = len(turning.slots_unturned(alias, change.topic, change.later.epoch))
     return Progress(KEYS, unturned, EPOCH_SLOTS) if unturned else Progress(END, 1, 1)
 

@@ -15,7 +15,7 @@ from sqlqueue.database.dialects.base import marks_of
 from sqlqueue.database.horizon import Horizon, on_one_server
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import execute
-from sqlqueue.log import acked_marks, batch_recounts, granted, grants, layouts
+from sqlqueue.log import acked_marks, batch_recounts, layouts
 from sqlqueue.log.succession import give_leases, leased
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, LimitShare, Offset, PartitionLease, Topic
@@ -158,7 +158,7 @@ def remove(alias: str, group: str, topic: str) -> bool:
     Its leases stay, each with a greater token: tokens never return, so a present owner is never taken for an owner in a
     later group of the same name.
     """
-    return grants.without(alias, group, topic, _remove, alias, group, topic)
+    return retries.run(alias, _remove, alias, group, topic)
 
 
 def _remove(alias: str, group: str, topic: str) -> bool:
@@ -191,8 +191,6 @@ def revoke(alias: str, group: str, topic: str, partition: int | None = None, *, 
     # Leases before offsets, in the order of their partitions, as acquiring does it: no deadlock by order. And before
     # the first plain read: no snapshot is older than the locks.
     found = dict(leases.select_for_update().order_by("partition", "slice").values_list("id", "partition"))
-    if falls:
-        granted.take_back(alias, group, topic)
     epochs = layouts.epochs(alias, topic)
     if partition is not None:
         behind = [epoch for epoch in epochs if epoch.base > partition] if falls else []

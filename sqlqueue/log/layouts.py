@@ -13,9 +13,9 @@ from sqlqueue.models import Layout, Topic
 # The epochs of a topic that are not retired, the first as the topic's own row has it. Index: the topics' primary key;
 # the layouts' and the ends' unique keys.
 EPOCHS = """
-    SELECT 0, 0, t.partitions, e."end", e.retired_at, '' FROM sqlqueue_topic t
+    SELECT 0, 0, t.partitions, e."end", e.retired_at FROM sqlqueue_topic t
     LEFT JOIN sqlqueue_epoch_end e ON e.topic = t.name AND e.epoch = 0 WHERE t.name = %s
-    UNION SELECT l.epoch, l.base, l.partitions, e."end", e.retired_at, l.shards FROM sqlqueue_layout l
+    UNION SELECT l.epoch, l.base, l.partitions, e."end", e.retired_at FROM sqlqueue_layout l
     LEFT JOIN sqlqueue_epoch_end e ON e.topic = l.topic AND e.epoch = l.epoch WHERE l.topic = %s
 """
 
@@ -27,8 +27,8 @@ def epochs(alias: str, topic: str, *, retired: bool = False) -> tuple[Epoch, ...
     if not rows:
         raise ConfigurationError(f"there is no topic {topic!r}")
     return tuple(
-        Epoch(number, base, partitions, end, shards)
-        for number, base, partitions, end, retired_at, shards in rows
+        Epoch(number, base, partitions, end)
+        for number, base, partitions, end, retired_at in rows
         if retired or retired_at is None
     )
 

@@ -12,20 +12,15 @@ from typing import NamedTuple, TypeVar
 from django.db import Error, connections
 
 from sqlqueue.conf import settings
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic, did_you_mean
-from sqlqueue.core.shards import Spread, shard_of
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic, did_you_mean, new_id
+from sqlqueue.core.shards import shard_of
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.transactions import in_callers_transaction, remember_once_committed
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
-from sqlqueue.log import routing
 from sqlqueue.log.stored_topics import (
     Placement,
-    current,
     insert_placed,
-    left_spread,
-    missing_shards,
-    on,
     refuse_missing,
     repeated_placement,
     require_declared,
@@ -72,44 +67,13 @@ def existing_placement(name: str) -> Placement | None:
     return None if found is None else _remembered(home, name, found)
 
 
-def newest_placement(name: str) -> Placement | None:
-    """Return what the tables say now of a topic, None if it does not exist. What this process has remembered may be
-    older, which is good enough for a publisher; one that only asks would look on former shards first, so it is
-    renewed here."""
-    known = existing_placement(name)
-    if known is None or not settings.sharded:
-        return known
-    for alias in dict.fromkeys((settings.home, *(settings.shards[shard] for shard in known.everywhere))):
-        found, gone = _ask(alias, name)
-        if gone is None:
-            return known if found is None else _like_its_topic(name, _renewed(name, known, found))
-    return known
-
-
-def _renewed(name: str, known: Placement, found: Placement) -> Placement:
-    """Remember where a topic's keys have gone. What is under way may be aborted."""
-    settled = found.spread.coming is None and found.version > known.version
-    if settled and not missing_shards(found.shards):
-        _known[name] = found
-    return found
-
-
-def _like_its_topic(name: str, found: Placement) -> Placement:
-    """Return the placement of a topic: dead letters are where those of their topic can be."""
-    own = name.removesuffix(DEAD_LETTER_SUFFIX)
-    if own == name or (placed := newest_placement(own)) is None:
-        return found
-    return found._replace(spread=placed.spread)
-
-
 def _new(home: str, name: str) -> Placement:
     own = name.removesuffix(DEAD_LETTER_SUFFIX)
     if own != name:  # dead letters stay where their messages are
         return insert_placed(home, name, placement(own))
     require_declared(home, name)
     options = settings.topic(name)
-    spread = left_spread(home, name) or on(settings.shards_of(name))
-    return insert_placed(home, name, Placement(options.partitions, options.priorities, spread))
+    return insert_placed(home, name, Placement(options.partitions, options.priorities, settings.shards_of(name)))
 
 
 def _elsewhere(home: str, name: str) -> Placement | None:
@@ -133,7 +97,7 @@ def _ask(alias: str, name: str) -> tuple[Placement | None, Error | None]:
 
 
 def _remembered(alias: str, name: str, found: Placement) -> Placement:
-    refuse_missing(name, current(found.spread))
+    refuse_missing(name, found.shards)
     remember_once_committed(alias, _known, name, found)
     return found
 
@@ -163,7 +127,7 @@ def chooser(topic: str, relay: bool) -> Callable[[str, str | None], Destination]
     placed, opened = placement(topic), open_shards()
 
     def choose(key: str, id: str | None) -> Destination:
-        shard = _shard(topic, placed, key, id, opened)
+        shard = _shard(placed, key, id, opened)
         if opened and shard not in opened:
             _refuse_transaction(topic, key, shard, opened, relay)
             return Destination(settings.shards[shard], settings.shards[opened[0]])
@@ -176,7 +140,7 @@ def destination_on_commit(topic: str, key: str, id: str | None) -> tuple[str, st
     """Return the alias of the shard that a message goes to, and of the one after whose commit. Raises InvalidMessage if
     it cannot be told which transaction is meant."""
     placed, opened = placement(topic), open_shards()
-    shard = _shard(topic, placed, key, id, opened)
+    shard = _shard(placed, key, id, opened)
     alias = settings.shards[shard]
     if not opened or shard in opened:
         return alias, alias
@@ -203,52 +167,35 @@ def _refuse_transaction(topic: str, key: str, shard: str, opened: list[str], rel
         )
 
 
-def _shard(topic: str, placed: Placement, key: str, id: str | None, opened: list[str]) -> str:
+def _shard(placed: Placement, key: str, id: str | None, opened: list[str]) -> str:
     text = key or id
     if isinstance(text, str) and text:  # what is no string is refused with the message
-        return routing.present_shard(topic, placed, text)
-    mine = (shard for shard in opened if routing.takes_keyless(topic, placed, shard))
-    return next(mine, None) or routing.any_shard(topic, placed)
+        return shard_of(text, placed.shards)
+    return next((shard for shard in opened if shard in placed.shards), None) or shard_of(new_id(), placed.shards)
 
 
 def _told(shards: list[str]) -> str:
     return " and ".join(map(repr, shards))
 
 
-def remembered(topic: str, key: str, id: str) -> list[str]:
-    """Return the aliases where this process would look for a message, without asking; none for a topic that it has not
-    used. Keys may have gone over to other shards since. So what is found there can be relied on, for an id is taken on
-    the former shards, too; what is not has to be `searched`."""
-    if not settings.sharded:
-        return [settings.DATABASE]
-    found = _known.get(topic)
-    return [] if found is None else _candidates(found.spread, key, id)
-
-
 def first_found(
     look: Callable[[str], T | None], topic: str, key: str, id: str, afterwards: Callable[[str], T | None] | None = None
 ) -> T | None:
     """Look for a message in the log, or the schedule, of the shards where it can be, by their aliases, until one has
-    something to say of it: it is on one at most. Where its topic is now is read only if it is not found where it was.
-    A shard where it was and that does not answer matters only if the message is not found on those that do.
-    afterwards: how to look at all of them once more if it is on none."""
-    silent: dict[str, Error] = {}
-    seen = remembered(topic, key, id)
-    for alias in seen:
+    something to say of it: it is on one at most. A shard that does not answer matters only if the message is not found
+    on the others. afterwards: how to look at all of them once more if it is on none."""
+    silent: Error | None = None
+    aliases = searched(topic, key, id)
+    for alias in aliases:
         try:
             if found := look(alias):
                 return found
         except Error as error:
             if not settings.sharded or not retries.unreachable(alias, error):
                 raise
-            silent[alias] = error
-    aliases = searched(topic, key, id)
-    for alias in aliases:
-        if alias not in seen and (found := look(alias)):
-            return found
-    for alias in aliases:
-        if alias in silent:
-            raise silent[alias]
+            silent = error
+    if silent is not None:
+        raise silent
     if afterwards is None:
         return None
     return next((found for alias in aliases if (found := afterwards(alias))), None)
@@ -256,18 +203,14 @@ def first_found(
 
 def searched(topic: str, key: str, id: str = "") -> list[str]:
     """Return the aliases of the shards where a message of this topic, key and id can be, the likeliest first: one that
-    has a key is on those only to which that has belonged, and a keyless one may be where its publisher's transaction
-    was."""
+    has a key is on that of the key, and a keyless one may be where its publisher's transaction was."""
     if not settings.sharded:
         return [settings.DATABASE]
-    found = newest_placement(topic)
-    return _candidates(on(settings.shards_of(topic)) if found is None else found.spread, key, id)
-
-
-def _candidates(spread: Spread, key: str, id: str) -> list[str]:
-    likely = [shard_of(key or id, each) for each in reversed(spread.all_lists)]
-    others = () if key else sorted({shard for each in spread.all_lists for shard in each})
-    return [settings.shards[shard] for shard in dict.fromkeys([*likely, *others]) if shard in settings.shards]
+    found = existing_placement(topic)
+    shards = settings.shards_of(topic) if found is None else found.shards
+    likely = shard_of(key or id, shards)
+    others = [] if key else [shard for shard in shards if shard != likely]
+    return [settings.shards[shard] for shard in (likely, *others)]
 
 
 def worked_on(topic: str, shard: str, offsets: Iterable[int] | None) -> list[str]:
@@ -283,8 +226,8 @@ def worked_on(topic: str, shard: str, offsets: Iterable[int] | None) -> list[str
         return [settings.shards[shard]]
     if not settings.sharded or settings.is_at_shard:
         return [settings.DATABASE]
-    found = newest_placement(topic)
-    shards = settings.shards_of(topic) if found is None else found.everywhere
+    found = existing_placement(topic)
+    shards = settings.shards_of(topic) if found is None else found.shards
     if offsets is not None and len(shards) > 1:
         raise ConfigurationError(
             f"topic {topic!r} is on the shards {_told(list(shards))}, and an offset is one shard's: say which with "

@@ -13,7 +13,6 @@ from sqlqueue.conf import settings
 from sqlqueue.core.new_message import OPTIONS, NewMessage, OnConflict, PublishOptions
 from sqlqueue.core.unique_for import UniqueFor
 from sqlqueue.database import weight
-from sqlqueue.database.generations import Moved
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.log import shard_publish
 from sqlqueue.log.adding import add_all, add_offer, add_row, notify_of
@@ -109,20 +108,15 @@ def _publish(
     if alias or not settings.sharded:
         return _publish_at(alias or settings.DATABASE, topic, message, headers, reply_kept)
 
-    def once() -> Published:
-        to = destination(topic, message.key, message.id, relay)
-        if relay and not to.relay:
-            to = shard_publish.behind_relayed(topic, message.key, to)
-        if to.relay:
-            return shard_publish.relay_one(topic, message, headers, to)
-        return _publish_at(to.alias, topic, message, headers, reply_kept)
-
-    return shard_publish.until_placed(once)
+    to = destination(topic, message.key, message.id, relay)
+    if to.relay:
+        return shard_publish.relay_one(topic, message, headers, to)
+    return _publish_at(to.alias, topic, message, headers, reply_kept)
 
 
 def _publish_at(alias: str, topic: str, message: NewMessage, headers: Any, reply_kept: float | None) -> Published:
     maker = offer_maker(alias, to_publish(alias, topic))
-    row = maker.plain_row(message, headers) if reply_kept is None and not settings.sharded else None
+    row = maker.plain_row(message, headers) if reply_kept is None else None
     if row is not None:
         published = Published(add_row(alias, row), row.id, CREATED, settings.shard_name(alias))
         announce(message_published, publish, topic=topic, count=1, shard=published.shard)
@@ -163,13 +157,10 @@ def _publish_many(
     if not settings.sharded:
         return _publish_many_at(settings.DATABASE, topic, messages, traced)
 
-    def once() -> PublishedMany:
-        to = shard_publish.only_destination(topic, relay)
-        if to is None or to.relay:
-            return shard_publish.publish_many(topic, messages, traced, relay)
-        return _publish_many_at(to.alias, topic, messages, traced)
-
-    return once() if isinstance(messages, Iterator) else shard_publish.until_placed(once)
+    to = shard_publish.only_destination(topic, relay)
+    if to is None or to.relay:
+        return shard_publish.publish_many(topic, messages, traced, relay)
+    return _publish_many_at(to.alias, topic, messages, traced)
 
 
 def _publish_many_at(
@@ -212,14 +203,6 @@ def _checked(
         yield plain_row(new, headers) or maker.offer(new, headers)
 
 
-def _publish_chosen(topic: str, message: NewMessage, alias: str) -> None:
-    """Publish to the shard that was chosen before the commit; to another one if its key has moved since."""
-    try:
-        publish_message(topic, message, alias=alias)
-    except Moved:
-        publish_message(topic, message)
-
-
 apublish = async_twin(publish)
 apublish_many = async_twin(publish_many)
 
@@ -249,7 +232,7 @@ def publish_on_commit(topic: str, payload: Any, **options: Unpack[PublishOptions
     if settings.sharded:
         alias, committed = destination_on_commit(topic, message.key, message.id)
         info = shard_publish.fixed(topic)
-        hook = propagation.bound(lambda: _publish_chosen(topic, message, alias))
+        hook = propagation.bound(lambda: publish_message(topic, message, alias=alias))
     else:
         info = to_publish(alias, topic)
         hook = propagation.bound(lambda: publish(topic, payload, **options))

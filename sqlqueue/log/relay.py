@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import new_id
+from sqlqueue.core.shards import shard_of
 from sqlqueue.database.chunks import insert_all
 from sqlqueue.database.insert_sql import LogRow, Stored
 from sqlqueue.database.scheduling import Due
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.validation import scheduled
 from sqlqueue.exceptions import InvalidMessage
-from sqlqueue.log import routing
 from sqlqueue.log.conflicts import Offer
 from sqlqueue.log.placement import placement
 
@@ -76,15 +76,15 @@ def shard_elsewhere(alias: str, topic: str, key: str, id: str | None) -> str:
     if not settings.sharded:
         return ""
     here, placed = settings.shard_name(alias), placement(topic)
-    if not key and routing.takes_keyless(topic, placed, here):
+    if not key and here in placed.shards:
         return ""
-    shard = routing.present_shard(topic, placed, key or id or new_id())
+    shard = shard_of(key or id or new_id(), placed.shards)
     return "" if shard == here else shard
 
 
 def add_here_or_relay(alias: str, rows: Sequence[LogRow], insert: Callable[[str, Sequence[LogRow]], object]) -> None:
     """Add messages to this shard's log with `insert`, in the caller's transaction, or let those wait for their way
-    whose keys have moved. Raises Moved if the transaction has to be run again: then their shards are known."""
+    that belong elsewhere."""
     if not settings.sharded:
         insert(alias, rows)
         return

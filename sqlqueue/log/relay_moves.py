@@ -20,16 +20,13 @@ from django.db import Error
 from sqlqueue.conf import settings
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import storable
-from sqlqueue.database import generations, retries
-from sqlqueue.database.ids import identity_of
-from sqlqueue.database.insert_sql import LogRow
+from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.weight import STATEMENT
 from sqlqueue.exceptions import SqlqueueError
-from sqlqueue.log import batch_parts, relay_redirect
+from sqlqueue.log import batch_parts
 from sqlqueue.log.conflicts import Offer, add_many
-from sqlqueue.log.look_back import ids_elsewhere
 from sqlqueue.log.notifier import notify_after_commit
 from sqlqueue.log.published import CREATED
 from sqlqueue.log.relay import TABLE
@@ -45,7 +42,7 @@ MOVED_AT_ONCE = 200
 # The next ones of a shard, and how much they are. Index: (refused, shard, id).
 NEXT = f"""
     SELECT id, LENGTH(payload) + COALESCE(LENGTH(body), 0) FROM {TABLE}
-    WHERE refused = {{false}} AND shard = %s AND id > %s ORDER BY id LIMIT {MOVED_AT_ONCE}
+    WHERE refused = {{false}} AND shard = %s AND id > 0 ORDER BY id LIMIT {MOVED_AT_ONCE}
 """
 READ = f"""
     SELECT id, topic, partition_key, message_id, payload, headers, priority, target_group, body, expires_after,
@@ -68,28 +65,19 @@ class Moved(NamedTuple):
 def move(source: str, shard: str) -> Moved:
     """Move the next messages that wait here for a shard, at most 200, in their order. From any process, outside a
     transaction."""
-    behind = 0
-    while True:
-        found = execute(source, NEXT, (shard, behind)).fetchall()
-        if not found:
-            return Moved(0, False)
-        last = _last(found)
-        target, name = settings.shards[shard], settings.shard_name(source)
-        version, arrived = arrivals(target, name)
-        # After the version: what is there now is what that one knows of.
-        rows = relay_redirect.next_of_keys(source, shard, _read(source, shard, found[0][0], last))
-        if rows:
-            break
-        behind = last
+    found = execute(source, NEXT, (shard,)).fetchall()
+    if not found:
+        return Moved(0, False)
+    target, name = settings.shards[shard], settings.shard_name(source)
+    version, arrived = arrivals(target, name)
+    # After the version: what is there now is what that one knows of.
+    rows = _read(source, shard, found[0][0], _last(found))
     # Not by what is still there: another process may have deleted some of them since they were read.
     new = [row for row in rows if row.mark not in arrived]
     refused: list[int] = []
     if new:
         try:
             refused, done = _bring(source, target, name, version, _still_there(source, arrived), new)
-        except generations.Moved:
-            redirected = relay_redirect.redirect(source, shard, new)
-            return Moved(redirected, True)
         except Error as error:
             if retries.classify(error) is not ErrorKind.DATA:
                 raise
@@ -114,8 +102,6 @@ def _one_by_one(source: str, shard: str, new: Sequence[Relayed]) -> Moved:
         [row] = fresh
         try:
             refused, done = _bring(source, target, name, version, known, [row])
-        except generations.Moved:
-            return Moved(moved + relay_redirect.redirect(source, shard, [row]), True)
         except Error as error:
             if retries.classify(error) is not ErrorKind.DATA:
                 raise
@@ -180,21 +166,15 @@ def _bring(
             refused.append(row.number)
     if not offers:
         return refused, True
-    known_before = ids_elsewhere(target, [offer.message.row for offer in offers])
-    new = [offer for offer in offers if identity_of(offer.message.row) not in known_before]
-    taken = [offer.message.row for offer in offers if identity_of(offer.message.row) in known_before]
-    return refused, retries.run(target, _arrive, target, name, version, json.dumps(marks), new, taken)
+    return refused, retries.run(target, _arrive, target, name, version, json.dumps(marks), offers)
 
 
-def _arrive(
-    target: str, name: str, version: int, arrived: str, offers: Sequence[Offer], taken: Sequence[LogRow]
-) -> bool:
-    """Add messages; those that are taken, for another shard has their ids, are no members of batches any more."""
+def _arrive(target: str, name: str, version: int, arrived: str, offers: Sequence[Offer]) -> bool:
+    """Add messages; those whose ids are taken are no members of batches any more."""
     if not execute(target, ARRIVE, (arrived, name, version)).rowcount:
         return False
-    created = [status == CREATED for status in add_many(target, offers)] if offers else []
-    rows = [*(offer.message.row for offer in offers), *taken]
-    batch_parts.add_arrived(target, rows, [*created, *[False] * len(taken)])
+    created = [status == CREATED for status in add_many(target, offers)]
+    batch_parts.add_arrived(target, [offer.message.row for offer in offers], created)
     notify_after_commit(target, [offer.message.row for offer in offers if not offer.scheduled])
     return True
 

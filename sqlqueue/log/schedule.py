@@ -17,7 +17,6 @@ from sqlqueue.database import retries
 from sqlqueue.database.clock import moment
 from sqlqueue.database.detour import GateElsewhere
 from sqlqueue.database.gate import SCHEDULER, insert_new, take_duty
-from sqlqueue.database.generations import Moved
 from sqlqueue.database.ids import identity_of
 from sqlqueue.database.insert_sql import LogRow, Stored
 from sqlqueue.database.limits import check_size, check_storable
@@ -103,8 +102,6 @@ def move_due(alias: str) -> int:
         return 0
     try:
         moved = retries.run_once(alias, _move, alias)
-    except Moved:  # it is known now which keys are elsewhere: the next call relays them
-        moved = 0
     except GateElsewhere:
         forget_session(alias)
         return 0
@@ -132,8 +129,6 @@ def _move_one_by_one(alias: str) -> int:
             if not one:  # another transaction has locked it
                 waiting.add((topic, key))
             moved += one
-        except Moved:
-            waiting.add((topic, key))
         except Error as error:
             kind = retries.classify(error)
             if kind is ErrorKind.DATA:

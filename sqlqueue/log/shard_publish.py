@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from django.db import Error, connections, transaction
+from django.db import Error, transaction
 
 from sqlqueue.conf import settings
 from sqlqueue.core.membership import batch_of
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database import retries
-from sqlqueue.database.generations import Moved
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.validation import TopicInfo, refuse_dead_letters
 from sqlqueue.exceptions import InvalidMessage, PartlyPublished
-from sqlqueue.log import batch_parts, relay_redirect, routing
+from sqlqueue.log import batch_parts
 from sqlqueue.log import relay as relays
 from sqlqueue.log.adding import add_offers, notify_of
 from sqlqueue.log.conflicts import Offer
@@ -25,24 +24,12 @@ from sqlqueue.log.published import CREATED, IGNORED, UPDATED, Published, Publish
 from sqlqueue.log.topics import to_publish
 from sqlqueue.signals import announce, message_published
 
-T = TypeVar("T")
-MOST_MOVES = 10  # of a call, before it is refused: each has learned something new
-
 
 def fixed(topic: str) -> TopicInfo:
     """Return a topic's partitions and priorities, without its shard. Raises ConfigurationError as publish does."""
     refuse_dead_letters(topic)
     placed = placement(topic)
     return TopicInfo(topic, placed.partitions, placed.priorities)
-
-
-def behind_relayed(topic: str, key: str, to: Destination) -> Destination:
-    """Return where a message goes that was to be relayed and belongs to this shard by now: the way of an earlier one
-    of its key that waits here for the shard to which it belonged, or it would overtake that."""
-    if not key or not open_shards() or not routing.has_moved(topic, placement(topic)):
-        return to
-    waits = relay_redirect.waits_for_another(to.alias, topic, key)
-    return Destination(settings.shards[waits], to.alias) if waits else to
 
 
 def relay_one(topic: str, message: NewMessage, headers: Any, to: Destination) -> Published:
@@ -59,22 +46,9 @@ def _relay(to: Destination, offers: Sequence[Offer]) -> None:
     batch_parts.change(to.relay, batch_parts.of_rows((offer.message.row for offer in offers), shard))
 
 
-def until_placed(publish: Callable[[], T]) -> T:
-    """Publish; again for as long as the messages belong to other shards than was known when these were chosen."""
-    for _ in range(MOST_MOVES):
-        try:
-            return publish()
-        except Moved:
-            if any(connections[settings.shards[shard]].needs_rollback for shard in open_shards()):
-                raise
-    return publish()
-
-
 def only_destination(topic: str, relay: bool) -> Destination | None:
     """Return where all messages of a topic go, if it is on one shard; else None."""
-    placed = placement(topic)
-    alone = len(placed.shards) == 1 and routing.newest_list(topic, placed) == placed.shards
-    return chooser(topic, relay)("", None) if alone else None
+    return chooser(topic, relay)("", None) if len(placement(topic).shards) == 1 else None
 
 
 def stream_alias(topic: str) -> str:
@@ -115,16 +89,11 @@ def publish_many(
     new = [message if isinstance(message, NewMessage) else NewMessage(message) for message in messages]
     choose = chooser(topic, relay)
     destinations = [choose(message.key, message.id) for message in new]
-    if relay:
-        destinations = [
-            to if to.relay else behind_relayed(topic, message.key, to) for to, message in zip(destinations, new)
-        ]
     if relay and len(set(destinations)) > 1 and not open_shards():
         with transaction.atomic(using=destinations[0].alias):
             return publish_many(topic, new, traced, relay)
     headers = [message.headers if traced is None else traced(message.headers) for message in new]
-    call = _Call(topic, new, headers, relay)
-    call.assign(range(len(new)), destinations)
+    call = _Call(topic, new, headers, destinations)
     call.check()  # all of them, before one is published
     return call.run()
 
@@ -138,21 +107,18 @@ def _offer(topic: str, message: NewMessage, headers: Any, to: Destination) -> Of
 class _Call:
     """One call of publish_many: its messages by where they go. A shard that does not answer fails alone."""
 
-    def __init__(self, topic: str, messages: Sequence[NewMessage], headers: Sequence[Any], relay: bool):
-        self.topic, self.messages, self.headers, self.relay = topic, messages, headers, relay
+    def __init__(
+        self, topic: str, messages: Sequence[NewMessage], headers: Sequence[Any], destinations: Sequence[Destination]
+    ):
+        self.topic, self.messages, self.headers = topic, messages, headers
         self.parts: dict[Destination, list[int]] = {}
+        for index, to in enumerate(destinations):
+            self.parts.setdefault(to, []).append(index)
         self.offers: dict[int, Offer] = {}
         self.statuses: list[Status] = [CREATED] * len(messages)
         self.ids = [""] * len(messages)
         self.failed: dict[Destination, Error] = {}
         self.unpublished: list[int] = []
-        self.moved: list[int] = []
-
-    def assign(self, indexes: Iterable[int], destinations: Sequence[Destination]) -> None:
-        """Let messages go there."""
-        self.parts = {}
-        for index, to in zip(indexes, destinations):
-            self.parts.setdefault(to, []).append(index)
 
     def check(self) -> None:
         """Check and encode all messages. Raises InvalidMessage."""
@@ -161,17 +127,6 @@ class _Call:
     def run(self) -> PublishedMany:
         """Publish them."""
         self._each(self._add)
-        for _ in range(MOST_MOVES):
-            if not self.moved:
-                break
-            moved, self.moved = self.moved, []
-            choose = chooser(self.topic, self.relay)
-            self.assign(moved, [choose(self.messages[index].key, self.messages[index].id) for index in moved])
-            self._name_shards(moved)
-            self._each(self._encode)
-            self._each(self._add)
-        if self.moved:
-            raise Moved(self.topic, self.messages[self.moved[0]].key)
         if self.failed:
             if len(self.unpublished) == len(self.messages):
                 raise next(iter(self.failed.values()))
@@ -180,27 +135,12 @@ class _Call:
         counts = (self.statuses.count(status) for status in (CREATED, UPDATED, IGNORED))
         return PublishedMany(self.ids, self.statuses, *counts)
 
-    def _name_shards(self, moved: Sequence[int]) -> None:
-        """Let the batches of messages that have moved know of their shards, before these have counts. In a transaction
-        members are counted on its own shard, which is known."""
-        home = settings.home
-        if open_shards():
-            return
-        for batch in {self.messages[index].batch for index in moved} - {"", None}:
-            for alias in {to.alias for to in self.parts} - {home}:
-                shard = settings.shard_name(alias)
-                retries.run_statement(home, batch_parts.name_shard, home, batch, self.topic, shard)
-
     def _each(self, do: Callable[[Destination, Sequence[int]], None]) -> None:
         for to, indexes in list(self.parts.items()):
             try:
                 if to in self.failed:
                     raise self.failed[to]
                 do(to, indexes)
-            except Moved:
-                if any(connections[settings.shards[shard]].needs_rollback for shard in open_shards()):
-                    raise
-                self.moved += indexes
             except Error as error:
                 if open_shards() or len(self.messages) == len(indexes):
                     raise

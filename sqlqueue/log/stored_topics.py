@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.periodic import PERIODIC_TOPIC
-from sqlqueue.core.shards import ShardList, Spread, lists_from, spread_from
+from sqlqueue.core.shards import as_stored, from_stored
 from sqlqueue.database.aside import aside
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.validation import (
@@ -20,36 +20,16 @@ from sqlqueue.database.validation import (
     undeclared,
 )
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.models import Layout, Topic
+from sqlqueue.models import Topic
 
 
 class Placement(NamedTuple):
-    """What is fixed of a topic, on all shards: how many partitions and priorities it has on each, and the shards that
-    its keys are and were spread over."""
+    """What is fixed of a topic, on all shards: how many partitions and priorities it has on each, and the names of the
+    shards that its keys are spread over, in order."""
 
     partitions: int
     priorities: int
-    spread: Spread
-
-    @property
-    def shards(self) -> ShardList:
-        """The names of the shards that its keys are spread over, or were until they began to go over to others."""
-        return self.spread.present
-
-    @property
-    def everywhere(self) -> ShardList:
-        """The names of all shards that can have messages of it."""
-        return tuple(sorted({shard for each in self.spread.all_lists for shard in each} & {*settings.shards}))
-
-    @property
-    def version(self) -> int:
-        """The version of the list of `shards`."""
-        return len(self.spread.lists) - 1
-
-
-def on(shards: Sequence[str]) -> Spread:
-    """Return what a topic has that has only been on these shards."""
-    return Spread((tuple(sorted(shards)),))
+    shards: tuple[str, ...]
 
 
 def is_declared(alias: str, name: str) -> bool:
@@ -106,7 +86,7 @@ def repeated_placement(alias: str, name: str) -> Placement | None:
     it was a queue of its own."""
     with aside(alias) as run:
         row = run(STORED_PLACEMENT, (name,)).fetchone()
-    return Placement(row[0], row[1], spread_from(row[2])) if row and row[2] else None
+    return Placement(row[0], row[1], from_stored(row[2])) if row and row[2] else None
 
 
 def stored_placements(alias: str) -> dict[str, Placement]:
@@ -114,7 +94,7 @@ def stored_placements(alias: str) -> dict[str, Placement]:
     rows = Topic.objects.using(alias).values_list("name", "partitions", "priorities", "shards")
     here = settings.shard_name(alias)
     return {
-        name: Placement(partitions, priorities, spread_from(shards) if shards else on((here,)))
+        name: Placement(partitions, priorities, from_stored(shards) or (here,))
         for name, partitions, priorities, shards in rows
     }
 
@@ -133,11 +113,6 @@ def refuse_missing(name: str, shards: Collection[str]) -> None:
         )
 
 
-def current(spread: Spread) -> ShardList:
-    """Return the shards of which a process has to know: those of the present list, and of the coming one."""
-    return (*spread.present, *(spread.coming or ()))
-
-
 def insert(alias: str, name: str, partitions: int | None) -> TopicInfo:
     """Insert a topic's row if there is none, and return what is stored.
 
@@ -153,17 +128,10 @@ def insert(alias: str, name: str, partitions: int | None) -> TopicInfo:
     return info
 
 
-def left_spread(alias: str, name: str) -> Spread | None:
-    """Return the shards of a topic that was dropped: made again, it goes on with those. None if they were never
-    changed."""
-    newest = Layout.objects.using(alias).filter(topic=name).order_by("-generation").first()
-    return Spread(lists_from(newest.shards)) if newest is not None and newest.shards else None
-
-
 def insert_placed(alias: str, name: str, placed: Placement) -> Placement:
     """Insert the row of a topic of several shards if there is none, and return what is stored."""
     name, _, _, *rest = _values(name, None)
-    values = (name, placed.partitions, placed.priorities, *rest, placed.spread.stored())
+    values = (name, placed.partitions, placed.priorities, *rest, as_stored(placed.shards))
     found = None
     with aside(alias) as run:
         while found is None:  # as in `insert`
@@ -177,7 +145,7 @@ def _topic_of(cursor: Any) -> TopicInfo | None:
     if not row:
         return None
     *fixed, shards = row
-    refuse_missing(fixed[0], current(spread_from(shards)))
+    refuse_missing(fixed[0], from_stored(shards))
     return TopicInfo(*fixed)
 
 
@@ -186,7 +154,7 @@ def _placement_of(alias: str, cursor: Any) -> Placement | None:
     if not row:
         return None
     partitions, priorities, shards = row
-    return Placement(partitions, priorities, spread_from(shards) if shards else on((settings.shard_name(alias),)))
+    return Placement(partitions, priorities, from_stored(shards) or (settings.shard_name(alias),))
 
 
 def _values(name: str, partitions: int | None) -> tuple[Any, ...]:

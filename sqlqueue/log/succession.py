@@ -1,8 +1,7 @@
 """Succession: a group starts a partition of a later epoch behind all that the earlier epochs have of its keys.
 
-Until then its lease says WAITS, and no process takes it. Keys may have come from other shards: each of these has to
-grant it (grants). Whatever lets a watermark of the group fall lets the leases of
-later epochs wait again, with greater tokens (groups.revoke, under the lock of the topic's row). Acquiring looks once
+Until then its lease says WAITS, and no process takes it. Whatever lets a watermark of the group fall lets the leases
+of later epochs wait again, with greater tokens (groups.revoke, under the lock of the topic's row). Acquiring looks once
 more, in its transaction.
 """
 
@@ -11,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from sqlqueue.conf import settings
 from sqlqueue.core.epochs import Epoch, feeders, numbers_of, startable
 from sqlqueue.core.partition.ref import PartitionRef
-from sqlqueue.core.shards import SEPARATOR
 from sqlqueue.log import layouts
 from sqlqueue.log.streams import beyond
-from sqlqueue.models import ConsumerGroup, EpochStart, Offset, PartitionLease, Topic
+from sqlqueue.models import ConsumerGroup, Offset, PartitionLease, Topic
 from sqlqueue.models.partition_lease import WAITS
 
 LEASES_AT_ONCE = 500
@@ -78,25 +75,7 @@ def may_start(alias: str, group: ConsumerGroup, partitions: Collection[int]) -> 
         for number in feeders(partition, later, earlier)
     }
     left = unfinished(alias, group, priorities, epochs, before) if before else set()
-    return startable(epochs, left).intersection(partitions) - held(alias, group.consumer_group, group.topic, epochs)
-
-
-def held(alias: str, group: str, topic: str, epochs: Sequence[Epoch]) -> set[int]:
-    """Return the partitions that a group may not start, since their keys can have come from other shards that have not
-    granted it (see grants). Nothing is read for a topic whose shards were never changed. A shard that SHARDS does not
-    name any more has nothing left."""
-    here = settings.shard_name(alias)
-    sources = {
-        epoch.version: epoch.sources(here) & {*settings.shards}
-        for epoch in epochs
-        if epoch.version and epoch.is_on(here)
-    }
-    if not any(sources.values()):
-        return set()
-    rows = EpochStart.objects.using(alias).filter(topic=topic, consumer_group=group)
-    granted = {version: {*text.split(SEPARATOR)} for version, text in rows.values_list("version", "granted")}
-    waiting = {version for version, some in sources.items() if some - granted.get(version, set())}
-    return {number for epoch in epochs if epoch.version in waiting for number in epoch.numbers}
+    return startable(epochs, left).intersection(partitions)
 
 
 def give_leases(alias: str, group: ConsumerGroup, topic: Topic) -> bool:
@@ -112,7 +91,7 @@ def give_leases(alias: str, group: ConsumerGroup, topic: Topic) -> bool:
     if not missing and not waiting:
         return False
     left = unfinished(alias, group, topic.priorities, epochs) if len(epochs) > 1 else set()
-    ready = startable(epochs, left) - held(alias, group.consumer_group, topic.name, epochs)
+    ready = startable(epochs, left)
     leases.bulk_create(
         [
             PartitionLease(

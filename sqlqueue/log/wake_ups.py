@@ -21,7 +21,7 @@ from typing import NamedTuple
 from django.db import Error, connections
 
 from sqlqueue.core.logfmt import logfmt
-from sqlqueue.database.generations import Moved, placed
+from sqlqueue.database.generations import placed
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.known_layouts import known_layouts
 from sqlqueue.database.lock_timeouts import unless_locked
@@ -88,10 +88,7 @@ def partitions_of(alias: str, rows: Sequence[LogRow]) -> frozenset[TopicPartitio
     known = _known.get(alias)
     if known is None or len(known.addresses) <= FEW or not 0 < len(rows) <= MOST_ROWS:
         return None
-    try:
-        return frozenset((row.topic, row.partition) for row in placed(rows, known_layouts(alias))[0])
-    except Moved:  # since they were added: the key's next message belongs to another shard
-        return None
+    return frozenset((row.topic, row.partition) for row in placed(rows, known_layouts(alias))[0])
 
 
 def wake(alias: str, partitions: Collection[TopicPartition] | None = None) -> None:

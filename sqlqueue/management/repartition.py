@@ -13,7 +13,6 @@ from sqlqueue.log.change_state import (
     GATE,
     KEYS,
     LAST,
-    OTHERS,
     TABLE,
     TRANSACTIONS,
     Change,
@@ -34,7 +33,6 @@ TOLD: Final = {
     TABLE: "Publishers of an older version are kept out, once no transaction has the log open",
     TRANSACTIONS: "Transactions that published before the change have to end",
     END: "The end of the former partitions is read",
-    OTHERS: "All shards have to be ready before a key goes over",
     LAST: "Publishers go on with the new partitions alone",
 }
 OFTEN, SELDOM = 0.1, 1.0  # seconds between two steps, or two looks at who has to be gone before the first
@@ -132,8 +130,6 @@ def carry_on(command: QueueCommand) -> None:
 
 def waiting(progress: Progress) -> str:
     """Return what a step waits for."""
-    if progress.stage == OTHERS:
-        return f"{progress.left} of {progress.of} shards are not ready yet."
     what = f"{progress.left} transactions that have published are still open."
     if progress.stage == TABLE:
         what = "Transactions that have written into the log are still open."

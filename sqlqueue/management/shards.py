@@ -9,7 +9,7 @@ from django.core.management.base import CommandError
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import did_you_mean
-from sqlqueue.log.placement import newest_placement
+from sqlqueue.log.placement import existing_placement
 from sqlqueue.models import Topic
 
 
@@ -26,9 +26,7 @@ def chosen(options: dict[str, Any], every: Collection[str], home: Collection[str
             hint = did_you_mean(name, settings.shards) or " SQLQUEUE has no SHARDS."
             raise CommandError(f"--shard {name}: there is no such shard.{hint}")
         return [settings.shards[name]]
-    if (
-        not settings.sharded or operation in home or any(options.get(name) is not None for name in ("id", "shards"))
-    ):  # a message's shard is looked for
+    if not settings.sharded or operation in home or options.get("id") is not None:  # a message's shard is looked for
         return [settings.home]
     aliases = _of_topic(options.get("topic"))
     if len(aliases) == 1 or operation in every:
@@ -38,15 +36,15 @@ def chosen(options: dict[str, Any], every: Collection[str], home: Collection[str
 
 
 def _of_topic(topic: object) -> list[str]:
-    if isinstance(topic, str) and topic and (placed := newest_placement(topic)) is not None:
-        return [settings.shards[name] for name in placed.everywhere]
+    if isinstance(topic, str) and topic and (placed := existing_placement(topic)) is not None:
+        return [settings.shards[name] for name in placed.shards]
     return list(settings.aliases)
 
 
 def has_nothing_of(alias: str, topic: str, reading: str = "") -> bool:
     """Tell whether a topic is on this shard, and has no row there, for nothing of it has come to it yet. reading: the
     alias to look with, if it is another."""
-    if not settings.sharded or (placed := newest_placement(topic)) is None:
+    if not settings.sharded or (placed := existing_placement(topic)) is None:
         return False
-    here = settings.shard_name(alias) in placed.everywhere
+    here = settings.shard_name(alias) in placed.shards
     return here and not Topic.objects.using(reading or alias).filter(name=topic).exists()

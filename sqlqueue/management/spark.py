@@ -92,7 +92,7 @@ class SparkCommand(BaseCommand):
             return named
         placed = stored_placements(settings.DATABASE)
         here = settings.shard_name(settings.DATABASE)
-        found = [name for name, topic in placed.items() if not settings.sharded or here in topic.everywhere]
+        found = [name for name, topic in placed.items() if not settings.sharded or here in topic.shards]
         return [
             name
             for name in named or sorted(found)

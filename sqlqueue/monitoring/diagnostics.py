@@ -15,7 +15,7 @@ from sqlqueue.database.gate import DUTIES
 from sqlqueue.database.insert_sql import NAMED, SLOTS
 from sqlqueue.database.limits import ServerLimits, limits, missing_indexes
 from sqlqueue.database.tables import pending_migrations
-from sqlqueue.models import Layout, PeriodicSchedule, PublishGate, RelayedMessage, ScheduledMessage
+from sqlqueue.models import PeriodicSchedule, PublishGate, RelayedMessage, ScheduledMessage
 from sqlqueue.stats.survey import Survey, database_time, survey
 
 CLOCK_READS = 3  # the one with the shortest round trip counts
@@ -76,7 +76,7 @@ class Diagnostics:
     `handlers` has its default; processes: how many consumer processes are to run; more_refusals: there are more than
     `refusals`; periodic: there are periodic schedules; others: how many shards there are beside this one;
     relay_refusals: the first of the relayed messages that their shard has refused; detour: None where no server is
-    named; altered: the shards of a topic were changed here, or are."""
+    named."""
 
     pending: bool
     limits: ServerLimits
@@ -93,7 +93,6 @@ class Diagnostics:
     others: int = 0
     relay_refusals: Sequence[RefusedMessage] = ()
     detour: Detour | None = None
-    altered: bool = False
 
 
 def read(
@@ -127,7 +126,6 @@ def read(
         len(settings.aliases) - 1,
         _relay_refusals(alias) if settings.sharded else (),
         _detour(alias),
-        Layout.objects.using(alias).exclude(shards="").exists(),
     )
 
 

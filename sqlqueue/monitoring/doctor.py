@@ -19,9 +19,7 @@ from sqlqueue.stats.survey import Survey
 ERROR, WARNING, NOTE = finding_kinds.ERROR, finding_kinds.WARNING, finding_kinds.NOTE
 OK: Final = "ok"
 
-# Of a process of another shard: the tasks that relay to this one, and that follow batches; where a topic's shards were
-# changed, or are, also those that collect, and record stats: they ask how far that is, and what groups wait for.
-OF_OTHERS, OF_OTHERS_ALTERED = 2, 2
+OF_OTHERS = 2  # of a process of another shard: the tasks that relay to this one, and that follow batches
 NEARLY_FULL = 0.8  # of the connections that the server allows
 DETOUR_LATE = 30.0  # seconds
 CLOCK_TOLERANCE = 1.0  # seconds
@@ -40,8 +38,6 @@ ABOUT = {  # the title under which the doctor lists each kind of finding
     finding_kinds.FAILS: "groups",
     finding_kinds.FALLS_BEHIND: "groups",
     finding_kinds.EPOCH: "groups",
-    finding_kinds.UNREGISTERED: "groups",
-    finding_kinds.UNGRANTED: "groups",
     finding_kinds.CHANGE: "topics",
     finding_kinds.STUCK: "stuck watermarks",
     finding_kinds.DEAD_LETTERS: "dead letters",
@@ -94,9 +90,8 @@ def connections(read: Diagnostics) -> Iterator[Diagnosis]:
     needed = read.processes * (2 * threads + own)
     text = f"{read.processes} × (2 × {threads} threads + {own})"
     if read.others:  # as many processes of each: they relay to this one, follow batches, and their handlers publish
-        asking = OF_OTHERS + (OF_OTHERS_ALTERED if read.altered else 0)
-        needed += read.others * read.processes * (asking + 2 * threads)
-        text += f" + {read.others} × {read.processes} × ({asking} + 2 × {threads}) of other shards"
+        needed += read.others * read.processes * (OF_OTHERS + 2 * threads)
+        text += f" + {read.others} × {read.processes} × ({OF_OTHERS} + 2 × {threads}) of other shards"
     text += f" = {needed} for the consumers, "
     if read.limits.pooled:  # whose own limits it does not say
         text += f"which a pooler has to let in (max_client_conn); the server allows {allowed} to it and all others"

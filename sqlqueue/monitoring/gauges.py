@@ -50,8 +50,8 @@ OF_TOPIC: dict[str, tuple[str, Callable[[TopicSurvey], float]]] = {
     ),
     "sqlqueue_refused_messages": ("Scheduled messages that cannot enter the log.", lambda t: t.refused),
     "sqlqueue_topic_change_age_seconds": (
-        "For how long a change of the topic's partitions or shards has been under way; 0 without one.",
-        lambda t: t.change.age or 0.0 if t.change else 0.0,
+        "For how long a change of the topic's partitions has been under way; 0 without one.",
+        lambda t: t.change.age if t.change else 0.0,
     ),
 }
 OF_GROUP: dict[str, tuple[str, Callable[[GroupSurvey], float | None]]] = {
@@ -82,10 +82,6 @@ OF_GROUP: dict[str, tuple[str, Callable[[GroupSurvey], float | None]]] = {
     ),
     "sqlqueue_group_away": ("1 while no process serves the group and it holds back collection.", lambda g: g.away),
     "sqlqueue_unowned_partitions": ("Partitions of the group without an owner.", lambda g: g.unowned),
-    "sqlqueue_unregistered_shards": (
-        "Former shards of the topic on which the group is missing, so that it starts nothing of what came from them.",
-        lambda g: len(g.unregistered),
-    ),
     "sqlqueue_stuck_partitions": (
         "Partitions with a backlog whose watermark stands still.",
         lambda g: len({stuck.partition for stuck in g.stuck}),

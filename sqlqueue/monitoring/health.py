@@ -14,8 +14,7 @@ class Excess:
     """A health limit that is exceeded: its name, the value, and what is allowed.
 
     Beside the limits of SQLQUEUE['HEALTH'] there are fixed ones: no partition may have reached a limit at which nothing
-    new is read (`full_partitions`, `held_partitions`), and no group may be missing on a former shard of its topic
-    (`unregistered_shards`); and, with topic and group "", no background task may fail again
+    new is read (`full_partitions`, `held_partitions`); and, with topic and group "", no background task may fail again
     and again (`failing_tasks`), the database has to take writes (`failing_writes`), and consumers may write to one
     database server only (`servers`).
     """
@@ -44,7 +43,6 @@ def _of_group(group: GroupSurvey) -> list[Excess]:
         ("max_age", group.waited, limits.max_age),
         ("max_dead_letters", group.dead_letters, limits.max_dead_letters),
         ("full_partitions", sum(one.why == "full" for one in group.stuck), 0),
-        ("unregistered_shards", len(group.unregistered), 0),
         ("held_partitions", sum(one.why == "held" for one in group.stuck), 0),
     )
     found = [

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from sqlqueue.conf import settings
 from sqlqueue.core import effects
 from sqlqueue.core.effects import Count, Effect, registered
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
@@ -24,7 +23,6 @@ from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 from sqlqueue.log import groups, task_states
 from sqlqueue.log.change_state import under_way
-from sqlqueue.log.reshard_state import stored_spread
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import (
     AckedMark,
@@ -171,12 +169,6 @@ def _close(alias: str, topic: str) -> bool:
 
 
 def _refuse_altered(alias: str, topic: str) -> None:
-    coming = stored_spread(settings.home, topic).coming if settings.sharded else None
-    if coming is not None:
-        raise ConfigurationError(
-            f"topic {topic!r} is being spread over other shards: let that end first (`queuetopic alter {topic}"
-            f" --shards {','.join(coming)}` carries it on)"
-        )
     change = under_way(alias)
     if change is not None and change.topic == topic:
         raise ConfigurationError(

@@ -7,10 +7,8 @@ from typing import Final
 
 from sqlqueue.models import SubscriberHeartbeat
 
-# Versions, and beginnings of them, whose processes know one epoch only; and those that know several, but no change of a
-# topic's shards. "": of the time before heartbeats told it.
+# Versions, and beginnings of them, whose processes know one epoch only. "": of the time before heartbeats told it.
 ONE_EPOCH: Final = ("", "0.1.", "0.2.0.dev0")
-SAME_SHARDS: Final = (*ONE_EPOCH, "0.2.0.dev1")
 
 
 def former_subscribers(alias: str, versions: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The rows that say where a topic's keys go; see repartition and reshard, and log.change_state for how far they are."""
+"""The rows that say where a topic's keys go; see repartition, and log.change_state for how far they are."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from typing import Final
 
 from sqlqueue.database import turning
 from sqlqueue.database.fields import DatabaseNow
-from sqlqueue.database.generations import EPOCH_SLOTS, NOT_FOR_US, Block
+from sqlqueue.database.generations import EPOCH_SLOTS, Block
 from sqlqueue.database.horizon import highest_offset
-from sqlqueue.database.statements import dialect
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.change_state import Change
 from sqlqueue.models import EpochEnd, EpochSlot, Layout, Topic
 
 # Generations of one database differ by chance: one that a failover has lost is not taken for the next one.
 FURTHER: Final = 10_000
-# What a publisher of a version before 0.2.0.dev2 fails with, once it has to learn of a change of shards.
-RESTART: Final = "sqlqueue was upgraded, and the shards of a topic were changed since: restart this process"
 
 
 def open_block(alias: str, topic: str) -> Block:
@@ -48,36 +45,18 @@ def later_block(alias: str, topic: str, partitions: int) -> Block:
     return Block(last + 1, max(block.base + block.partitions for block in known), partitions)
 
 
-def insert_turning(alias: str, topic: str, later: Block, shards: str, shard: str) -> None:
-    """Insert a layout to which the keys of the present one are about to go over, and their slots."""
+def insert_turning(alias: str, topic: str, later: Block) -> None:
+    """Insert a layout to which the keys of the present one are about to go over, and their slots (MySQL)."""
     layouts = Layout.objects.using(alias)
     present = open_block(alias, topic)
     before = turning.newest_generation(alias)
     generation = _next(alias, before)
-    names = {"shards": shards, "shard": shard}
-    layouts.create(topic=topic, generation=generation, phase=Layout.TURNING, **later._asdict(), **names)
-    slotted = dialect(alias).slotted
-    slots = range(EPOCH_SLOTS) if slotted else range(1)
+    layouts.create(topic=topic, generation=generation, phase=Layout.TURNING, **later._asdict())
     EpochSlot.objects.using(alias).bulk_create(
-        [EpochSlot(topic=topic, slot=slot, epoch=present.epoch) for slot in slots]
+        [EpochSlot(topic=topic, slot=slot, epoch=present.epoch) for slot in range(EPOCH_SLOTS)]
     )
-    if slotted and turning.first_slot(alias, before) != turning.first_slot(alias, generation):
+    if turning.first_slot(alias, before) != turning.first_slot(alias, generation):
         turning.add_gate_rows(alias, generation)
-
-
-def refuse_former_publishers(alias: str) -> None:
-    """Let publishers fail that know no change of a topic's shards, and would go on with the former ones: the layouts
-    that they are about to read begin with one that is turning, and has none before it."""
-    nothing = {"epoch": 0, "phase": Layout.TURNING, "partitions": 1, "base": 0}
-    Layout.objects.using(alias).get_or_create(topic=RESTART, generation=NOT_FOR_US, defaults=nothing)
-
-
-def accept_former_publishers(alias: str) -> None:
-    """Undo that if all of this shard's changes of shards were aborted: no key has gone over, so those publishers go on
-    without being restarted. A layout that names shards is steady only once keys go over."""
-    layouts = Layout.objects.using(alias)
-    if not layouts.filter(phase=Layout.STEADY).exclude(shards="").exists():
-        layouts.filter(topic=RESTART, generation=NOT_FOR_US).delete()
 
 
 def _next(alias: str, present: int) -> int:
@@ -98,18 +77,8 @@ def stay(alias: str, change: Change) -> None:
     EpochEnd.objects.using(alias).create(topic=change.topic, epoch=change.later.epoch, end=0, retired_at=DatabaseNow())
 
 
-def shards_of(alias: str, topic: str, epoch: int) -> tuple[str, str]:
-    """Return the lists of shards of an epoch, and this shard's name, as its layouts have them."""
-    layouts = Layout.objects.using(alias).filter(topic=topic, epoch=epoch).order_by("-generation")
-    return layouts.values_list("shards", "shard").first() or ("", "")
-
-
-def add(alias: str, topic: str, block: Block, like: int | None = None) -> int:
-    """Let a block be the topic's steady layout from a new generation on; return that. like: on the shards of another
-    epoch, if the block is new."""
+def add(alias: str, topic: str, block: Block) -> int:
+    """Let a block be the topic's steady layout from a new generation on; return that."""
     generation = _next(alias, turning.newest_generation(alias))
-    shards, shard = shards_of(alias, topic, block.epoch if like is None else like)
-    Layout.objects.using(alias).create(
-        topic=topic, generation=generation, phase=Layout.STEADY, shards=shards, shard=shard, **block._asdict()
-    )
+    Layout.objects.using(alias).create(topic=topic, generation=generation, phase=Layout.STEADY, **block._asdict())
     return generation

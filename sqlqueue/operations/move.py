@@ -9,10 +9,11 @@ from typing import Final
 
 from django.db.models import Min, QuerySet
 
+from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon, on_one_server
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log import acked_marks, batch_recounts, grants, layouts
+from sqlqueue.log import acked_marks, batch_recounts, layouts
 from sqlqueue.log.groups import lock_topic, revoke
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Offset, PartitionLease, Topic
 from sqlqueue.models.delivery_state import DeliveryStateQuerySet
@@ -48,7 +49,7 @@ def move(
     with on_one_server(alias) as server:
         horizon = Horizon(alias, server).wait(lambda: time.monotonic() > give_up_at)
         to = min(max(target, 0), horizon)
-        return grants.without(alias, group, topic, _move, alias, group, topic, to, partition, forward_only, server)
+        return retries.run(alias, _move, alias, group, topic, to, partition, forward_only, server)
 
 
 def _move(

@@ -15,13 +15,14 @@ from sqlqueue.conf import settings
 from sqlqueue.core.codec import checked_json, decode, encode_headers
 from sqlqueue.core.keys import new_id
 from sqlqueue.core.new_message import NewMessage
+from sqlqueue.core.shards import shard_of
 from sqlqueue.database import retries
 from sqlqueue.database.limits import check_row
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.statements import dialect
 from sqlqueue.database.validation import TopicInfo, log_row, refuse_dead_letters
 from sqlqueue.exceptions import InvalidMessage, Unreachable
-from sqlqueue.log import batch_parts, routing, task_states
+from sqlqueue.log import batch_parts, task_states
 from sqlqueue.log.placement import placement
 from sqlqueue.log.relay_hold import AT_ONCE, drop, hold
 from sqlqueue.models import RelayedMessage
@@ -137,8 +138,8 @@ def _checked_shard(alias: str, found: RelayedMessage, changes: dict[str, Any]) -
     placed = placement(found.topic)
     key, id = found.partition_key, found.message_id
     shard = found.shard
-    if key or not routing.takes_keyless(found.topic, placed, shard):
-        shard = routing.present_shard(found.topic, placed, key or id)
+    if key or shard not in placed.shards:
+        shard = shard_of(key or id, placed.shards)
     if shard == settings.shard_name(alias):
         raise InvalidMessage(
             f"a message of topic {found.topic!r} and key {key!r} belongs to this shard, {shard!r}: publish it here, "

@@ -31,13 +31,11 @@ from sqlqueue.database.insert_sql import SLOTS
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
 from sqlqueue.database.statements import dialect
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log import reshard_state
 from sqlqueue.log.change_state import (
     END,
     GATE,
     KEYS,
     LAST,
-    OTHERS,
     TABLE,
     TRANSACTIONS,
     Change,
@@ -45,17 +43,14 @@ from sqlqueue.log.change_state import (
     may_abort,
     under_way,
 )
-from sqlqueue.models import EpochSlot, Layout
+from sqlqueue.models import EpochSlot
 from sqlqueue.operations.former_versions import ONE_EPOCH, former_subscribers
 from sqlqueue.operations.layout_changes import (
-    accept_former_publishers,
     add,
     blocks,
     insert_turning,
     later_block,
     open_block,
-    refuse_former_publishers,
-    shards_of,
     stay,
     write_end,
 )
@@ -86,31 +81,6 @@ def begin(alias: str, topic: str, partitions: int) -> Change | None:
     return under_way(alias)
 
 
-def announce(alias: str, topic: str, partitions: int | None, shards: str, shard: str) -> None:
-    """Announce on this shard, of this name, that a topic's keys go over to these lists of shards (see core.shards): a
-    later epoch of so many partitions, None for as many as now. Does nothing if that was done.
-
-    Raises ConfigurationError while another change is under way on the shard.
-    """
-    retries.run(alias, _announce, alias, topic, partitions, shards, shard)
-
-
-def _announce(alias: str, topic: str, partitions: int | None, shards: str, shard: str) -> None:
-    if not take_duty(alias, LAYOUT):
-        raise ConfigurationError("another process changes a topic's partitions at this moment: try again")
-    newest = Layout.objects.using(alias).filter(topic=topic).order_by("generation").last()
-    if newest is not None and newest.shards == shards:
-        return
-    if change := under_way(alias):
-        raise ConfigurationError(f"the partitions of topic {change.topic!r} are being changed: let that end first")
-    named_server.refuse_elsewhere(alias)
-    refuse_former_publishers(alias)
-    later = later_block(alias, topic, partitions or open_block(alias, topic).partitions)
-    insert_turning(alias, topic, later, shards, shard)
-    if not dialect(alias).gated:
-        turning.put_in_force(alias, Layout.objects.using(alias).filter(topic=topic).latest("generation").generation)
-
-
 def _begin(alias: str, topic: str, partitions: int, server: ServerIdentity | None) -> None:
     if not take_duty(alias, LAYOUT):
         raise ConfigurationError("another process changes a topic's partitions at this moment: try again")
@@ -125,9 +95,9 @@ def _begin(alias: str, topic: str, partitions: int, server: ServerIdentity | Non
     named_server.refuse_elsewhere(alias)
     later = later_block(alias, topic, partitions)
     if dialect(alias).slotted:
-        insert_turning(alias, topic, later, *shards_of(alias, topic, present.epoch))
+        insert_turning(alias, topic, later)
         return
-    generation = add(alias, topic, later, present.epoch)
+    generation = add(alias, topic, later)
     if server is None:
         EpochSlot.objects.using(alias).create(topic=topic, slot=0, epoch=present.epoch)
         return
@@ -176,10 +146,6 @@ class Repartition:
         if dialect(self.alias).slotted:
             return self._slotted(change)
         try:
-            if change.announced or not change.going:
-                return self._announced(change)
-            if not dialect(self.alias).gated:
-                return self._in_one(change)
             return self._at_once(change)
         except (ServerChanged, SessionReplaced):
             self._gone_for = 0
@@ -205,8 +171,6 @@ class Repartition:
         if not change.going:
             retries.run(alias, _finish, alias, change)
             return Progress(LAST, 0, SLOTS)
-        if change.shards and (ready := self._ready(change)) is not None:
-            return ready
         unturned = turning.slots_unturned(alias, change.topic, change.later.epoch)
         if unturned:
             turned = self._pass(change, unturned, turning.switch_slots, change.later.epoch)
@@ -226,37 +190,6 @@ class Repartition:
             self._fruitless = 0
             turned += retries.run(self.alias, _switch, self.alias, change, switch, to, rows[:1], wait=True)
         return turned
-
-    # -- other shards -------------------------------------------------------------------------------------------------
-
-    def _ready(self, change: Change) -> Progress | None:
-        """Return None once all shards know of the change: keys may go over then. If it was aborted, do that here."""
-        state = reshard_state.ready(change.topic, change.shards)
-        if state.aborted:
-            retries.run(self.alias, _withdraw, self.alias, change)
-            return Progress(LAST, 1, 1)
-        return Progress(OTHERS, state.left, state.of) if state.left else None
-
-    def _announced(self, change: Change) -> Progress:
-        """PostgreSQL, SQLite: no key has gone over yet, or none will."""
-        alias = self.alias
-        if not retries.run(alias, _put_in_force, alias, change):
-            return Progress(OTHERS, 1, 1)
-        if not change.going:
-            retries.run(alias, _finish, alias, change)
-            return Progress(LAST, 0, 1)
-        if (wait := self._ready(change)) is not None:
-            return wait
-        retries.run(alias, _close_keys, alias, change)
-        return Progress(OTHERS, 0, 1)
-
-    def _in_one(self, change: Change) -> Progress:
-        """SQLite: the keys have one writer, so they go over in one transaction."""
-        alias = self.alias
-        with on_one_server(alias) as server:
-            retries.run(alias, _put_in_force, alias, change)
-            retries.run(alias, _close, alias, change, server)
-        return Progress(END, 0, 1)
 
     # -- PostgreSQL ---------------------------------------------------------------------------------------------------
 
@@ -284,18 +217,6 @@ class Repartition:
         except ProgrammingError as error:  # it is not ours to change the table
             logger.warning(logfmt("old_publishers_not_refused", topic=change.topic, error=error))
             return True
-
-
-def _close_keys(alias: str, change: Change) -> None:
-    """Let no key be published into the earlier epoch any more, once the generation is in force."""
-    if take_duty(alias, LAYOUT) and under_way(alias) == change:
-        add(alias, change.topic, change.later)
-
-
-def _withdraw(alias: str, change: Change) -> None:
-    """Abort an announced change here: no key has gone over."""
-    if take_duty(alias, LAYOUT) and under_way(alias) == change:
-        stay(alias, change)
 
 
 def _put_in_force(alias: str, change: Change) -> bool:
@@ -338,8 +259,6 @@ def _close(alias: str, change: Change, server: ServerIdentity) -> None:
     else:
         if turning.newest_generation(alias) < change.generation:
             return  # it was put in force on another server, which this one has replaced
-        if not dialect(alias).gated:
-            turning.refuse_first_epoch(alias, change.topic, blocks(alias, change.topic)[0].partitions)
         write_end(alias, change.topic, change.earlier.epoch)
         EpochSlot.objects.using(alias).filter(topic=change.topic).delete()
     server.confirm()
@@ -351,4 +270,3 @@ def _finish(alias: str, change: Change) -> None:
         return
     if not dialect(alias).slotted or not turning.gate_rows_behind(alias, change.generation):
         EpochSlot.objects.using(alias).filter(topic=change.topic).delete()
-        accept_former_publishers(alias)

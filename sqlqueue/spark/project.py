@@ -126,7 +126,7 @@ class Project:
             return dict.fromkeys(sources, names)
         found = {name: existing_placement(name) for name in names}
         on = {
-            shard: [name for name, placed in found.items() if placed is not None and shard in placed.everywhere]
+            shard: [name for name, placed in found.items() if placed is not None and shard in placed.shards]
             for shard in sources
             if shard in self.shards
         }

@@ -42,7 +42,7 @@ from sqlqueue.stats.topics import TopicSurvey
 
 RELAYED_TOO_LATE = 60.0  # seconds that a message may wait for its way to another shard
 OPEN_TOO_LONG = 60.0  # seconds for which a publishing transaction may hold back the horizon
-CHANGE_TAKES = 600.0  # seconds that a change of partitions or shards may take
+CHANGE_TAKES = 600.0  # seconds that a change of partitions may take
 OF_NO_HEARTBEATS = NO_CONSUMERS, AWAY  # which take a process without a heartbeat for one that has ended
 
 
@@ -128,7 +128,7 @@ def _of_topic(topic: TopicSurvey, groups: list[GroupSurvey]) -> Iterator[Finding
             topic.name,
         )
     if topic.change is not None:
-        late = topic.change.age is None or topic.change.age > CHANGE_TAKES
+        late = topic.change.age > CHANGE_TAKES
         yield Finding(
             CHANGE,
             WARNING if late else NOTE,

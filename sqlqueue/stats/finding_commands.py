@@ -30,8 +30,6 @@ COMMANDS = {
     kinds.UNOWNED: OF_GROUP,
     kinds.BEHIND: OF_GROUP,
     kinds.EPOCH: OF_GROUP,
-    kinds.UNREGISTERED: OF_GROUP,
-    kinds.UNGRANTED: OF_GROUP,
     kinds.CHANGE: OF_TOPIC,
     kinds.UNREAD: OF_TOPIC,
     kinds.DEAD_LETTERS: "queuedlq replay {topic} --group {group} --trial",

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from sqlqueue.stats import ungranted
 from sqlqueue.stats.durations import duration
 from sqlqueue.stats.finding_kinds import (
     AWAY,
@@ -20,9 +19,7 @@ from sqlqueue.stats.finding_kinds import (
     OUTSIDE_HOURS,
     PAUSED,
     STUCK,
-    UNGRANTED,
     UNOWNED,
-    UNREGISTERED,
     WARNING,
     Finding,
     about,
@@ -31,7 +28,7 @@ from sqlqueue.stats.finding_kinds import (
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.pace_attention import fails, falls_behind
 
-EPOCH_HELD = 3600.0  # seconds for which a group may have something to settle in an earlier epoch, or on a former shard
+EPOCH_HELD = 3600.0  # seconds for which a group may have something to settle in an earlier epoch
 
 
 def of_group(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
@@ -109,7 +106,6 @@ def of_group(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
             group.topic,
             group.group,
         )
-    yield from _of_former_shards(group)
     if group.dead_letters:
         yield Finding(
             DEAD_LETTERS,
@@ -122,60 +118,6 @@ def of_group(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
             )
             % {**names, "count": at_least(group.dead_letters, group.more_dead_letters)},
             _("Look at why they died. Mend the handler, or what it needs, and replay them; or discard them."),
-            group.topic,
-            group.group,
-        )
-
-
-def _of_former_shards(group: GroupSurvey) -> Iterator[Finding]:
-    """Yield the findings of a group that may not start what has come from other shards."""
-    names = {"group": group.group, "topic": group.topic}
-    for one in group.unregistered:
-        yield Finding(
-            UNREGISTERED,
-            ERROR,
-            _("Missing on a shard"),
-            _(
-                "%(group)s of %(topic)s is not registered on shard %(shard)s, and starts nothing of what has come from "
-                "there."
-            )
-            % {**names, "shard": one.shard},
-            _(
-                "Let its consumers serve that shard, too, which registers it: “python manage.py runconsumers --shard "
-                "%(shard)s”. If it is not needed any more, remove it here: “python manage.py queuegroup remove "
-                "%(topic)s %(group)s”."
-            )
-            % {**names, "shard": one.shard},
-            group.topic,
-            group.group,
-        )
-    for one in group.ungranted:
-        if one.why == ungranted.FAILED:
-            yield Finding(
-                UNGRANTED,
-                WARNING,
-                _("Waits for a shard"),
-                _(
-                    "%(group)s of %(topic)s has not started what has come from shard %(shard)s, and what it waits for "
-                    "could not be asked there: %(error)s."
-                )
-                % {**names, "shard": one.shard, "error": one.error},
-                _("Migrate that shard, and let the database's user read its tables."),
-                group.topic,
-                group.group,
-            )
-    late = [one for one in group.ungranted if one.why in (ungranted.BEHIND, ungranted.SILENT) and one.age > EPOCH_HELD]
-    if late:
-        yield Finding(
-            UNGRANTED,
-            WARNING,
-            _("Waits for a shard"),
-            _(
-                "%(group)s of %(topic)s has waited for %(age)s to start what has come from the shards %(shards)s, for "
-                "it has not settled all that is there, or they do not answer."
-            )
-            % {**names, "age": duration(max(one.age for one in late)), "shards": ", ".join(one.shard for one in late)},
-            _("See its lag on those shards: start its consumers there, or see what holds it up."),
             group.topic,
             group.group,
         )

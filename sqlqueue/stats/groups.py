@@ -15,9 +15,6 @@ from sqlqueue.stats import sampling
 from sqlqueue.stats.epochs import GroupEpochs
 from sqlqueue.stats.stuck import Stuck
 from sqlqueue.stats.throughput import NO_RATE, Rate
-from sqlqueue.stats.ungranted import UNREGISTERED, Ungranted
-
-MISSING_FOR = 60.0  # seconds; a group is registered on each shard by a process of that one
 
 # Counts of a group's delivery states. Index: the states' unique key; the offsets' unique key.
 STATES = """
@@ -59,17 +56,11 @@ class GroupSurvey:
     budget_spent: bool  # so much has failed that it tries one message at a time
     epochs: GroupEpochs | None = None  # None: its topic's partitions were never changed
     rate: Rate = NO_RATE  # of its last minutes
-    ungranted: tuple[Ungranted, ...] = ()  # former shards of its topic that do not let it start what came from there
 
     @property
     def away(self) -> bool:
         """Whether no process serves it and it has messages to read, so that collection waits for it."""
         return not self.subscribers and self.lag > 0
-
-    @property
-    def unregistered(self) -> list[Ungranted]:
-        """The former shards on which it is missing, and has been for longer than its processes take to start."""
-        return [one for one in self.ungranted if one.why == UNREGISTERED and one.age > MISSING_FOR]
 
     @property
     def rests(self) -> bool:

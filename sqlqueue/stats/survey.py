@@ -33,7 +33,6 @@ from sqlqueue.stats.epochs import group_epochs
 from sqlqueue.stats.full_partitions import may_be_full
 from sqlqueue.stats.groups import GroupSurvey, StoredGroup, limited_groups, states_of, stored_groups
 from sqlqueue.stats.horizon_lag import horizon_lag, probed
-from sqlqueue.stats.other_shards import OtherShards
 from sqlqueue.stats.positions import StoredPartition, all_partitions, first_unacked, partitions_of
 from sqlqueue.stats.processes import Death, Late, Processes, late_ones
 from sqlqueue.stats.processes import processes as read_processes
@@ -41,7 +40,6 @@ from sqlqueue.stats.relays import RelaySurvey, relays_from
 from sqlqueue.stats.stuck import dispatched, limits_reached, stuck_partitions
 from sqlqueue.stats.throughput import NO_RATE, Rate, rates
 from sqlqueue.stats.topics import TopicSurvey, dead_letters_in, scheduled_in, topics_of, with_messages
-from sqlqueue.stats.ungranted import Ungranted, ungranted
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +103,6 @@ class Reads:
     counts: dict[str, dict[str, Count]]  # of effects, by topic and name
     epochs: dict[str, tuple[Epoch, ...]]  # of the topics whose partitions were changed
     changes: dict[str, ChangeSurvey]  # by topic
-    ungranted: dict[tuple[str, str], tuple[Ungranted, ...]]
 
 
 def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
@@ -160,7 +157,6 @@ def _read(alias: str, only: str, only_group: str) -> Reads:
     epochs = {topic.name: layouts.epochs(alias, topic.name) for topic in topics if topic.altered}  # type: ignore[attr-defined]
     failing = [one for one in first if may_be_full(states.get((one.topic, one.group), (0,))[0], sampling.MOST_ROWS)]
     limits = limits_reached(alias, failing, backlogs, horizon if processes.alive else None)
-    others = OtherShards(alias)
     counts = (
         groups,
         limited_groups(alias, groups),
@@ -175,8 +171,7 @@ def _read(alias: str, only: str, only_group: str) -> Reads:
         dispatched(alias, first),
         {} if only_group else _effects_of(alias, [topic.name for topic in topics]),
         epochs,
-        changes(alias, topics, others),
-        ungranted(alias, epochs, groups, others),
+        changes(alias, topics),
     )
     return Reads(highest, partitions, first, backlogs, topics, processes, horizon, *counts)
 
@@ -225,7 +220,6 @@ def _group_surveys(reads: Reads, now: datetime, all_rates: Mapping[tuple[str, st
             known.budget_spent,
             group_epochs(epochs, by_group[group_topic], behind) if epochs else None,
             all_rates.get(group_topic, NO_RATE),
-            reads.ungranted.get(group_topic, ()),
         )
 
 

@@ -10,13 +10,11 @@ from typing import Any, NamedTuple
 from django.db import IntegrityError, connections, transaction
 from django.utils import timezone
 
-from sqlqueue.conf import settings
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import task_states
 from sqlqueue.log.batches import publish_in_block
 from sqlqueue.log.published import IGNORED
-from sqlqueue.log.shard_publish import until_placed
 from sqlqueue.log.topics import to_publish
 from sqlqueue.models import TaskState
 from sqlqueue.models.task_state import PATH_LENGTH, TASK_ID_LENGTH
@@ -47,19 +45,6 @@ def enqueue(
     Raises InvalidMessage for what cannot be stored."""
     if id is not None and not is_id(id):
         raise InvalidMessage(f"a task's id is 1 to {TASK_ID_LENGTH} characters of ASCII, not {id!r}")
-    if settings.sharded:
-        return until_placed(lambda: _enqueue(backend, task, args, kwargs, id, expires))
-    return _enqueue(backend, task, args, kwargs, id, expires)
-
-
-def _enqueue(
-    backend: str,
-    task: Task,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    id: str | None,
-    expires: float | timedelta | None,
-) -> Enqueued:
     path = task.module_path
     if len(path) > PATH_LENGTH:
         raise InvalidMessage(f"the task's path has {len(path)} characters; {PATH_LENGTH} is the most: {path[:80]}…")

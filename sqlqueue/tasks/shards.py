@@ -12,7 +12,6 @@ from sqlqueue.core.shards import shard_of
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.exceptions import InvalidMessage
-from sqlqueue.log import routing
 from sqlqueue.log.placement import open_shards, placement
 from sqlqueue.models import TaskState
 
@@ -26,13 +25,13 @@ def chosen(topic: str) -> str:
         return settings.home
     placed, opened = placement(topic), open_shards()
     if not opened:
-        return settings.shards[routing.any_shard(topic, placed)]
-    shard = next((name for name in opened if routing.takes_keyless(topic, placed, name)), None)
+        return settings.shards[shard_of(new_id(), placed.shards)]
+    shard = next((name for name in opened if name in placed.shards), None)
     if shard is None:
-        shards = routing.newest_list(topic, placed)
         raise InvalidMessage(
-            f"the tasks of topic {topic!r} are on shard {', '.join(map(repr, shards))}, and the open transaction is on "
-            f"shard {opened[0]!r}: they would not commit together. Enqueue it with transaction.on_commit(…, using=…)"
+            f"the tasks of topic {topic!r} are on shard {', '.join(map(repr, placed.shards))}, and the open transaction"
+            f" is on shard {opened[0]!r}: they would not commit together. Enqueue it with"
+            " transaction.on_commit(…, using=…)"
         )
     return settings.shards[shard]
 

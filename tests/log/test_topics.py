@@ -80,7 +80,7 @@ def test_a_topic_that_is_dropped_while_it_is_looked_up_is_created_again(
     if way == "found":
         assert stored_topics.insert("default", "t", 3).partitions == 3
     else:
-        placement = stored_topics.Placement(3, 1, stored_topics.on(["a"]))
+        placement = stored_topics.Placement(3, 1, ("a",))
         assert stored_topics.insert_placed("default", "t", placement).partitions == 3
     assert dropped
     assert Topic.objects.get().partitions == 3

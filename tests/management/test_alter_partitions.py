@@ -6,11 +6,14 @@ import html
 import random
 import threading
 import time
+from datetime import timedelta
 
 import pytest
 from django.db import connections
+from django.db.models import F
 from django.test import Client
 from django.urls import reverse
+from prometheus_client import CollectorRegistry, generate_latest
 
 from sqlqueue import publish
 from sqlqueue.consumers.background.collector import CollectorTask
@@ -19,9 +22,11 @@ from sqlqueue.database.statements import dialect
 from sqlqueue.log.change_state import under_way
 from sqlqueue.log.layouts import epochs
 from sqlqueue.models import EpochEnd, Layout, Message, SubscriberHeartbeat, Topic
+from sqlqueue.monitoring.gauges import StatsCollector
 from sqlqueue.operations.repartition import Repartition, begin
-from sqlqueue.stats.attention import findings
-from sqlqueue.stats.finding_kinds import CHANGE, NOTE
+from sqlqueue.stats.attention import CHANGE_TAKES, findings
+from sqlqueue.stats.cached import recent_survey
+from sqlqueue.stats.finding_kinds import CHANGE, NOTE, WARNING
 from sqlqueue.stats.survey import survey
 from tests.management.running import run
 from tests.operations.test_repartition import TOPIC, Publishers, check_order
@@ -174,6 +179,12 @@ def test_one_that_is_under_way_is_shown_with_what_carries_it_on(admin_client: Cl
         assert text in status
         assert text in page
     assert [one.severity for one in findings(survey("default")) if one.kind == CHANGE] == [NOTE]
+    Layout.objects.update(created_at=F("created_at") - timedelta(seconds=2 * CHANGE_TAKES))
+    assert [one.severity for one in findings(survey("default")) if one.kind == CHANGE] == [WARNING]
+    recent_survey.forget()
+    metrics = CollectorRegistry()
+    metrics.register(StatsCollector())
+    assert f'sqlqueue_topic_change_age_seconds{{topic="{TOPIC}"}} 12' in generate_latest(metrics).decode()
     assert ("--abort" in status) == dialect("default").slotted
     run(*ALTER, "6", "--no-input")
     assert "being changed" not in run("queuestatus").out

@@ -161,7 +161,6 @@ class TestAlter:
             (("orders",), "say what to change"),
             (("orders", "--partitions", "4"), "has 4 partitions already"),
             (("orders", "--partitions", "64", "--history", "all"), "one thing at a time"),
-            (("orders", "--shards", "a,b"), "there is one shard only"),
             (("orders", "--abort"), "nothing to abort"),
             (("orders_dlq", "--partitions", "64", "--no-input"), "has dead letters"),
             (("orders_dlq", "--retention", "1h"), "kept until they are replayed or discarded"),

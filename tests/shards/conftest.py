@@ -26,28 +26,6 @@ def shards(transactional_db: None, settings: "Settings", tmp_path: Path) -> Iter
 
 
 @pytest.fixture
-def handled(shards: dict[str, Any], settings: "Settings") -> Iterator[list[tuple[str, int]]]:
-    """Let a topic be on shard a alone, with a message of each key and a handler; the value is what it has handled."""
-    from sqlqueue import NewMessage, consumer, publish_many
-    from sqlqueue.consumers.registry import registry
-    from tests.shards.orders import KEYS, TOPIC
-
-    settings.SQLQUEUE = shards | {"TOPICS": {TOPIC: {"shards": ["a"], "partitions": 4}}}
-    registry.discover()
-    present = registry.consumers, registry.duplicates, registry.schedules
-    registry.consumers, registry.duplicates, registry.schedules = {}, [], {}
-    seen: list[tuple[str, int]] = []
-
-    @consumer(TOPIC, group="g")
-    def handle(delivery: Any) -> None:
-        seen.append((delivery.key, delivery.payload))
-
-    publish_many(TOPIC, [NewMessage(0, key=key) for key in KEYS])
-    yield seen
-    registry.consumers, registry.duplicates, registry.schedules = present
-
-
-@pytest.fixture
 def second_server(transactional_db: None, database_name: str, tmp_path: Path) -> "Iterator[PrivateServer | None]":
     """A server of its own for shard b; SQLite has none, but a file."""
     from tests.servers import PRIVATE

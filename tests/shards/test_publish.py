@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from django.db import connections, transaction
+from django.db import Error, connections, transaction
 
 from sqlqueue import (
     InvalidMessage,
@@ -19,7 +19,7 @@ from sqlqueue import (
 from sqlqueue.core.shards import shard_of
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import Message, RelayedMessage, ScheduledMessage, Topic
-from tests.shards.aliases import A, B
+from tests.shards.aliases import A, B, b_is_down
 
 pytestmark = pytest.mark.usefixtures("shards")
 
@@ -60,6 +60,16 @@ def test_a_keyless_one_goes_to_the_shard_of_the_open_transaction(alias: str) -> 
         published = [publish("t", number) for number in range(10)]
     assert stored(alias) == list(range(10))
     assert get_status("t", id=published[0].id) is not None  # whatever shard its id would belong to
+
+
+def test_what_is_not_on_one_that_is_down_is_found() -> None:
+    with transaction.atomic(using=A):
+        ids = [publish("t", number).id for number in range(20)]
+    id = next(id for id in ids if shard_of(id, ["a", "b"]) == "b")
+    with b_is_down():
+        assert get_status("t", id=id) is not None  # although its id would belong to b
+        with pytest.raises(Error):
+            get_status("t", id="unknown")  # it may be there
 
 
 @pytest.mark.parametrize(("alias", "key"), [(A, OF_B), (B, OF_A)])

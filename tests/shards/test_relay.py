@@ -271,7 +271,7 @@ def test_what_waits_is_found_by_an_index() -> None:
     syntax = dialect(A)
     read = relay_moves.READ.replace("{due}", syntax.epoch("due_at")).replace("{left}", syntax.remaining("created_at"))
     with an_index_if_there_is_one():
-        assert not full_scans(syntax.sql(relay_moves.NEXT), ("b", 0))
+        assert not full_scans(syntax.sql(relay_moves.NEXT), ("b",))
         assert not full_scans(syntax.sql(read), ("b", 1, 10))
         assert not full_scans(syntax.sql(relay_moves.STILL_THERE.replace("{marks}", "%s")), (1,))
 

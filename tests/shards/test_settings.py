@@ -9,7 +9,9 @@ from django.test import override_settings
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import partition_of
-from sqlqueue.core.shards import shard_of
+from sqlqueue.core.setting.shards import MOST_SHARDS, SHARD_LENGTH
+from sqlqueue.core.shards import as_stored, from_stored, shard_of
+from sqlqueue.models.topic import SHARDS_COLUMN
 
 HASHED = "ccbbaaabaabaabcbcbcbbacb"
 ONE = {"a": {"alias": "default"}}
@@ -56,6 +58,13 @@ def test_what_is_worked_on_is_of_this_thread() -> None:
         with settings.at("other"):
             assert (settings.DATABASE, settings.home) == ("other", "default")
         assert settings.DATABASE == "default"
+
+
+@pytest.mark.once
+def test_as_many_shards_as_there_may_be_fit_a_topics_row() -> None:
+    names = [f"{number:0{SHARD_LENGTH}}" for number in range(MOST_SHARDS)]
+    assert len(as_stored(names)) <= SHARDS_COLUMN
+    assert from_stored(as_stored(names)) == tuple(names)
 
 
 @pytest.mark.once

@@ -1,10 +1,9 @@
 """Changes topics under fire: `queuetopic alter`, a process of its own that may be harmed, changes the number of their
-partitions or, with shards, the shards that they are on (see altered.py).
+partitions (see altered.py).
 
 What a killed process has left half-done is carried on by the collector of a consumer process, or by the same command
-once more. A change's line in the history: its topic, what it leads to (number, first partition number, partitions; of
-shards the version of their list alone), and from when until when it was under way, since nothing was done to its
-process (None: it still is).
+once more. A change's line in the history: its topic, what it leads to (number, first partition number, partitions), and
+from when until when it was under way, since nothing was done to its process (None: it still is).
 """
 
 from __future__ import annotations
@@ -19,12 +18,14 @@ from contextlib import contextmanager
 from random import Random
 from typing import NamedTuple
 
-from tests.soak.altered import Altered, Stage, State, UnderWay
+from tests.soak import altered
+from tests.soak.altered import COUNTS, Stage, State, UnderWay
 from tests.soak.fleet import ROOT, Fleet
 from tests.soak.harm import HARM
 from tests.soak.history import Journal
 from tests.soak.schedule import Fault
 from tests.soak.system import is_stopped, signal_if_there
+from tests.soak.workload import ALTERED
 
 POLL = 0.03  # seconds
 REPEAT = 1.0  # seconds until a command that was refused, or had no database, is run again
@@ -42,11 +43,10 @@ class Goal(NamedTuple):
 class Alterations:
     """Does what the nemesis asks for; each ends when its change is done, and returns the process id of the command."""
 
-    def __init__(self, fleet: Fleet, url: str, journal: Journal, limit: float, altered: Altered) -> None:
+    def __init__(self, fleet: Fleet, url: str, journal: Journal, limit: float) -> None:
         """limit: seconds that a change is waited for."""
         self.done: Counter[str] = Counter()  # processes that alter: by how they ended
         self._fleet, self._url, self._journal, self._limit = fleet, url, journal, limit
-        self._altered = altered
         self._outputs = 0
         self._stopping = False
 
@@ -88,13 +88,13 @@ class Alterations:
         """A context with a command that was just begun. A change that is still under way is waited for before. harm:
         what it is to meet in one of its transactions."""
         dice = Random(fault.pick)
-        (topic,) = dice.choices([*self._altered.topics], [*self._altered.topics.values()])
+        (topic,) = dice.choices([*ALTERED], [*ALTERED.values()])
         state = self._look(topic)
         if state.change is not None:
             self._await(state.change)
             state = self._look(topic)
-        goal = Goal(topic, dice.choice([value for value in self._altered.values if value != state.newest.value]))
-        meets = "" if harm is None else f"{harm:d} {dice.randint(1, self._altered.transactions())}"
+        goal = Goal(topic, dice.choice([value for value in map(str, COUNTS) if value != state.newest.value]))
+        meets = "" if harm is None else f"{harm:d} {dice.randint(1, altered.transactions())}"
         with self._command(goal, meets) as command:
             yield goal, dice, command
 
@@ -153,7 +153,7 @@ class Alterations:
 
         while True:
             try:
-                return self._altered.look(topic)
+                return altered.look(topic)
             except Error:
                 connections.close_all()
                 if self._stopping:
@@ -163,7 +163,7 @@ class Alterations:
     @contextmanager
     def _command(self, goal: Goal, harm: str = "") -> Iterator[Command]:
         self._outputs += 1
-        words = [goal.topic, f"{self._altered.option}={goal.value}"]
+        words = [goal.topic, f"--partitions={goal.value}"]
         command = Command(self._fleet, self._url, words, f"alter-{self._outputs}.log")
         command.start(harm)
         try:

@@ -1,5 +1,4 @@
-"""What a change of a topic's partitions, or shards, has to keep, and when a group could start the partitions of a later
-epoch."""
+"""What a change of a topic's partitions has to keep, and when a group could start the partitions of a later epoch."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 
 from sqlqueue.core.epochs import Epoch, feeders
-from sqlqueue.core.shards import Lists, shard_of
+from sqlqueue.core.shards import shard_of
 from tests.soak.places import shard_at
 from tests.soak.records import NEVER, Change, Fault, Handling, Record
 from tests.soak.schedule import OF_ONE_PROCESS
@@ -17,12 +16,11 @@ from tests.soak.spans import longest_gap
 
 VIOLATIONS = {
     "epochs wrong": "in a partition or shard that its key does not have, or that an earlier one of its key has left",
-    "changes left": "a change of partitions or shards that no process carried on within the bound, or not at all",
+    "changes left": "a change of partitions that no process carried on within the bound, or not at all",
 }
 MOST = 12.0  # seconds that a change may take, beyond what holds it up
 WAITS = 5  # so often it may wait for the longest transaction
 AFTER = 6.0  # seconds for which a fault of everybody, or of a shard, holds it up, after its end
-Rank = tuple[int, int]  # of an epoch: the version of its list of shards, and its number
 
 
 class Epochs:
@@ -36,12 +34,10 @@ class Epochs:
     ) -> None:
         """handled: of each (topic, group, id); settled: when that was done for good, if it was."""
         self._of_topic = {topic: epochs for topic, epochs in record.epochs.items() if len(epochs) > 1}
-        self._spreads = record.spreads
-        # Topic and first partition number, or version of the list of shards: the former ends were known.
+        # Topic and first partition number: the former ends were known.
         self._opened: dict[tuple[str, int], float] = {}
         for change in record.changes:  # one that a failover has forgotten may have been made again
-            step = change.epoch if change.topic in self._spreads else change.base
-            self._opened[change.topic, step] = change.ended or NEVER
+            self._opened[change.topic, change.base] = change.ended or NEVER
         self._done: dict[tuple[str, str, int], float] = defaultdict(float)
         self._free: dict[tuple[str, str, int], float] = {}
         for (topic, group, id), handlings in handled.items():
@@ -77,68 +73,61 @@ class Epochs:
     def _steps(self, topic: str, partition: int) -> Sequence[int]:
         """Return the changes that led to the epoch of a partition."""
         epochs = self._of_topic[topic]
-        if topic in self._spreads:
-            return range(1, next((epoch.version for epoch in epochs if partition in epoch.numbers), 0) + 1)
-        return [epoch.base for epoch in epochs[1:] if epoch.base <= partition]
+        here = [epoch.base for epoch in epochs if epoch.number and shard_at(epoch.base) == shard_at(partition)]
+        return [base for base in here if base <= partition]
 
 
 def _feeding(partition: int, mine: Epoch, other: Epoch) -> Sequence[int]:
     """Return the partitions of another epoch of a topic that can have earlier messages of the keys of a partition."""
-    if shard_at(mine.base) == shard_at(other.base):
-        return feeders(partition, mine, other) if other.number < mine.number else ()
-    return other.numbers if other.version < mine.version else ()
+    if shard_at(mine.base) != shard_at(other.base) or other.number >= mine.number:
+        return ()
+    return feeders(partition, mine, other)
 
 
 def wrong_epochs(record: Record) -> Iterator[str]:
     """Yield which messages are not where their keys belong, and those that a key has gone back with: published into an
-    earlier epoch, or by an earlier list of shards, once a later one had been told of, or all keys had gone over."""
+    earlier epoch once a later one had been told of, or all keys had gone over."""
     found: dict[tuple[str, str], Handling] = {(each.topic, each.id): each for each in record.handlings}
-    of_key: dict[tuple[str, str], list[tuple[float, float, Rank, str]]] = defaultdict(list)
+    of_key: dict[tuple[str, str], list[tuple[float, float, int, str]]] = defaultdict(list)
     for transaction in record.transactions:
         for topic, key, id in transaction.messages:
             handling, epochs = found.get((topic, id)), record.epochs.get(topic, ())
             if handling is None or not epochs:
                 continue
-            lists = record.spreads.get(topic, ())
-            epoch = next((each for each in epochs if _is_in(key, handling.partition, each, lists)), None)
+            shards = record.shards.get(topic, ())
+            epoch = next((each for each in epochs if _is_in(key, handling.partition, each, shards)), None)
             if epoch is None:
                 yield f"{id} of {topic}, of the key {key}, in partition {handling.partition}, with {list(epochs)}"
                 continue
             over = _complete(record, topic, transaction.began)
-            if over > (epoch.version if lists else epoch.number):
+            if over > epoch.number:
                 yield f"{id} of {topic}, of the key {key}, in epoch {epoch}, although all keys had gone over to {over}"
             if len(epochs) > 1:
                 told = NEVER if transaction.told is None else transaction.told
-                of_key[topic, key].append((transaction.began, told, (epoch.version, epoch.number), id))
+                of_key[topic, key].append((transaction.began, told, epoch.number, id))
     for (topic, key), several in of_key.items():
         yield from _gone_back(topic, key, several)
 
 
-def _is_in(key: str, partition: int, epoch: Epoch, lists: Lists) -> bool:
+def _is_in(key: str, partition: int, epoch: Epoch, shards: Sequence[str]) -> bool:
     if epoch.partition_of(key) != partition:
         return False
-    return not lists or shard_of(key, lists[epoch.version]) == shard_at(partition)
+    return not shards or shard_of(key, shards) == shard_at(partition)
 
 
 def _complete(record: Record, topic: str, moment: float) -> int:
-    """Return the epoch, or the version of the list of shards, to which all keys had gone over at a moment. A failover
-    may have undone that."""
+    """Return the epoch to which all keys had gone over at a moment. A failover may have undone that."""
     over = (each.epoch for each in record.changes if each.topic == topic and (each.ended or NEVER) < moment)
     return 0 if record.failovers else max(over, default=0)
 
 
-def _gone_back(topic: str, key: str, several: list[tuple[float, float, Rank, str]]) -> Iterator[str]:
+def _gone_back(topic: str, key: str, several: list[tuple[float, float, int, str]]) -> Iterator[str]:
     told = sorted((told, rank) for _, told, rank, _ in several)
     moments, latest = [at for at, _ in told], list(accumulate((rank for _, rank in told), max))
     for began, _, rank, id in several:
         before = bisect_left(moments, began)
         if before and latest[before - 1] > rank:
-            yield f"{id} of {topic}, of the key {key}, in epoch {_told(rank)} after {_told(latest[before - 1])}"
-
-
-def _told(rank: Rank) -> str:
-    version, number = rank
-    return f"{number} of list {version}" if version else str(number)
+            yield f"{id} of {topic}, of the key {key}, in epoch {rank} after {latest[before - 1]}"
 
 
 def left_changes(record: Record) -> Iterator[str]:
@@ -176,14 +165,10 @@ def figures(record: Record) -> dict[str, object]:
     """Return how much was changed."""
     changes = [change for change in record.changes if change.ended is not None]
     longest = round(max((c.ended - c.began for c in changes if c.ended), default=0.0), 1)
-    if record.spreads:
-        made = {topic: ways(map(",".join, lists)) for topic, lists in record.spreads.items()}
-    else:
-        made = {topic: ways(str(each.partitions) for each in epochs) for topic, epochs in record.epochs.items()}
-    of_what = "shards" if record.spreads else "partitions"
+    made = {topic: ways(str(each.partitions) for each in epochs) for topic, epochs in record.epochs.items()}
     return {
-        f"changes of {of_what}": made,
-        f"longest change of {of_what} (s)": longest,
+        "changes of partitions": made,
+        "longest change of partitions (s)": longest,
         "ids published again during a change": published_again(record),
     }
 

@@ -1,5 +1,4 @@
-"""Harms the process that changes partitions, or shards, from inside: only so is it met in the middle of a transaction
-for sure."""
+"""Harms the process that changes partitions from inside: only so is it met in the middle of a transaction for sure."""
 
 from __future__ import annotations
 
@@ -13,10 +12,8 @@ HARM = "SOAK_HARM"  # the environment's variable that says how: a signal's numbe
 
 
 def lie_in_wait(text: str) -> None:
-    """Let this process send itself a signal in the n-th transaction that changes layouts, or the row that says on which
-    shards a topic is, once that has begun."""
-    from sqlqueue.log import reshard_state
-    from sqlqueue.operations import repartition, reshard
+    """Let this process send itself a signal in the n-th transaction that changes layouts, once that has begun."""
+    from sqlqueue.operations import repartition
 
     signal_number, at = map(int, text.split())
     transactions = itertools.count(1)
@@ -31,12 +28,4 @@ def lie_in_wait(text: str) -> None:
 
         return taken
 
-    for module, name in (
-        (repartition, "take_duty"),
-        (reshard, "_begin"),
-        (reshard, "_repeat"),
-        (reshard, "_register"),
-        (reshard, "replace_spread"),
-        (reshard_state, "replace_spread"),
-    ):
-        setattr(module, name, harmed(getattr(module, name)))
+    repartition.take_duty = harmed(repartition.take_duty)

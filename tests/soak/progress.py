@@ -295,11 +295,7 @@ class Progress:
         if shard_at(group_partition[2]) == fault.shard:
             return True
         transaction, _ = self._transactions.get((group_partition[0], id), (None, ""))
-        if transaction is not None and transaction.relayed_by == fault.shard:
-            return True
-        # It has let the group go on elsewhere, or may not have yet.
-        waited = self._epochs.free(group_partition) + self.recovery > fault.began
-        return waited and any(shard_at(each[2]) == fault.shard for each in self._epochs.feeders(group_partition))
+        return transaction is not None and transaction.relayed_by == fault.shard
 
     def _owners(self, group_partition: GroupPartition, fault: Fault) -> set[int]:
         """Return who may have owned a partition at the time of a fault, or what the group has to settle before it."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sqlqueue.core.epochs import Epoch
-from sqlqueue.core.shards import Lists
 from tests.soak.history import Line
 from tests.soak.job_records import NEVER, Ask, Enqueued, Jobs, Offer
 from tests.soak.places import SHARDS, offset_at, partition_at
@@ -98,7 +97,7 @@ class Phase:
 @dataclass(frozen=True)
 class Change:
     """A change of a topic's partitions: the epoch that it leads to, and when it was under way, since nothing was done
-    to the process that made it. Of its shards: the version of their list."""
+    to the process that made it."""
 
     topic: str
     epoch: int
@@ -164,8 +163,8 @@ class Record:
     changes: list[Change] = field(default_factory=list)
     epochs: dict[str, tuple[Epoch, ...]] = field(default_factory=dict)
     """Of the topics whose partitions were changed, or may have been: all that they have had, on all shards."""
-    spreads: dict[str, Lists] = field(default_factory=dict)
-    """In a run with shards: the lists of shards over which the keys of a topic have been spread."""
+    shards: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """In a run with shards: those that the keys of a topic are spread over."""
     placed: dict[tuple[str, str], int] = field(default_factory=dict)
     """The partitions of messages that the log still has: topic, id."""
     unfinished: str = ""

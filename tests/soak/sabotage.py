@@ -4,8 +4,8 @@ The processes of a run commit what the environment's SOAK_SABOTAGE names; tests/
 """
 
 import itertools
+import random
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from sqlqueue.consumers import executor, settler
@@ -15,20 +15,17 @@ from sqlqueue.consumers.reserved_threads import ReservedThreads
 from sqlqueue.core.filters import Filter
 from sqlqueue.core.partition.queues import OrderingQueues
 from sqlqueue.core.settle_plan import Attempt, SettleResult
-from sqlqueue.core.shards import shard_of
-from sqlqueue.database import generations
 from sqlqueue.database import slices as database_slices
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.leases import acquire, release
-from sqlqueue.log import batch_counts, fence, results, routing, schedule, succession, ticks
-from sqlqueue.log.stored_topics import Placement
+from sqlqueue.log import batch_counts, fence, placement, results, schedule, ticks
 from sqlqueue.operations import layout_changes
 from sqlqueue.operations.repartition import Repartition
 from tests.soak.workload import NAMED
 
 ENOUGH = 1_000_000  # leases that were renewed, as it is told
 EARLY = 400  # offsets
-EVERYWHERE = ("changes", "ends", "lists")  # planted into every process: publishers, too, which have no handlers
+EVERYWHERE = ("changes", "ends", "places")  # planted into every process: publishers, too, which have no handlers
 
 
 def fencing() -> None:
@@ -127,23 +124,13 @@ def changes() -> None:
     Repartition.step = lambda self: None
 
 
-def grants() -> None:
-    """Begin what comes to a shard without asking the shards that its keys have come from."""
-    succession.held = lambda alias, group, topic, epochs: set()
-
-
-def lists() -> None:
-    """Go on with the shards, and the partitions, that a topic had when the process began with it."""
-
-    def way(topic: str, placed: Placement, text: str) -> Iterator[str]:
-        yield shard_of(text, placed.shards)
-
-    routing._way = way
-    generations._placed = lambda row, known, conditions, named, sure: row
+def places() -> None:
+    """Publish a key to any shard of its topic."""
+    placement.shard_of = lambda text, shards: random.choice(shards)
 
 
 def commit(name: str) -> None:
     """Plant one of workload.PLANTED, or nothing."""
-    kinds = (changes, ends, fencing, grants, horizon, jobs, leases, lists, order, progress, settles, slices, starving)
+    kinds = (changes, ends, fencing, horizon, jobs, leases, order, places, progress, settles, slices, starving)
     if name:
         {kind.__name__: kind for kind in kinds}[name]()

@@ -81,19 +81,24 @@ BETWEEN_ALTERATIONS = {True: 5.0, False: 15.0}
 
 
 def schedule(
-    seed: int, seconds: float, database: str, only: Iterable[str] = (), of_nodes: Sequence[Kind] = ()
+    seed: int,
+    seconds: float,
+    database: str,
+    only: Iterable[str] = (),
+    of_nodes: Sequence[Kind] = (),
+    altered: bool = True,
 ) -> list[list[Fault]]:
     """Return the faults of a run, in tracks: those of a track follow one another, and the tracks run side by side.
 
     only: the kinds that are wanted; all if none is named. of_nodes: what is done to a topology's nodes, in place of
-    what is done to a server.
+    what is done to a server; altered: whether partitions are changed.
     """
     wanted = set(only)
     tracks = []
     for name, kinds, pause in (
         ("processes", OF_PROCESSES[database], BETWEEN_PROCESSES),
         ("infrastructure", of_nodes or INFRASTRUCTURE[database], BETWEEN_NODES if of_nodes else BETWEEN_INFRASTRUCTURE),
-        ("alterations", ALTERATIONS, BETWEEN_ALTERATIONS),
+        ("alterations", ALTERATIONS if altered else (), BETWEEN_ALTERATIONS),
     ):
         chosen = [kind for kind in kinds if not wanted or kind.name in wanted]
         tracks.append(track(random.Random(f"{seed} {name}"), chosen, pause[seconds <= SHORT], seconds))

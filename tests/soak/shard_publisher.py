@@ -1,7 +1,7 @@
-"""A publisher for topics whose keys go from shard to shard: each key is published in one way, as the guide says.
+"""A publisher for topics of several shards: each key is published in one way, as the guide says.
 
-Those of `direct` and `many` are published where they belong: outside of transactions, or in one on their shard's alias,
-and again where a key has moved meanwhile. Those of `relaying` are relayed by the transactions of one shard, which is
+Those of `direct` and `many` are published where they belong: outside of transactions, or in one on their shard's alias.
+Those of `relaying` are relayed by the transactions of one shard, which is
 part of the key. A "relays" line says which one.
 """
 
@@ -17,9 +17,7 @@ from tests.soak.publisher import MEAN_BULK, Item, Publisher, RolledBack, run
 
 TOPICS = {"orders": 8, "ledger": 5, "strict": 3}  # how often each is chosen, beside the others
 IN_ORDER = "strict"  # by partition: what enters the log later than it was committed has no place there
-MOVES = 20  # times that a key may have moved before its publisher gives up
 MOST_AT_ONCE = 24  # messages
-AFTER_A_MOVE = 0.05  # seconds
 
 
 class ShardPublisher(Publisher):
@@ -100,23 +98,15 @@ class ShardPublisher(Publisher):
         publish(item.topic, item.payload, key=item.key, id=item.id, delay=2)
 
     def _in_transaction(self, item: Item) -> None:
-        """Where the key belongs as far as is known; a key that has moved is refused there."""
-        from sqlqueue import InvalidMessage
+        """Where the key belongs."""
         from sqlqueue.log.placement import destination
 
         gives_up = random.Random(item.id).random() < 0.1
-        for left in reversed(range(MOVES)):
-            alias = destination(item.topic, item.key, item.id, relay=False).alias
-            try:
-                with transaction.atomic(using=alias):
-                    self._once(item)
-                    if gives_up:
-                        raise RolledBack
-                return
-            except InvalidMessage:
-                if not left:
-                    raise
-                time.sleep(AFTER_A_MOVE)
+        alias = destination(item.topic, item.key, item.id, relay=False).alias
+        with transaction.atomic(using=alias):
+            self._once(item)
+            if gives_up:
+                raise RolledBack
 
     def _on_commit(self, item: Item) -> None:
         """A failure after the commit does not say that it was one: the same is published once more."""

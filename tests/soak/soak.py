@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from tests.soak import databases, history, phases, workload
 from tests.soak.alterations import Alterations
-from tests.soak.altered import Partitions
 from tests.soak.backlog import Backlog, pending, unsettled_on
 from tests.soak.checker import Checker
 from tests.soak.fleet import ALL, ROOT, Fleet
@@ -151,11 +150,11 @@ class Run:
             crew=topology.crew if topology else ALL,
         )
         of_nodes = topology.kinds if topology else ()
-        tracks = [] if plan.calm else schedule(plan.seed, plan.seconds, plan.database, plan.only, of_nodes)
+        altered = not topology or topology.altered
+        tracks = [] if plan.calm else schedule(plan.seed, plan.seconds, plan.database, plan.only, of_nodes, altered)
         planned = phases.plan(plan.seed, plan.seconds, plan.phases)
         self.phases = phases.Phases(planned, plan.seconds, self.fleet, database, self.journal, plan.seed)
-        altered = topology.altered if topology else Partitions()
-        self.alterations = Alterations(self.fleet, database.publishers_url, self.journal, plan.drain_limit, altered)
+        self.alterations = Alterations(self.fleet, database.publishers_url, self.journal, plan.drain_limit)
         self.nemesis = Nemesis(tracks, self.fleet, database, self.alterations, self.journal, plan.seconds)
         self.watch = Watch(self.fleet, database, self.journal, Backlog(folder, plan.bulk_rate, database.aliases))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sqlqueue.conf import settings
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.core.effects import registered
 from sqlqueue.database import retries
@@ -12,7 +11,6 @@ from sqlqueue.leases import heartbeat, release
 from sqlqueue.log import batch_collect, duties, task_states, unique_messages
 from sqlqueue.log.change_state import Progress
 from sqlqueue.log.collect import collect, report_absent
-from sqlqueue.operations import reshard
 from sqlqueue.operations.repartition import Repartition
 
 
@@ -70,9 +68,7 @@ class CollectorTask(BackgroundTask):
 
     def _carry_on(self) -> None:
         """Go on with a change of a topic's partitions that another process has left, for as long as steps succeed. One
-        statement if there is none; with SHARDS, on DATABASE's, another one for changes of a topic's shards."""
+        statement if there is none."""
         left: Progress | None = None
         while not self._stopping and (now := self._repartition.step()) is not None and now != left:
             left = now
-        if settings.sharded and self.alias == settings.home:
-            reshard.carry_on()

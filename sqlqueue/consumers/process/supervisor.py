@@ -22,7 +22,7 @@ from sqlqueue.consumers.process import deaths, worker
 from sqlqueue.consumers.process.endpoints import Endpoints, ProcessHealth, close_servers, open_servers
 from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.consumers.process.stop_requests import StopRequests
-from sqlqueue.consumers.process.worker import LEAVE, RENEWED, SHOW_STACKS, STOP, WorkerOptions, main
+from sqlqueue.consumers.process.worker import LEAVE, SHOW_STACKS, STOP, WorkerOptions, main
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.leases import heartbeat
 from sqlqueue.signals import announce, process_died
@@ -236,14 +236,10 @@ class Supervisor:
     def _follow(self, child: Child, code: int | None) -> None:
         """Do what a process's end asks for: usually another one takes its place."""
         shard = child.shard
-        if self._stops and (code == RENEWED or (code == -signal.SIGTERM and not child.liveness.has_started)):
+        if self._stops and code == -signal.SIGTERM and not child.liveness.has_started:
             code = 0  # of a signal to the whole process group: it has not begun anything
         if code == 0 and (self._stops or (self.options.drain and child.ended_at is None)):
             shard.wanted -= 1
-            return
-        if code == RENEWED:
-            shard.pending.append(time.monotonic())
-            logger.info(logfmt("process_renewed", child=child.process.pid, subscriber=child.name))
             return
         if self._stops:
             self._free(child, code, None)

@@ -24,8 +24,6 @@ from sqlqueue.consumers.process.stop_requests import StopRequests
 
 if TYPE_CHECKING:
     from sqlqueue.consumers.process.endpoints import Endpoints
-    from sqlqueue.consumers.registry import Consumer
-    from sqlqueue.consumers.subscriber import Subscriber
     from sqlqueue.monitoring.http_server import HttpServer
 
 logger = logging.getLogger("sqlqueue")
@@ -34,7 +32,6 @@ SHARD_RETRY = 1.0  # seconds between two looks whether a shard answers
 STOP, LEAVE = "stop", "leave"
 INTERRUPTED = 130
 LATEST_END = 25.0  # seconds after SHUTDOWN_TIMEOUT: then the system ends the process
-RENEWED = 75  # a topic has come to its shard: the process that takes its place serves that, too
 SHOW_STACKS = signal.SIGUSR1  # writes every thread's stack to standard error, even in a process that hangs
 
 
@@ -75,7 +72,7 @@ def serve(
     from sqlqueue.consumers.process.endpoints import ProcessHealth, close_servers, open_servers, own_metrics
     from sqlqueue.consumers.registry import registry
     from sqlqueue.consumers.shard_consumers import of_shard
-    from sqlqueue.leases.heartbeat import subscriber_name
+    from sqlqueue.consumers.subscriber import Subscriber
     from sqlqueue.monitoring import logs
 
     logs.show(options.verbosity)
@@ -95,7 +92,9 @@ def serve(
         consumers = of_shard(chosen)
     if not _ready(options, pipe, liveness):
         return
-    subscriber = _subscriber(options, name, liveness, chosen, consumers)
+    subscriber = Subscriber(
+        consumers, name=name, threads=options.threads, liveness=liveness, partitions=options.partitions
+    )
 
     requests = StopRequests()
 
@@ -125,34 +124,11 @@ def serve(
     garbage.look_less_often()
     try:
         subscriber.run(drain=options.drain)
-        while subscriber.renew and pipe is None and not requests.count:
-            consumers = of_shard(chosen) or consumers
-            subscriber = _subscriber(options, subscriber_name(), liveness, chosen, consumers)
-            subscriber.run(drain=options.drain)
     finally:
         close_servers(servers)
         signal.setitimer(signal.ITIMER_REAL, 0)
     if subscriber.failed or (options.drain and pipe is None and requests.count):
         sys.exit(1)
-    if subscriber.renew and not requests.count:
-        sys.exit(RENEWED)
-
-
-def _subscriber(
-    options: WorkerOptions, name: str, liveness: Liveness, chosen: Sequence[Consumer], consumers: Sequence[Consumer]
-) -> Subscriber:
-    from sqlqueue.consumers.shard_consumers import lacks_some
-    from sqlqueue.consumers.subscriber import Subscriber
-
-    outdated = partial(lacks_some, chosen, consumers) if options.alias and not options.drain else None
-    return Subscriber(
-        consumers,
-        name=name,
-        threads=options.threads,
-        liveness=liveness,
-        partitions=options.partitions,
-        outdated=outdated,
-    )
 
 
 def _ready(options: WorkerOptions, pipe: Connection | None, liveness: Liveness) -> bool:

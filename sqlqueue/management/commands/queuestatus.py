@@ -27,7 +27,6 @@ from sqlqueue.stats.finding_kinds import ERROR
 from sqlqueue.stats.group_status import GroupStatus
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.message_status import MessageStatus
-from sqlqueue.stats.other_shards import FAILED
 from sqlqueue.stats.search import HIGHEST
 from sqlqueue.stats.survey import Survey, survey
 from sqlqueue.stats.throughput import drained_in, pace
@@ -269,11 +268,6 @@ def _state(group: GroupSurvey) -> str:
     if group.epochs and group.epochs.held:
         at = group.epochs
         states.append(f"epoch {at.present} of {at.newest}: {at.waiting} partitions wait for {at.unsettled} of it")
-    if missing := [one.shard for one in group.unregistered]:
-        states.append(f"starts nothing from {', '.join(missing)}: not registered there")
-    elif waits := [one.shard for one in group.ungranted]:
-        states.append(f"waits for what is on {', '.join(waits)}")
-    states += [f"{one.shard} could not be asked: {one.error}" for one in group.ungranted if one.why == FAILED]
     if group.subscribers and group.unowned:
         states.append(f"{group.unowned} of {group.partitions} partitions unowned")
     return ", ".join(states)

@@ -17,11 +17,10 @@ from sqlqueue.core.effects import Count, texts
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.setting.topics import ACKED, HISTORIES, MOST_PARTITIONS, MOST_PRIORITIES
 from sqlqueue.database import clock
-from sqlqueue.log.reshard_state import stored_spread
 from sqlqueue.log.seek import offset_before
 from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, differences, of_settings, override, told
 from sqlqueue.log.topics import create, existing
-from sqlqueue.management import arguments, repartition, reshard
+from sqlqueue.management import arguments, repartition
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.positions import HELP, known_topic
 from sqlqueue.management.shards import has_nothing_of
@@ -61,9 +60,6 @@ class Command(QueueCommand):
         )
         altering.add_argument(
             "--abort", action="store_true", help="stay with the present partitions, if no key has gone over yet"
-        )
-        altering.add_argument(
-            "--shards", metavar="NAMES", help="on which shards its keys are from now on: a,b,c; as --partitions"
         )
         altering.add_argument("--as-settings", action="store_true", help="take other overrides back")
         for changing in (creating, altering):
@@ -160,12 +156,6 @@ class Command(QueueCommand):
     # -- alter --------------------------------------------------------------------------------------------------------
 
     def _alter(self, options: dict[str, Any]) -> None:
-        if options["shards"] is not None:
-            others = ("partitions", "retention", "history")
-            if options["abort"] or options["as_settings"] or any(options[name] is not None for name in others):
-                raise CommandError("change one thing at a time: --shards, --partitions, --abort, or the other options")
-            reshard.alter(self, known_topic(settings.home, options["topic"]).name, options)
-            return
         if has_nothing_of(self.alias, options["topic"]):
             self.say(f"Nothing of topic {options['topic']!r} has come to this shard yet: it is made here first.")
             if options["dry_run"]:
@@ -177,9 +167,7 @@ class Command(QueueCommand):
         if options["partitions"] is not None or options["abort"]:
             if given or options["as_settings"] or (options["abort"] and options["partitions"] is not None):
                 raise CommandError("change one thing at a time: --partitions, --abort, or the other options")
-            if not (options["abort"] and not options["dry_run"] and reshard.abort(self, topic.name)):
-                self._refuse_while_spread(topic.name)
-                repartition.alter(self, topic.name, options)
+            repartition.alter(self, topic.name, options)
             return
         if not given and not options["as_settings"]:
             raise CommandError("say what to change: --partitions, --shards, --retention, --history or --as-settings")
@@ -199,14 +187,6 @@ class Command(QueueCommand):
             self.confirm(f"Change topic {topic.name!r}?", options)
         override(self.alias, topic.name, values)
         self.say("Changed. What the settings say otherwise is overridden.", done=True)
-
-    def _refuse_while_spread(self, name: str) -> None:
-        spread = stored_spread(settings.home, name)
-        if spread.coming is not None:
-            raise CommandError(
-                f"topic {name!r} is being spread over other shards: let that end first (`queuetopic alter {name}"
-                f" --shards {','.join(spread.coming)}` carries it on)"
-            )
 
     def _released(self, topic: Topic, retention: float | None) -> int:
         """Say how many messages a shorter retention releases at once, and return that."""

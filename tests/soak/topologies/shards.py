@@ -1,5 +1,4 @@
-"""Topics that are spread over three servers: `queuetopic alter --shards` lets their keys go to and fro, while processes
-are killed and stopped, that one too, and servers are away for a while."""
+"""Topics that are spread over three servers, while processes are killed and stopped, and servers are away."""
 
 import json
 import os
@@ -10,7 +9,6 @@ from typing import Any
 from tests.servers.mariadb import PrivateMariaDB
 from tests.servers.private import PrivateServer
 from tests.soak import shard_publisher
-from tests.soak.altered import Shards as AlteredShards
 from tests.soak.databases import MYSQL, NAME, USER
 from tests.soak.fleet import Crew
 from tests.soak.places import ALIASES, SHARDS
@@ -20,8 +18,8 @@ from tests.soak.topologies.topology import Aftermath, Topology
 from tests.soak.workload import ONLY_TOPICS
 
 PARTITIONS = 3
-TOPICS = {"orders": ("a", "b"), "ledger": ("a",), "strict": ("b", "c")}
-"""And the shards that they are on at first."""
+TOPICS = {"orders": ("a", "b", "c"), "ledger": ("a",), "strict": ("b", "c")}
+"""And the shards that they are on."""
 
 
 class Shards(Topology):
@@ -46,7 +44,7 @@ class Shards(Topology):
             "visitor": ("--processes=0", "--shard=b"),
         },
     )
-    altered = AlteredShards(TOPICS)
+    altered = False
 
     def set_up(self) -> None:
         for shard in SHARDS:
@@ -88,14 +86,7 @@ class Shards(Topology):
         return {**options, "TOPICS": topics, "SCHEDULES": {}, "SHARDS": self._setting}
 
     def fill_in(self, record: Record) -> None:
-        from sqlqueue.log.reshard_state import stored_spread
-        from sqlqueue.models import Topic
-
-        for topic in Topic.objects.filter(name__in=TOPICS).values_list("name", flat=True):
-            spread = stored_spread("default", topic)
-            record.spreads[topic] = spread.all_lists
-            if spread.coming is not None:
-                record.unfinished = record.unfinished or f"{topic} on its way to {','.join(spread.coming)}"
+        record.shards.update(TOPICS)
 
     def faults(self) -> dict[str, Callable[[float], Aftermath | None]]:
         def away(shard: str, end: Callable[[], None], seconds: float) -> None:
