@@ -1,4 +1,4 @@
-"""Names and prose use the terms of docs/glossary.md; those that they replaced stay away."""
+"""Names and prose use the field's terms, as docs/glossary.md does; coined ones that they replaced stay away."""
 
 import io
 import re
@@ -15,7 +15,7 @@ PACKAGE = ROOT / "sqlqueue"
 MODULES = [file for file in sorted(PACKAGE.rglob("*.py")) if "migrations" not in file.parts]
 TEXTS = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", *sorted(PACKAGE.rglob("*.html"))]
 
-# Parts of names, and what the glossary says instead.
+# Parts of names, and what to write instead.
 NAMES = {
     "adversities": "crash handlers",
     "bell": "notifier",
