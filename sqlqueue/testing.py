@@ -44,26 +44,17 @@ def drain(
     until: datetime | None = None,
     ahead: timedelta | float | None = None,
 ) -> int:
-    """Run every due delivery inline, in this thread and on this connection, until nothing is due; return how many
-    settled.
+    """Run every due delivery inline, in this thread and on this connection; return how many settled.
 
-    Handlers see what the test has written, inside TestCase too, and async ones as well: their database calls run in
-    this thread; what they start in threads of their own does not. In an async test: `await sync_to_async(drain)()`.
+    groups, topics: only of these
+    timeout: seconds until TimeoutError is raised
+    raise_errors: raise a handler's first error, once its delivery is settled (Retry, Postpone and Reject are none)
+    until, ahead: run deliveries and ticks that are due by this aware datetime, or in these seconds, too, in the order
+        of their times; no clock is changed
 
-    What handlers raise becomes a retry or a dead letter, as in production. raise_errors: the first error is raised from
-    here, too, once its delivery has been settled so; what was to be delivered behind it is left for the next drain.
-    Retry, Postpone and Reject are no errors.
-
-    Active hours and limits of groups do not hold here.
-
-    What is due later (a retry with a delay, a scheduled message) stays. until (an aware datetime) or ahead (seconds or
-    a timedelta from now): deliveries due by then are run as well, in the order of their times, and so are those that
-    they schedule, counted from when they were due. So are the ticks of periodic schedules that fall due on the way, for
-    the handlers that are drained; each is published once, also by a later drain. No clock is changed: later deliveries
-    keep their times, and the next drain begins at the present time again.
-
-    An async handler is cancelled when its visibility timeout has passed, which is a failure as in production; a sync
-    one cannot be ended. Raises TimeoutError after `timeout` seconds: a handler that always retries at once never ends.
+    What handlers raise becomes a retry or a dead letter. An async handler is cancelled at its visibility timeout; a
+    sync one cannot be ended. Active hours and limits do not hold here. In an async test: `await
+    sync_to_async(drain)()`.
     """
     refuse_in_async("drain", "await sync_to_async(drain)()")
     timeout = seconds(timeout, "timeout")

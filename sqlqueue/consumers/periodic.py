@@ -65,11 +65,15 @@ def periodic(
 ) -> Callable[[Any], Any]:
     """Run the decorated function at the times of a cron expression, or every so often; each time is a message, a tick.
 
-    cron: five fields, by the clocks of `timezone` (a name such as "Europe/Berlin"; "UTC" unless given); every: seconds
-    or timedelta, at least a second, counted from 1970-01-01T00:00Z. missed: what happens to ticks that fell due while
-    no process ran, or while the schedule was paused: the "last" one is published, "all" are, or all are left out
-    ("skip"). name: of the schedule, module.function unless given; group: the consumer group, the name unless given;
-    topic: where the ticks are published, to this group alone; key: that of the ticks; options: those of @consumer.
+    cron: five fields, by the clocks of `timezone`
+    every: seconds or a timedelta, counted from 1970-01-01T00:00Z
+    timezone: such as "Europe/Berlin"; "UTC" unless given
+    missed: of ticks that fell due while no process ran, or during a pause: "last", "all", or "skip"
+    name: of the schedule; module.function unless given
+    group: the consumer group; the name unless given
+    topic: where the ticks are published, to this group alone
+    key: that of the ticks
+    options: those of @consumer
 
     The payload is {"schedule": name, "tick": due time in UTC as ISO 8601}, the id "name@due time".
 

@@ -73,17 +73,16 @@ class Deliveries:
 def subscribe(
     topic: str, *, group: str = "default", timeout: float | None = None, **options: Unpack[PullOptions]
 ) -> Iterator[Deliveries]:
-    """Receive a topic's messages for a group in the calling thread; options as for @consumer, but batch and atomic.
+    """Receive a topic's messages for a group in the calling thread.
 
-    The engine runs in a thread of its own (leases, heartbeats, settles). Each delivery is settled by the receiver: ack,
-    retry, postpone, reject or fail; what is not settled at the end is released, uncharged. timeout: seconds without a
-    delivery after which the iteration ends. Up to batch_size deliveries (more while they are settled fast) may be
-    unsettled at once: then the iteration waits for the receiver to settle some. With SHARDS, of a topic of several,
-    there is an engine for each, and so many may be unsettled of each; the delivery names its `shard`. A shard that is
-    down when it starts raises; later its messages wait, and the others' come. Inside a TestCase the engine's thread
-    cannot see the test's transaction: use sqlqueue.testing.drain there, or a TransactionTestCase.
+    timeout: seconds without a delivery after which the iteration ends
+    options: as for @consumer, but batch and atomic
 
-    Raises ConfigurationError for options that cannot work, and for a topic that is not declared (STRICT_TOPICS).
+    The engine runs in a thread of its own. The receiver settles each delivery (ack, retry, postpone, reject or fail);
+    what is not settled at the end is released, uncharged. While batch_size deliveries are unsettled the iteration
+    waits. With SHARDS there is an engine for each shard of the topic. Inside a TestCase use sqlqueue.testing.drain.
+
+    Raises ConfigurationError for options that cannot work, and for a topic that is not declared.
     """
     refuse_in_async("subscribe", "async with asubscribe(…)")
     if timeout is not None:

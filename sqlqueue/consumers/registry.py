@@ -203,26 +203,29 @@ def consumer(
 def consumer(topic: str, **options: Any) -> Callable[[Any], Any]:
     """Register the decorated function as the handler of a topic for a group.
 
-    group: "default" unless named; ordering: "key", "partition" or "none"; max_attempts (None: no bound);
-    visibility_timeout: seconds that a handler may run; backoff: seconds before the first retry, doubling to
-    max_backoff, spread by ±jitter, or a function of (attempt) or (attempt, error) that returns them; retry_for,
-    reject_for: exception classes, the only ones that are retried, and those that are not; batch: the handler gets a
-    list of up to batch_size deliveries; atomic: it runs in one transaction with its own ack; commit_every: so many
-    atomic handlers that follow each other in a partition share a transaction, or as many as 50 ms take; start:
-    "earliest" or "latest", for a group that is new; payload_type: what delivery.payload is an instance of (a class or
-    its dotted path; not given: the topic's); upcast: {version: function} for payloads of older versions, each returns
-    the payload of the next one; keep_results: for how long (seconds or timedelta) what the handler returned is stored,
-    for get_status; where: conditions on headers, payload, key and id, see core.filters: what does not match is acked
-    without the handler; active: the hours in which the group works, such as "mon-fri 22:00-06:00 Europe/Berlin" (no
-    time zone: UTC); what is due at other times waits; rate_limit ("100/m") and concurrency_limit: how many messages
-    start in a time, and how many handlers run at once, in all processes of the group together; rate_limit_per_key: how
-    many messages of one key start in a time (with ordering "key", and not in batches); concurrency_limit_per_key: how
-    many messages of one key are in flight at once (with ordering "none", and not in batches); retry_budget ("20/m"):
-    after more failures than that in a time, the group tries one message at a time until one succeeds; sharing: on how
-    many processes each partition may be worked at once, only with ordering "none".
+    group: "default" unless named
+    ordering: "key", "partition" or "none"
+    max_attempts: None: no bound
+    visibility_timeout: seconds that a handler may run
+    backoff: seconds before the first retry, doubling to max_backoff, spread by ±jitter; or a function of (attempt) or
+        (attempt, error)
+    retry_for, reject_for: the only exception classes that are retried, and those that are not
+    batch, batch_size: the handler gets a list of up to so many deliveries
+    atomic: the handler runs in one transaction with its ack
+    commit_every: so many atomic handlers of a partition share a transaction
+    start: "earliest" or "latest", for a new group
+    payload_type: the class of delivery.payload, or its dotted path
+    upcast: {version: function} that returns the payload of the next version
+    keep_results: seconds or a timedelta for which what the handler returns is stored
+    where: conditions on headers, payload, key and id (core.filters)
+    active: hours, such as "mon-fri 22:00-06:00 Europe/Berlin"
+    rate_limit, rate_limit_per_key: messages that start in a time ("100/m"), of the group, of one key
+    concurrency_limit, concurrency_limit_per_key: handlers at once of the group, messages in flight of one key
+    retry_budget: failures in a time ("20/m") after which one message is tried at a time
+    sharing: slices of each partition, with ordering "none"
 
-    Raises ConfigurationError for an option that is unknown or cannot work, and for a function that cannot be called
-    with one argument.
+    Raises ConfigurationError for an option that is unknown or cannot work, and a function that takes no single
+    argument.
     """
     if callable(topic):
         raise ConfigurationError('@consumer needs the topic: @consumer("flights")')

@@ -53,16 +53,16 @@ class Batch:
     with Batch(on_finish=("imports", {"file": 7})) as batch:
         batch.publish("rows", {"n": 1})
 
-    A callback is a message: (topic, payload) or (topic, payload, key). on_finish: published once every member is
-    settled, by all groups of its topic, whether acked or a dead letter, and no step is left, or one has failed;
-    on_success: once all are acked, be it after their replay; on_failure: at the first dead letter, or if it is not
-    finished `deadline` (seconds or timedelta) after it was made. Each is published once. then: the steps of a chain,
-    each a callback or a list of them; the next one is published, as members, once all before are acked. parent: a batch
-    that this one is part of: it is not finished before this one, and fails with it. name: shown in the admin.
+    on_finish: (topic, payload) or (topic, payload, key), published once every member is acked or a dead letter
+    on_success: published once all are acked, be it after a replay
+    on_failure: published at the first dead letter, or at the deadline
+    deadline: seconds or a timedelta in which it has to finish
+    then: the steps of a chain, each a callback or a list of them; published as members once all before are acked
+    parent: a batch that is not finished before this one, and fails with it
+    name: shown in the admin
 
-    The block is one transaction on DATABASE, of its thread: the batch and its members are there once it has ended, or,
-    after an exception, nothing of them. Tasks that are enqueued in it are members. (With SHARDS it is none: publishes
-    commit one by one, or with the caller's transaction, and an exception cancels the batch.)
+    The block is one transaction on DATABASE: after an exception nothing of it is there. Tasks that are enqueued in it
+    are members. (With SHARDS publishes commit one by one, and an exception cancels the batch.)
 
     Raises InvalidMessage for callbacks that cannot be published, and ConfigurationError for what is used wrongly.
     """

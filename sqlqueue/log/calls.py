@@ -200,16 +200,14 @@ def call(
     content_type: str | None = None,
     expires: float | timedelta | None = None,
 ) -> Any:
-    """Publish a message, wait at most `timeout` (seconds or a timedelta) for the reply, and return it: the JSON value
-    that its handler returned, or gave to delivery.reply(). It is sent with the handler's ack.
+    """Publish a message, wait for the reply of its handler, and return it; None if every group acks without one.
 
-    Of several groups the first reply counts. None is no reply of its own: the call returns None once every group has
-    acked without one. The other options are those of publish; with expires the message is not handled any more once
-    the caller has given up.
+    timeout: seconds or a timedelta to wait
+    expires: as in publish: the message is not handled any more once the caller has given up
+    key, headers, priority, group, content_type: as in publish
 
-    Raises CallFailed if it is a dead letter, and no other group replies, or if no handler gets it (a filter leaves it
-    out); TimeoutError, after which it may still be handled; ConfigurationError in a transaction of the queue's
-    database, which would wait for itself; and what publish raises.
+    Raises CallFailed if the message is a dead letter, or no handler gets it; TimeoutError, after which it may still be
+    handled; ConfigurationError in a transaction of the queue's database; and what publish raises.
     """
     refuse_in_async("call", "await acall(…)")
     message = _message(payload, key, headers, priority, group, content_type, expires)

@@ -50,25 +50,20 @@ def publish(
     unique_for: UniqueFor = None,
     relay: bool = False,
 ) -> Published:
-    """Publish one message in the caller's transaction: it is delivered if that commits.
+    """Publish one message in the caller's transaction.
 
-    payload: a value that JSON has, or an instance of the topic's payload type, or bytes, of this content_type.
-    key: messages of one key keep their order; id: if a message of this topic, key and id is in the log or scheduled,
-    nothing is added and the status is `ignored` (of two open transactions, one that schedules and one that publishes,
-    neither sees the other; the message is delivered once all the same); headers: for its handlers; priority: 0 is
-    delivered first, up to the topic's priorities less one; delay (seconds or timedelta) or at (aware datetime): it is
-    delivered no earlier; group: only to this consumer group; on_conflict: `ignore` (the default) or, to replace one
-    that is still scheduled, with its time (without delay and at: by entering the log now), `replace`; expires (seconds
-    or timedelta, from now, or from when it is due): what is delivered later, or tried again later, is a dead letter
-    instead, without its handler; unique_for ("key", seconds or timedelta; None: as the topic says; False: not at all):
-    while a message of this topic and key that was published with it is pending, at most for so long from its publish,
-    nothing is added, and the result has the id of that one, with the status `ignored` (`updated` if that was scheduled,
-    and on_conflict says `replace`); relay: with several shards (SHARDS), in a transaction on another one than the
-    message's, it commits with that and gets to its own shard afterwards; the offset is None then. Without it such a
-    message is refused.
+    payload: JSON, an instance of the topic's payload type, or bytes, of this content_type
+    key: messages of one key keep their order
+    id: the same topic, key and id again is `ignored`
+    priority: 0 is delivered first
+    delay, at: seconds or a timedelta, or an aware datetime
+    group: the only consumer group that gets it
+    on_conflict: "ignore", or "replace" a scheduled message of this id
+    expires: seconds or a timedelta after which it is a dead letter instead
+    unique_for: "key", seconds or a timedelta for which a pending message of the key keeps it out; False: not at all
+    relay: with SHARDS: commit on another shard, and move to its own afterwards
 
-    Raises InvalidMessage if anything cannot be stored as given, or does not fit the topic's payload type; nothing is
-    cut. Raises ConfigurationError for a topic that is not declared (STRICT_TOPICS), and for a dead-letter topic.
+    Raises InvalidMessage for what cannot be stored as given, and ConfigurationError for an undeclared topic.
     """
     refuse_in_async("publish", "await apublish(…)")
     message = NewMessage(
@@ -130,15 +125,16 @@ def _publish_at(alias: str, topic: str, message: NewMessage, headers: Any, reply
 
 
 def publish_many(topic: str, messages: Iterable[NewMessage | Any], *, relay: bool = False) -> PublishedMany:
-    """Publish many messages to one topic, all or none of them, up to 1,000 or about 1 MB a statement.
+    """Publish many messages to one topic, all or none of them, in one transaction.
 
-    A message is a NewMessage, or just a payload. Raises InvalidMessage, and then has published none. An iterator, such
-    as a generator, is published as it is read, in constant memory and in one transaction, which is open as long as that
-    takes; the result has counts only.
+    messages: NewMessages, or payloads; an iterator is read in constant memory while the transaction is open, and the
+        result has counts only
+    relay: as in publish
 
-    If the topic is on several shards, all or none of those of each shard are published, and an iterator is refused.
-    Raises PartlyPublished if some shards have failed and others have not. relay: as in publish; all or none of them are
-    published then, by one shard, which relays those of the others.
+    With SHARDS all or none of those of each shard are published, and an iterator is refused.
+
+    Raises InvalidMessage, and has published none then, and PartlyPublished if some shards have failed and others have
+    not.
     """
     refuse_in_async("publish_many", "await apublish_many(…)")
     sending = propagation.sending(topic)
@@ -217,12 +213,12 @@ def check(topic: str, messages: Iterable[NewMessage | Any]) -> None:
 
 
 def publish_on_commit(topic: str, payload: Any, **options: Unpack[PublishOptions]) -> None:
-    """Publish once the caller's transaction has committed; at once if there is none. Options as in publish. With
-    several shards (SHARDS) the transaction may be on any one of them.
+    """Publish once the caller's transaction has committed; at once if there is none.
 
-    An invalid message is refused now, not after the commit. If the process dies between the commit and the publish, or
-    the database fails then (which is logged; later hooks run), the message is not published: where that matters, use
-    publish, which is part of the transaction.
+    options: as in publish
+
+    An invalid message is refused now. If the process dies between the commit and the publish, or the database fails
+    then (which is logged), the message is not published.
     """
     refuse_in_async("publish_on_commit", "await apublish(…)")  # of no transaction: async code has none
     if unknown := set(options) - OPTIONS:

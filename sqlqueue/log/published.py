@@ -16,11 +16,11 @@ IGNORED: Final = "ignored"
 class Published:
     """What publish returns.
 
-    offset: of the message in the log, None while it is scheduled. status: `created`; `updated` if it has replaced a
-    scheduled message of its id, or with unique_for of its key; `ignored` if there was one of its topic, key and id
-    already, in the log or scheduled, or with unique_for a pending one of its topic and key, and nothing has changed. id
-    and offset are then those of the message that is there. shard: the name of the shard that it is on, or is on its way
-    to; "" without SHARDS.
+    offset: of the message in the log; None while it is scheduled
+    id: of the message, or of the one that kept it out
+    status: `created`; `updated`: it has replaced a scheduled one; `ignored`: there was one already, and nothing has
+        changed
+    shard: the name of its shard; "" without SHARDS
     """
 
     offset: int | None

@@ -108,15 +108,13 @@ aget_scheduled = async_twin(get_scheduled)
 
 
 def cancel(topic: str, *, id: str, key: str = "") -> bool:
-    """Delete the message of this topic, key and id from the schedule, in the caller's transaction.
+    """Delete a message from the schedule, in the caller's transaction; return whether it was still scheduled.
 
-    True: it was still scheduled, is not delivered if that commits, and its id is free again. False: it is in the log
-    already, or was never scheduled, as far as the caller's transaction sees: what another one has scheduled and not
-    committed is left. With SHARDS a message that waits for its way to another shard counts as scheduled, unless the
-    shard that keeps it does not answer.
+    False: it is in the log already, or was never scheduled, as far as the caller's transaction sees. With SHARDS a
+    message that waits for its way to another shard counts as scheduled.
 
-    Raises InvalidMessage and ConfigurationError for what publish would refuse; InvalidMessage, too, inside a
-    transaction, for one that waits for its way to another shard.
+    Raises InvalidMessage and ConfigurationError for what publish would refuse; InvalidMessage inside a transaction for
+    a message that waits for its way to another shard.
     """
     refuse_in_async("cancel", "await acancel(…)")
     identity = _identity(settings.DATABASE, topic, id, key)

@@ -31,15 +31,16 @@ def acknowledge(
 ) -> int:
     """Acknowledge messages on behalf of a group, which then never gets them (again); return how many.
 
-    Which ones: those with these ids, of this key ("": without one); or with `key` alone all of the key that are in the
-    log; or those at these offsets. Those that are in flight are left, and not counted, as are those that the group has
-    settled, and messages that are scheduled (`cancel` withdraws these). For a message that the group has not read, or
-    that waits behind one of its key, the lease of the partition is revoked: what is in flight there is delivered again.
-    Each 500 are acknowledged in one transaction. shard: only those on this one of SHARDS, which `offsets` need if the
-    topic is on several.
+    ids: those with these ids, of this key
+    key: without ids: all of the key that are in the log
+    offsets: those at these offsets
+    shard: only those on this one of SHARDS
 
-    Raises ConfigurationError for a group that is not registered for the topic, and unless exactly one of the three is
-    given.
+    Messages in flight, settled ones and scheduled ones are left. For a message that the group has not read, or that
+    waits behind one of its key, the partition's lease is revoked: what is in flight there is delivered again. Each 500
+    are one transaction.
+
+    Raises ConfigurationError for a group that is not registered for the topic, and unless one of the three is given.
     """
     refuse_in_async("acknowledge", "await sync_to_async(acknowledge)(…)")
     chosen = _chosen(topic, group, ids, key, offsets, shard)

@@ -115,16 +115,18 @@ def replay(
     limit: int | None = None,
     shard: str = "",
 ) -> int:
-    """Deliver dead letters of a topic again, oldest first; return how many.
+    """Deliver dead letters of a topic again, oldest first, each to its group alone; return how many.
 
-    group: only those of this group (else each goes to its own group); offsets: only these dead letters (their offsets
-    in the dead-letter topic); fingerprint: only those that failed like this; limit: at most so many. Each becomes a
-    fresh message at the log's end, for its group alone, and its dead letter is deleted in the same transaction: none
-    is lost, and none is delivered twice. Attempts are counted anew. Dead letters of groups that are not registered any
-    more stay. shard: only those of this one of SHARDS, which `offsets` need if the topic is on several; otherwise one
-    shard after another, each in its own transactions.
+    group: only those of this group
+    offsets: only these, by their offsets in the dead-letter topic
+    fingerprint: only those that failed like this
+    limit: at most so many
+    shard: only those of this one of SHARDS
 
-    Raises ConfigurationError if `group` is not registered any more.
+    A dead letter is deleted in the transaction that publishes its message. Those of groups that are not registered
+    stay.
+
+    Raises ConfigurationError if `group` is not registered.
     """
     refuse_in_async("replay", "await sync_to_async(replay)(…)")
     limit = _limit(limit)

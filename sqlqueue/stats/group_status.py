@@ -37,15 +37,16 @@ OrderingQueueRef = tuple[str, str, int, int, str]  # topic, group, partition, pr
 class GroupStatus:
     """How a message stands in one group.
 
-    state: scheduled, waiting, limited, in_flight, retrying, acked, dead, expired (dead once that dead letter is
-    discarded, and only a receipt is left: it has no reason) or replayed; replayed_as: the (id, key) of the copy as
-    which its dead letter was delivered again, and copy_state: the copy's state in this group, of the last one if that
-    was replayed, too ("acked" once it is unknown, since it was collected); attempts: how many were charged so far, None
-    where that is not stored (a message that was acked, without keep_results or a receipt); result: what the handler
-    returned, if its consumer keeps results; error: of the last failed attempt, "" for none; progress: what the handler
-    that has it now has said last (done, total, note, updated_at), None if it has said nothing; next_attempt_at: of a
-    message that waits for a time, else None; started_at, finished_at: of the attempt that has settled it, as far as
-    they are stored; dead_letter: the dead letter's offset.
+    state: scheduled, waiting, limited, in_flight, retrying, acked, dead, expired or replayed
+    attempts: how many were charged; None where that is not stored
+    result: what the handler returned, if its consumer keeps results
+    error: of the last failed attempt, "" for none
+    progress: what the handler that has it now has said last
+    next_attempt_at: of a message that waits for a time
+    started_at, finished_at: of the attempt that has settled it, as far as they are stored
+    dead_letter: the dead letter's offset
+    replayed_as: the (id, key) of the message as which its dead letter was replayed
+    copy_state: the last such message's state in this group; "acked" once it was collected
     """
 
     group: str

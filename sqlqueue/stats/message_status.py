@@ -88,13 +88,13 @@ class MessageStatus:
 
 
 def get_status(topic: str, *, id: str, key: str = "") -> MessageStatus | None:
-    """Return the status of a message in every group, or None if it is unknown: never published, cancelled, or collected
-    and no result of it is kept. At most fifteen statements, however many groups, and as many for each replay. With
-    SHARDS a message that waits for its way to its shard is scheduled; it is unknown while the shard that keeps it does
-    not answer.
+    """Return a message's status in every group, or None if it was never published, was cancelled, or was collected.
 
-    Raises InvalidMessage for a topic, an id or a key that no message can have, and ConfigurationError for a topic that
-    is not declared (STRICT_TOPICS).
+    It takes at most fifteen statements, and as many for each replay. With SHARDS a message that waits for its way to
+    its shard is scheduled.
+
+    Raises InvalidMessage for a topic, an id or a key that no message can have, and ConfigurationError for an
+    undeclared topic.
     """
     refuse_in_async("get_status", "await aget_status(…)")
     if checked_text(id, "id", ID_LENGTH) == "":
