@@ -8,6 +8,7 @@ from typing import Final
 
 from django.core.management.color import no_style
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import TransactionTestCase
 
 from sqlqueue.database.turning import forget_guards, put_in_force
@@ -25,6 +26,8 @@ def empty(alias: str) -> None:
     connection = connections[alias]
     tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
     emptied = [table for table in tables if table not in MADE_BY_MIGRATE]
+    if connection.vendor != "postgresql":  # which truncates a table only together with those that refer to it
+        emptied = filled(connection, emptied)
     altered = "sqlqueue_layout" in tables and Layout.objects.using(alias).exists()
     connection.ops.execute_sql_flush(connection.ops.sql_flush(no_style(), emptied))
     forget_topics()
@@ -35,6 +38,14 @@ def empty(alias: str) -> None:
             put_in_force(alias, 0)
     if GATE in tables:
         fill(alias)
+
+
+def filled(connection: BaseDatabaseWrapper, tables: list[str]) -> list[str]:
+    """Return which of these tables have rows, by one statement: most of them have none after most tests."""
+    questions = [f"SELECT '{table}' WHERE EXISTS (SELECT 1 FROM {table})" for table in tables]
+    with connection.cursor() as cursor:
+        cursor.execute(" UNION ALL ".join(questions))
+        return [table for (table,) in cursor.fetchall()]
 
 
 def _empty_all(test: TransactionTestCase) -> None:
