@@ -20,7 +20,7 @@ from sqlqueue.testing import drain
 from tests.consuming import QUICK, Consuming
 from tests.processes import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.once, pytest.mark.django_db(transaction=True)]
 GROUP_TOPIC = {"group": "default", "topic": "reports"}
 
 
@@ -86,7 +86,6 @@ def test_neither_lag_nor_age_nor_a_missing_consumer_alarms_outside_the_hours(
     assert {one.limit for one in excesses(survey(options.DATABASE))} == {"max_lag", "max_age", "no_subscriber"}
 
 
-@pytest.mark.once
 def test_age_counts_from_when_the_hours_began(transactional_db: None) -> None:
     publish("reports", 1)
     register(options.DATABASE, **GROUP_TOPIC)
@@ -118,14 +117,12 @@ def test_the_process_that_starts_last_says_what_the_hours_are_and_a_pull_loop_wi
     assert ConsumerGroup.objects.get().flow is None
 
 
-@pytest.mark.once
 def test_tests_drain_at_any_time(consuming: Consuming) -> None:
     consuming.consumer("reports", print, active=other_days())
     publish("reports", 1)
     assert drain() == 1
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("values", "said"),
     [({"active": "at night"}, "cannot be read"), ({"activ": None}, "Did you mean 'active'")],

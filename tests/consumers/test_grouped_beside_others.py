@@ -14,6 +14,8 @@ from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming
 from tests.processes import wait_until
 
+pytestmark = pytest.mark.once
+
 NOWHERE = 2**31 - 1  # the id of no row
 
 

@@ -18,7 +18,7 @@ from tests.asynchronous.loops import in_loop
 from tests.batches.following import CALLED, counted, figures, register
 from tests.consuming import QUICK, Consuming
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.once, pytest.mark.django_db(transaction=True)]
 ONE_PARTITION = {**QUICK, "PARTITIONS": 1}
 
 

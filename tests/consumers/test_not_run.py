@@ -20,6 +20,8 @@ from sqlqueue.testing import drain
 from tests.app.models import Effect
 from tests.consuming import Consuming, states
 
+pytestmark = pytest.mark.once
+
 ran: list[str] = []
 
 Handler = Callable[[Any], Any]

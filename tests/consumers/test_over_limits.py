@@ -20,6 +20,8 @@ from tests.consuming import QUICK, Consuming
 from tests.factories import DeliveryStateFactory
 from tests.processes import wait_until
 
+pytestmark = pytest.mark.once
+
 KEYS, OF_A_KEY = 24, 5
 ALIAS, GROUP = "default", "default"
 

@@ -11,7 +11,7 @@ from sqlqueue.consumers.loop import Loop
 from sqlqueue.log import proof
 from tests.consuming import QUICK, Consuming
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.once, pytest.mark.django_db(transaction=True)]
 
 PARTITIONS, HEAVY, BYTES = 4, 30_000, 400_000
 SIZES = [HEAVY if random.Random(16).random() < 0.5 or n % 40 > 30 else 10 for n in range(240)]

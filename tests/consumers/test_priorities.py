@@ -11,7 +11,7 @@ from sqlqueue.consumers.priority_shares import MOST_OWED, PriorityShares, shares
 from sqlqueue.core.setting.queue import read
 from tests.consuming import QUICK, Consuming
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.once, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture
@@ -123,7 +123,6 @@ def test_a_batch_that_exceeds_its_share_is_made_up_for() -> None:
     assert owed.due({level: 0.25}, 4) != {}, "what nothing urgent took is not made up for"
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(("weights", "urgent"), [(None, 0.95), ([60, 40], 0.6)])
 @pytest.mark.parametrize(
     "few", [{"batch": True, "batch_size": 10}, {"concurrency_limit": 2}], ids=["batches", "few at once"]

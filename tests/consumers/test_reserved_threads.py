@@ -15,6 +15,8 @@ from sqlqueue.models import PartitionLease
 from tests.consuming import Consuming
 from tests.processes import wait_until
 
+pytestmark = pytest.mark.once
+
 # Beyond STARVED_AFTER: what a busy machine takes to notice, claim and start.
 SOON = reserved_threads.STARVED_AFTER + 4.0
 MINUTES = 600

@@ -20,7 +20,7 @@ from sqlqueue.stats.survey import survey
 from tests.consuming import QUICK, Consuming
 from tests.processes import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.once, pytest.mark.django_db(transaction=True)]
 WANTED = ["good", "expired", "postponed"]  # kinds
 
 

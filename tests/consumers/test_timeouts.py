@@ -17,6 +17,8 @@ from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming, states
 from tests.processes import wait_until
 
+pytestmark = pytest.mark.once
+
 SOON, MINUTES = 0.5, 300
 
 

@@ -13,7 +13,7 @@ from sqlqueue import call
 from tests.consumer_processes import Consumers, heartbeats
 from tests.processes import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.long("sqlite"), pytest.mark.django_db(transaction=True)]
 LONG = 60  # seconds
 
 

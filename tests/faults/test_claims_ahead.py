@@ -23,7 +23,7 @@ from tests.consumer_processes import GROUP, QUICK, Consumers, heartbeats, wait_f
 from tests.processes import wait_until
 from tests.progress import dead_letter_offsets, wait_until_settled
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.long("sqlite"), pytest.mark.django_db(transaction=True)]
 
 AHEAD = 40  # offsets
 PAUSE = 0.01  # seconds between two messages

@@ -21,7 +21,7 @@ from tests.asking import ask
 from tests.consumer_processes import Consumers
 from tests.processes import ManageCommand, wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.once, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.consumer_processes import QUICK
 from tests.processes import ManageCommands, wait_until
 from tests.progress import wait_until_settled
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.long("sqlite"), pytest.mark.django_db(transaction=True)]
 
 STATUSES = {
     "exit": "7",

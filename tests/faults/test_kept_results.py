@@ -11,7 +11,7 @@ from sqlqueue.stats.group_status import GroupStatus
 from tests.consumer_processes import GROUP, Consumers, effects, heartbeats
 from tests.processes import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.long("sqlite"), pytest.mark.django_db(transaction=True)]
 MESSAGES, KILLS = 60, 2
 
 

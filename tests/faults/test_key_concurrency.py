@@ -13,7 +13,7 @@ from tests.consumer_processes import GROUP, QUICK, Consumers, holders
 from tests.processes import wait_until
 from tests.progress import wait_until_settled
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.long("sqlite"), pytest.mark.django_db(transaction=True)]
 TOPIC = "keyed"
 
 

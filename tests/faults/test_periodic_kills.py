@@ -11,7 +11,7 @@ from sqlqueue.models import Message, PeriodicSchedule
 from tests.consumer_processes import QUICK, Consumers, heartbeats
 from tests.processes import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.long("sqlite"), pytest.mark.django_db(transaction=True)]
 
 SCHEDULES = 20
 KILLS = 3

@@ -10,6 +10,8 @@ from tests.consumer_processes import Consumers
 from tests.consuming import Consuming, seconds_until_due
 from tests.processes import wait_until
 
+pytestmark = pytest.mark.once
+
 WAITS = r"1 message waits for a retry or a later time, until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
 
 

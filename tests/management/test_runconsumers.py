@@ -34,6 +34,8 @@ from tests.processes import ManageCommand, wait_until
 from tests.progress import keys_of_partitions
 from tests.transactions import OpenTransaction
 
+pytestmark = pytest.mark.once
+
 Run = Callable[..., ManageCommand]
 
 
@@ -50,7 +52,6 @@ def assert_no_process_is_left() -> None:
 TASKS = {"BACKEND": "sqlqueue.tasks.SqlQueueBackend", "QUEUES": ["default"]}
 
 
-@pytest.mark.once
 class TestCheck:
     def test_it_tells_everything_that_would_run_and_starts_nothing(self, run: Run, database_name: str) -> None:
         command = run("--check", "--processes", "3", "--threads", "7", "--drain", LEASE_DURATION=44)
@@ -197,7 +198,6 @@ class TestDrain:
         assert sorted(map(int, values("delays"))) == list(range(32))
         assert_no_process_is_left()
 
-    @pytest.mark.once
     def test_partitions_that_no_topic_has(self, run: Run) -> None:
         command = run("--check", "--partitions", "4-40", "--topic", "flights")
         assert command.wait() == 1
@@ -210,7 +210,6 @@ class TestDrain:
         assert run("--drain", "--topic", "slow").wait() == 0
         assert (values("ended"), values("aircraft"), values("delays")) == (["2"], [], [])
 
-    @pytest.mark.once
     def test_processes_that_cannot_start_end_it(self, run: Run) -> None:
         publish("flights", 1)
         command = run("--drain", "--processes", "2", CONSUMERS_MODULE="childless")
@@ -219,7 +218,6 @@ class TestDrain:
         assert f"event=drain_given_up died={STARTS_TRIED} exit=1" in command.output
         assert_no_process_is_left()
 
-    @pytest.mark.once
     def test_a_main_module_that_runs_when_it_is_imported_is_named(self, run: Run, tmp_path: Path) -> None:
         script = tmp_path / "unguarded.py"
         script.write_text(
@@ -239,7 +237,6 @@ class TestDrain:
         assert_no_process_is_left()
 
 
-@pytest.mark.once
 def test_it_names_handlers_that_set_a_long_limit(run: Run) -> None:
     def named(limit: str) -> list[str]:
         command = run("--drain", "--topic", "slow", env={"SLOW_LIMIT": limit})
@@ -252,7 +249,6 @@ def test_it_names_handlers_that_set_a_long_limit(run: Run) -> None:
     assert not named("600")
 
 
-@pytest.mark.once
 def test_of_tasks_it_names_what_sets_a_long_limit_and_no_default(run: Run) -> None:
     def named(limit: str, **options: int) -> list[str]:
         queues = {"default": {**TASKS, "OPTIONS": options}, "other": {**TASKS, "QUEUES": ["other"]}}
@@ -266,7 +262,6 @@ def test_of_tasks_it_names_what_sets_a_long_limit_and_no_default(run: Run) -> No
     assert 'handlers="tasks/tasks.default (timeout=900s), tests.management.handlers.slow_task (timeout=1200s)"' in line
 
 
-@pytest.mark.once
 def test_its_processes_log_where_the_projects_logging_disables_existing_loggers(run: Run) -> None:
     to_standard_error = {
         "version": 1,
@@ -300,7 +295,6 @@ class TestStopping:
         assert not DeliveryState.objects.filter(acked=False, retry_count__gt=0).exists(), "an attempt was charged"
         assert "event=subscriber_stopped" in command.output
 
-    @pytest.mark.once
     @pytest.mark.parametrize("processes", ["0", "1"])
     def test_a_drain_that_is_stopped_does_not_end_as_one_that_is_done(self, run: Run, processes: str) -> None:
         for number in range(60):
@@ -421,7 +415,6 @@ class TestSupervising:
         assert Offset.objects.exists()
 
 
-@pytest.mark.once
 def test_its_processes_do_not_look_for_garbage_among_what_is_loaded(run: Run) -> None:
     publish("garbage", 1)
     command = run("--drain", "--topic", "garbage")
