@@ -1,6 +1,6 @@
 """What batches cost beyond their messages: making and filling one, settling its members, and its end.
 
-docs/operations/scaling.md has these figures.
+docs/operations/scaling.md has some of these figures.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What each path costs, counted: the statements that the server is sent, and the rows that they change.
 
-docs/operations/scaling.md has these figures.
+docs/operations/scaling.md has some of these figures.
 """
 
 from __future__ import annotations

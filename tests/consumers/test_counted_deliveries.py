@@ -1,7 +1,7 @@
 """What ways of delivery and outcomes cost beyond the plain ones of test_counted_costs: pull loops, async handlers,
 priorities, progress, results, dead letters, work items.
 
-docs/operations/scaling.md has these figures.
+docs/operations/scaling.md has some of these figures.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ PARTITIONS = 1_000
 
 POLL = "SELECT (SELECT MAX("  # what is new, what is scheduled, and whether there are requests and batches
 
-# How often what they begin with is sent beside. docs/operations/scaling.md has these figures.
+# How often what they begin with is sent beside. docs/operations/scaling.md has some of these figures.
 SENT = {
     "SELECT g.consumer_group": 20,  # options, with each balance
     "SELECT cohort": 20,

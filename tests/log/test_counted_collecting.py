@@ -1,6 +1,6 @@
 """What collection costs: for each portion of a thousand messages, and where there is nothing to collect.
 
-docs/operations/scaling.md has these figures.
+docs/operations/scaling.md has some of these figures.
 """
 
 from __future__ import annotations

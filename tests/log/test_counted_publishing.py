@@ -1,6 +1,6 @@
 """What ways of publishing cost beyond the plain ones of tests/consumers/test_counted_costs.py, and cancelling.
 
-docs/operations/scaling.md has these figures.
+docs/operations/scaling.md has some of these figures.
 """
 
 from __future__ import annotations

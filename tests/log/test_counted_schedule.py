@@ -1,6 +1,6 @@
 """What it costs to move scheduled messages that are due into the log, 500 at a time.
 
-docs/operations/scaling.md has these figures.
+docs/operations/scaling.md has some of these figures.
 """
 
 from __future__ import annotations

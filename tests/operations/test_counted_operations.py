@@ -1,6 +1,6 @@
 """What operators' work costs: replays, rewinds, reschedulings and what else they do to a hundred messages.
 
-docs/operations/scaling.md has these figures.
+docs/operations/scaling.md has some of these figures.
 """
 
 from __future__ import annotations

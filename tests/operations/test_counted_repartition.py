@@ -1,6 +1,6 @@
 """What a change of a topic's partitions costs in each of its steps: publishers wait for some of these statements.
 
-docs/operations/scaling.md has these figures.
+docs/operations/scaling.md has some of these figures.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a message costs that is published in a transaction on one shard and belongs to another.
 
-docs/operations/scaling.md has these figures.
+docs/operations/scaling.md has some of these figures.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a task costs beyond its message: its state is stored with it, at the start and at the end of each attempt.
 
-docs/operations/scaling.md has these figures.
+docs/operations/scaling.md has some of these figures.
 """
 
 from __future__ import annotations
