@@ -42,8 +42,8 @@ class SqlqueueConfig(AppConfig):
 
 
 def prepare(using: str, **kwargs: Any) -> None:
-    """Fill the publish gate, raise the log's sequence above all known offsets, and forget the cached topics. Runs after
-    every `migrate` and `flush`."""
+    """Forget the cached topics, and once all migrations are applied fill the publish gate, and raise the log's sequence
+    above all known offsets. Runs after every `migrate` and `flush`."""
     from django.db import connections, router
 
     from sqlqueue.database.sequence import catch_up
@@ -59,4 +59,4 @@ def prepare(using: str, **kwargs: Any) -> None:
     ):
         if not pending_migrations(using):  # else the next migrate does it
             fill(using)
-        catch_up(using)
+            catch_up(using)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import CommandError
-from django.db import Error, migrations, models, router
+from django.db import Error, migrations, router
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.state import ProjectState
 
@@ -57,42 +57,6 @@ class Migration(migrations.Migration):
             header_index.kept(schema_editor),
         ):
             return super().unapply(project_state, schema_editor, collect_sql)
-
-
-class AddMissingField(migrations.AddField):
-    """AddField, unless the column is there."""
-
-    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        """See Django's."""
-        model = to_state.apps.get_model(app_label, self.model_name)
-        if not self.allow_migrate_model(schema_editor.connection.alias, model):
-            return  # the queue's tables are on another database
-        if schema_editor.collect_sql or self.name not in _columns(schema_editor, model._meta.db_table):
-            super().database_forwards(app_label, schema_editor, from_state, to_state)
-
-
-def replace_unique(schema_editor: Any, model: Any, former: str, name: str, fields: Sequence[str]) -> None:
-    """Let a unique constraint of these fields take the place of a former one, which goes when the new one is there.
-    Either may be done already. SQLite rebuilds the table, with what the model says."""
-    constraint = models.UniqueConstraint(fields=fields, name=name)
-    model._meta.constraints = [one for one in model._meta.constraints if one.name not in (former, name)]
-    model._meta.constraints.append(constraint)
-    if name not in _constraints(schema_editor, model):
-        schema_editor.add_constraint(model, constraint)
-    if former in _constraints(schema_editor, model):
-        schema_editor.remove_constraint(model, models.UniqueConstraint(fields=fields, name=former))
-
-
-def _constraints(schema_editor: Any, model: Any) -> set[str]:
-    connection = schema_editor.connection
-    with connection.cursor() as cursor:
-        return set(connection.introspection.get_constraints(cursor, model._meta.db_table))
-
-
-def _columns(schema_editor: Any, table: str) -> set[str]:
-    connection = schema_editor.connection
-    with connection.cursor() as cursor:
-        return {found.name for found in connection.introspection.get_table_description(cursor, table)}
 
 
 @contextmanager
@@ -139,18 +103,12 @@ def brief_waits(connection: Any, tables: Sequence[str], name: str) -> Iterator[N
 
 def _tables(migration: Migration, state: ProjectState, alias: str) -> Iterator[str]:
     """Yield the tables that are there before a migration and that it changes; none if they are on another database."""
-    for operation in _flat(migration.operations):
+    for operation in migration.operations:
         model = getattr(operation, "model_name_lower", None) or getattr(operation, "name_lower", None)
         if model is not None and (migration.app_label, model) in state.models:
             found = state.apps.get_model(migration.app_label, model)
             if router.allow_migrate_model(alias, found):
                 yield found._meta.db_table
-
-
-def _flat(operations: Sequence[Any]) -> Iterator[Any]:
-    for operation in operations:
-        yield operation
-        yield from _flat(getattr(operation, "state_operations", ()))
 
 
 def _touch(connection: Any, tables: Sequence[str]) -> None:

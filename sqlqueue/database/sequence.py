@@ -63,27 +63,15 @@ class Mark(NamedTuple):
 
 
 def look(alias: str) -> Mark:
-    """Compare the sequence with the offsets in the tables that exist. Raises ConfigurationError if the database's user
-    may not read it. Six statements at most."""
-    connection = connections[alias]
-    present = set(connection.introspection.table_names())
-    if LOG not in present:
-        return Mark(0, LOG, 0, 0)
+    """Compare the sequence with the offsets in the tables. Raises ConfigurationError if the database's user may not
+    read it. Five statements at most."""
     looks = [
-        f"SELECT '{table}.{column}', COALESCE(MAX(\"{column}\"), 0) FROM {table}{only}"
-        for table, column, only in KNOWN
-        if table in present and (table != "sqlqueue_topic" or _has(connection, table, column))
+        f"SELECT '{table}.{column}', COALESCE(MAX(\"{column}\"), 0) FROM {table}{only}" for table, column, only in KNOWN
     ]
     found = execute(alias, " UNION ALL ".join(looks)).fetchall()
     column, known = max(found, key=lambda row: row[1])
     certain = max(value - MOST_AHEAD * (name == CLAIMS) for name, value in found)
     return Mark(known, column, last_issued(alias), certain)
-
-
-def _has(connection: Any, table: str, column: str) -> bool:
-    """Tell whether a table has a column that came with a later migration than the table."""
-    with connection.cursor() as cursor:
-        return any(found.name == column for found in connection.introspection.get_table_description(cursor, table))
 
 
 def last_issued(alias: str) -> int:

@@ -80,8 +80,7 @@ class BatchPart(models.Model):
     only, "" for all. Written in the transaction that publishes them. Negative: taken away again. replayed: dead letters
     that were delivered again. shard: the one that they are relayed to; "" for this one.
 
-    A row whose `part` is negative counts nothing: it says that members may be counted on that shard, too. Processes of
-    an older version, which do not know that, take it for a member that is never settled, and do not end the batch."""
+    A row whose `part` is negative counts nothing: it says that members may be counted on that shard, too."""
 
     batch = ExactField(_("batch"), max_length=BATCH_ID)
     part = models.BigIntegerField(_("part"))
