@@ -54,9 +54,8 @@ def prepare(using: str, **kwargs: Any) -> None:
 
     forget_topics()
 
-    if router.allow_migrate_model(using, PublishGate) and (
-        PublishGate._meta.db_table in connections[using].introspection.table_names()
-    ):
-        if not pending_migrations(using):  # else the next migrate does it
-            fill(using)
-            catch_up(using)
+    here = router.allow_migrate_model(using, PublishGate)
+    present = here and PublishGate._meta.db_table in connections[using].introspection.table_names()
+    if present and not pending_migrations(using):  # else the next migrate does it
+        fill(using)
+        catch_up(using)

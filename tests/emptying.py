@@ -11,7 +11,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import TransactionTestCase
 
-from sqlqueue.database.turning import forget_guards, put_in_force
+from sqlqueue.database.turning import put_in_force
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import Layout, PublishGate
 from sqlqueue.models.publish_gate import fill
@@ -33,7 +33,6 @@ def empty(alias: str) -> None:
     forget_topics()
     if altered:  # back to the first generation
         PublishGate.objects.using(alias).filter(slot__gte=0).delete()
-        forget_guards(alias)
         if connection.vendor == "postgresql":
             put_in_force(alias, 0)
     if GATE in tables:

@@ -11,10 +11,9 @@ then may have read the former one, and is waited for. SQLite: one transaction do
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
-from django.db import Error, connections, transaction
+from django.db import Error, connections
 
 from sqlqueue.database.error_codes import ErrorKind, classify
 from sqlqueue.database.generations import PRESENT, stored
@@ -26,33 +25,10 @@ from sqlqueue.exceptions import ConfigurationError
 AT_ONCE = 16  # rows that are turned by one transaction
 WAIT = 1  # seconds for which a row that is never free is waited for; who wants it waits as long
 
-# Publishers of a version that knows one epoch only go on putting messages into it, where no group would look for them
-# any more. (MySQL: they find no row of the gate.) Names of topics have no quotes.
-GUARD = "sqlqueue_first_epoch_{name}"
-GUARDED = "SELECT COUNT(*) FROM pg_trigger WHERE tgname = %s AND tgrelid = CAST('sqlqueue_message' AS REGCLASS)"
-WHICH = "WHEN (NEW.topic = '{topic}' AND NEW.\"partition\" < {partitions:d})"
-SAID = "sqlqueue: the partitions of this topic have been changed; restart this publisher with the present version"
-REFUSE = f"""
-    CREATE OR REPLACE FUNCTION sqlqueue_refuse_first_epoch() RETURNS TRIGGER LANGUAGE plpgsql AS
-    $$ BEGIN RAISE EXCEPTION '{SAID}'; END $$
-"""
-POSTGRESQL_GUARD = f"""
-    CREATE TRIGGER {GUARD} BEFORE INSERT ON sqlqueue_message FOR EACH ROW {WHICH}
-    EXECUTE FUNCTION sqlqueue_refuse_first_epoch()
-"""
-SQLITE_GUARD = f"""
-    CREATE TRIGGER IF NOT EXISTS {GUARD} BEFORE INSERT ON sqlqueue_message FOR EACH ROW {WHICH}
-    BEGIN SELECT RAISE(ABORT, '{SAID}'); END
-"""
-BRIEFLY = "SET LOCAL lock_timeout = '50ms'"  # publishers wait behind the one who changes the table
-
 MAKE_SEQUENCE = "CREATE SEQUENCE IF NOT EXISTS sqlqueue_generation MINVALUE 0 START WITH 0"
 # Every publisher reads it, and who may insert into the log may not read its sequences.
 SHOW_SEQUENCE = "GRANT SELECT ON SEQUENCE sqlqueue_generation TO PUBLIC"
 USED = "SELECT PG_SEQUENCE_LAST_VALUE('sqlqueue_generation')"  # what publishers read: NULL before the first SETVAL
-MAY_REFUSE = (
-    "SELECT HAS_TABLE_PRIVILEGE('sqlqueue_message', 'TRIGGER') AND HAS_SCHEMA_PRIVILEGE(CURRENT_SCHEMA(), 'CREATE')"
-)
 NEWEST_LAYOUT = "SELECT MAX(generation) FROM sqlqueue_layout"
 WRITER = "SELECT MAX(writer) FROM sqlqueue_publish_gate WHERE slot >= 0"
 CHANGING = "SELECT id FROM sqlqueue_epoch_slot LIMIT 1"
@@ -121,11 +97,6 @@ def refuse_who_may_not(alias: str) -> None:
     takes a right that changing rows does not."""
     if how := missing_right(alias, "sqlqueue_generation", SET):
         raise ConfigurationError(f"the user of database {alias!r} may not tell publishers of new partitions: {how}")
-
-
-def may_refuse_first_epoch(alias: str) -> bool:
-    """Tell whether this user may let the database refuse publishers of older versions, where that takes a right."""
-    return connections[alias].vendor != "postgresql" or bool(execute(alias, MAY_REFUSE).fetchone()[0])
 
 
 def put_in_force(alias: str, generation: int) -> None:
@@ -203,42 +174,3 @@ def _locked(alias: str, table: str, key: str, rows: Sequence[int], wait: bool) -
         return []
     finally:
         execute(alias, LIMIT, (before,))
-
-
-def refuse_first_epoch(alias: str, topic: str, partitions: int) -> bool:
-    """Let the database refuse messages of a topic's first epoch, which only publishers of an older version still send
-    there; return False if the log is in use: to be tried again. Raises the database's error if it is not permitted."""
-    vendor = connections[alias].vendor
-    name = hashlib.sha1(topic.encode(), usedforsecurity=False).hexdigest()[:16]
-    words = {"name": name, "topic": topic, "partitions": partitions}
-    with connections[alias].cursor() as cursor:
-        if vendor == "sqlite":
-            cursor.execute(SQLITE_GUARD.format(**words))
-        elif vendor == "postgresql":
-            cursor.execute(GUARDED, [GUARD.format(name=name)])
-            if cursor.fetchone()[0]:
-                return True
-            try:
-                with transaction.atomic(using=alias):
-                    cursor.execute(BRIEFLY)
-                    cursor.execute(REFUSE)
-                    cursor.execute(POSTGRESQL_GUARD.format(**words))
-            except Error as error:
-                if classify(error) is not ErrorKind.CONTENTION:
-                    raise
-                return False
-    return True
-
-
-def forget_guards(alias: str) -> None:
-    """Let the database take messages of every epoch again: for databases that were emptied."""
-    vendor = connections[alias].vendor
-    with connections[alias].cursor() as cursor:
-        if vendor == "postgresql":
-            cursor.execute("DROP FUNCTION IF EXISTS sqlqueue_refuse_first_epoch() CASCADE")
-        elif vendor == "sqlite":
-            cursor.execute(
-                "SELECT name FROM sqlite_master WHERE type = 'trigger' AND name LIKE %s", [GUARD.format(name="%")]
-            )
-            for (name,) in cursor.fetchall():
-                cursor.execute(f"DROP TRIGGER {name}")

@@ -17,7 +17,6 @@ GATE: Final = "publishers"
 KEYS: Final = "keys"
 END: Final = "end"
 LAST: Final = "publishers again"
-TABLE: Final = "table"
 TRANSACTIONS: Final = "transactions"
 
 

@@ -7,13 +7,11 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError
 
-from sqlqueue.database import turning
 from sqlqueue.log.change_state import (
     END,
     GATE,
     KEYS,
     LAST,
-    TABLE,
     TRANSACTIONS,
     Change,
     Progress,
@@ -23,14 +21,12 @@ from sqlqueue.log.layouts import epochs
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.models import ConsumerGroup
 from sqlqueue.operations import repartition
-from sqlqueue.operations.former_versions import ONE_EPOCH, former_subscribers
 from sqlqueue.operations.layout_changes import open_block
 from sqlqueue.operations.repartition import Repartition
 
 TOLD: Final = {
     GATE: "Publishers learn of the new partitions",
     KEYS: "Keys go over to the new partitions",
-    TABLE: "Publishers of an older version are kept out, once no transaction has the log open",
     TRANSACTIONS: "Transactions that published before the change have to end",
     END: "The end of the former partitions is read",
     LAST: "Publishers go on with the new partitions alone",
@@ -72,7 +68,6 @@ def alter(command: QueueCommand, topic: str, options: dict[str, Any]) -> None:
         command.say("It was begun before, and is carried on.")
     else:
         command.confirm(f"Change topic {topic!r} to {partitions} partitions?", options)
-        _wait_for_former(command)
         repartition.begin(alias, topic, partitions)
     carry_on(command)
     command.say(
@@ -90,28 +85,11 @@ def _explain(command: QueueCommand, topic: str, before: int, partitions: int) ->
     for one in epochs(command.alias, topic)[:-1]:
         if one.end is not None:
             command.note(f"partitions of a former change, {one.partitions} of them, are still being settled")
-    for name in former_subscribers(command.alias, ONE_EPOCH):
-        command.note(f"a consumer of an older version has to end first: {name}")
-    if not turning.may_refuse_first_epoch(command.alias):
-        command.note(
-            "the database's user may make no trigger, so nothing would refuse publishers of older versions, whose"
-            " messages would be lost: end them all first, or run this as the owner of the tables"
-        )
 
 
 def _groups(alias: str, topic: str) -> str:
     names = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
     return ", ".join(names.values_list("consumer_group", flat=True)) + " end" if names else "any group ends"
-
-
-def _wait_for_former(command: QueueCommand) -> None:
-    """Wait until no consumer of an older version lives: it would not find the messages of the new partitions."""
-    told: list[str] = []
-    while former := former_subscribers(command.alias, ONE_EPOCH):
-        if former != told:
-            command.say(f"Waits for consumers of an older version to end: {', '.join(former)}")
-            told = former
-        command.pause(SELDOM)
 
 
 def carry_on(command: QueueCommand) -> None:
@@ -131,9 +109,7 @@ def carry_on(command: QueueCommand) -> None:
 def waiting(progress: Progress) -> str:
     """Return what a step waits for."""
     what = f"{progress.left} transactions that have published are still open."
-    if progress.stage == TABLE:
-        what = "Transactions that have written into the log are still open."
-    elif progress.stage != TRANSACTIONS:
+    if progress.stage != TRANSACTIONS:
         parts = "keys" if progress.stage == KEYS else "publishers"
         what = f"{progress.left} parts of the {parts} are held by transactions that have published and are still open."
     return f"{what} They hold up nothing but this change, which other processes carry on if this one is ended."

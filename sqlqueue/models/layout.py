@@ -21,9 +21,6 @@ class Layout(models.Model):
     `shards`: the lists of shards that the topic's keys have been spread over, oldest first, the last one by this epoch,
     as core.shards.lists_text() writes them; empty for a topic whose shards were never changed. `shard`: the name that
     this database has there.
-
-    The row with a generation below 0 is of no topic, and may be deleted again:
-    operations.layout_changes.refuse_former_publishers says whom it is for.
     """
 
     STEADY, TURNING = "steady", "turning"

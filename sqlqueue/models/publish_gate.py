@@ -12,7 +12,7 @@ from sqlqueue.database.gate import DUTIES
 from sqlqueue.database.generations import read, stored
 from sqlqueue.database.insert_sql import NAMED, SERVER_LENGTH, SLOTS
 from sqlqueue.database.statements import execute
-from sqlqueue.database.turning import catch_up, first_slot, forget_guards, make_sequence, newest_layout
+from sqlqueue.database.turning import catch_up, first_slot, make_sequence, newest_layout
 
 THERE = "SELECT slot, generation, writer FROM sqlqueue_publish_gate"
 
@@ -54,8 +54,6 @@ def fill(using: str) -> None:
     _insert(using, missing, stored(generation) if writer else generation, writer)
     _insert(using, set(DUTIES).difference(there), 0)
     _insert(using, {NAMED}.difference(there), 0, writer)
-    if newest is None:
-        forget_guards(using)
 
 
 def _insert(using: str, missing: Collection[int], generation: int, writer: str = "") -> None:

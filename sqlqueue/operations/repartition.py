@@ -13,15 +13,11 @@ SQLite:     one transaction.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from django.db import ProgrammingError
-
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
-from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.setting.topics import MOST_PARTITIONS
 from sqlqueue.database import named_server, retries, turning
 from sqlqueue.database.gate import LAYOUT, take_duty
@@ -36,7 +32,6 @@ from sqlqueue.log.change_state import (
     GATE,
     KEYS,
     LAST,
-    TABLE,
     TRANSACTIONS,
     Change,
     Progress,
@@ -44,10 +39,8 @@ from sqlqueue.log.change_state import (
     under_way,
 )
 from sqlqueue.models import EpochSlot
-from sqlqueue.operations.former_versions import ONE_EPOCH, former_subscribers
 from sqlqueue.operations.layout_changes import (
     add,
-    blocks,
     insert_turning,
     later_block,
     open_block,
@@ -55,23 +48,18 @@ from sqlqueue.operations.layout_changes import (
     write_end,
 )
 
-logger = logging.getLogger("sqlqueue")
-
 STUBBORN: Final = 20  # passes in which nothing was free, after which one row is waited for
 
 
 def begin(alias: str, topic: str, partitions: int) -> Change | None:
     """Let a topic's keys go over to so many new partitions; return the change if it is not done at once.
 
-    Raises ConfigurationError for what cannot be done, among others while another change is under way, or consumers of
-    an older version live.
+    Raises ConfigurationError for what cannot be done, among others while another change is under way.
     """
     if topic.endswith(DEAD_LETTER_SUFFIX):
         raise ConfigurationError(f"topic {topic!r} has dead letters: its partitions stay")
     if not 1 <= partitions <= MOST_PARTITIONS:
         raise ConfigurationError(f"partitions must be 1 to {MOST_PARTITIONS}, not {partitions}")
-    if former := former_subscribers(alias, ONE_EPOCH):
-        raise ConfigurationError(f"consumers of an older version serve this database: {', '.join(former)}")
     turning.refuse_who_may_not(alias)
     if dialect(alias).gated:
         retries.run(alias, _begin, alias, topic, partitions, None)
@@ -102,7 +90,6 @@ def _begin(alias: str, topic: str, partitions: int, server: ServerIdentity | Non
         EpochSlot.objects.using(alias).create(topic=topic, slot=0, epoch=present.epoch)
         return
     turning.put_in_force(alias, generation)
-    turning.refuse_first_epoch(alias, topic, blocks(alias, topic)[0].partitions)
     write_end(alias, topic, present.epoch)
     server.confirm()
 
@@ -202,21 +189,9 @@ class Repartition:
         assert self._gone is not None
         if not self._gone.passed():
             return Progress(TRANSACTIONS, self._gone.waits_for, self._gone.waits_for)
-        # Not before: a process that waits for the table makes publishers wait. It is got only while no transaction is
-        # open that has written into the log, one of an older version neither, and what those wrote is visible.
-        if not self._refused_former(change):
-            self._gone_for = 0  # who has come meanwhile is waited for before the next try
-            return Progress(TABLE, 1, 1)
         with on_one_server(alias) as server:
             retries.run(alias, _close, alias, change, server)
         return Progress(END, 0, 1)
-
-    def _refused_former(self, change: Change) -> bool:
-        try:
-            return retries.run(self.alias, _refuse_former, self.alias, change)
-        except ProgrammingError as error:  # it is not ours to change the table
-            logger.warning(logfmt("old_publishers_not_refused", topic=change.topic, error=error))
-            return True
 
 
 def _put_in_force(alias: str, change: Change) -> bool:
@@ -227,13 +202,6 @@ def _put_in_force(alias: str, change: Change) -> bool:
     if turning.newest_generation(alias) < change.generation:
         turning.put_in_force(alias, change.generation)
     return True
-
-
-def _refuse_former(alias: str, change: Change) -> bool:
-    """One process at a time tries to get the table: publishers wait behind it meanwhile."""
-    if not take_duty(alias, LAYOUT) or under_way(alias) != change:
-        return False
-    return turning.refuse_first_epoch(alias, change.topic, blocks(alias, change.topic)[0].partitions)
 
 
 def _switch(

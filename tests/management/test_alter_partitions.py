@@ -21,7 +21,7 @@ from sqlqueue.database import turning
 from sqlqueue.database.statements import dialect
 from sqlqueue.log.change_state import under_way
 from sqlqueue.log.layouts import epochs
-from sqlqueue.models import EpochEnd, Layout, Message, SubscriberHeartbeat, Topic
+from sqlqueue.models import EpochEnd, Layout, Message, Topic
 from sqlqueue.monitoring.gauges import StatsCollector
 from sqlqueue.operations.repartition import Repartition, begin
 from sqlqueue.stats.attention import CHANGE_TAKES, findings
@@ -55,35 +55,6 @@ def test_it_says_what_it_does() -> None:
     assert [one.partitions for one in epochs("default", TOPIC)] == [4, 6]
     assert "has 6 partitions already" in run(*ALTER, "6").err
     assert run("queuetopic", "list").out.split(TOPIC)[1].split()[0] == "6"
-
-
-def test_it_says_for_whom_it_would_wait_and_waits() -> None:
-    old = SubscriberHeartbeat.objects.create(
-        subscriber="old-one",
-        host="there",
-        topic=TOPIC,
-        consumer_group="g",
-        version="0.1.0",
-        expires_at="2999-01-01 00:00Z",
-    )
-    assert "a consumer of an older version has to end first: old-one on there" in run(*ALTER, "6", "--dry-run").err
-    old.delete()
-
-
-def test_it_waits_until_no_consumer_of_an_older_version_lives(manage: ManageCommands) -> None:
-    old = SubscriberHeartbeat.objects.create(
-        subscriber="old-one",
-        host="there",
-        topic=TOPIC,
-        consumer_group="g",
-        version="0.1.0",
-        expires_at="2999-01-01 00:00Z",
-    )
-    command = manage(*ALTER, "6", "--no-input")
-    command.wait_for_line("Waits for consumers of an older version to end: old-one")
-    assert not Layout.objects.exists()
-    old.delete()
-    assert command.wait() == 0, command.output
 
 
 @GATED

@@ -17,12 +17,11 @@ from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.database import insert_sql, turning
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.known_layouts import forget_layouts, known_layouts
-from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.change_state import under_way
 from sqlqueue.log.layouts import epochs
 from sqlqueue.log.topics import forget_topics
-from sqlqueue.models import EpochEnd, EpochSlot, Layout, Message, PublishGate, SubscriberHeartbeat, Topic
+from sqlqueue.models import EpochEnd, EpochSlot, Layout, Message, PublishGate, Topic
 from sqlqueue.operations.drop import drop
 from sqlqueue.operations.repartition import STUBBORN, Repartition, abort, begin
 from tests.processes import wait_until
@@ -117,26 +116,6 @@ def test_one_change_at_a_time() -> None:
     begin("default", "second", 2)
     finish()
     assert [one.partitions for one in epochs("default", "second")] == [1, 2]
-
-
-def test_consumers_of_a_former_version_are_waited_for() -> None:
-    for version in ("0.2.0.dev0", "0.1.3", ""):
-        beat = SubscriberHeartbeat.objects.create(
-            subscriber="old",
-            host="there",
-            topic=TOPIC,
-            consumer_group="g",
-            version=version,
-            expires_at="2999-01-01 00:00Z",
-        )
-        with pytest.raises(ConfigurationError, match="old on there"):
-            begin("default", TOPIC, 5)
-        beat.delete()
-    for name, version, expires_at in (("dead", "0.1.3", "2001"), ("knows epochs", "0.2.0.dev1", "2999")):
-        SubscriberHeartbeat.objects.create(
-            subscriber=name, topic=TOPIC, consumer_group="g", version=version, expires_at=f"{expires_at}-01-01 00:00Z"
-        )
-    begin("default", TOPIC, 5)
 
 
 @GATED
@@ -239,22 +218,6 @@ def test_the_statement_of_a_former_version_fails_loudly() -> None:
     with pytest.raises(IntegrityError):
         publish_as_before(7)
     assert PublishGate.objects.filter(slot__gte=0).count() == insert_sql.SLOTS
-
-
-@pytest.mark.database("sqlite", "postgresql")
-def test_a_publisher_of_a_former_version_is_refused() -> None:
-    former = (
-        'INSERT INTO sqlqueue_message (topic, "partition", partition_key, message_id, payload)'
-        " VALUES (%s, %s, %s, %s, '1')"
-    )
-    execute("default", former, (TOPIC, 3, "a", "x1"))
-    alter(6)
-    for partition in (0, 3):
-        with pytest.raises(DatabaseError, match="restart this publisher"):
-            execute("default", former, (TOPIC, partition, "a", f"x{partition + 2}"))
-    execute("default", former, ("other", 3, "a", "x9"))
-    publish(TOPIC, 1, key="a")
-    assert Message.objects.count() == 3
 
 
 def test_a_dropped_topic_goes_on_with_its_last_partitions() -> None:

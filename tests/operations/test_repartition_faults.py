@@ -15,14 +15,13 @@ from sqlqueue.database.insert_sql import ADVISORY, SLOTS
 from sqlqueue.database.known_layouts import forget_layouts
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log.change_state import TRANSACTIONS, under_way
+from sqlqueue.log.change_state import under_way
 from sqlqueue.log.groups import lock_topic, register, revoke, start_all
 from sqlqueue.log.layouts import epochs
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import ConsumerGroup, Layout, Message, PartitionLease, PublishGate, Topic
 from sqlqueue.operations.drop import drop
 from sqlqueue.operations.repartition import Repartition, begin
-from tests.management.running import run
 from tests.processes import wait_until
 from tests.transactions import OpenTransaction
 
@@ -101,9 +100,6 @@ def least() -> Iterator[None]:
 def test_a_role_that_may_not_change_the_generation_begins_nothing(least: None) -> None:
     """What it had begun it could neither end nor abort."""
     publish(TOPIC, 1, key="a")
-    assert (
-        "refuse publishers of older versions" in run("queuetopic", "alter", TOPIC, "--partitions", "6", "--dry-run").err
-    )
     with pytest.raises(ConfigurationError, match="GRANT UPDATE ON SEQUENCE sqlqueue_generation TO"):
         begin("default", TOPIC, 6)
     assert under_way("default") is None
@@ -162,30 +158,3 @@ def test_the_generation_is_read_once_the_gate_is_held() -> None:
             waits.result(60)
             publisher.commit()
     assert Message.objects.get().partition >= 4
-
-
-@pytest.mark.database("postgresql")
-def test_nobody_waits_for_the_table_while_a_publisher_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Publishers would queue behind it, again and again for as long as that one is open."""
-    tries: list[str] = []
-    refuse = turning.refuse_first_epoch
-
-    def watched(alias: str, topic: str, partitions: int) -> bool:
-        tries.append(topic)
-        return refuse(alias, topic, partitions)
-
-    monkeypatch.setattr(turning, "refuse_first_epoch", watched)
-    with OpenTransaction() as old:
-        old.do(lambda: publish(TOPIC, 1, key="a"))
-        begin("default", TOPIC, 6)
-        driver = Repartition("default")
-        for _ in range(5):
-            progress = driver.step()
-            assert progress is not None
-            assert progress.stage == TRANSACTIONS
-        assert not tries
-        old.commit()
-    for _ in driver.run(0.01):
-        pass
-    assert tries
-    assert [one.partitions for one in epochs("default", TOPIC)] == [4, 6]
