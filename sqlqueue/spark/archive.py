@@ -15,10 +15,8 @@ from pyspark.sql import functions as F
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.spark.archive_rows import KINDS, MESSAGES
 from sqlqueue.spark.folder import Folder
-from sqlqueue.spark.object_files import below
-from sqlqueue.spark.object_folder import ObjectFolder
-
-Archive = Folder | ObjectFolder
+from sqlqueue.spark.objects import ObjectStore, below
+from sqlqueue.spark.storage import Archive
 
 SHARD = "shard="
 
@@ -36,7 +34,7 @@ def opened(root: str) -> Archive:
     if urlsplit(text).password is not None:
         raise ConfigurationError("an archive's keys are not for its URI: let the environment have them")
     try:
-        return ObjectFolder(text)
+        return ObjectStore(text)
     except (ValueError, OSError) as error:
         raise ConfigurationError(f"{text} cannot be opened: {error}") from error
 
@@ -66,12 +64,17 @@ def parts(root: str) -> dict[str, Archive]:
     return {"": whole, **found} if not found or any(map(whole.has, KINDS)) else found
 
 
-def read_archive(spark: SparkSession, folder: str, kind: str = MESSAGES) -> DataFrame:
-    """Return the messages or receipts in an archive: a folder, or a URI of an object store. An archive of several
-    shards has a column `shard`, "" for what was archived before there were any."""
-    found = {shard: part.read(spark, kind) for shard, part in parts(folder).items() if part.has(kind)}
+def read_archive(
+    spark: SparkSession, folder: str, kind: str = MESSAGES, topic: str = "", days: tuple[str, str] | None = None
+) -> DataFrame:
+    """Return the messages or receipts in an archive: a folder, or a URI of an object store. topic: of this one only;
+    days: the first and the last date that is wanted, as YYYY-MM-DD: other files are not read.
+
+    An archive of several shards has a column `shard`, "" for what was archived before there were any.
+    """
+    found = {shard: part.read(spark, kind, topic, days) for shard, part in parts(folder).items() if part.has(kind)}
     if not set(found) - {""}:
-        return found[""] if found else opened(folder).read(spark, kind)
+        return found[""] if found else opened(folder).read(spark, kind, topic, days)
     return reduce(DataFrame.unionByName, (rows.withColumn("shard", F.lit(shard)) for shard, rows in found.items()))
 
 

@@ -10,16 +10,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Observation, SparkSession
 
-from sqlqueue.spark.archive import Archive
 from sqlqueue.spark.archive_rows import SCHEMA_VERSION, SegmentTotals, archived, as_totals, total_columns, totals_of
-from sqlqueue.spark.folder import FolderDraft
-from sqlqueue.spark.object_folder import ObjectDraft
+from sqlqueue.spark.storage import Archive, Draft
 from sqlqueue.spark.topic_rows import rows_between
 
 if TYPE_CHECKING:  # needs Django, which this module does without
     from sqlqueue.leases.archivist import Archivist
-
-Draft = FolderDraft | ObjectDraft
 
 ROWS_OF_A_FILE = 250_000
 FAILURES = (PySparkException, Py4JJavaError)  # the exceptions of a failed Spark job

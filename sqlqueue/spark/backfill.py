@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from sqlqueue.spark.files import FILE, HIDDEN, POSITION
@@ -82,3 +82,12 @@ def _headers(rows: DataFrame, time: str) -> Column:
         return F.lit(None).cast("string")
     at = F.date_format(time_of(rows, time), "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")  # the session is in UTC
     return F.when(at.isNotNull(), F.to_json(F.struct(at.alias("time"))))
+
+
+def publish(messages: DataFrame, topic: str) -> int:
+    """Publish rows (payload, key, id, and optionally headers, priority and target_group); return how many rows were
+    sent. The database adds those whose ids it does not have."""
+    seen = Observation()
+    rows = messages.observe(seen, F.count(F.lit(1)).alias("rows"))
+    rows.write.format("sqlqueue").mode("append").option("topic", topic).save()
+    return int(seen.get["rows"])

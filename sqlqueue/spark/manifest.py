@@ -1,17 +1,12 @@
-"""The archive's own description: the folder's identity and each segment's manifest. Reading it needs no database."""
+"""The archive's own description: each segment's manifest. Pure."""
 
 from __future__ import annotations
 
 import json
-import os
-import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
-from typing import Any, Protocol
-
-MANIFEST, IDENTITY = "_manifest.json", "_archive.json"  # readers of Parquet pass over names that begin with _
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import NamedTuple, Protocol
 
 
 class DamagedArchive(Exception):
@@ -19,7 +14,7 @@ class DamagedArchive(Exception):
 
 
 class ForeignSegment(Exception):
-    """The folder is not this database's archive, or not the one that holds its last segments."""
+    """The archive is not this database's, or not the one that holds its last segments."""
 
 
 class CommittedSegment(Protocol):
@@ -33,13 +28,22 @@ class CommittedSegment(Protocol):
     path: str
 
 
+class SegmentFile(NamedTuple):
+    """A file of a segment, and what its rows have in common. path: within the archive."""
+
+    path: str
+    segment: str
+    topic: str
+    date: str
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A segment's manifest. path: the segment's folder, or the object that holds the manifest; files: names and sizes
-    in bytes; archive: the identity of the folder that it was written for; log: the identity of the log that its
-    messages are from; token: the archivist's highest fencing token."""
+    """A segment's manifest. path: as the database records it, within the archive; files: paths within the archive, and
+    sizes in bytes; archive: the identity of the archive that it was written for; log: the identity of the log that its
+    messages are from; token: the archivist's highest fencing token, 0 in a folder."""
 
-    path: PurePath
+    path: str
     kind: str
     topic: str
     first: int
@@ -48,7 +52,7 @@ class Manifest:
     checksum: str
     log: str
     archive: str
-    files: dict[str, int]
+    files: Mapping[str, int]
     token: int = 0
 
     def overlaps(self, other: Manifest) -> bool:
@@ -61,68 +65,22 @@ class Manifest:
         committed = (segment.first_offset, segment.last_offset, segment.row_count, segment.checksum)
         return (self.first, self.last, self.rows, self.checksum) == committed
 
-
-def damages(manifest: Manifest, size_of: Callable[[str], int | None], base: PurePath) -> list[str]:
-    """Return a text for each file that is missing or has another size. size_of: tells that of a file, None if there is
-    none; base: where the files' names begin."""
-    texts = []
-    for name, size in manifest.files.items():
-        found = size_of(name)
-        if found is None:
-            texts.append(f"{base / name} is missing")
-        elif found != size:
-            texts.append(f"{base / name} has {found:,} bytes, not {size:,}")
-    return texts
+    def file(self, path: str) -> SegmentFile:
+        """Return what is known of a file of the segment."""
+        return file_of(path, self.first, self.last, self.topic)
 
 
-def parsed(text: str, path: PurePath) -> Manifest:
-    """Return the manifest in a text. Raises DamagedArchive if it cannot be read."""
+def parsed(text: str, path: str, below: str = "") -> Manifest:
+    """Return the manifest in a text. below: the folder that its files' names begin in. Raises DamagedArchive if it
+    cannot be read."""
     try:
         content = json.loads(text)
         names = ("kind", "topic", "first", "last", "rows", "checksum", "log")
         values = {name: content[name] for name in names}
-        archive, token = content.get("archive", ""), content.get("token", 0)
-        return Manifest(path, **values, archive=archive, files=content["files"], token=token)
+        files = {str(PurePosixPath(below, name)): size for name, size in content["files"].items()}
+        return Manifest(path, **values, archive=content.get("archive", ""), files=files, token=content.get("token", 0))
     except (ValueError, KeyError) as error:
         raise DamagedArchive(f"{path} cannot be read: {error!r}") from error
-
-
-def identity(root: Path, create: bool = False) -> str:
-    """Return an archive's identity, or "" if its folder has none; create: give the folder one if it has none."""
-    path = root / IDENTITY
-    if create and not path.exists():
-        root.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f"{IDENTITY}.{uuid.uuid4().hex}")
-        fresh.write_text(json.dumps({"archive": uuid.uuid4().hex}) + "\n")
-        sync_path(fresh)
-        with suppress(FileExistsError):  # another run has created it
-            os.link(fresh, path)
-        fresh.unlink()
-        sync_path(root)
-    return str(json.loads(path.read_text())["archive"]) if path.exists() else ""
-
-
-def write_manifest(segment: Path, content: dict[str, Any]) -> None:
-    """Write a segment's manifest into its folder: `content`, and the names and sizes of its files."""
-    files = {str(file.relative_to(segment)): file.stat().st_size for file in parquet_files(segment)}
-    (segment / MANIFEST).write_text(json.dumps({**content, "files": files}, indent=1) + "\n")
-
-
-def manifest_of(segment: Path) -> Manifest | None:
-    """Return the manifest in a segment's folder, or None. Raises DamagedArchive if it cannot be read."""
-    path = segment / MANIFEST
-    if not path.is_file():
-        return None
-    return replace(parsed(path.read_text(), path), path=segment)
-
-
-def manifests(root: Path, kind: str = "*", topic: str = "*") -> Iterator[Manifest]:
-    """Yield the manifests of the segments in a folder; topic: as escaped() returns it. Raises DamagedArchive."""
-    for segment in root.glob(f"{kind}/segment=*/topic={topic}"):
-        manifest = manifest_of(segment)
-        if manifest is None:
-            raise DamagedArchive(f"{segment} has no {MANIFEST}")
-        yield manifest
 
 
 def standing(found: Iterable[Manifest]) -> list[Manifest]:
@@ -130,7 +88,7 @@ def standing(found: Iterable[Manifest]) -> list[Manifest]:
     kept: dict[tuple[str, str, str], list[Manifest]] = {}
     for manifest in sorted(found, key=lambda manifest: -manifest.token):
         others = kept.setdefault((manifest.log, manifest.kind, manifest.topic), [])
-        if not any(map(manifest.overlaps, others)):
+        if not any(each.token > manifest.token and each.overlaps(manifest) for each in others):
             others.append(manifest)
     return [manifest for some in kept.values() for manifest in sorted(some, key=lambda manifest: manifest.first)]
 
@@ -160,49 +118,14 @@ def without_gaps(found: Sequence[Manifest], first: int, last: int | None) -> lis
     return wanted
 
 
-def parquet_files(segment: Path) -> Iterator[Path]:
-    """Yield a segment's data files."""
-    yield from sorted(segment.rglob("*.parquet"))
+def data_folder(kind: str, topic: str, first: int, last: int) -> str:
+    """Return the path of a segment's files; below it they are divided by date."""
+    return f"{kind}/segment={first}-{last}/topic={escaped(topic)}"
 
 
-def sync_path(path: Path) -> None:
-    """Write a file, or a folder's list of names, to stable storage."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def refuse_elsewhere(
-    root: str, holds: Callable[[Any], bool], ends: Collection[CommittedSegment], topic: str, begin: bool = False
-) -> None:
-    """Raise ForeignSegment unless an archive holds the last segments of a topic.
-
-    holds: tells whether it has a committed segment; ends: the last segments of all topics. A topic without segments
-    must begin where others are, unless `begin`.
-    """
-    mine = [segment for segment in ends if segment.topic == topic]
-    if mine:
-        missing = next((segment for segment in mine if not holds(segment)), None)
-        if missing is not None:
-            raise ForeignSegment(
-                f"{root} is not where the archive of {topic} ended: its last segment, {missing.path}, is not there. "
-                "Another folder, or a file system that is not mounted? Nothing was archived"
-            )
-    elif ends and not begin and not any(map(holds, ends)):
-        raise ForeignSegment(
-            f"{root} is not where this database's archive is: it holds no topic's last segment. Another folder, or a "
-            f"file system that is not mounted? If {topic} is to have an archive here: --new-folder"
-        )
-
-
-def foreign(path: object) -> ForeignSegment:
-    """Return the error for a segment that the database does not know."""
-    return ForeignSegment(
-        f"{path} is not in this database's manifest: another database's archive, or one from after a backup that was "
-        "restored? Nothing was archived or removed: give another folder, or move it away"
-    )
+def file_of(path: str, first: int, last: int, topic: str) -> SegmentFile:
+    """Return what is known of a file of a segment."""
+    return SegmentFile(path, f"{first}-{last}", topic, PurePosixPath(path).parent.name.removeprefix("date="))
 
 
 def escaped(name: str) -> str:

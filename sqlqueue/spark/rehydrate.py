@@ -17,13 +17,22 @@ from sqlqueue.spark.options import microseconds, utc_time
 
 
 def archived_messages(
-    spark: SparkSession, root: str, topic: str, first: int | None = None, last: int | None = None, shard: str = ""
+    spark: SparkSession,
+    root: str,
+    topic: str,
+    first: int | None = None,
+    last: int | None = None,
+    shard: str = "",
+    since: str = "",
+    until: str = "",
 ) -> DataFrame:
-    """Return a topic's archived messages, at least those from offset `first` to `last`; of one shard, or of all.
+    """Return a topic's archived messages, at least those from offset `first` to `last` that were published from `since`
+    to `until`; of one shard, or of all.
 
-    The segments' manifests say what is there; the database is not asked. An archive of several shards has a column
-    `shard`. Raises ConfigurationError if the archive has no messages of the topic, or if offsets are named and it is on
-    several shards; DamagedArchive if a segment or a file of this range is missing.
+    The segments' manifests say what is there; the database is not asked, and files of other days are not read. An
+    archive of several shards has a column `shard`. Raises ConfigurationError if the archive has no messages of the
+    topic, if offsets are named and it is on several shards, and for what is no time; DamagedArchive if a segment or a
+    file of this range is missing.
     """
     archives = {name: part for name, part in parts(root).items() if shard in ("", name)}
     found = {name: part.of_topic(MESSAGES, topic) for name, part in archives.items()}
@@ -37,10 +46,13 @@ def archived_messages(
     damages = [damage for name, some in wanted.items() for each in some for damage in archives[name].damages(each)]
     if damages:
         raise DamagedArchive("\n".join(damages))
-    rows = {
-        name: archives[name].read(spark, MESSAGES, [str(manifest.path) for manifest in some])
-        for name, some in wanted.items()
-    }
+    low = f"{utc_time(since, 'since'):%Y-%m-%d}" if since else ""
+    high = f"{utc_time(until, 'until'):%Y-%m-%d}" if until else "~"  # behind all dates
+    rows = {}
+    for name, some in wanted.items():
+        files = [each.file(path) for each in some for path in archives[name].files(each)]
+        files = [file for file in files if low <= file.date <= high]
+        rows[name] = archives[name].read_files(spark, MESSAGES, files)
     if not set(archives) - {""}:
         return rows[""]
     return reduce(DataFrame.unionByName, (each.withColumn("shard", F.lit(name)) for name, each in rows.items()))
@@ -59,28 +71,19 @@ def in_range(
     """Return the messages of a topic from offset `first` to `last`, both included, published from `since` (included) to
     `until` (excluded), in UTC; of one key, or of all. Raises ConfigurationError for what is no time."""
     rows = archived.where(F.col("topic") == topic)
-    conditions: list[Column] = []
     if first is not None:
-        conditions.append(F.col("offset") >= first)
+        rows = rows.where(F.col("offset") >= first)
     if last is not None:
-        conditions.append(F.col("offset") <= last)
-    if since:  # the date chooses folders, the time rows
-        at = utc_time(since, "since")
-        conditions += [
-            F.col("date") >= f"{at:%Y-%m-%d}",
-            F.col("created_at") >= F.timestamp_micros(F.lit(microseconds(at))),
-        ]
+        rows = rows.where(F.col("offset") <= last)
+    if since:
+        rows = rows.where(F.col("created_at") >= _time(since, "since"))
     if until:
-        at = utc_time(until, "until")
-        conditions += [
-            F.col("date") <= f"{at:%Y-%m-%d}",
-            F.col("created_at") < F.timestamp_micros(F.lit(microseconds(at))),
-        ]
-    if key is not None:
-        conditions.append(F.col("key") == key)
-    for condition in conditions:
-        rows = rows.where(condition)
-    return rows
+        rows = rows.where(F.col("created_at") < _time(until, "until"))
+    return rows if key is None else rows.where(F.col("key") == key)
+
+
+def _time(text: str, name: str) -> Column:
+    return F.timestamp_micros(F.lit(microseconds(utc_time(text, name))))
 
 
 def rehydrated(archived: DataFrame, *, group: str = "", label: str = "", same_ids: bool = False) -> DataFrame:

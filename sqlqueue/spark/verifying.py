@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from sqlqueue.spark.archive import Archive
 from sqlqueue.spark.archive_rows import SegmentTotals, as_totals, total_columns, totals_of
 from sqlqueue.spark.archiving import FAILURES
-from sqlqueue.spark.manifest import DamagedArchive
+from sqlqueue.spark.manifest import DamagedArchive, SegmentFile
+from sqlqueue.spark.storage import Archive
 
 if TYPE_CHECKING:  # needs Django, which this module does without
     from sqlqueue.models import ArchiveSegment
@@ -74,9 +74,9 @@ def _damages(folder: Archive, path: str) -> list[str]:
     return folder.damages(manifest)
 
 
-def _files(folder: Archive, path: str) -> list[str]:
+def _files(folder: Archive, path: str) -> list[SegmentFile]:
     manifest = folder.manifest(path)
-    return [] if manifest is None else folder.files(manifest)
+    return [] if manifest is None else list(map(manifest.file, folder.files(manifest)))
 
 
 def _totals(
@@ -87,7 +87,7 @@ def _totals(
     One query reads all segments; if it fails, each is read by itself to find the files that cannot be read.
     """
     try:
-        rows = folder.read(spark, kind, [file for path in paths.values() for file in _files(folder, path)])
+        rows = folder.read_files(spark, kind, [file for path in paths.values() for file in _files(folder, path)])
         grouped = rows.groupBy("segment").agg(*total_columns(kind, version)).collect()  # a row a segment
         return {row["segment"]: as_totals(row.asDict()) for row in grouped}, {}
     except FAILURES:
@@ -95,7 +95,7 @@ def _totals(
         unreadable: dict[str, list[str]] = {}
         for name, path in paths.items():
             try:
-                found[name] = totals_of(folder.read(spark, kind, _files(folder, path)), kind, version)
+                found[name] = totals_of(folder.read_files(spark, kind, _files(folder, path)), kind, version)
             except FAILURES:
                 unreadable[name] = _unreadable(spark, folder, kind, path)
         return found, unreadable
@@ -105,7 +105,7 @@ def _unreadable(spark: SparkSession, folder: Archive, kind: str, path: str) -> l
     lines = []
     for file in _files(folder, path):
         try:
-            totals_of(folder.read(spark, kind, [file]), kind)
+            totals_of(folder.read_files(spark, kind, [file]), kind)
         except FAILURES as error:
-            lines.append(f"{file} cannot be read: {str(error).strip().splitlines()[0]}")
+            lines.append(f"{folder.shown(file.path)} cannot be read: {str(error).strip().splitlines()[0]}")
     return lines

@@ -22,8 +22,8 @@ from sqlqueue.models import ArchiveSegment, ConsumerGroup, Message, Offset, Part
 from sqlqueue.operations.move import move
 from sqlqueue.spark import archiving
 from sqlqueue.spark.archiving import archive_topic
-from sqlqueue.spark.folder import Folder
-from sqlqueue.spark.manifest import MANIFEST, ForeignSegment
+from sqlqueue.spark.folder import MANIFEST, Folder
+from sqlqueue.spark.manifest import ForeignSegment
 from sqlqueue.spark.plan import LEAST_ROWS
 from tests.consuming import QUICK, Consuming
 from tests.spark.archiving import archive, as_archived, decoded, offsets_in, rows_in

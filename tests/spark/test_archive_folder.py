@@ -18,7 +18,7 @@ from sqlqueue.leases.archivist import archivist
 from sqlqueue.log.archive import newest_receipts
 from sqlqueue.log.collect import collect
 from sqlqueue.models import ArchiveSegment, HourlyStatistic, Message, Receipt, Topic
-from sqlqueue.spark.manifest import IDENTITY, MANIFEST, manifests
+from sqlqueue.spark.folder import IDENTITY, MANIFEST, Folder
 from tests.consuming import QUICK, Consuming
 from tests.spark.archiving import offsets_in
 
@@ -72,7 +72,7 @@ def test_another_folder_than_the_last_one_is_refused_and_nothing_is_collected(
     moved = folder.rename(tmp_path / "moved")  # the folder may move, with all that is in it
     run(moved, "t")
     assert sum(offsets_in(moved).values()) == 2
-    ids = {manifest.archive for manifest in manifests(moved)}
+    ids = {manifest.archive for manifest in Folder(moved).manifests("messages")}
     assert ids == {json.loads((moved / IDENTITY).read_text())["archive"]}
 
 
@@ -114,7 +114,7 @@ def test_another_databases_archive_is_left_alone(spark: SparkSession, folder: Pa
     publish("u", 1)
     with pytest.raises(CommandError, match="another database"):
         run(folder, "u")
-    assert len(list(manifests(folder))) == 1
+    assert len(list(Folder(folder).manifests("messages"))) == 1
 
 
 def test_a_link_to_another_file_system_works(spark: SparkSession, folder: Path, elsewhere: Path) -> None:

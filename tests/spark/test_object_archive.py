@@ -7,9 +7,12 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from django.core.management import CommandError, call_command
 from pyspark.sql import SparkSession
@@ -19,10 +22,11 @@ from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases.archivist import archivist
 from sqlqueue.log.collect import collect
 from sqlqueue.models import ArchiveSegment, Message, PartitionLease
-from sqlqueue.spark import object_files
+from sqlqueue.spark import objects
 from sqlqueue.spark.archive import opened, read_archive
 from sqlqueue.spark.archiving import archive_topic
-from sqlqueue.spark.object_folder import MANIFESTS, ObjectDraft, ObjectFolder
+from sqlqueue.spark.objects import MANIFESTS, ObjectDraft, ObjectStore
+from sqlqueue.spark.rehydrate import archived_messages, in_range
 from tests.consuming import QUICK
 from tests.processes import ManageCommands, wait_until
 from tests.spark import object_store
@@ -50,6 +54,13 @@ def publish_some(count: int, topic: str = "t") -> None:
     publish_many(topic, [NewMessage({"n": n}, key=f"k{n % 5}") for n in range(count)])
 
 
+def publish_on_four_days() -> None:
+    publish_some(4)
+    for number, message in enumerate(Message.objects.filter(topic="t"), 1):
+        noon = datetime(2026, 1, number, 12, tzinfo=timezone.utc)
+        Message.objects.filter(pk=message.pk).update(created_at=noon)
+
+
 def run(lake: str, **options: Any) -> None:
     call_command("queuearchive", lake, **{"wait": 10.0, "receipts": False, **options})
 
@@ -64,8 +75,8 @@ def published() -> dict[int, int]:
 
 def files_in(lake: str) -> list[str]:
     """Return the paths of the data files in a store."""
-    store = ObjectFolder(lake)
-    return [path for path in store._paths("") if path.endswith(".parquet")]
+    store = ObjectStore(lake)
+    return [path for path in store.sizes("") if path.endswith(".parquet")]
 
 
 class PowerCut(Exception):
@@ -128,7 +139,7 @@ def test_what_a_cut_run_has_left_counts_for_nothing_and_is_removed(
     run(lake, segment_rows=9)  # another range
     assert offsets(spark, lake) == published()
     assert not set(left) & set(files_in(lake))
-    named = {file for manifest in ObjectFolder(lake).of_topic("messages", "t") for file in manifest.files}
+    named = {file for manifest in ObjectStore(lake).of_topic("messages", "t") for file in manifest.files}
     assert named == set(files_in(lake))
     run(lake, verify=True)
 
@@ -136,17 +147,17 @@ def test_what_a_cut_run_has_left_counts_for_nothing_and_is_removed(
 def test_files_that_no_manifest_names_are_not_read_and_are_named_by_verify(spark: SparkSession, lake: str) -> None:
     publish_some(5)
     run(lake)
-    store, (file,) = ObjectFolder(lake), files_in(lake)
-    with store._files.open_input_stream(store._at(file)) as stream:
+    store, (file,) = ObjectStore(lake), files_in(lake)
+    with store._store.open_input_stream(store.at(file)) as stream:
         bytes_of_it = stream.read()
     stray = file.replace("part-", "part-stray-")
-    with store._files.open_output_stream(store._at(stray)) as stream:
+    with store._store.open_output_stream(store.at(stray)) as stream:
         stream.write(bytes_of_it)
     assert offsets(spark, lake) == published()
     with pytest.raises(CommandError, match=r"part-stray-.*is in no manifest"):
         run(lake, verify=True)
-    store._files.delete_file(store._at(stray))
-    store._files.delete_file(store._at(file))
+    store._store.delete_file(store.at(stray))
+    store._store.delete_file(store.at(file))
     with pytest.raises(CommandError, match="parquet is missing"):
         run(lake, verify=True)
     with pytest.raises(CommandError, match="parquet is missing"):
@@ -188,25 +199,67 @@ def test_of_two_archivists_the_row_decides_and_a_late_manifest_does_not_count(
 def test_more_than_one_batch_of_rows_and_more_files_than_tasks_are_read(
     spark: SparkSession, lake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish_some(object_files.ROWS_OF_A_BATCH + 10)
+    publish_some(objects.ROWS_OF_A_BATCH + 10)
     run(lake)
     for _ in range(2):
         publish_some(1)
         run(lake)
-    monkeypatch.setattr(object_files, "MOST_TASKS", 2)
+    monkeypatch.setattr(objects, "MOST_TASKS", 2)
     assert len(files_in(lake)) == 3
     assert offsets(spark, lake) == published()
 
 
+def test_a_read_of_one_topic_and_day_opens_no_other_file(spark: SparkSession, lake: str) -> None:
+    publish_some(3, "other")
+    publish_on_four_days()
+    run(lake)
+    store = ObjectStore(lake)
+    for file in files_in(lake):
+        if "topic=other" in file or "date=2026-01-01" in file or "date=2026-01-04" in file:
+            store._store.delete_file(store.at(file))
+    read = read_archive(spark, lake, topic="t", days=("2026-01-02", "2026-01-03"))
+    assert sorted(row.date for row in read.select("date").collect()) == ["2026-01-02", "2026-01-03"]
+
+
+def test_a_range_of_times_is_had_from_the_files_of_its_days(spark: SparkSession, lake: str) -> None:
+    publish_on_four_days()
+    run(lake)
+    times = {"since": "2026-01-02T12:00:00Z", "until": "2026-01-04T12:00:00Z"}
+    rows = archived_messages(spark, lake, "t", **times)
+    assert sorted(row.date for row in rows.collect()) == ["2026-01-02", "2026-01-03", "2026-01-04"]
+    assert sorted(row.date for row in in_range(rows, "t", **times).collect()) == ["2026-01-02", "2026-01-03"]
+
+
+def test_row_groups_are_as_large_as_memory_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def groups(**limits: int) -> list[int]:
+        with monkeypatch.context() as patch:
+            for name, value in limits.items():
+                patch.setattr(objects, name, value)
+            batches = (pa.RecordBatch.from_pydict({"n": range(1_000), "date": ["d"] * 1_000}) for _ in range(9))
+            ((path, size),) = (
+                (row["path"], row["bytes"])
+                for written in objects._write(f"file://{tmp_path}", "some", "run", ["n"], batches)
+                for row in written.to_pylist()
+            )
+            file = pa.parquet.ParquetFile(tmp_path / path)
+            assert size == (tmp_path / path).stat().st_size
+            assert file.read()["n"].to_pylist() == [*range(1_000)] * 9
+            return [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+
+    (tmp_path / "some" / "date=d").mkdir(parents=True)
+    assert groups() == [9_000]
+    assert groups(BYTES_OF_A_ROW_GROUP=32_000) == [4_000, 4_000, 1_000]
+
+
 def files_of_manifests(lake: str) -> list[str]:
-    return ObjectFolder(lake)._paths(MANIFESTS)
+    return sorted(ObjectStore(lake).sizes(MANIFESTS))
 
 
 def test_another_databases_archive_is_left_alone(spark: SparkSession, lake: str) -> None:
     publish_some(5)
     run(lake)
     ArchiveSegment.objects.all().delete()
-    store, (path,) = ObjectFolder(lake), files_of_manifests(lake)
+    store, (path,) = ObjectStore(lake), files_of_manifests(lake)
     store.put(path, str(store.text(path)).replace("t since ", "t since long "))
     with pytest.raises(CommandError, match="another database"):
         run(lake)
@@ -259,5 +312,5 @@ def test_killed_anywhere_and_run_again_it_holds_each_message_once(
     command = start()
     assert command.wait(240) == 0, command.output
     assert offsets(spark, lake) == dict.fromkeys(expected, 1)
-    named = {file for manifest in ObjectFolder(lake).of_topic("messages", "t") for file in manifest.files}
+    named = {file for manifest in ObjectStore(lake).of_topic("messages", "t") for file in manifest.files}
     assert named == set(files_in(lake))

@@ -1,7 +1,5 @@
 """Which segments a range of offsets takes: what is asked for and is in none is an error, and never left out."""
 
-from pathlib import PurePath
-
 import pytest
 
 from sqlqueue.spark.manifest import DamagedArchive, Manifest, without_gaps
@@ -10,7 +8,7 @@ pytestmark = pytest.mark.once
 
 
 def segment(first: int, last: int) -> Manifest:
-    return Manifest(PurePath(f"{first}-{last}"), "messages", "t", first, last, 1, "", "log", "archive", {})
+    return Manifest(f"{first}-{last}", "messages", "t", first, last, 1, "", "log", "archive", {})
 
 
 def test_a_range_that_the_archive_holds_takes_its_segments() -> None:

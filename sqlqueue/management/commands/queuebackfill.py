@@ -67,9 +67,8 @@ class Command(SparkCommand):
         with self.spark(options) as spark:
             from pyspark.errors import AnalysisException
 
-            from sqlqueue.spark.backfill import as_messages, in_order
+            from sqlqueue.spark.backfill import as_messages, in_order, publish
             from sqlqueue.spark.files import read_files
-            from sqlqueue.spark.publishing import publish
             from sqlqueue.spark.unfit import refuse_unfit
 
             try:

@@ -71,14 +71,13 @@ class Command(SparkCommand):
 
         existing(options["folder"])
         with self.spark(options) as spark:
-            from sqlqueue.spark.backfill import in_order
+            from sqlqueue.spark.backfill import in_order, publish
             from sqlqueue.spark.manifest import DamagedArchive
-            from sqlqueue.spark.publishing import publish
             from sqlqueue.spark.rehydrate import archived_messages, in_range, rehydrated
 
             try:
-                bounds = (options["first"], options["last"])
-                archived = archived_messages(spark, options["folder"], topic, *bounds, options["shard"] or "")
+                bounds = {name: chosen[name] for name in ("first", "last", "since", "until")}
+                archived = archived_messages(spark, options["folder"], topic, shard=options["shard"] or "", **bounds)
             except DamagedArchive as error:
                 raise CommandError(str(error)) from error
             rows = in_range(archived, topic, **chosen)
