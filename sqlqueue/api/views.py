@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse
@@ -10,12 +12,13 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 
+from sqlqueue import __version__
 from sqlqueue.api.access import MESSAGES, TOPICS, is_logged_in, may_see_details
-from sqlqueue.api.openapi import description
 from sqlqueue.database.transactions import outside_transactions
 from sqlqueue.monitoring import responses
 from sqlqueue.monitoring.responses import HealthResponse
 
+DESCRIPTION = Path(__file__).with_name("openapi.json")
 View = Callable[[HttpRequest], HttpResponse]
 
 
@@ -75,5 +78,7 @@ def _refusal(request: HttpRequest, *permissions: str) -> HealthResponse:
 
 @endpoint
 def openapi(request: HttpRequest) -> HealthResponse:
-    """Answer the description of these endpoints."""
-    return HealthResponse(200, description(request.path.rsplit("/", 1)[0] or "/"))
+    """Answer the description of these endpoints, openapi.json, with the version and where they are."""
+    described = json.loads(DESCRIPTION.read_text())
+    info = {**described["info"], "version": __version__}
+    return HealthResponse(200, {**described, "info": info, "servers": [{"url": request.path.rsplit("/", 1)[0] or "/"}]})

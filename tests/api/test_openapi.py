@@ -1,5 +1,6 @@
 """The OpenAPI description is one, and every answer is what it says."""
 
+import json
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ from django.test import Client
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 
+from sqlqueue.api.views import DESCRIPTION
 from sqlqueue.urls import urlpatterns
 from tests.api.asking import TOKEN, TOPIC, bearing, logged_in
+from tests.api.described import description
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
@@ -35,6 +38,10 @@ def conforms(document: dict[str, Any], path: str, client: Client) -> int:
 def test_it_is_a_description(document) -> None:
     validate(document)
     assert document["openapi"].startswith("3.1")
+
+
+def test_the_file_is_that_of_the_types() -> None:
+    assert json.loads(DESCRIPTION.read_text()) == description(), "tests.api.described writes it anew"
 
 
 def test_it_has_every_endpoint_and_no_other(document) -> None:

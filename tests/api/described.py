@@ -1,14 +1,17 @@
-"""The OpenAPI description of the endpoints, made from the types of the values that they answer with."""
+"""The OpenAPI description of the endpoints, made from the types of the values that they answer with, as
+sqlqueue/api/openapi.json has it. After a change of these call write(), in `python manage.py shell`.
+"""
 
 from __future__ import annotations
 
+import json
 import types
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from sqlqueue import __version__
+from sqlqueue.api.views import DESCRIPTION
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, ID_LENGTH, KEY_LENGTH, TOPIC_LENGTH
 from sqlqueue.monitoring.health import Excess
 from sqlqueue.monitoring.responses import GROUP_FIGURES
@@ -54,8 +57,8 @@ TEXTS = {
 DETAILS: list[dict[str, list[str]]] = [{}, {"token": []}, {"session": []}]  # any of these; {}: none is needed
 
 
-def description(prefix: str) -> dict[str, Any]:
-    """Return the document for the endpoints below a URL path."""
+def description() -> dict[str, Any]:
+    """Return the document, without the version and where the endpoints are."""
     lists = {"passed": _schema(list[Excess]), "attention": _schema(list[Finding])}
     judged = {"ok": {"type": "boolean"}, "taken_at": _schema(datetime), **lists}
     figures = _schema(Survey)["properties"]
@@ -65,11 +68,9 @@ def description(prefix: str) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "sqlqueue",
-            "version": __version__,
             "description": "Health and status of the message queue. Details need the token of "
             "SQLQUEUE['STATUS_TOKEN'], or a user with the permission sqlqueue.view_topic.",
         },
-        "servers": [{"url": prefix}],
         "paths": {
             "/health/live": _path("The process answers.", {"200": "Ok"}),
             "/health/ready": _path(
@@ -173,3 +174,8 @@ def _schema(kind: Any) -> dict[str, Any]:
     if get_origin(kind) is Mapping:
         return {"type": "object", "additionalProperties": _schema(get_args(kind)[1])}
     raise TypeError(f"no schema for {kind!r}")
+
+
+def write() -> None:
+    """Write the file anew."""
+    DESCRIPTION.write_text(json.dumps(description(), indent=2) + "\n")
