@@ -202,9 +202,7 @@ class QueueCommand(BaseCommand):
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """Print rows under their columns' names."""
-        self.stdout.write(
-            terminal.table(columns, [[printable(str(cell)) for cell in row] for row in rows], self.stdout)
-        )
+        self.stdout.write(terminal.table(columns, [[printable(str(cell)) for cell in row] for row in rows]))
 
     def progress(self, what: str, total: int | None = None) -> terminal.Progress:
         """Return a progress bar, to be used with `with`; it shows on standard error if that is a terminal."""

@@ -1,40 +1,14 @@
-"""Tables and progress bars: drawn by rich on a terminal where it is installed (the extra `cli`), else plain text."""
+"""Tables and progress on a terminal, as plain text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from io import StringIO
 from typing import Any
 
-try:
-    from rich import box
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-    from rich.table import Table
-    from rich.text import Text
 
-    RICH = True
-except ImportError:
-    RICH = False
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], out: Any) -> str:
-    """Return rows under their columns' names; columns of numbers are aligned to the right.
-
-    On a terminal with rich the table is as wide as the terminal at most; otherwise as wide as its cells.
-    """
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows under their columns' names; columns of numbers are aligned to the right."""
     numeric = [_are_numbers([row[index] for row in rows]) for index in range(len(columns))]
-    if RICH and out.isatty():
-        made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for name, is_numeric in zip(columns, numeric):
-            made.add_column(name, justify="right" if is_numeric else "left", overflow="fold")
-        for row in rows:
-            made.add_row(*map(Text, row))
-        width = Console(file=out).width
-        text = StringIO()
-        Console(file=text, width=width, color_system="standard", force_terminal=True).print(made)
-        return text.getvalue().rstrip("\n")
     widths = [max(len(name), *(len(row[index]) for row in rows), 0) for index, name in enumerate(columns)]
     lines = [
         "  ".join(
@@ -51,35 +25,25 @@ def _are_numbers(cells: Sequence[str]) -> bool:
 
 
 class Progress:
-    """A progress bar while its block runs; silent unless `out` is a terminal. Without rich: one line, overwritten."""
+    """How far something is, in one line that is overwritten while its block runs; silent unless `out` is a terminal."""
 
     def __init__(self, what: str, total: int | None, out: Any):
         self.what, self.total, self.done = what, total, 0
         self._out = out if out.isatty() else None
-        self._bars: Any = None
 
     def __enter__(self) -> Progress:
-        if self._out is not None and RICH:
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-            self._bars = Bars(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(file=self._out))
-            self._bars.start()
-            self._bars.add_task(self.what, total=self.total)
         return self
 
     def reach(self, done: int) -> None:
         """Show that `done` of the total are done."""
         self.done = done
-        if self._bars is not None:
-            self._bars.update(self._bars.task_ids[0], completed=done)
-        elif self._out is not None:
+        if self._out is not None:
             of = "" if self.total is None else f" of {self.total}"
             self._out.write(f"\r{self.what}: {done}{of}", ending="")
             self._out.flush()
 
     def __exit__(self, *_: object) -> None:
-        if self._bars is not None:
-            self._bars.stop()
-        elif self._out is not None and self.done:
+        if self._out is not None and self.done:
             self._out.write("")
 
 

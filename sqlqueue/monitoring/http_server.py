@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sqlqueue")
 
-MOST_CLIENTS = 32  # that are answered at once, each in a thread
+MOST_CLIENTS = 8  # that are answered at once, each in a thread
 SLOWEST = 10.0  # seconds that a client may take to send its whole request, and again to receive the response
 
 
