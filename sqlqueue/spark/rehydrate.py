@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -75,15 +76,17 @@ def in_range(
         rows = rows.where(F.col("offset") >= first)
     if last is not None:
         rows = rows.where(F.col("offset") <= last)
-    if since:
-        rows = rows.where(F.col("created_at") >= _time(since, "since"))
+    if since:  # the date chooses folders, the time rows
+        at = utc_time(since, "since")
+        rows = rows.where((F.col("date") >= f"{at:%Y-%m-%d}") & (F.col("created_at") >= _literal(at)))
     if until:
-        rows = rows.where(F.col("created_at") < _time(until, "until"))
+        at = utc_time(until, "until")
+        rows = rows.where((F.col("date") <= f"{at:%Y-%m-%d}") & (F.col("created_at") < _literal(at)))
     return rows if key is None else rows.where(F.col("key") == key)
 
 
-def _time(text: str, name: str) -> Column:
-    return F.timestamp_micros(F.lit(microseconds(utc_time(text, name))))
+def _literal(at: datetime) -> Column:
+    return F.timestamp_micros(F.lit(microseconds(at)))
 
 
 def rehydrated(archived: DataFrame, *, group: str = "", label: str = "", same_ids: bool = False) -> DataFrame:

@@ -13,9 +13,8 @@ from example_project.flights.lake import READING, delays, flight_messages, fligh
 from example_project.flights.publishing import flight_message
 from example_project.flights.results import DelayTotals
 from sqlqueue.models import Message
-from sqlqueue.spark.backfill import in_order
+from sqlqueue.spark.backfill import in_order, publish
 from sqlqueue.spark.files import read_files
-from sqlqueue.spark.publishing import publish
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
 

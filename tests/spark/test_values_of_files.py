@@ -10,9 +10,8 @@ from pyspark.sql import SparkSession
 
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import Message
-from sqlqueue.spark.backfill import as_messages, in_order
+from sqlqueue.spark.backfill import as_messages, in_order, publish
 from sqlqueue.spark.files import read_files
-from sqlqueue.spark.publishing import publish
 from tests.consuming import QUICK
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]

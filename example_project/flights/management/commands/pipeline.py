@@ -116,9 +116,8 @@ class Command(BaseCommand):
     def backfill(self, spark: SparkSession, flights: int) -> None:
         """Publish the file's rows from Spark."""
         from example_project.flights.lake import READING, flight_messages, unpack
-        from sqlqueue.spark.backfill import in_order
+        from sqlqueue.spark.backfill import in_order, publish
         from sqlqueue.spark.files import read_files
-        from sqlqueue.spark.publishing import publish
 
         self.say(f"Publishing {flights:,} real flights of 2013 from Spark to {connection.vendor}.")
         with self.timed("backfill", flights):
