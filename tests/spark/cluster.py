@@ -1,4 +1,5 @@
-"""A standalone Spark cluster on loopback: a master and two workers, each with an executor of one core."""
+"""A standalone Spark cluster on loopback: a master and two workers, each with an executor of one core. They know no
+Django project."""
 
 import os
 import signal
@@ -68,7 +69,7 @@ class Cluster:
     def _start(self, name: str, kind: str, *words: str) -> Path:
         log = self._folder / f"{name}.log"
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"},
             "SPARK_HOME": str(SPARK),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
