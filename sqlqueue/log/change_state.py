@@ -5,6 +5,7 @@ operations.repartition takes its steps; what is here only looks.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from sqlqueue.database import turning
@@ -31,7 +32,8 @@ class Change(NamedTuple):
     going: bool
 
 
-class Progress(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Progress:
     """What a step has met: `left` of `of` rows, or transactions, of a stage are still to be turned, or to end."""
 
     stage: str
