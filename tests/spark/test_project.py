@@ -34,8 +34,8 @@ for number, project in enumerate(projects):
         row = {{"topic": "t", "id": "same", "payload": str(number)}}
         publisher.publish(SourceOptions(), iter([pa.RecordBatch.from_pylist([row])]))
         scan = TableScan(MESSAGES, MESSAGES.chosen(("payload",)))
-        rows = [row["payload"] for batch in scan.read(alias, Portion([], [(1, 10**9, "")])) for row in batch.to_pylist()]
-        found.append(rows)
+        batches = scan.read(alias, Portion([], [(1, 10**9, "")]))
+        found.append([row["payload"] for batch in batches for row in batch.to_pylist()])
 from django.conf import settings
 from django.db import connections
 opened = [alias for alias in connections if connections[alias].connection is not None]
