@@ -171,12 +171,12 @@ def test_a_time_has_an_offset_in_the_log(consuming: Consuming) -> None:
     assert offset_before(ALIAS, timezone.now()) == 0
     publish_many("t", range(3_000))
     begin = timezone.now() - timedelta(days=3)
-    offsets = list(Message.objects.order_by("offset").values_list("offset", flat=True))
-    for number, offset in enumerate(offsets):
-        if number % 7 == 0:
-            Message.objects.filter(offset=offset).delete()
-        else:
-            Message.objects.filter(offset=offset).update(created_at=begin + timedelta(minutes=number))
+    messages = list(Message.objects.order_by("offset"))
+    offsets = [message.offset for message in messages]
+    for number, message in enumerate(messages):
+        message.created_at = begin + timedelta(minutes=number)
+    Message.objects.bulk_update(messages, ["created_at"], batch_size=100)
+    Message.objects.filter(offset__in=offsets[::7]).delete()
     for wanted in (1, 50, 1_499, 2_999):
         low = offset_before(ALIAS, begin + timedelta(minutes=wanted))
         after = Message.objects.filter(offset__gt=low).order_by("offset").first()
